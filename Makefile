@@ -1,0 +1,88 @@
+# Every target installs what it needs into .venv first; the second time that costs nothing.
+SHELL := bash
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+EDITABLE := $(PIP) install --constraint constraints.txt --no-build-isolation \
+  --config-settings=build-dir=build/core --editable
+NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
+NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help run test test-quick bench soak sanitize lint format docs size install clean always
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+run: install ## the whole loop on this machine: weft tour
+	@$(BIN)/weft tour
+
+install: .venv/.core ## everything into .venv, the native core built
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# torch goes first and exactly as pinned: a range would take the newest build and all its GPU packages.
+.venv/.dependencies: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) install $$(grep '^torch==' constraints.txt)
+	$(PIP) install --constraint constraints.txt scikit-build-core nanobind cmake ninja
+	$(EDITABLE) '.[dev]'
+	@touch $@
+
+# An editable install remembers where each module was, so a moved one asks for a new install.
+.venv/.modules: always | .venv/bin/python
+	@find src -name '*.py' | sort > $@.new; cmp -s $@.new $@ || cp $@.new $@
+
+.venv/.core: .venv/.dependencies .venv/.modules $(NATIVE)
+	$(EDITABLE) . --no-deps
+	@touch $@
+
+test: install ## every test but the slow ones
+	$(PYTEST) -m 'not slow'
+
+test-quick: install ## only tests that need nothing special: seconds
+	$(PYTEST) -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
+
+bench: install ## weft and its peers on this machine: make bench NAME=...
+	$(BIN)/weft bench $(NAME)
+
+soak: install ## the slow tests, bounded to ten minutes each
+	$(PYTEST) -m slow --timeout 600 || [ $$? -eq 5 ] # 5: there is none
+
+sanitize: $(foreach kind,address thread,$(NATIVE_TESTS:tests/native/%.cpp=build/sanitize/%.$(kind))) ## native tests under address, undefined and thread sanitizers
+	@for program in $^; do echo "$$program"; $(STILL) "$$program" || exit 1; done
+	@echo "sanitize: $(words $^) programs passed"
+
+# The thread sanitizer of older compilers cannot live with randomised addresses.
+STILL := $(if $(shell command -v setarch),setarch -R)
+SANITIZE = $(CXX) -std=c++20 -g -O1 -fno-omit-frame-pointer -Wall -Wextra -Inative -Itests/native -pthread
+
+build/sanitize/%.address: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NATIVE)
+	@mkdir -p $(@D)
+	$(SANITIZE) -fsanitize=address,undefined -fno-sanitize-recover=all $< -o $@
+
+build/sanitize/%.thread: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NATIVE)
+	@mkdir -p $(@D)
+	$(SANITIZE) -fsanitize=thread $< -o $@
+
+lint: install ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: install ## rewrite in the one format
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+docs: ## not yet: the guides are read as they stand in docs/
+	@echo "docs: nothing to build yet"
+
+size: ## lines per room
+	@for room in src/weft/*/ src/weft/*.py native tests; do \
+	  case $$room in *__pycache__*) continue;; esac; \
+	  printf '%6d  %s\n' $$(find $$room -name '*.py' -o -name '*.[ch]pp' -o -name '*.toml' | xargs cat | wc -l) $$room; \
+	done
+
+clean: ## remove what was built, and .venv
+	rm -rf .venv build

@@ -1,0 +1,162 @@
+// The simulator's hot loop as Python sees it: priced columns in, start and end of each row out.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <limits>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "simulation.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+template <typename T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::span<const T> column(const nb::dict& columns, const char* name, size_t size) {
+  const auto array = nb::cast<Column<T>>(columns[name]);
+  if (size != std::numeric_limits<size_t>::max() && array.shape(0) != size) {
+    throw std::invalid_argument(std::string(name) + " has the wrong length");
+  }
+  return {array.data(), array.shape(0)};  // the dict keeps the array alive
+}
+
+constexpr size_t kAny = std::numeric_limits<size_t>::max();
+
+template <typename T>
+void within(std::span<const T> values, T low, size_t high, const char* name) {
+  for (const T value : values) {
+    if (value < low || (value >= 0 && static_cast<size_t>(value) >= high)) {
+      throw std::invalid_argument(std::string(name) + " is out of range");
+    }
+  }
+}
+
+template <typename T>
+void rising(std::span<const T> starts, size_t total, const char* name) {
+  for (size_t i = 1; i < starts.size(); ++i) {
+    if (starts[i] < starts[i - 1]) throw std::invalid_argument(std::string(name) + " goes back");
+  }
+  if (starts.front() != 0 || static_cast<size_t>(starts.back()) != total) {
+    throw std::invalid_argument(std::string(name) + " does not cover its entries");
+  }
+}
+
+weft::Rows rows_of(const nb::dict& c) {
+  const auto step = column<uint8_t>(c, "step", kAny);
+  const size_t n = step.size();
+  return {step,
+          column<int32_t>(c, "thread", n),
+          column<int32_t>(c, "next", n),
+          column<double>(c, "before", n),
+          column<double>(c, "after", n),
+          column<double>(c, "size", n),
+          column<double>(c, "latency", n),
+          column<int32_t>(c, "flag", n),
+          column<int64_t>(c, "count", n),
+          column<int32_t>(c, "fed", n),
+          column<int32_t>(c, "target", n),
+          column<int32_t>(c, "units", n),
+          column<int64_t>(c, "lanes_start", n + 1),
+          column<int32_t>(c, "lanes", kAny)};
+}
+
+weft::Threads threads_of(const nb::dict& c) {
+  const auto first = column<int32_t>(c, "thread_first", kAny);
+  const size_t n = first.size();
+  return {first,
+          column<int32_t>(c, "thread_launch", n),
+          column<uint8_t>(c, "thread_is_fed", n),
+          column<double>(c, "thread_fetch", n),
+          column<int32_t>(c, "thread_pool", n),
+          column<int32_t>(c, "thread_priority", n)};
+}
+
+weft::Demands demands_of(const nb::dict& c, size_t num_rows) {
+  const auto resource = column<int32_t>(c, "demand_resource", kAny);
+  return {column<int64_t>(c, "demand_start", num_rows + 1), resource,
+          column<double>(c, "demand_weight", resource.size()), column<double>(c, "cap", num_rows)};
+}
+
+// Every index is looked at once here, so that the loop need not.
+void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Pools& pools,
+           const weft::Demands& demands, size_t num_flags, size_t num_resources) {
+  const size_t num_rows = rows.step.size();
+  const size_t num_threads = threads.first.size();
+  within<int32_t>(rows.thread, 0, num_threads, "thread");
+  within<int32_t>(rows.next, -1, num_rows, "next");
+  within<int32_t>(rows.flag, -1, num_flags, "flag");
+  within<int32_t>(rows.target, -1, num_threads, "target");
+  within<int32_t>(rows.lanes, 0, num_threads, "lanes");
+  within<int32_t>(threads.first, -1, num_rows, "thread_first");
+  within<int32_t>(threads.launch, -1, num_rows, "thread_launch");
+  within<int32_t>(threads.pool, -1, pools.units.size(), "thread_pool");
+  within<int32_t>(pools.resource, -1, num_resources, "pool_resource");
+  within<int32_t>(demands.resource, 0, num_resources, "demand_resource");
+  rising(rows.lanes_start, rows.lanes.size(), "lanes_start");
+  rising(demands.start, demands.resource.size(), "demand_start");
+  for (size_t row = 0; row < num_rows; ++row) {
+    const auto step = static_cast<weft::Step>(rows.step[row]);
+    const bool flagged = step == weft::Step::kSignal || step == weft::Step::kWait;
+    if (flagged && rows.flag[row] < 0) throw std::invalid_argument("a flag is missing");
+    if (step == weft::Step::kSubmit && rows.target[row] < 0) {
+      throw std::invalid_argument("a target is missing");
+    }
+  }
+}
+
+void ask_python() {
+  nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+uint64_t simulate(const nb::dict& columns, size_t num_flags, double tolerance,
+                  nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> start,
+                  nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> end) {
+  const auto rows = rows_of(columns);
+  const auto threads = threads_of(columns);
+  const auto units = column<int32_t>(columns, "pool_units", kAny);
+  const weft::Pools pools{units, column<int32_t>(columns, "pool_resource", units.size())};
+  const auto demands = demands_of(columns, rows.step.size());
+  const auto capacity = column<double>(columns, "capacity", kAny);
+  if (start.shape(0) != rows.step.size() || end.shape(0) != rows.step.size()) {
+    throw std::invalid_argument("start and end need one entry a row");
+  }
+  check(rows, threads, pools, demands, num_flags, capacity.size());
+  nb::gil_scoped_release release;
+  weft::Simulation simulation(rows, threads, pools, demands, capacity, num_flags, tolerance,
+                              {start.data(), start.shape(0)}, {end.data(), end.shape(0)});
+  simulation.run(ask_python);
+  return simulation.num_solves();
+}
+
+// Rates of flows that are all active, for tests of the solver alone.
+void fair_rates(const nb::dict& columns,
+                nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> rates) {
+  const auto capacity = column<double>(columns, "capacity", kAny);
+  const auto demands = demands_of(columns, rates.shape(0));
+  within<int32_t>(demands.resource, 0, capacity.size(), "demand_resource");
+  rising(demands.start, demands.resource.size(), "demand_start");
+  weft::FairShare share(demands, capacity);
+  for (size_t flow = 0; flow < rates.shape(0); ++flow) share.add(static_cast<int32_t>(flow));
+  share.solve();
+  for (size_t flow = 0; flow < rates.shape(0); ++flow) {
+    rates.data()[flow] = share.rate(static_cast<int32_t>(flow));
+  }
+}
+
+}  // namespace
+
+void bind_simulation(nb::module_& module) {
+  module.def("simulate", &simulate, nb::arg("columns"), nb::arg("num_flags"), nb::arg("tolerance"),
+             nb::arg("start"), nb::arg("end"),
+             "Let priced commands run; fills start and end, returns how often rates were solved.");
+  module.def("fair_rates", &fair_rates, nb::arg("columns"), nb::arg("rates"),
+             "Max-min fair rates of flows that are all active.");
+}

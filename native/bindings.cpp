@@ -1,0 +1,12 @@
+// The one extension module of weft: each part of the core binds itself.
+#include <nanobind/nanobind.h>
+
+void bind_simulation(nanobind::module_& module);
+void bind_runtime(nanobind::module_& module);
+
+NB_MODULE(_core, module) {
+  module.doc() = "The native core of weft.";
+  module.def("version", [] { return WEFT_VERSION; }, "The version of weft this core was built for.");
+  bind_simulation(module);
+  bind_runtime(module);
+}

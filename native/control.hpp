@@ -1,0 +1,174 @@
+// The control area at the front of a heap: who is in the world, barriers, and what went wrong.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "flag.hpp"
+#include "heap.hpp"
+#include "process.hpp"
+
+namespace weft {
+
+enum class Reason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3 };
+
+// The first thing that went wrong in a world. Afterwards nothing runs in it.
+struct Fault {
+  Reason reason;
+  int rank;  // whom it happened to, or -1
+  std::string text;
+};
+
+class Control {
+ public:
+  static constexpr std::size_t kText = 960;
+
+  static std::size_t nbytes(int num_ranks) {
+    const std::size_t size = sizeof(Header) + (static_cast<std::size_t>(num_ranks) + 1) * sizeof(Slot);
+    return (size + page_bytes() - 1) / page_bytes() * page_bytes();
+  }
+
+  // Writes the header of a fresh heap, whose bytes are zero.
+  static void format(const Heap& heap, int num_ranks, std::uint64_t region_bytes) {
+    heap.reserve(0, nbytes(num_ranks));
+    auto& header = *reinterpret_cast<Header*>(heap.bytes(0, sizeof(Header)).data());
+    header.num_ranks = static_cast<std::uint64_t>(num_ranks);
+    header.region_bytes = region_bytes;
+    // Release: who sees the magic number sees the numbers above.
+    std::atomic_ref(header.magic).store(kMagic, std::memory_order_release);
+  }
+
+  explicit Control(const Heap& heap)
+      : header_(*reinterpret_cast<Header*>(heap.bytes(0, sizeof(Header)).data())) {
+    // Acquire: pairs with format().
+    if (std::atomic_ref(header_.magic).load(std::memory_order_acquire) != kMagic) {
+      throw std::runtime_error("this shared memory is not a weft world of this version");
+    }
+    const auto size = nbytes(num_ranks());
+    slots_ = reinterpret_cast<Slot*>(heap.bytes(0, size).data() + sizeof(Header));
+  }
+
+  [[nodiscard]] int num_ranks() const noexcept { return static_cast<int>(header_.num_ranks); }
+  [[nodiscard]] std::uint64_t region_bytes() const noexcept { return header_.region_bytes; }
+
+  void enter(int rank) {
+    Slot& slot = slots_[rank];
+    std::uint64_t absent = kAbsent;
+    const Identity self = Identity::self();
+    // Acquire-release: one process only takes the slot; kEntering keeps readers from it.
+    if (!std::atomic_ref(slot.state)
+             .compare_exchange_strong(absent, kEntering, std::memory_order_acq_rel)) {
+      throw std::runtime_error("rank " + std::to_string(rank) + " is taken");
+    }
+    slot.who = self;
+    // Release: who sees kHere sees the identity.
+    std::atomic_ref(slot.state).store(kHere, std::memory_order_release);
+  }
+
+  // Release: who sees that a rank left sees all it raised before.
+  void leave(int rank) noexcept {
+    std::atomic_ref(slots_[rank].state).store(kLeft, std::memory_order_release);
+  }
+
+  [[nodiscard]] bool has_left(int rank) const noexcept { return state(rank) == kLeft; }
+
+  // Whether a rank's process ended without leaving. It may leave between the two looks at its
+  // state, so an end is believed only when it has still not left afterwards.
+  [[nodiscard]] bool has_died(int rank) const {
+    return state(rank) == kHere && slots_[rank].who.gone() && state(rank) == kHere;
+  }
+  [[nodiscard]] bool is_stopped(int rank) const {
+    return state(rank) == kHere && slots_[rank].who.stopped();
+  }
+  [[nodiscard]] std::int64_t pid(int rank) const noexcept {
+    return state(rank) == kAbsent ? 0 : slots_[rank].who.pid;
+  }
+
+  // A barrier is a count per rank: one has passed when nobody's is behind.
+  std::uint64_t arrive(int rank) noexcept {
+    std::atomic_ref count(slots_[rank].arrived);
+    // Release: who sees the arrival sees what was written before. Only this rank writes it.
+    return count.fetch_add(1, std::memory_order_release) + 1;
+  }
+  [[nodiscard]] bool has_arrived(int rank, std::uint64_t count) const noexcept {
+    return std::atomic_ref(slots_[rank].arrived).load(std::memory_order_acquire) >= count;
+  }
+
+  // What a rank shows to the others; a barrier before and after makes it safe to read.
+  void show(int rank, std::string_view text) {
+    Slot& slot = slots_[rank];
+    if (text.size() > kText) throw std::length_error("too long to be shown to the other ranks");
+    std::memcpy(slot.shown.data(), text.data(), text.size());
+    slot.shown_size = text.size();
+  }
+  [[nodiscard]] std::string shown(int rank) const {
+    const Slot& slot = slots_[rank];
+    return {slot.shown.data(), std::min<std::size_t>(slot.shown_size, kText)};
+  }
+
+  // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for whoever
+  // started the world. Threads of one reporter must not call this at once.
+  bool fail(int reporter, Reason reason, int rank, std::string_view text) noexcept {
+    if (has_fault()) return false;
+    Slot& slot = slots_[reporter];
+    const std::size_t size = std::min(text.size(), kText - 1);
+    std::memcpy(slot.text.data(), text.data(), size);
+    slot.text[size] = '\0';
+    std::uint64_t none = 0;
+    const std::uint64_t word = static_cast<std::uint64_t>(reason) << 32 |
+                               static_cast<std::uint64_t>(rank + 1) << 16 |
+                               static_cast<std::uint64_t>(reporter + 1);
+    // Release: who sees the word sees the text. A loser's text is never read.
+    return std::atomic_ref(header_.fault)
+        .compare_exchange_strong(none, word, std::memory_order_release, std::memory_order_relaxed);
+  }
+
+  // Relaxed: only asks whether to stop; fault() reads with acquire.
+  [[nodiscard]] bool has_fault() const noexcept {
+    return std::atomic_ref(header_.fault).load(std::memory_order_relaxed) != 0;
+  }
+
+  [[nodiscard]] std::optional<Fault> fault() const {
+    const std::uint64_t word = std::atomic_ref(header_.fault).load(std::memory_order_acquire);
+    if (word == 0) return std::nullopt;
+    const Slot& slot = slots_[(word & 0xffff) - 1];
+    return Fault{static_cast<Reason>(word >> 32), static_cast<int>(word >> 16 & 0xffff) - 1,
+                 std::string(slot.text.data())};
+  }
+
+ private:
+  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0001;  // and the layout's version
+  static constexpr std::uint64_t kAbsent = 0, kEntering = 1, kHere = 2, kLeft = 3;
+
+  struct alignas(kLine) Header {
+    std::uint64_t magic;
+    std::uint64_t num_ranks;
+    std::uint64_t region_bytes;
+    alignas(kLine) std::uint64_t fault;
+  };
+  struct alignas(kLine) Slot {
+    std::uint64_t arrived;
+    alignas(kLine) std::uint64_t state;
+    Identity who;
+    alignas(kLine) std::uint64_t shown_size;
+    std::array<char, kText> shown;
+    alignas(kLine) std::array<char, kText> text;
+  };
+
+  [[nodiscard]] std::uint64_t state(int rank) const noexcept {
+    return std::atomic_ref(slots_[rank].state).load(std::memory_order_acquire);
+  }
+
+  Header& header_;
+  Slot* slots_ = nullptr;
+};
+
+}  // namespace weft

@@ -1,0 +1,205 @@
+// Executes the strands of one thread: each in its order, side by side in turns.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "patience.hpp"
+#include "program.hpp"
+#include "watch.hpp"
+
+namespace weft {
+
+// What an execution asks of whoever started it. Both may throw, to break off.
+struct Hooks {
+  std::function<void(std::size_t row)> kernel;
+  std::function<void()> poll;
+};
+
+class Executor {
+ public:
+  Executor(const Program& program, std::uint32_t runner, std::uint64_t execution, bool stamps,
+           const Hooks& hooks)
+      : program_(program),
+        execution_(execution),
+        stamps_(stamps ? program.stamps : nullptr),
+        hooks_(hooks),
+        states_(program.strands.size()) {
+    active_.reserve(states_.size());  // no strand begins twice before it is erased
+    for (std::uint32_t i = 0; i < program.strands.size(); ++i) {
+      const Strand& strand = program.strands[i];
+      if (strand.launch < 0 && strand.runner == runner) begin(i, i);
+    }
+  }
+
+  // Nothing, or why it gave up. Exceptions of the hooks pass through.
+  std::optional<Halt> run(Watch& watch, Patience& patience) {
+    try {
+      while (!active_.empty()) {
+        if (round()) {
+          patience.reset();
+        } else {
+          patience.pause();
+        }
+        if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+      }
+    } catch (const Halt& halt) {
+      return halt;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct State {
+    std::uint32_t at = 0;
+    std::uint32_t parent = 0;  // the strand that launched it, or itself
+    std::uint32_t lanes_left = 0;
+    bool started = false;  // the row at ``at``
+  };
+
+  void begin(std::uint32_t strand, std::uint32_t parent) {
+    states_[strand] = {program_.strands[strand].begin, parent, 0, false};
+    active_.push_back(strand);
+  }
+
+  // A turn for every strand; whether any of them came on. Launches append to active_.
+  bool round() {
+    bool moved = false;
+    for (std::size_t i = 0; i < active_.size(); ++i) moved = turn(active_[i]) || moved;
+    if (moved) std::erase_if(active_, [this](std::uint32_t strand) { return is_over(strand); });
+    return moved;
+  }
+
+  [[nodiscard]] bool is_over(std::uint32_t strand) const noexcept {
+    return states_[strand].at >= program_.strands[strand].end;
+  }
+
+  // Goes on until the strand is held up or a second command would take time: what a command
+  // wrote is then signalled at once, and yet no lane starves the others.
+  bool turn(std::uint32_t strand) {
+    State& state = states_[strand];
+    bool moved = false;
+    bool worked = false;
+    while (!is_over(strand)) {
+      const Row& row = program_.rows[state.at];
+      if (!state.started) {
+        if (worked && takes_time(row.kind)) break;
+        if (!row.gate.holds(execution_) || !row.hold.holds(execution_)) break;
+        start(strand, row);
+        moved = true;
+      }
+      if (state.lanes_left != 0 || !row.wait.holds(execution_)) break;
+      execute(row);
+      worked = worked || takes_time(row.kind);
+      finish(state, row);
+      moved = true;
+    }
+    if (moved && is_over(strand) && state.parent != strand) --states_[state.parent].lanes_left;
+    return moved;
+  }
+
+  void start(std::uint32_t strand, const Row& row) {
+    states_[strand].started = true;
+    stamp(row, 0);
+    for (std::uint32_t i = 0; i < row.num_lanes; ++i) {
+      const std::uint32_t lane = program_.lanes[row.first_lane + i];
+      begin(lane, strand);
+      if (!is_over(lane)) ++states_[strand].lanes_left;
+    }
+  }
+
+  void finish(State& state, const Row& row) {
+    stamp(row, 1);
+    state.at = row.next;
+    state.started = false;
+  }
+
+  static bool takes_time(Kind kind) noexcept {
+    switch (kind) {
+      case Kind::kernel:
+      case Kind::copy:
+      case Kind::broadcast:
+      case Kind::swap:
+      case Kind::reduce:
+      case Kind::encode:
+      case Kind::decode:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  void execute(const Row& row) {
+    const auto slices = program_.of(row);
+    switch (row.kind) {
+      case Kind::kernel:
+        return hooks_.kernel(index_of(row));
+      case Kind::copy:
+        return copy(slices[0], slices[1]);
+      case Kind::broadcast:
+        return broadcast(slices[0], slices.subspan(1));
+      case Kind::swap:
+        return swap(slices[0], slices[1]);
+      case Kind::reduce:
+        return row.reduction.apply(slices.first(slices.size() - 1), slices.back());
+      case Kind::encode:
+        return encode_none(slices[0], slices[1]);
+      case Kind::decode:
+        return decode(row, slices[0], slices[1]);
+      case Kind::signal:
+      case Kind::submit:
+        return Flag(*row.raised).raise(row.by);
+      case Kind::launch:
+      case Kind::wait:
+      case Kind::call:
+        return;
+    }
+  }
+
+  void decode(const Row& row, Bytes slot, Bytes dst) const {
+    if (const auto found = decode_none(slot, dst)) {
+      throw Halt{Cause::slot, -1, static_cast<std::int64_t>(index_of(row)), *found, dst.size()};
+    }
+  }
+
+  void stamp(const Row& row, std::size_t which) const noexcept {
+    if (stamps_ == nullptr) return;
+    const auto now = Clock::now().time_since_epoch();
+    stamps_[2 * index_of(row) + which] = static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  }
+
+  [[nodiscard]] std::size_t index_of(const Row& row) const noexcept {
+    return static_cast<std::size_t>(&row - program_.rows.data());
+  }
+
+  // Where the first strand stands that waits for more than its own lanes.
+  [[nodiscard]] Halt at_blocked_row(Halt halt) const {
+    for (const std::uint32_t strand : active_) {
+      const State& state = states_[strand];
+      if (state.lanes_left != 0 || is_over(strand)) continue;
+      const Row& row = program_.rows[state.at];
+      halt.row = state.at;
+      for (const Condition* condition : {&row.gate, &row.hold, &row.wait}) {
+        if (condition->holds(execution_)) continue;
+        halt.have = condition->progress(execution_);
+        halt.want = condition->value;
+        return halt;
+      }
+    }
+    return halt;
+  }
+
+  const Program& program_;
+  std::uint64_t execution_;
+  std::uint64_t* stamps_;
+  const Hooks& hooks_;
+  std::vector<State> states_;
+  std::vector<std::uint32_t> active_;
+};
+
+}  // namespace weft

@@ -1,0 +1,197 @@
+// The symmetric heap: one segment of shared memory, mapped as a whole by every rank.
+//
+// The segment is as large as all ranks may ever need and sparse: memory is taken when a range
+// is reserved and given back when it is released, so the heap grows without moving.
+//
+// Whoever has it open holds a shared lock on it. A segment that can be locked exclusively has
+// no owner left, which is how the next start tells what a killed world left behind.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "flag.hpp"
+#include "system.hpp"
+
+namespace weft {
+
+inline std::size_t page_bytes() {
+  static const auto size = static_cast<std::size_t>(checked(::sysconf(_SC_PAGESIZE), "sysconf"));
+  return size;
+}
+
+class Heap {
+ public:
+  // A new segment, readable by this user only, under a name that cannot be guessed.
+  static Heap create(std::size_t nbytes) {
+    for (;;) {
+      const std::string name = "/weft-" + random_token();
+      Descriptor file(checked(
+          ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600),
+          "creating shared memory"));
+      lock_shared(file);
+      // Somebody who cleans up may have taken the file for a left one before it was locked.
+      if (is_unlinked(file)) continue;
+      const UnlinkOnError guard{name};
+      checked(::ftruncate(file.get(), static_cast<off_t>(nbytes)), "sizing shared memory");
+      Heap heap(name, std::move(file), nbytes);
+      guard.dismissed = true;
+      return heap;
+    }
+  }
+
+  static Heap open(const std::string& name) {
+    Descriptor file(checked(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0),
+                            "opening shared memory " + name));
+    lock_shared(file);
+    struct stat info{};
+    checked(::fstat(file.get(), &info), "fstat");
+    if (info.st_uid != ::geteuid()) {
+      throw std::runtime_error("shared memory " + name + " belongs to another user");
+    }
+    return Heap(name, std::move(file), static_cast<std::size_t>(info.st_size));
+  }
+
+  Heap(Heap&& other) noexcept
+      : name_(std::move(other.name_)),
+        file_(std::move(other.file_)),
+        base_(std::exchange(other.base_, nullptr)),
+        nbytes_(std::exchange(other.nbytes_, 0)) {}
+  Heap& operator=(Heap&&) = delete;
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+  ~Heap() {
+    if (base_ != nullptr) ::munmap(base_, nbytes_);
+  }
+
+  // Takes the name away; the memory lives on until the last process has unmapped it.
+  void unlink() const {
+    if (::shm_unlink(name_.c_str()) != 0 && errno != ENOENT) throw_errno("unlinking " + name_);
+  }
+
+  // Memory for a range, so that using it can fail no more, and pages for this process.
+  void reserve(std::size_t offset, std::size_t nbytes) const {
+    const auto range = pages(offset, nbytes);
+    if (range.empty()) return;
+    int result;
+    do {
+      result = ::fallocate(file_.get(), 0, range.data() - base_, static_cast<off_t>(range.size()));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) throw_errno("taking " + std::to_string(nbytes) + " bytes of shared memory");
+    populate(offset, nbytes);
+  }
+
+  // Maps the pages of a reserved range, here and now rather than in the first execution.
+  void populate(std::size_t offset, std::size_t nbytes) const {
+    const auto range = pages(offset, nbytes);
+    if (range.empty()) return;
+#ifdef MADV_POPULATE_WRITE
+    if (::madvise(range.data(), range.size(), MADV_POPULATE_WRITE) == 0) return;
+    // EINVAL: a kernel before 5.14. EFAULT: the memory is not there; reading would kill us.
+    if (errno != EINVAL) throw_errno("mapping shared memory");
+#endif
+    // A read maps as well and, unlike a write, cannot undo what a peer writes meanwhile.
+    for (std::size_t at = 0; at < range.size(); at += page_bytes()) {
+      static_cast<void>(*reinterpret_cast<const volatile std::byte*>(range.data() + at));
+    }
+  }
+
+  // Gives the memory of a range back; it reads as zeros when it is reserved again.
+  void release(std::size_t offset, std::size_t nbytes) const {
+    const auto range = pages(offset, nbytes);
+    if (range.empty()) return;
+    checked(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                        range.data() - base_, static_cast<off_t>(range.size())),
+            "giving shared memory back");
+  }
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] std::size_t size() const noexcept { return nbytes_; }
+
+  // The bytes of a range. Throws where it reaches outside.
+  [[nodiscard]] std::span<std::byte> bytes(std::uint64_t offset, std::uint64_t nbytes) const {
+    if (offset > nbytes_ || nbytes > nbytes_ - offset) {
+      throw std::out_of_range("bytes " + std::to_string(offset) + " + " + std::to_string(nbytes) +
+                              " reach outside a heap of " + std::to_string(nbytes_));
+    }
+    return {base_ + offset, nbytes};
+  }
+
+  [[nodiscard]] std::uint64_t& word(std::uint64_t offset) const {
+    if (offset % alignof(std::uint64_t) != 0) throw std::out_of_range("a flag is not aligned");
+    return *reinterpret_cast<std::uint64_t*>(bytes(offset, sizeof(std::uint64_t)).data());
+  }
+
+ private:
+  Heap(std::string name, Descriptor file, std::size_t nbytes)
+      : name_(std::move(name)), file_(std::move(file)), nbytes_(nbytes) {
+    void* mapped =
+        ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+    if (mapped == MAP_FAILED) throw_errno("mapping shared memory");
+    base_ = static_cast<std::byte*>(mapped);
+    // A core dump needs none of it; whether the kernel agrees does not matter.
+    static_cast<void>(::madvise(mapped, nbytes, MADV_DONTDUMP));
+  }
+
+  struct UnlinkOnError {
+    const std::string& name;
+    mutable bool dismissed = false;
+    ~UnlinkOnError() {
+      if (!dismissed) ::shm_unlink(name.c_str());
+    }
+  };
+
+  static std::string random_token() {
+    std::array<unsigned char, 16> bits{};
+    const auto size = static_cast<ssize_t>(bits.size());
+    if (::getrandom(bits.data(), bits.size(), 0) != size) throw_errno("getrandom");
+    std::string text;
+    for (const unsigned char value : bits) {
+      text += "0123456789abcdef"[value >> 4];
+      text += "0123456789abcdef"[value & 15];
+    }
+    return text;
+  }
+
+  static void lock_shared(const Descriptor& file) {
+    int result;
+    do {
+      result = ::flock(file.get(), LOCK_SH);
+    } while (result != 0 && errno == EINTR);
+    checked(result, "locking shared memory");
+  }
+
+  static bool is_unlinked(const Descriptor& file) {
+    struct stat info{};
+    checked(::fstat(file.get(), &info), "fstat");
+    return info.st_nlink == 0;
+  }
+
+  // The whole pages around a range: reserved ranges share none, so this takes no more.
+  [[nodiscard]] std::span<std::byte> pages(std::size_t offset, std::size_t nbytes) const {
+    if (nbytes == 0) return {};
+    static_cast<void>(bytes(offset, nbytes));
+    const std::size_t page = page_bytes();
+    const std::size_t first = offset / page * page;
+    const std::size_t last = std::min((offset + nbytes + page - 1) / page * page, nbytes_);
+    return {base_ + first, last - first};
+  }
+
+  std::string name_;
+  Descriptor file_;
+  std::byte* base_ = nullptr;
+  std::size_t nbytes_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,71 @@
+// Commands that move bytes without looking at them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+
+namespace weft {
+
+using Bytes = std::span<std::byte>;
+
+inline bool overlap(Bytes a, Bytes b) noexcept {
+  const std::less<const std::byte*> before;
+  return !a.empty() && !b.empty() && before(a.data(), b.data() + b.size()) &&
+         before(b.data(), a.data() + a.size());
+}
+
+inline bool same(Bytes a, Bytes b) noexcept {
+  return a.data() == b.data() && a.size() == b.size();
+}
+
+// The spans may overlap.
+inline void copy(Bytes src, Bytes dst) noexcept {
+  if (!src.empty()) std::memmove(dst.data(), src.data(), src.size());
+}
+
+// Reads each piece once from memory: what fits the cache is written to all before the next.
+inline void broadcast(Bytes src, std::span<const Bytes> dsts) noexcept {
+  constexpr std::size_t kPiece = 64 << 10;
+  for (std::size_t at = 0; at < src.size(); at += kPiece) {
+    const std::size_t size = std::min(kPiece, src.size() - at);
+    for (const Bytes dst : dsts) copy(src.subspan(at, size), dst.subspan(at, size));
+  }
+}
+
+inline void swap(Bytes a, Bytes b) noexcept {
+  std::array<std::byte, 8 << 10> held;
+  for (std::size_t at = 0; at < a.size(); at += held.size()) {
+    const std::size_t size = std::min(held.size(), a.size() - at);
+    std::memcpy(held.data(), a.data() + at, size);
+    std::memcpy(a.data() + at, b.data() + at, size);
+    std::memcpy(b.data() + at, held.data(), size);
+  }
+}
+
+// A slot: the length of what it holds, eight bytes little-endian, then the bytes.
+inline constexpr std::size_t kSlotHead = sizeof(std::uint64_t);
+static_assert(std::endian::native == std::endian::little, "slots are written as they stand");
+
+inline void encode_none(Bytes src, Bytes slot) noexcept {
+  const std::uint64_t size = src.size();
+  std::memcpy(slot.data(), &size, kSlotHead);
+  copy(src, slot.subspan(kSlotHead, src.size()));
+}
+
+// Answers the length found when it is not the one wanted.
+inline std::optional<std::uint64_t> decode_none(Bytes slot, Bytes dst) noexcept {
+  std::uint64_t size;
+  std::memcpy(&size, slot.data(), kSlotHead);
+  if (size != dst.size()) return size;
+  copy(slot.subspan(kSlotHead, dst.size()), dst);
+  return std::nullopt;
+}
+
+}  // namespace weft

@@ -1,0 +1,76 @@
+// How a thread waits: it spins a moment, then yields, then sleeps, and it never waits forever.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace weft {
+
+using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC: one clock for all processes
+
+inline void relax() noexcept {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Yielding costs half a microsecond a round, sleeping 50: waits of a step spin or yield, and
+// only what hangs or computes for long sleeps. With more threads than cores spinning would
+// keep the one we wait for from running.
+class Patience {
+ public:
+  static constexpr auto kSpin = std::chrono::microseconds(2);
+  static constexpr auto kYield = std::chrono::milliseconds(1);
+  static constexpr auto kSleep = std::chrono::microseconds(100);
+  static constexpr auto kLook = std::chrono::milliseconds(10);
+
+  Patience(bool spins, Clock::duration timeout) noexcept : spins_(spins), timeout_(timeout) {}
+
+  // What was waited for came.
+  void reset() noexcept { waiting_ = false; }
+
+  void pause() {
+    if (!waiting_) begin();
+    if (spins_ && now_ - since_ < kSpin) {
+      for (int i = 0; i < 8; ++i) relax();
+    } else if (now_ - since_ < kYield) {
+      ::sched_yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+    now_ = Clock::now();
+  }
+
+  // Whether it is time again to look if the others live; true once every kLook.
+  bool should_look() noexcept {
+    if (!waiting_ || now_ - looked_ < kLook) return false;
+    looked_ = now_;
+    return true;
+  }
+
+  [[nodiscard]] bool is_over() const noexcept { return waiting_ && now_ - since_ >= timeout_; }
+
+ private:
+  void begin() noexcept {
+    waiting_ = true;
+    since_ = now_ = looked_ = Clock::now();
+  }
+
+  bool spins_;
+  bool waiting_ = false;
+  Clock::duration timeout_;
+  Clock::time_point since_{};
+  Clock::time_point now_{};
+  Clock::time_point looked_{};
+};
+
+}  // namespace weft

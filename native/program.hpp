@@ -1,0 +1,200 @@
+// What one rank executes: rows of commands with their memory found and checked.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "flag.hpp"
+#include "heap.hpp"
+#include "move.hpp"
+#include "reduce.hpp"
+
+namespace weft {
+
+// The numbers of weft.schedule.Kind.
+enum class Kind : std::uint8_t {
+  kernel = 0,
+  launch = 1,
+  copy = 2,
+  broadcast = 3,
+  swap = 4,
+  reduce = 5,
+  encode = 6,
+  decode = 7,
+  signal = 8,
+  wait = 9,
+  submit = 10,
+  call = 11,
+};
+
+// A counter that must have come so far. It is never reset: an execution starts where the
+// raises of the last one, ``step`` of them, ended.
+struct Condition {
+  std::uint64_t* word = nullptr;  // null: always holds
+  std::uint64_t value = 0;
+  std::uint64_t step = 0;
+
+  [[nodiscard]] bool holds(std::uint64_t execution) const noexcept {
+    return word == nullptr || Flag(*word).value() >= execution * step + value;
+  }
+  // How far it has come in this execution.
+  [[nodiscard]] std::uint64_t progress(std::uint64_t execution) const noexcept {
+    const std::uint64_t now = Flag(*word).value();
+    return now < execution * step ? 0 : now - execution * step;
+  }
+};
+
+struct Row {
+  Kind kind = Kind::call;
+  std::uint32_t first_access = 0;
+  std::uint32_t num_accesses = 0;
+  std::uint32_t next = 0;        // the row after it, lanes of a launch skipped
+  std::uint32_t first_lane = 0;  // of a launch, into Program::lanes
+  std::uint32_t num_lanes = 0;
+  Condition gate;                // the doorbell that hands it over
+  Condition hold;                // the flag that releases it when it was prelaunched
+  Condition wait;
+  std::uint64_t* raised = nullptr;  // by a signal or a submit
+  std::uint64_t by = 0;
+  Reduction reduction;
+};
+
+// What runs in order: a queue, or one lane of a launch.
+struct Strand {
+  std::uint32_t begin;
+  std::uint32_t end;
+  std::int64_t launch;  // the row that starts it, -1: it is a queue
+  std::uint32_t runner; // 0: the calling thread, else an engine
+};
+
+struct Program {
+  std::vector<Row> rows;
+  std::vector<Bytes> accesses;
+  std::vector<Strand> strands;
+  std::vector<std::uint32_t> lanes;  // strands, by the launch that starts them
+  std::vector<std::uint32_t> engines;  // the runners above 0 that are used
+  std::uint64_t* stamps = nullptr;  // begin and end of each row, nanoseconds
+
+  [[nodiscard]] std::span<const Bytes> of(const Row& row) const noexcept {
+    return std::span(accesses).subspan(row.first_access, row.num_accesses);
+  }
+};
+
+// Throws std::invalid_argument where a row could do anything but what it should.
+class Checker {
+ public:
+  explicit Checker(const Program& program) : program_(program) {}
+
+  void check() const {
+    for (const Row& row : program_.rows) check(row);
+    for (const Strand& strand : program_.strands) check(strand);
+  }
+
+ private:
+  void check(const Row& row) const {
+    const auto slices = program_.of(row);
+    switch (row.kind) {
+      case Kind::copy:
+        return require(row, slices.size() == 2 && slices[0].size() == slices[1].size());
+      case Kind::broadcast:
+        return check_broadcast(row, slices);
+      case Kind::swap:
+        return require(row, slices.size() == 2 && slices[0].size() == slices[1].size() &&
+                                !overlap(slices[0], slices[1]));
+      case Kind::reduce:
+        return check_reduce(row, slices);
+      case Kind::encode:
+        return require(row, slices.size() == 2 && has_room(slices[1], slices[0]));
+      case Kind::decode:
+        return require(row, slices.size() == 2 && has_room(slices[0], slices[1]));
+      case Kind::signal:
+      case Kind::submit:
+        return require(row, row.raised != nullptr);
+      case Kind::wait:
+        return require(row, row.wait.word != nullptr);
+      case Kind::kernel:
+      case Kind::launch:
+      case Kind::call:
+        return;
+    }
+    throw std::invalid_argument("a row has no kind");
+  }
+
+  void check_broadcast(const Row& row, std::span<const Bytes> slices) const {
+    require(row, slices.size() >= 2);
+    for (const Bytes dst : slices.subspan(1)) {
+      require(row, dst.size() == slices[0].size() && !overlap(slices[0], dst));
+    }
+  }
+
+  void check_reduce(const Row& row, std::span<const Bytes> slices) const {
+    require(row, slices.size() >= 2 && row.reduction.apply != nullptr);
+    const Bytes dst = slices.back();
+    require(row, dst.size() % row.reduction.item_bytes == 0);
+    for (const Bytes src : slices.first(slices.size() - 1)) {
+      require(row, src.size() == dst.size() && (same(src, dst) || !overlap(src, dst)));
+    }
+  }
+
+  static bool has_room(Bytes slot, Bytes data) noexcept {
+    return slot.size() >= kSlotHead && slot.size() - kSlotHead >= data.size() &&
+           !overlap(slot, data);
+  }
+
+  void check(const Strand& strand) const {
+    if (strand.begin > strand.end || strand.end > program_.rows.size()) {
+      throw std::invalid_argument("a strand reaches outside the rows");
+    }
+    for (std::uint32_t at = strand.begin; at < strand.end; at = program_.rows[at].next) {
+      const Row& row = program_.rows[at];
+      if (row.next <= at) throw std::invalid_argument("a row does not lead on");
+      if (row.kind == Kind::kernel && strand.runner != 0) {
+        throw std::invalid_argument("a kernel stands on an engine");
+      }
+    }
+  }
+
+  void require(const Row& row, bool holds) const {
+    if (holds) return;
+    throw std::invalid_argument("row " + std::to_string(&row - program_.rows.data()) +
+                                " has slices or flags that do not fit its kind");
+  }
+
+  const Program& program_;
+};
+
+// Gives each launch its lanes and the row after the last of them.
+inline void link_lanes(Program& program) {
+  auto& rows = program.rows;
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].next = static_cast<std::uint32_t>(i + 1);
+  for (const Strand& strand : program.strands) {
+    if (strand.launch < 0) continue;
+    if (static_cast<std::size_t>(strand.launch) >= rows.size() ||
+        rows[static_cast<std::size_t>(strand.launch)].kind != Kind::launch) {
+      throw std::invalid_argument("a lane is started by no launch");
+    }
+    Row& launch = rows[static_cast<std::size_t>(strand.launch)];
+    ++launch.num_lanes;
+    launch.next = std::max(launch.next, strand.end);
+  }
+  std::uint32_t total = 0;
+  for (Row& row : rows) {
+    row.first_lane = total;
+    total += row.num_lanes;
+    row.num_lanes = 0;
+  }
+  program.lanes.resize(total);
+  for (std::size_t i = 0; i < program.strands.size(); ++i) {
+    const Strand& strand = program.strands[i];
+    if (strand.launch < 0) continue;
+    Row& launch = rows[static_cast<std::size_t>(strand.launch)];
+    program.lanes[launch.first_lane + launch.num_lanes++] = static_cast<std::uint32_t>(i);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,443 @@
+// Threads of commands in time: flags, launches, submissions, and flows that share resources.
+//
+// The commands come priced: how long each takes before its bytes move, what it demands while
+// they do, and how late its signal arrives. This file only lets time pass.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <queue>
+#include <span>
+#include <vector>
+
+#include "fair_share.hpp"
+
+namespace weft {
+
+enum class Step : uint8_t { kFlow = 0, kSignal = 1, kWait = 2, kLaunch = 3, kSubmit = 4, kNothing = 5 };
+
+// Columns by row, by thread and by pool. -1 means none.
+struct Rows {
+  std::span<const uint8_t> step;
+  std::span<const int32_t> thread;
+  std::span<const int32_t> next;  // row after this one in its thread
+  std::span<const double> before;  // seconds before it starts to act
+  std::span<const double> after;   // seconds between being released and ending (a Wait)
+  std::span<const double> size;    // of its flow
+  std::span<const double> latency;  // of its signal
+  std::span<const int32_t> flag;
+  std::span<const int64_t> count;
+  std::span<const int32_t> fed;     // number among the commands that are handed over
+  std::span<const int32_t> target;  // thread that a submission feeds
+  std::span<const int32_t> units;   // that a launch takes
+  std::span<const int64_t> lanes_start;  // row r launches lanes[lanes_start[r] .. [r + 1])
+  std::span<const int32_t> lanes;
+};
+
+struct Threads {
+  std::span<const int32_t> first;   // row
+  std::span<const int32_t> launch;  // the row that starts it, or -1: it starts at time zero
+  std::span<const uint8_t> is_fed;  // whether its commands wait for submissions
+  std::span<const double> fetch;    // seconds to fetch a submission
+  std::span<const int32_t> pool;    // where its launches take units, or -1
+  std::span<const int32_t> priority;
+};
+
+struct Pools {
+  std::span<const int32_t> units;
+  std::span<const int32_t> resource;  // whose capacity is the units that no launch holds, or -1
+};
+
+class Simulation {
+ public:
+  Simulation(Rows rows, Threads threads, Pools pools, Demands demands,
+             std::span<const double> capacity, size_t num_flags, double tolerance,
+             std::span<double> start, std::span<double> end)
+      : rows_(rows),
+        threads_(threads),
+        pools_(pools),
+        share_(demands, capacity),
+        tolerance_(tolerance),
+        start_(start),
+        end_(end),
+        row_(threads.first.begin(), threads.first.end()),
+        stage_(threads.first.size(), Stage::kArrive),
+        batches_(threads.first.size()),
+        batch_(threads.first.size(), 0),
+        flags_(num_flags, 0),
+        waiting_(num_flags),
+        lanes_left_(rows.step.size() ? rows.step.size() : 1, 0),
+        remaining_(demands.cap.size(), 0.0),
+        version_(demands.cap.size(), 0),
+        held_(pools.units.size(), 0),
+        queued_(pools.units.size()) {}
+
+  // Runs to the end. `alive` is asked now and then whether to go on.
+  void run(const std::function<void()>& alive) {
+    for (size_t t = 0; t < threads_.first.size(); ++t) {
+      if (threads_.launch[t] < 0) runnable_.push_back(static_cast<int32_t>(t));
+    }
+    drain();
+    while (!events_.empty()) {
+      const double time = events_.top().time;
+      now_ = time;
+      while (!events_.empty() && events_.top().time == time) {
+        const Event event = events_.top();
+        events_.pop();
+        handle(event);
+        drain_threads();
+      }
+      drain();
+      if ((++turns_ & 0xfff) == 0) alive();
+    }
+  }
+
+  uint64_t num_solves() const { return num_solves_; }
+
+ private:
+  enum class Stage : uint8_t { kArrive, kHeld, kFetched, kAct, kEnd };
+  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kSolve };
+  struct Event {
+    double time;
+    uint64_t number;  // equal times keep the order in which they were set
+    What what;
+    int32_t id;
+    uint64_t version;
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : number > other.number;
+    }
+  };
+  struct Batch {
+    int64_t limit;  // commands with a smaller number are handed over
+    int32_t hold;
+    double since;
+  };
+
+  template <typename T>
+  static size_t at(T index) {
+    return static_cast<size_t>(index);
+  }
+
+  void set(double time, What what, int32_t id, uint64_t version = 0) {
+    events_.push({time, next_number_++, what, id, version});
+  }
+
+  void handle(const Event& event) {
+    switch (event.what) {
+      case What::kResume:
+        runnable_.push_back(event.id);
+        break;
+      case What::kSignal:
+        raise(event.id);
+        break;
+      case What::kFlowEnd:
+        if (version_[at(event.id)] == event.version) end_flow(event.id);
+        break;
+      case What::kSolve:
+        if (event.version == num_solves_) changed_ = true;
+        break;
+    }
+  }
+
+  void drain_threads() {
+    while (!runnable_.empty()) {
+      const int32_t thread = runnable_.front();
+      runnable_.pop_front();
+      advance(thread);
+    }
+  }
+
+  // Lets every thread go as far as it can at this instant, then shares the resources anew.
+  void drain() {
+    drain_threads();
+    if (!changed_) return;
+    if (!events_.empty() && events_.top().time == now_) return;  // more happens at this instant
+    solve();
+  }
+
+  void solve() {
+    changed_ = false;
+    const double passed = now_ - solved_at_;
+    for (const int32_t flow : share_.active()) {
+      const double rate = share_.rate(flow);
+      if (passed > 0 && rate > 0 && remaining_[at(flow)] > 0) {
+        remaining_[at(flow)] = std::max(0.0, remaining_[at(flow)] - rate * passed);
+      }
+    }
+    solved_at_ = now_;
+    for (const int32_t flow : fresh_) share_.add(flow);
+    fresh_.clear();
+    if (share_.active().empty()) return;
+    share_.solve();
+    ++num_solves_;
+    double first = kInfinity;
+    for (const int32_t flow : share_.active()) first = std::min(first, finish(flow));
+    if (first == kInfinity) return;
+    // What ends within the tolerance of the first ends at its own time, but rates are shared
+    // anew only once, behind it.
+    const double window = first + std::max(tolerance_, 1e-12) * std::abs(first);
+    for (const int32_t flow : share_.active()) {
+      ++version_[at(flow)];
+      const double time = finish(flow);
+      if (time <= window) {
+        const double when = tolerance_ > 0 ? time : first;
+        set(when, What::kFlowEnd, flow, version_[at(flow)]);
+      }
+    }
+    if (tolerance_ > 0) set(window, What::kSolve, 0, num_solves_);
+  }
+
+  double finish(int32_t flow) const {
+    const double left = remaining_[at(flow)];
+    if (left <= 0) return now_;
+    const double rate = share_.rate(flow);
+    return rate > 0 ? now_ + left / rate : kInfinity;
+  }
+
+  void end_flow(int32_t row) {
+    share_.remove(row);
+    ++version_[at(row)];
+    if (tolerance_ <= 0) changed_ = true;
+    complete(rows_.thread[at(row)]);
+    runnable_.push_back(rows_.thread[at(row)]);
+  }
+
+  void raise(int32_t flag) {
+    ++flags_[at(flag)];
+    auto& waiting = waiting_[at(flag)];
+    // Few wait for one flag; those that still cannot go stay in their order.
+    std::erase_if(waiting, [this, flag](int32_t thread) {
+      if (flags_[at(flag)] < threshold(thread)) return false;
+      runnable_.push_back(thread);
+      return true;
+    });
+  }
+
+  int64_t threshold(int32_t thread) const {
+    return stage_[at(thread)] == Stage::kAct ? rows_.count[at(row_[at(thread)])] : 1;
+  }
+
+  void advance(int32_t thread) {
+    while (row_[at(thread)] >= 0) {
+      const int32_t row = row_[at(thread)];
+      switch (stage_[at(thread)]) {
+        case Stage::kArrive:
+        case Stage::kHeld:
+          if (!handed_over(thread, row)) return;
+          [[fallthrough]];
+        case Stage::kFetched:
+          start_[at(row)] = now_;
+          stage_[at(thread)] = Stage::kAct;
+          if (rows_.before[at(row)] > 0) {
+            set(now_ + rows_.before[at(row)], What::kResume, thread);
+            return;
+          }
+          [[fallthrough]];
+        case Stage::kAct:
+          if (!act(thread, row)) return;
+          break;
+        case Stage::kEnd:
+          break;
+      }
+      complete(thread);
+    }
+    finish_thread(thread);
+  }
+
+  // Ends the thread's command at this instant and moves on to the next.
+  void complete(int32_t thread) {
+    const int32_t row = row_[at(thread)];
+    end_[at(row)] = now_;
+    row_[at(thread)] = rows_.next[at(row)];
+    stage_[at(thread)] = Stage::kArrive;
+  }
+
+  void finish_thread(int32_t thread) {
+    const int32_t launch = threads_.launch[at(thread)];
+    if (launch < 0) return;
+    if (--lanes_left_[at(launch)] == 0) {
+      release(launch);
+      const int32_t parent = rows_.thread[at(launch)];
+      complete(parent);
+      runnable_.push_back(parent);
+    }
+  }
+
+  // Whether the command may start; sets what wakes the thread where not.
+  bool handed_over(int32_t thread, int32_t row) {
+    const int32_t number = rows_.fed[at(row)];
+    if (!threads_.is_fed[at(thread)] || number < 0) return true;
+    auto& batches = batches_[at(thread)];
+    auto& current = batch_[at(thread)];
+    while (current < batches.size() && number >= batches[current].limit) ++current;
+    if (current == batches.size()) {
+      stage_[at(thread)] = Stage::kArrive;
+      return false;  // a submission wakes it
+    }
+    if (number != (current == 0 ? 0 : batches[current - 1].limit)) return true;
+    const Batch& batch = batches[current];  // this command is its first
+    if (batch.hold >= 0) {
+      if (flags_[at(batch.hold)] >= 1) return true;
+      stage_[at(thread)] = Stage::kHeld;
+      waiting_[at(batch.hold)].push_back(thread);
+      return false;
+    }
+    const double ready = std::max(now_, batch.since) + threads_.fetch[at(thread)];
+    if (ready <= now_) return true;
+    stage_[at(thread)] = Stage::kFetched;
+    set(ready, What::kResume, thread);
+    return false;
+  }
+
+  // Does what the command does; false where it takes time.
+  bool act(int32_t thread, int32_t row) {
+    switch (static_cast<Step>(rows_.step[at(row)])) {
+      case Step::kFlow:
+        return !begin_flow(row);
+      case Step::kSignal:
+        send(row);
+        return true;
+      case Step::kWait:
+        return !must_wait(thread, row);
+      case Step::kLaunch:
+        return !launch(thread, row);
+      case Step::kSubmit:
+        submit(row);
+        return true;
+      case Step::kNothing:
+        return true;
+    }
+    return true;
+  }
+
+  bool begin_flow(int32_t row) {
+    if (rows_.size[at(row)] <= 0) return false;
+    remaining_[at(row)] = rows_.size[at(row)];
+    fresh_.push_back(row);
+    changed_ = true;
+    return true;
+  }
+
+  void send(int32_t row) {
+    const double latency = rows_.latency[at(row)];
+    if (latency > 0) {
+      set(now_ + latency, What::kSignal, rows_.flag[at(row)]);
+    } else {
+      raise(rows_.flag[at(row)]);
+    }
+  }
+
+  bool must_wait(int32_t thread, int32_t row) {
+    const int32_t flag = rows_.flag[at(row)];
+    if (flags_[at(flag)] < rows_.count[at(row)]) {
+      waiting_[at(flag)].push_back(thread);
+      return true;
+    }
+    if (rows_.after[at(row)] <= 0) return false;
+    stage_[at(thread)] = Stage::kEnd;
+    set(now_ + rows_.after[at(row)], What::kResume, thread);
+    return true;
+  }
+
+  void submit(int32_t row) {
+    const int32_t target = rows_.target[at(row)];
+    auto& batches = batches_[at(target)];
+    const int64_t before = batches.empty() ? 0 : batches.back().limit;
+    const bool starved = batch_[at(target)] == batches.size();
+    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)], now_});
+    if (starved && row_[at(target)] >= 0 && stage_[at(target)] == Stage::kArrive) {
+      runnable_.push_back(target);
+    }
+  }
+
+  // Starts the lanes as soon as there are units for them. True: the thread must wait.
+  bool launch(int32_t thread, int32_t row) {
+    const int32_t pool = threads_.pool[at(thread)];
+    if (pool >= 0 && rows_.units[at(row)] > 0) {
+      queued_[at(pool)].push_back(thread);
+      grant(pool);
+      return true;
+    }
+    return start_lanes(row);
+  }
+
+  // Gives units to waiting launches: higher priority first, then in the order they came.
+  void grant(int32_t pool) {
+    auto& queue = queued_[at(pool)];
+    while (!queue.empty()) {
+      auto best = std::max_element(queue.begin(), queue.end(), [this](int32_t a, int32_t b) {
+        return threads_.priority[at(a)] < threads_.priority[at(b)];
+      });
+      const int32_t thread = *best;
+      const int32_t row = row_[at(thread)];
+      if (held_[at(pool)] + rows_.units[at(row)] > pools_.units[at(pool)]) return;
+      queue.erase(best);
+      hold(pool, rows_.units[at(row)]);
+      if (!start_lanes(row)) {
+        release(row);
+        stage_[at(thread)] = Stage::kEnd;
+        runnable_.push_back(thread);
+      }
+    }
+  }
+
+  bool start_lanes(int32_t row) {
+    const int64_t first = rows_.lanes_start[at(row)];
+    const int64_t last = rows_.lanes_start[at(row) + 1];
+    lanes_left_[at(row)] = static_cast<int32_t>(last - first);
+    for (int64_t lane = first; lane < last; ++lane) runnable_.push_back(rows_.lanes[at(lane)]);
+    return last > first;
+  }
+
+  void hold(int32_t pool, int32_t units) {
+    held_[at(pool)] += units;
+    const int32_t resource = pools_.resource[at(pool)];
+    if (resource >= 0) {
+      share_.set_capacity(resource, pools_.units[at(pool)] - held_[at(pool)]);
+      changed_ = true;
+    }
+  }
+
+  void release(int32_t row) {
+    const int32_t pool = threads_.pool[at(rows_.thread[at(row)])];
+    if (pool < 0 || rows_.units[at(row)] <= 0) return;
+    hold(pool, -rows_.units[at(row)]);
+    if (!queued_[at(pool)].empty()) grant(pool);
+  }
+
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+  Rows rows_;
+  Threads threads_;
+  Pools pools_;
+  FairShare share_;
+  double tolerance_;
+  std::span<double> start_;
+  std::span<double> end_;
+
+  std::vector<int32_t> row_;  // where each thread stands
+  std::vector<Stage> stage_;
+  std::vector<std::vector<Batch>> batches_;  // what was handed over to each thread
+  std::vector<size_t> batch_;                // the one it stands in
+  std::vector<int64_t> flags_;
+  std::vector<std::vector<int32_t>> waiting_;  // threads, by flag
+  std::vector<int32_t> lanes_left_;            // by launch row
+  std::vector<double> remaining_;              // by flow, at solved_at_
+  std::vector<uint64_t> version_;              // of the end that is set for a flow
+  std::vector<int32_t> held_;                  // units, by pool
+  std::vector<std::deque<int32_t>> queued_;    // threads at a launch, by pool
+
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::deque<int32_t> runnable_;
+  std::vector<int32_t> fresh_;  // flows that begin at this instant
+  double now_ = 0;
+  double solved_at_ = 0;
+  bool changed_ = false;
+  uint64_t next_number_ = 0;
+  uint64_t num_solves_ = 0;
+  uint64_t turns_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,27 @@
+"""Benchmarks: weft and its peers, the same work in the same run. One question per file."""
+
+from importlib import import_module
+from pathlib import Path
+
+from weft.bench.harness import Options, Row
+from weft.bench.rows import Bench
+from weft.errors import UnknownNameError, nearest
+
+__all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
+
+_PARTS = {"__init__", "cost", "harness", "machine", "rows"}  # what the benchmarks are made of
+
+
+def bench_names() -> tuple[str, ...]:
+    """List the questions: every file of this folder that asks one."""
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(sorted(path.stem for path in files if path.stem not in _PARTS))
+
+
+def find_bench(name: str) -> Bench:
+    """Find the benchmark of that name."""
+    names = bench_names()
+    if name not in names:
+        raise UnknownNameError(f"no benchmark is called {name!r}", nearest(name, names))
+    module = import_module(f"weft.bench.{name}")
+    return Bench(name, module.QUESTION, module.run)

@@ -1,0 +1,59 @@
+"""What a call costs by itself: CPU time and peak memory, in a fresh process."""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from weft.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of the call (wall and CPU), and of its process: CPU with start-up, peak bytes."""
+
+    value: Any
+    wall: float
+    cpu: float
+    process_cpu: float
+    peak_bytes: int
+
+
+def cost_of(function: str, *arguments: Any, timeout: float = 600.0) -> Cost:
+    """Call ``module:function`` with these JSON values in a process of its own."""
+    command = [sys.executable, "-m", "weft.bench.cost", function, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"{function} failed in its own process: {last}")
+    return Cost(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _call(function: str, arguments: list[Any]) -> dict[str, Any]:
+    """Call it and look at the clocks; the modules it needs are loaded before."""
+    module, name = function.split(":")
+    work = getattr(import_module(module), name)
+    cpu, wall = _cpu_seconds(), time.perf_counter()
+    value = work(*arguments)
+    wall, cpu = time.perf_counter() - wall, _cpu_seconds() - cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    return {
+        "value": value,
+        "wall": wall,
+        "cpu": cpu,
+        "process_cpu": _cpu_seconds(),
+        "peak_bytes": peak,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_call(sys.argv[1], json.loads(sys.argv[2]))))

@@ -1,0 +1,73 @@
+"""Where and when something was measured, and the file that remembers it."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from weft.bench.rows import Row
+
+FORMAT = 1
+
+
+def record(row: Row) -> dict[str, Any]:
+    """Give the line that a row becomes in a file of results."""
+    result = row.as_result()
+    result["median"] = result.pop("seconds")
+    return {
+        "format": FORMAT,
+        **result,
+        "runs": len(row.times),
+        "machine": machine(),
+        "commit": commit(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def append(path: Path, rows: Iterable[Row]) -> None:
+    """Add rows to a file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(record(row), allow_nan=False) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine: results are compared only when this agrees."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    """Name the commit of the code that runs, with ``+`` where it was changed since."""
+    here = Path(__file__).parent
+    head = _git(here, "rev-parse", "--short=12", "HEAD")
+    return head + ("+" if head and _git(here, "status", "--porcelain") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    models = [line.split(":", 1)[1] for line in text.splitlines() if line.startswith("model name")]
+    return models[0].strip() if models else platform.processor()

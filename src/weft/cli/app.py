@@ -1,0 +1,71 @@
+"""The verbs put together. What a verb needs is imported when it runs: starting is quick."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from weft.cli.bench import bench
+from weft.cli.collective import collective
+from weft.cli.doctor import doctor
+from weft.cli.failure import unknown_verb
+from weft.cli.platforms import platforms
+from weft.cli.tour import tour
+
+
+class Verbs(TyperGroup):
+    """The verbs, in the order in which they were added."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb; a wrong one gets the nearest as a suggestion."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise unknown_verb(args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=Verbs,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback(invoke_without_command=True)
+def weft(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Predict, plan and run the communication of distributed PyTorch steps."""
+    if version:
+        from weft.report.results import weft_version
+
+        print(f"weft {weft_version()}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def _add(verb: Callable[..., Any], question: str, example: str) -> None:
+    app.command(help=question, epilog=f"example: {example}")(verb)
+
+
+_add(tour, "See the whole loop on this machine in a minute: predict, run, compare.", "weft tour")
+_add(doctor, "What works on this machine, and which paths of weft are on?", "weft doctor")
+_add(
+    platforms,
+    "Which hardware does weft know, and where does each of its numbers come from?",
+    "weft platforms mi300x-8",
+)
+_add(
+    collective,
+    "How long does a collective take, by each algorithm?\n\nKIND is broadcast, all_gather, "
+    "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier.",
+    "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
+)
+_add(
+    bench,
+    "How fast are weft and its peers at the same work? Without NAME: which questions are there?",
+    "weft bench startup --rounds 9",
+)

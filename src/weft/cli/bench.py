@@ -1,0 +1,103 @@
+"""``weft bench``: weft and its peers, the same work in the same run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, complete_bench, numbers, output_path, words
+from weft.cli.progress import track
+
+if TYPE_CHECKING:
+    from weft.bench import Bench, Options, Row
+
+_RESULTS = Path("benchmarks/results")
+
+
+def bench(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", autocompletion=complete_bench, show_default=False),
+    ] = None,
+    *,
+    against: Annotated[
+        str | None, typer.Option(metavar="PEER,..", help="Peers to measure beside weft.")
+    ] = None,
+    ranks: Annotated[str | None, typer.Option(metavar="N,..", help="Numbers of ranks.")] = None,
+    size: Annotated[str | None, typer.Option(metavar="S,..", help="Sizes and ranges.")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="R,..", help="Rates of links.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="N,..", help="Seeds of random data.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each one runs.")] = 5,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Append the results here; in a checkout to benchmarks/results/NAME.jsonl.",
+        ),
+    ] = None,
+) -> None:
+    """Run one benchmark, or list the questions."""
+    from weft.bench import Options, bench_names, find_bench
+    from weft.units import parse_rate, parse_sizes
+
+    if name is None:
+        _list([find_bench(each) for each in bench_names()], json=json)
+        return
+    found = find_bench(name)
+    options = Options(
+        against=words(against),
+        ranks=numbers(ranks, "--ranks"),
+        sizes=tuple(parse_sizes(size)) if size else (),
+        rates=tuple(parse_rate(word) for word in words(rate)),
+        seeds=numbers(seeds, "--seeds"),
+        rounds=rounds,
+    )
+    path = output_path(output, (".jsonl",)) or _in_checkout(name)
+    _answer(found, options, path, json=json)
+
+
+def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool) -> None:
+    from weft.bench.machine import append
+
+    rows = []
+    for row in track(found.run(options), found.question):
+        rows.append(row)
+        if path:
+            append(path, [row])
+    if json:
+        _print_json([row.as_result() for row in rows])
+    else:
+        _print_rows(found, rows)
+        if path:
+            print(f"\nadded to {path}")
+
+
+def _in_checkout(name: str) -> Path | None:
+    return _RESULTS / f"{name}.jsonl" if _RESULTS.is_dir() else None
+
+
+def _list(benches: list["Bench"], *, json: bool) -> None:
+    rows = [{"bench": each.name, "question": each.question} for each in benches]
+    if json:
+        _print_json(rows)
+        return
+    from weft.report.text import Column, print_table
+
+    columns = [Column("bench", "bench", right=False), Column("question", "question", right=False)]
+    print_table(columns, rows)
+
+
+def _print_json(results: list[dict[str, Any]]) -> None:
+    from weft.report.results import results_json
+
+    print(results_json("bench", None, results))
+
+
+def _print_rows(found: "Bench", rows: list["Row"]) -> None:
+    from weft.cli.bench_table import print_rows
+
+    print(found.question)
+    print_rows(rows)

@@ -1,0 +1,159 @@
+"""``weft collective``: how long a collective takes by each algorithm."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import (
+    Json,
+    On,
+    Sizes,
+    complete_algorithm,
+    complete_collective,
+    output_path,
+    words,
+)
+from weft.cli.progress import track
+from weft.errors import UnknownNameError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from weft.cli.pricing import Answer, Question
+    from weft.cli.running import Measured
+    from weft.hardware import Platform
+
+_SUFFIXES = (".json", ".json.gz", ".csv")
+
+
+def collective(
+    kind: Annotated[str, typer.Argument(metavar="KIND", autocompletion=complete_collective)],
+    *,
+    size: Sizes = "1KiB,32KiB,1MiB,32MiB,1GiB",
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
+    ] = None,
+    on: On = None,
+    algorithm: Annotated[
+        str,
+        typer.Option(
+            metavar="A,..",
+            help="Algorithms; auto is the fastest that applies, all is every one of them.",
+            autocompletion=complete_algorithm,
+        ),
+    ] = "auto",
+    run: Annotated[
+        bool,
+        typer.Option("--run", help="Do it for real between processes here, beside the prediction."),
+    ] = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Draw what each queue does in the last one.")
+    ] = False,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the timeline of the last one (.json, .json.gz) or all rows (.csv).",
+        ),
+    ] = None,
+) -> int:
+    """Price a collective or run it; 1 if a run gave wrong values."""
+    from weft.units import parse_sizes
+
+    path = output_path(output, _SUFFIXES)
+    platform = _platform(on, ranks, run=run)
+    known = _known(kind)
+    names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
+    questions = _questions(kind, parse_sizes(size), platform)
+    answers: Sequence[Answer | Measured]
+    if run:
+        from weft.cli.running import measured
+
+        answers = measured(questions, names)
+    else:
+        answers = _predicted(questions, names, skip=algorithm == "all")
+    _show(platform, answers, json=json, timeline=timeline)
+    if path:
+        _write(path, answers, quiet=json)
+    wrong = sum(row.get("wrong") or 0 for row in _rows(answers))
+    return 1 if wrong else 0
+
+
+def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
+    from weft.hardware import platform
+
+    if ranks is not None and ranks < 2:
+        raise UsageError(f"a collective needs at least 2 ranks, not {ranks}")
+    if run:
+        from weft.cli.running import here
+
+        return here(on, ranks or 2)
+    if on is None:
+        raise UsageError(
+            "which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms), or --run."
+        )
+    return platform(on, num_ranks=ranks)
+
+
+def _known(kind: str) -> tuple[str, ...]:
+    from weft.collectives import KINDS, algorithms
+
+    if kind not in KINDS:
+        raise UnknownNameError(f"no collective is called {kind!r}", nearest(kind, KINDS))
+    return algorithms(kind)
+
+
+def _questions(kind: str, sizes: list[int], platform: "Platform") -> list["Question"]:
+    from weft.cli.pricing import Question
+
+    return [Question(kind, nbytes, platform) for nbytes in sizes]
+
+
+def _predicted(questions: list["Question"], names: list[str], *, skip: bool) -> list["Answer"]:
+    """Price every algorithm asked for; ``skip`` leaves out those that do not apply."""
+    from weft.cli.pricing import answer, applying
+
+    if skip:
+        return [found for q in track(questions, "pricing") for found in applying(q)]
+    pairs = [(question, name) for question in questions for name in names]
+    return [answer(question, name) for question, name in track(pairs, "pricing")]
+
+
+def _rows(answers: "Sequence[Answer | Measured]") -> list[dict[str, Any]]:
+    return [row for found in answers for row in found.rows]
+
+
+def _show(
+    platform: "Platform", answers: "Sequence[Answer | Measured]", *, json: bool, timeline: bool
+) -> None:
+    rows = _rows(answers)
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("collective", platform.name, rows))
+        return
+    from weft.cli.tables import print_collectives
+
+    print_collectives(platform, rows)
+    if timeline and answers:
+        from weft.report.gantt import print_gantt
+
+        print()
+        for each in answers[-1].timelines:
+            print_gantt(each)
+
+
+def _write(path: Path, answers: "Sequence[Answer | Measured]", *, quiet: bool) -> None:
+    if path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(_rows(answers)), encoding="utf-8")
+    else:
+        from weft.trace import write_perfetto
+
+        write_perfetto(path, *answers[-1].timelines)
+    if not quiet:
+        print(f"\nwrote {path}" + ("" if path.suffix == ".csv" else ": open it in ui.perfetto.dev"))

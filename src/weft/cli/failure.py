@@ -1,0 +1,56 @@
+"""From an error to its line on stderr and to the exit code."""
+
+from typing import Any
+
+import typer
+
+from weft.errors import NoPlanError, RunError, WeftError, nearest
+
+NO, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+_REFUSALS = (NoPlanError, RunError)  # the question was right, the answer is no
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """Say with which code the command ends; None for what is a fault of weft itself."""
+    match error:
+        case KeyboardInterrupt() | typer.Abort():
+            return INTERRUPTED
+        case WeftError():
+            return NO if isinstance(error, _REFUSALS) else WRONG_USAGE
+        case _ if _is_from_typer(error):
+            return WRONG_USAGE
+        case _:
+            return None
+
+
+def explain(error: BaseException) -> str:
+    """Give the one line that says what is wrong, and a second that says what to do."""
+    if exit_code_of(error) == INTERRUPTED:
+        return ""
+    if isinstance(error, WeftError):
+        return _lines(type(error).__name__, str(error), error.hint)
+    wrong: Any = error
+    context = getattr(wrong, "ctx", None)
+    path = context.command_path if context else "weft"
+    return _lines("UsageError", wrong.format_message(), f"Try: {path} --help")
+
+
+def _lines(name: str, message: str, hint: str) -> str:
+    first = f"weft: {name}: {_one_line(message)}\n"
+    return first + (f"{_one_line(hint)}\n" if hint else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _is_from_typer(error: BaseException) -> bool:
+    """Recognise errors of the command line, whose classes are private in some versions."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def unknown_verb(name: str, verbs: list[str]) -> WeftError:
+    """Make the error for a verb that does not exist."""
+    from weft.errors import UnknownNameError
+
+    return UnknownNameError(f"weft has no verb {name!r}", nearest(name, verbs))

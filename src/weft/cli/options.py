@@ -1,0 +1,96 @@
+"""Options that several verbs share, and the words that the shell completes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.errors import UsageError
+
+
+def complete_platform(incomplete: str) -> list[str]:
+    """Complete the name of a platform of the catalogue."""
+    from weft.hardware import platform_names
+
+    return [name for name in platform_names() if name.startswith(incomplete)]
+
+
+def complete_collective(incomplete: str) -> list[str]:
+    """Complete the name of a collective."""
+    from weft.collectives import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last of a list of algorithms of the collective given before."""
+    from weft.collectives import KINDS, algorithms
+
+    kind = context.params.get("kind")
+    known = algorithms(kind) if kind in KINDS else ()
+    before, comma, last = incomplete.rpartition(",")
+    names = ("auto", "all", *known)
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def complete_bench(incomplete: str) -> list[str]:
+    """Complete the name of a benchmark."""
+    from weft.bench import bench_names
+
+    return [name for name in bench_names() if name.startswith(incomplete)]
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Sizes = Annotated[
+    str,
+    typer.Option(
+        "--size",
+        metavar="S,..",
+        help="Sizes and ranges, as 1KiB,64KiB or 1KiB:1GiB; counted as nccl-tests does.",
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="PLATFORM",
+        help="A name from `weft platforms`, a cluster as mi300x-8x16, a .toml file "
+        "or a network as switch(8)@400GiB/s,936ns.",
+        autocompletion=complete_platform,
+    ),
+]
+
+
+def output_path(output: str | None, suffixes: tuple[str, ...]) -> Path | None:
+    """Check early that what a verb will write can be written where it was asked to."""
+    if output is None or output == "-":
+        return None
+    path = Path(output)
+    if not path.name.endswith(suffixes):
+        raise UsageError(
+            f"cannot write {output!r}: its suffix says nothing",
+            f"Use one of {', '.join(suffixes)}.",
+        )
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {output!r}: there is no folder {str(path.parent)!r}")
+    return path
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """Split a list at its commas.
+
+    >>> words("ring,direct")
+    ('ring', 'direct')
+    """
+    return tuple(word for part in (text or "").split(",") if (word := part.strip()))
+
+
+def numbers(text: str | None, what: str) -> tuple[int, ...]:
+    """Read a list of whole numbers above zero."""
+    try:
+        found = tuple(int(word) for word in words(text))
+    except ValueError:
+        raise UsageError(f"cannot read {text!r} as {what}", "Use 2 or a list as 2,4,8.") from None
+    if any(number < 1 for number in found):
+        raise UsageError(f"{what} must be above zero, not {text}")
+    return found

@@ -1,0 +1,113 @@
+"""``weft platforms``: what hardware is known."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, complete_platform
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+
+
+def platforms(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", autocompletion=complete_platform, show_default=False),
+    ] = None,
+    *,
+    json: Json = False,
+) -> None:
+    """List the catalogue, or every number of one platform with its source."""
+    from weft.hardware import platform, platform_names
+
+    if name is None:
+        rows = [_summary(platform(each)) for each in platform_names()]
+        _show(None, rows, json=json)
+    else:
+        found = platform(name)
+        _show(found, _numbers(found), json=json)
+
+
+def _show(platform: "Platform | None", rows: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        from weft.report.results import results_json
+
+        hidden = [{k: v for k, v in row.items() if k != "shown"} for row in rows]
+        print(results_json("platforms", platform.name if platform else None, hidden))
+    elif platform is None:
+        _print_all(rows)
+    else:
+        _print_one(platform, rows)
+
+
+def _summary(platform: "Platform") -> dict[str, Any]:
+    from weft.hardware import format_network
+
+    device = platform.device
+    return {
+        "name": platform.name,
+        "title": platform.title,
+        "ranks": platform.num_ranks,
+        "nodes": platform.num_nodes,
+        "network": format_network(platform.levels),
+        "link_rate": platform.levels[0].rate,
+        "memory_rate": device.memory_rate if device else None,
+        "engines": device.dma.num_engines if device and device.dma else 0,
+    }
+
+
+def _numbers(platform: "Platform") -> list[dict[str, Any]]:
+    """Give every number, in seconds and bytes, beside how its file writes it."""
+    return [
+        {
+            "key": entry.key,
+            "value": _value_at(platform, entry.key),
+            "basis": entry.basis,
+            "source": entry.source,
+            "shown": str(entry.value),
+        }
+        for entry in platform.entries()
+    ]
+
+
+def _value_at(platform: "Platform", key: str) -> Any:
+    value: Any = platform
+    for part in key.split("."):
+        if isinstance(value, tuple):
+            value = value[int(part)]
+        else:
+            value = value[part] if hasattr(value, "keys") else getattr(value, part)
+    return value
+
+
+def _print_all(rows: list[dict[str, Any]]) -> None:
+    from weft.report.text import Column, print_table
+    from weft.units import format_rate
+
+    columns = [
+        Column("name", "platform", right=False, style="bold"),
+        Column("ranks", "ranks"),
+        Column("link_rate", "link per rank", format_rate),
+        Column("memory_rate", "memory", format_rate),
+        Column("engines", "DMA engines"),
+        Column("title", "what", right=False),
+    ]
+    print_table(columns, rows)
+    print("\nClusters: NAMExNODES, as mi300x-8x16. Networks: switch(8)@400GiB/s,936ns.")
+    print("Every number and its source: weft platforms NAME")
+
+
+def _print_one(platform: "Platform", rows: list[dict[str, Any]]) -> None:
+    from weft.report.text import Column, print_table
+
+    print(f"{platform.name}: {platform.title}, {platform.num_ranks} ranks")
+    if platform.description:
+        print(platform.description)
+    columns = [
+        Column("key", "number", right=False),
+        Column("shown", "value"),
+        Column("basis", "basis", right=False),
+        Column("source", "source", right=False),
+    ]
+    print_table(columns, rows)

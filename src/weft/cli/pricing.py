@@ -1,0 +1,138 @@
+"""A collective priced on a platform, by one algorithm or by the fastest that applies."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.collectives import algorithms, collective
+from weft.errors import ScheduleError, SizeError, UsageError, WeftError
+from weft.hardware import Platform
+from weft.schedule import Schedule
+from weft.simulator import simulate
+from weft.timeline import Timeline
+
+_BUS_SHARES = ("all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One collective of one size on one platform."""
+
+    kind: str
+    nbytes: int
+    platform: Platform
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks take part."""
+        return self.platform.num_ranks
+
+    def schedule(self, algorithm: str) -> Schedule:
+        """Build it by one algorithm."""
+        platform = self.platform
+        node = platform.node_size if platform.num_nodes > 1 else None
+        return collective(
+            self.kind,
+            algorithm,
+            num_ranks=self.num_ranks,
+            nbytes=self.nbytes,
+            node_size=node or (platform.levels[0].size if len(platform.levels) > 1 else None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one algorithm takes; ``asked`` is the name it was asked for by."""
+
+    question: Question
+    asked: str
+    chosen: str
+    timeline: Timeline
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The results, one here."""
+        row = result_row(self.question, self.asked, self.timeline.seconds, self.timeline.basis)
+        return [row | ({"chosen": self.chosen} if self.asked == "auto" else {})]
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """What there is to draw."""
+        return (self.timeline,)
+
+
+def answer(question: Question, algorithm: str) -> Answer:
+    """Price one algorithm; ``auto`` prices every one that applies and takes the fastest."""
+    if algorithm != "auto":
+        return _price(question, algorithm)
+    best = min(applying(question), key=lambda found: found.timeline.seconds)
+    return Answer(question, "auto", best.chosen, best.timeline)
+
+
+def applying(question: Question) -> list[Answer]:
+    """Price every algorithm that applies to the question; if none does, say why."""
+    found: list[Answer] = []
+    refusals: list[WeftError] = []
+    for name in algorithms(question.kind):
+        try:
+            found.append(_price(question, name))
+        except (UsageError, ScheduleError) as refusal:  # noqa: PERF203 - a few names, not a hot loop
+            refusals.append(refusal)
+    if not found:
+        raise _clearest(refusals, question)
+    return found
+
+
+def _price(question: Question, algorithm: str) -> Answer:
+    schedule = question.schedule(algorithm)
+    _needs_engines(question.platform, algorithm)
+    return Answer(question, algorithm, algorithm, simulate(schedule, question.platform))
+
+
+def _needs_engines(platform: Platform, algorithm: str) -> None:
+    """Refuse what the platform has no engines for, or whose host does not reach all ranks."""
+    if not algorithm.startswith("dma"):
+        return
+    if platform.device is None or platform.device.dma is None:
+        raise UsageError(
+            f"{algorithm!r} does not apply on {platform.name}, which has no DMA engines",
+            "Use a platform with engines such as mi300x-8, or another algorithm.",
+        )
+    if platform.num_nodes > 1:
+        raise UsageError(
+            f"{algorithm!r} does not apply on {platform.name}: one host feeds one node",
+            f"Use at most {platform.node_size} ranks, or another algorithm.",
+        )
+
+
+def _clearest(refusals: list[WeftError], question: Question) -> WeftError:
+    for refusal in refusals:
+        if isinstance(refusal, SizeError):
+            return refusal
+    return refusals[0] if refusals else UsageError(f"no algorithm applies to {question.kind}")
+
+
+def result_row(question: Question, algorithm: str, seconds: float, basis: str) -> dict[str, Any]:
+    """Give a result with both bandwidths, as nccl-tests defines them."""
+    rate = question.nbytes / seconds if seconds > 0 else None
+    share = bus_share(question.kind, question.num_ranks)
+    return {
+        "collective": question.kind,
+        "algorithm": algorithm,
+        "nbytes": question.nbytes,
+        "ranks": question.num_ranks,
+        "seconds": seconds,
+        "algbw": rate,
+        "busbw": None if rate is None else rate * share,
+        "basis": basis,
+    }
+
+
+def bus_share(kind: str, num_ranks: int) -> float:
+    """Give busbw / algbw: the share of the size that crosses the busiest link.
+
+    >>> bus_share("all_reduce", 8), bus_share("all_gather", 8), bus_share("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if kind == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    return (num_ranks - 1) / num_ranks if kind in _BUS_SHARES else 1.0

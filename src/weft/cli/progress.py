@@ -1,0 +1,23 @@
+"""Progress of long work: on stderr, only on a terminal, gone when the work is done."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def track(items: Sequence[Item] | Iterable[Item], label: str, total: int = 0) -> Iterator[Item]:
+    """Give the items one by one and show how many are done."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    count = total or (len(items) if isinstance(items, Sequence) else None)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=count)
+        for item in items:
+            yield item
+            progress.advance(task)

@@ -1,0 +1,101 @@
+"""What each rank of a collective starts with and must end with, computed by numpy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.schedule import Schedule
+
+Array = NDArray[Any]
+REDUCING = ("all_reduce", "reduce_scatter")
+
+
+def dtype_for(kind: str, nbytes: int, num_ranks: int) -> str:
+    """Choose what is added up: floats where the size and its shares hold whole ones."""
+    share = num_ranks if kind == "reduce_scatter" else 1
+    return "float32" if nbytes % (4 * share) == 0 else "uint8"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The contents of a collective's buffers, the same on every rank that asks.
+
+    The numbers are small and whole, so that floats add up exactly in any order.
+    """
+
+    kind: str
+    num_ranks: int
+    nbytes: int
+    dtype: str = "uint8"
+
+    def give(self, rank: int) -> Array:
+        """Make what a rank contributes, in elements."""
+        count = self.nbytes // np.dtype(self.dtype).itemsize
+        drawn = np.random.default_rng(rank).integers(0, 64, count)
+        return drawn.astype(self.dtype)[self._part(rank)]
+
+    def _part(self, rank: int) -> slice:
+        """Say which part of the whole a rank contributes."""
+        match self.kind:
+            case "all_gather" | "gather":
+                return _shares(self.nbytes, self.num_ranks)[rank]
+            case "scatter" | "send_recv":
+                return slice(None) if rank == 0 else slice(0, 0)
+            case _:
+                return slice(None)
+
+    def start(self, schedule: Schedule, rank: int) -> dict[str, Array]:
+        """Fill the buffers that a rank brings, by name, in bytes."""
+        mine = self.give(rank).view(np.uint8)
+        names = {buffer.name: buffer for buffer in schedule.buffers}
+        if "in" in names:
+            return {"in": mine}
+        if "data" not in names:
+            return {}
+        data = np.zeros(names["data"].size_on(rank), np.uint8)
+        place = _shares(self.nbytes, self.num_ranks)[rank]
+        data[place if self.kind == "all_gather" else slice(None)] = mine
+        return {"data": data}
+
+    def want(self, rank: int) -> Array:
+        """Compute what a rank must end with, in bytes."""
+        return np.ascontiguousarray(self._want(rank)).view(np.uint8)
+
+    def _want(self, rank: int) -> Array:
+        place = _shares(self.nbytes, self.num_ranks)[rank]
+        everyone = range(self.num_ranks)
+        match self.kind:
+            case "broadcast":
+                return self.give(0)
+            case "all_gather":
+                return np.concatenate([self.give(r) for r in everyone])
+            case "gather":
+                whole = np.concatenate([self.give(r) for r in everyone])
+                return whole if rank == 0 else whole[:0]
+            case "scatter":
+                return self.give(0)[place]
+            case "all_to_all":
+                return np.concatenate([self.give(r)[place] for r in everyone])
+            case "send_recv":
+                return self.give(0) if rank == self.num_ranks - 1 else self.give(0)[:0]
+            case "all_reduce":
+                return self._sum()
+            case "reduce_scatter":
+                return self._sum().view(np.uint8)[place]
+            case _:
+                return np.empty(0, np.uint8)
+
+    def _sum(self) -> Array:
+        total = self.give(0)
+        for rank in range(1, self.num_ranks):
+            total = total + self.give(rank)
+        return total
+
+
+def _shares(nbytes: int, num_ranks: int) -> list[slice]:
+    """Cut bytes into one part a rank, the first ones longer where they do not divide."""
+    each, rest = divmod(nbytes, num_ranks)
+    starts = [rank * each + min(rank, rest) for rank in range(num_ranks + 1)]
+    return [slice(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]

@@ -1,0 +1,105 @@
+"""Every collective weft can build, by name."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from weft.collectives import chain, direct, dma, halving_doubling, hierarchical, ring, tree
+from weft.errors import UnknownNameError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weft.schedule import Schedule
+
+
+def _dma(build: Callable[..., Schedule], *features: str) -> dict[str, Callable[..., Schedule]]:
+    return {
+        (f"dma-{feature}" if feature != "pcpy" else "dma") + ("+prelaunch" if ahead else ""): (
+            partial(build, feature=feature, prelaunch=ahead)
+        )
+        for ahead in (False, True)
+        for feature in features
+    }
+
+
+BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
+    "broadcast": {
+        "direct": direct.broadcast,
+        "tree": tree.broadcast,
+        "binomial": tree.binomial_broadcast,
+        "scatter-allgather": chain.scatter_all_gather,
+        "chain": chain.broadcast,
+        "hierarchical": hierarchical.broadcast,
+    },
+    "all_gather": {
+        "ring": ring.all_gather,
+        "direct": direct.all_gather,
+        "halving-doubling": halving_doubling.all_gather,
+        "hierarchical": hierarchical.all_gather,
+        **_dma(dma.all_gather, "pcpy", "bcst", "b2b"),
+    },
+    "reduce_scatter": {
+        "ring": ring.reduce_scatter,
+        "direct": direct.reduce_scatter,
+        "halving-doubling": halving_doubling.reduce_scatter,
+    },
+    "all_reduce": {
+        "ring": ring.all_reduce,
+        "direct": direct.all_reduce,
+        "tree": tree.all_reduce,
+        "halving-doubling": halving_doubling.all_reduce,
+        "hierarchical": hierarchical.all_reduce,
+    },
+    "all_to_all": {
+        "direct": direct.all_to_all,
+        **_dma(dma.all_to_all, "pcpy", "swap", "b2b"),
+    },
+    "gather": {"direct": direct.gather},
+    "scatter": {"direct": direct.scatter},
+    "send_recv": {"direct": direct.send_recv},
+    "barrier": {"direct": direct.barrier, "tree": tree.barrier},
+}
+KINDS = tuple(BUILDERS)
+
+
+def algorithms(kind: str) -> tuple[str, ...]:
+    """The names of the algorithms that exist for ``kind``."""
+    if kind not in BUILDERS:
+        raise UnknownNameError(
+            f"no collective is called {kind!r}{nearest(kind, KINDS)}",
+            f"Known: {', '.join(KINDS)}.",
+        )
+    return tuple(BUILDERS[kind])
+
+
+def collective(
+    kind: str,
+    algorithm: str,
+    *,
+    num_ranks: int,
+    nbytes: int,
+    node_size: int | None = None,
+    **options: Any,  # noqa: ANN401 - root, dtype, op, piece: each builder names its own
+) -> Schedule:
+    """Build ``kind`` by ``algorithm``. ``nbytes`` counts as nccl-tests does.
+
+    That is the vector for broadcast and all_reduce, the total output for all_gather and
+    gather, the total input for reduce_scatter, all_to_all and scatter.
+    """
+    known = algorithms(kind)
+    if algorithm not in known:
+        exists = any(algorithm in builders for builders in BUILDERS.values())
+        what = f"{algorithm!r} does not apply to {kind}" if exists else (
+            f"no algorithm is called {algorithm!r}{nearest(algorithm, known)}"
+        )
+        error = UsageError if exists else UnknownNameError
+        raise error(f"{what}.", f"For {kind}: {', '.join(known)}.")
+    if num_ranks < 2:  # noqa: PLR2004 - fewer have nobody to talk to
+        raise UsageError(f"{kind} needs at least 2 ranks, not {num_ranks}.")
+    if nbytes < 0:
+        raise UsageError(f"a collective cannot move {nbytes} bytes.")
+    if algorithm == "hierarchical":
+        options["node_size"] = node_size or 0
+    return BUILDERS[kind][algorithm](num_ranks, nbytes, **options)

@@ -1,0 +1,307 @@
+"""Direct algorithms: every rank writes to every other in one step, a lane for each peer."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    launched,
+    own,
+    schedule_of,
+    signal,
+    to_all,
+    wait,
+)
+from weft.errors import UsageError
+from weft.schedule import (
+    SELF,
+    Buffer,
+    Copy,
+    Flag,
+    Group,
+    Index,
+    Program,
+    Queue,
+    Reduce,
+    Rel,
+    Repeat,
+    Schedule,
+    Signal,
+    Slice,
+    Term,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.collectives.parts import Items
+
+READY, SENT, DONE, REDUCED = 0, 1, 2, 3
+
+
+def all_gather(num_ranks: int, nbytes: int) -> Schedule:
+    """Every rank writes its part to every other."""
+    chunk = divided(nbytes, num_ranks, "all_gather")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    mine, place = own("in", 0, chunk), Index(chunks.group)
+    peer = shifted(chunks.group, 1, 1)
+    to_peer = (wait(READY, num_ranks - 1), Copy(mine, chunks.slice(peer, "out", place)))
+    local = (Copy(mine, chunks.slice(SELF, "out", place)),)
+    queue = _exchange(chunks.group, to_peer, local)
+    return schedule_of("direct all_gather", num_ranks, [queue], in_out(chunk, nbytes), 3)
+
+
+def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
+    """Chunk j of rank i becomes chunk i of rank j."""
+    divided(nbytes, num_ranks, "all_to_all")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    place, theirs = Index(chunks.group), Index(chunks.group, 1, (1,))
+    peer = shifted(chunks.group, 1, 1)
+    copy = Copy(chunks.slice(SELF, "in", theirs), chunks.slice(peer, "out", place))
+    local = (Copy(chunks.slice(SELF, "in", place), chunks.slice(SELF, "out", place)),)
+    queue = _exchange(chunks.group, (wait(READY, num_ranks - 1), copy), local)
+    return schedule_of("direct all_to_all", num_ranks, [queue], in_out(nbytes, nbytes), 3)
+
+
+def uneven_all_to_all(sizes: Sequence[Sequence[int]], *, queue: str = "stream0") -> Schedule:
+    """Rank i sends ``sizes[i][j]`` bytes to rank j; both sides pack by rank.
+
+    On ``stream0`` a lane for each peer, all in flight at once; on a nic or copy queue the
+    sends of a rank go one after another.
+    """
+    num_ranks = len(sizes)
+    if any(len(row) != num_ranks for row in sizes) or any(s < 0 for row in sizes for s in row):
+        raise UsageError(
+            f"the sizes of an uneven all_to_all of {num_ranks} ranks must be a {num_ranks} x "
+            f"{num_ranks} table of bytes, none negative."
+        )
+    group = Group(num_ranks)
+    columns = list(zip(*sizes, strict=True))
+    table = tuple(s for row in sizes for s in row)
+    send_at = tuple(at for row in sizes for at in accumulate((0, *row[:-1])))
+    # Where rank i's bytes start at rank j: looked up by i (own row) and j (moved index).
+    receive = [list(accumulate((0, *column[:-1]))) for column in columns]
+    receive_at = tuple(receive[j][i] for i in range(num_ranks) for j in range(num_ranks))
+
+    def copy_to(index: Index) -> Copy:
+        def lookup(values: tuple[int, ...]) -> Rel:
+            return Rel(terms=(Term(index, table=values),))
+
+        size, peer = lookup(table), shifted(group, index.shift, *index.advance)
+        src = own("in", lookup(send_at), size)
+        return Copy(src, Slice(peer, "out", lookup(receive_at), size))
+
+    buffers = (
+        Buffer("in", tuple(sum(row) for row in sizes), "in"),
+        Buffer("out", tuple(sum(column) for column in columns), "out"),
+    )
+    each, local = copy_to(Index(group, 1, (1,))), copy_to(Index(group))
+    if queue == "stream0":
+        queues = [_exchange(group, (wait(READY, num_ranks - 1), each), (local,))]
+    else:
+        done = Signal(Flag(shifted(group, 1, 1), SENT))
+        sends = (wait(READY, num_ranks - 1), Repeat(num_ranks - 1, (each, done)))
+        first = launched((to_all(group, READY), local, wait(SENT, num_ranks - 1)))
+        queues = [first, Queue(queue, sends)]
+    return schedule_of("direct all_to_all", num_ranks, queues, buffers, 3)
+
+
+def reduce_scatter(
+    num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Every rank sends chunk j to rank j, which adds them up."""
+    chunk = divided(nbytes, num_ranks, "reduce_scatter")
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    add = _add_up(chunks, "in", own("out", 0, chunk), dtype, op)
+    to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "in"))
+    queue = _exchange(chunks.group, to_peer, (), after=(add,))
+    buffers = (*in_out(nbytes, chunk), _slots(chunks))
+    return schedule_of("direct reduce_scatter", num_ranks, [queue], buffers, 3)
+
+
+def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
+    """A direct reduce-scatter and a direct all-gather in one kernel."""
+    group = Group(num_ranks)
+    chunks = Chunks(group, nbytes, ITEM_BYTES[dtype])
+    place, peer = Index(group), shifted(group, 1, 1)
+    result = chunks.slice(SELF, "data", place)
+    lane = (
+        wait(READY, num_ranks - 1),
+        _to_slot(chunks, "data"),
+        signal(peer, SENT),
+        wait(REDUCED),
+        Copy(result, chunks.slice(peer, "data", place)),
+        signal(peer, DONE),
+    )
+    first = (
+        to_all(group, READY),
+        wait(SENT, num_ranks - 1),
+        _add_up(chunks, "data", result, dtype, op),
+        signal(SELF, REDUCED),
+        wait(DONE, num_ranks - 1),
+    )
+    queue = launched(first, Repeat(num_ranks - 1, lane))
+    buffers = (in_place(nbytes), _slots(chunks))
+    return schedule_of("direct all_reduce", num_ranks, [queue], buffers, 4)
+
+
+def reduce_in_place(
+    num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """A reduce-scatter that leaves chunk i of ``data`` reduced on rank i; takes any size."""
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    add = _add_up(chunks, "data", chunks.slice(SELF, "data", Index(chunks.group)), dtype, op)
+    to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "data"))
+    queue = _exchange(chunks.group, to_peer, (), after=(add,))
+    buffers = (in_place(nbytes), _slots(chunks))
+    return schedule_of("direct reduce_scatter", num_ranks, [queue], buffers, 3)
+
+
+def gather_in_place(num_ranks: int, nbytes: int, *, dtype: str = "uint8") -> Schedule:
+    """An all-gather of chunk i of ``data`` from rank i; takes any size."""
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    place, peer = Index(chunks.group), shifted(chunks.group, 1, 1)
+    copy = Copy(chunks.slice(SELF, "data", place), chunks.slice(peer, "data", place))
+    queue = _exchange(chunks.group, (wait(READY, num_ranks - 1), copy), ())
+    return schedule_of("direct all_gather", num_ranks, [queue], (in_place(nbytes),), 3)
+
+
+def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:
+    """Every rank tells every other that it came."""
+    del nbytes  # a barrier moves nothing; the parameter makes all builders alike
+    lane = (to_all(Group(num_ranks), SENT), wait(SENT, num_ranks - 1))
+    return schedule_of("direct barrier", num_ranks, [launched(lane)], (), 2)
+
+
+def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """The root writes to every other rank, a lane each."""
+    group = Group(num_ranks)
+    data = own("data", 0, nbytes)
+    peer = shifted(group, 1, 1)
+    lane = (wait(READY, num_ranks - 1), Copy(data, Slice(peer, "data", 0, nbytes)))
+    return _rooted(
+        "direct broadcast",
+        root,
+        group,
+        from_root=(*lane, signal(peer, SENT)),
+        elsewhere=(signal(root, READY), wait(SENT)),
+        buffers=(in_place(nbytes),),
+    )
+
+
+def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """The root writes chunk j to rank j."""
+    chunks = Chunks(Group(num_ranks), nbytes)
+    peer, theirs = shifted(chunks.group, 1, 1), Index(chunks.group, 1, (1,))
+    part = chunks.slice(SELF, "in", theirs)
+    lane = (wait(READY, num_ranks - 1), Copy(part, Slice(peer, "out", 0, part.nbytes)))
+    mine = chunks.slice(SELF, "in", Index(chunks.group))
+    buffers = (
+        Buffer("in", _only(root, num_ranks, nbytes), "in"),
+        Buffer("out", _shares(chunks), "out"),
+    )
+    return _rooted(
+        "direct scatter",
+        root,
+        chunks.group,
+        from_root=(*lane, signal(peer, SENT)),
+        elsewhere=(signal(root, READY), wait(SENT)),
+        at_root=(Copy(mine, own("out", 0, mine.nbytes)),),
+        buffers=buffers,
+    )
+
+
+def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """Every rank writes its part to the root."""
+    chunks = Chunks(Group(num_ranks), nbytes)
+    there = chunks.slice(root, "out", Index(chunks.group))
+    mine = own("in", 0, there.nbytes)
+    buffers = (
+        Buffer("in", _shares(chunks), "in"),
+        Buffer("out", _only(root, num_ranks, nbytes), "out"),
+    )
+    return _rooted(
+        "direct gather",
+        root,
+        chunks.group,
+        from_root=(signal(shifted(chunks.group, 1, 1), READY),),
+        elsewhere=(wait(READY), Copy(mine, there), signal(root, SENT)),
+        at_root=(Copy(mine, there), wait(SENT, num_ranks - 1)),
+        buffers=buffers,
+    )
+
+
+def send_recv(num_ranks: int, nbytes: int, *, root: int = 0, to: int = -1) -> Schedule:
+    """Rank ``root`` sends to rank ``to`` (the last one by default); the others do nothing."""
+    to = to % num_ranks
+    if root == to:
+        raise UsageError(f"rank {root} cannot send to itself.", "Name another receiver.")
+    copy = Copy(own("in", 0, nbytes), Slice(to, "out", 0, nbytes))
+    sender = launched((wait(READY), copy, signal(to, SENT)))
+    receiver = launched((signal(root, READY), wait(SENT)))
+    programs = (Program((root,), (sender,)), Program((to,), (receiver,)))
+    buffers = (
+        Buffer("in", _only(root, num_ranks, nbytes), "in"),
+        Buffer("out", _only(to, num_ranks, nbytes), "out"),
+    )
+    return Schedule("direct send_recv", num_ranks, programs, buffers, 2)
+
+
+def _exchange(group: Group, to_peer: Items, local: Items, after: Items = ()) -> Queue:
+    """A lane for each peer, and one that greets, works locally and waits for the others."""
+    others = group.size - 1
+    first = (to_all(group, READY), *local, wait(SENT, others), *after)
+    return launched(first, Repeat(others, (*to_peer, signal(shifted(group, 1, 1), SENT))))
+
+
+def _to_slot(chunks: Chunks, source: str) -> Copy:
+    """Iteration k sends the chunk of the peer k + 1 places on into its slot k."""
+    part = chunks.slice(SELF, source, Index(chunks.group, 1, (1,)))
+    peer, slot = shifted(chunks.group, 1, 1), chunks.largest
+    return Copy(part, Slice(peer, "scratch", Rel(0, (slot,)), part.nbytes))
+
+
+def _add_up(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Reduce:
+    """My own part, then those of the ranks before me, nearest first: the same in every run."""
+    mine = chunks.slice(SELF, source, Index(chunks.group))
+    slots = (
+        own("scratch", k * chunks.largest, mine.nbytes) for k in range(chunks.group.size - 1)
+    )
+    return Reduce((mine, *slots), result, dtype, op)
+
+
+def _slots(chunks: Chunks) -> Buffer:
+    return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)
+
+
+def _rooted(  # noqa: PLR0913 - the parts of one shape, each named at the call
+    name: str,
+    root: int,
+    group: Group,
+    *,
+    from_root: Items,
+    elsewhere: Items,
+    at_root: Items = (),
+    buffers: tuple[Buffer, ...],
+) -> Schedule:
+    """The root runs ``from_root`` in a lane for each peer, the others ``elsewhere``."""
+    others = tuple(r for r in range(group.size) if r != root)
+    queue = launched(at_root, Repeat(group.size - 1, from_root))
+    programs = (Program((root,), (queue,)), Program(others, (launched(elsewhere),)))
+    return Schedule(name, group.size, programs, buffers, 2)
+
+
+def _shares(chunks: Chunks) -> tuple[int, ...]:
+    offsets = chunks.offsets
+    return tuple(stop - start for start, stop in zip(offsets, offsets[1:], strict=False))
+
+
+def _only(rank: int, num_ranks: int, nbytes: int) -> tuple[int, ...]:
+    return tuple(nbytes if r == rank else 0 for r in range(num_ranks))

@@ -1,0 +1,163 @@
+"""Collectives moved by DMA engines, fed by one host thread for all ranks of a node.
+
+The commands of FACTS in the literature on latency-bound DMA collectives: plain peer
+copies, broadcast (one read, two writes), swap in place, back to back on one engine, and
+each of them prelaunched. Ranks tell the host that they are ready and learn from it that
+all is done, which stands in for the one process that owns all GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, signal, wait
+from weft.schedule import (
+    SELF,
+    Broadcast,
+    Buffer,
+    Copy,
+    Flag,
+    Group,
+    Index,
+    Program,
+    Queue,
+    Repeat,
+    Schedule,
+    Signal,
+    Submit,
+    Swap,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weft.collectives.parts import Items
+    from weft.schedule import Command
+
+    Queues = list[tuple[Command, ...]]
+
+HOST = 0  # the rank whose host thread feeds everyone
+READY, SYNC, DONE, RELEASE = 0, 1, 2, 3
+
+
+def all_gather(
+    num_ranks: int, nbytes: int, *, feature: str = "pcpy", prelaunch: bool = False
+) -> Schedule:
+    """In place: rank i's part stands at chunk i of ``data`` and goes to everyone."""
+    divided(nbytes, num_ranks, "all_gather")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    place = Index(chunks.group)
+    mine = chunks.slice(SELF, "data", place)
+    theirs = [
+        chunks.slice(shifted(chunks.group, k), "data", place) for k in range(1, num_ranks)
+    ]
+    if feature == "bcst":
+        pairs = [theirs[k : k + 2] for k in range(0, num_ranks - 1, 2)]
+        moves: Queues = [
+            (Broadcast(mine, tuple(pair)) if len(pair) > 1 else Copy(mine, pair[0]),)
+            for pair in pairs
+        ]
+    else:
+        moves = [(Copy(mine, there),) for there in theirs]
+    if feature == "b2b":
+        moves = [tuple(c for move in moves for c in move)]
+    name = f"{_name(feature, prelaunch)} all_gather"
+    return _fed(name, num_ranks, lambda _: moves, (in_place(nbytes),), prelaunch=prelaunch)
+
+
+def all_to_all(
+    num_ranks: int, nbytes: int, *, feature: str = "pcpy", prelaunch: bool = False
+) -> Schedule:
+    """Chunk j of rank i becomes chunk i of rank j; ``swap`` in place, the others not."""
+    divided(nbytes, num_ranks, "all_to_all")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    name = f"{_name(feature, prelaunch)} all_to_all"
+    place = Index(chunks.group)
+    if feature == "swap":
+        buffers: tuple[Buffer, ...] = (in_place(nbytes),)
+        return _fed(
+            name, num_ranks, lambda rank: _swaps(chunks, rank), buffers, prelaunch=prelaunch
+        )
+    moves: Queues = []
+    for k in range(1, num_ranks):
+        src = chunks.slice(SELF, "in", Index(chunks.group, k))
+        moves.append((Copy(src, chunks.slice(shifted(chunks.group, k), "out", place)),))
+    if feature == "b2b":
+        moves = [tuple(c for move in moves for c in move)]
+    local = Copy(chunks.slice(SELF, "in", place), chunks.slice(SELF, "out", place))
+    return _fed(
+        name,
+        num_ranks,
+        lambda _: moves,
+        in_out(nbytes, nbytes),
+        prelaunch=prelaunch,
+        local=(local,),
+    )
+
+
+def _swaps(chunks: Chunks, rank: int) -> Queues:
+    """Each pair of ranks once; the pairs half way round belong to the lower half."""
+    group = chunks.group
+    distances = list(range(1, (group.size - 1) // 2 + 1))
+    if group.size % 2 == 0 and rank < group.size // 2:
+        distances.append(group.size // 2)
+    return [
+        (
+            Swap(
+                chunks.slice(SELF, "data", Index(group, k)),
+                chunks.slice(shifted(group, k), "data", Index(group)),
+            ),
+        )
+        for k in distances
+    ]
+
+
+def _name(feature: str, prelaunch: bool) -> str:  # noqa: FBT001 - one caller above each
+    plain = "dma" if feature == "pcpy" else f"dma-{feature}"
+    return plain + ("+prelaunch" if prelaunch else "")
+
+
+def _fed(  # noqa: PLR0913 - the parts of one shape, each named at the call
+    name: str,
+    num_ranks: int,
+    moves: Callable[[int], Queues],
+    buffers: tuple[Buffer, ...],
+    *,
+    prelaunch: bool,
+    local: Items = (),
+) -> Schedule:
+    """Each rank runs ``moves``, an engine each and one sync an engine, fed by one host.
+
+    ``local`` is what a rank does to its own memory on a stream.
+    """
+    programs = []
+    submits: Items = ()
+    num_syncs = 0
+    release = Flag(SELF, RELEASE) if prelaunch else None
+    for rank in range(num_ranks):
+        engines = moves(rank)
+        queues = [
+            Queue(f"copy{number}", (*commands, Signal(Flag(HOST, SYNC))), host=HOST)
+            for number, commands in enumerate(engines)
+        ]
+        for number, commands in enumerate(engines):
+            submits = (*submits, Submit(rank, f"copy{number}", len(commands) + 1, release))
+        num_syncs += len(engines)
+        if local:
+            queues.append(launched(local))
+        if rank != HOST:
+            queues.append(Queue("host", (signal(HOST, READY), wait(DONE))))
+        programs.append(Program((rank,), tuple(queues)))
+    host = Queue("host", _host_thread(num_ranks, submits, num_syncs, prelaunch=prelaunch))
+    programs.append(Program((HOST,), (host,)))
+    return Schedule(name, num_ranks, tuple(programs), buffers, 4)
+
+
+def _host_thread(num_ranks: int, submits: Items, num_syncs: int, *, prelaunch: bool) -> Items:
+    ready = wait(READY, num_ranks - 1)
+    start = (*submits, ready, signal(SELF, RELEASE)) if prelaunch else (ready, *submits)
+    syncs = tuple(wait(SYNC, number) for number in range(1, num_syncs + 1))
+    others = Group(num_ranks)
+    done = Repeat(num_ranks - 1, (signal(shifted(others, 1, 1), DONE),))
+    return (*start, *syncs, done)

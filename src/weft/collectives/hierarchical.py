@@ -1,0 +1,139 @@
+"""Two levels: inside a node, and between the ranks of equal number of all nodes."""
+
+from __future__ import annotations
+
+from weft.collectives import direct, halving_doubling, ring, tree
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    launched,
+    own,
+    schedule_of,
+    signal,
+    to_all,
+    wait,
+)
+from weft.errors import UsageError
+from weft.schedule import (
+    SELF,
+    Buffer,
+    Call,
+    Copy,
+    Group,
+    Index,
+    Program,
+    Queue,
+    Rel,
+    Repeat,
+    Schedule,
+    Slice,
+    Term,
+    shifted,
+)
+
+
+def all_reduce(
+    num_ranks: int, nbytes: int, *, node_size: int, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Reduce-scatter inside, halving-doubling all-reduce between, all-gather inside."""
+    num_nodes = _num_nodes(num_ranks, node_size)
+    inside = Group(node_size)
+    chunks = Chunks(inside, nbytes, ITEM_BYTES[dtype])
+    whole = (("data", "data", 0),)
+    reduce = direct.reduce_in_place(node_size, nbytes, dtype=dtype, op=op)
+    gather = direct.gather_in_place(node_size, nbytes, dtype=dtype)
+
+    def program(ranks: range, name: str, size: int) -> Program:
+        across = halving_doubling.all_reduce(num_nodes, size, dtype=dtype, op=op)
+        offset, _ = chunks.at(Index(inside))
+        calls = (
+            Call("reduce inside", reduce, inside, whole),
+            Call(name, across, Group(num_nodes, node_size), (("data", "data", offset),)),
+            Call("gather inside", gather, inside, whole),
+        )
+        return Program(ranks, (Queue("stream0", calls),))
+
+    if chunks.even:
+        programs: tuple[Program, ...] = (program(range(num_ranks), "between", chunks.largest),)
+    else:
+        at = chunks.offsets
+        programs = tuple(
+            program(range(j, num_ranks, node_size), f"between {j}", at[j + 1] - at[j])
+            for j in range(node_size)
+        )
+    return Schedule("hierarchical all_reduce", num_ranks, programs, (in_place(nbytes),))
+
+
+def broadcast(num_ranks: int, nbytes: int, *, node_size: int, root: int = 0) -> Schedule:
+    """A binomial tree between nodes from the root, then its peers write inside theirs."""
+    num_nodes = _num_nodes(num_ranks, node_size)
+    leader = root % node_size
+    across = tree.binomial_broadcast(num_nodes, nbytes, root=root // node_size)
+    fan_out = direct.broadcast(node_size, nbytes, root=leader)
+    data = (("data", "data", 0),)
+    between = Call("between", across, Group(num_nodes, node_size), data)
+    inside = Call("inside", fan_out, Group(node_size), data)
+    programs = tuple(
+        Program(
+            range(local, num_ranks, node_size),
+            (Queue("stream0", (between, inside) if local == leader else (inside,)),),
+        )
+        for local in range(node_size)
+    )
+    return Schedule("hierarchical broadcast", num_ranks, programs, (in_place(nbytes),))
+
+
+def all_gather(num_ranks: int, nbytes: int, *, node_size: int) -> Schedule:
+    """A ring between the ranks of equal number, then every rank writes its column inside."""
+    num_nodes = _num_nodes(num_ranks, node_size)
+    chunk = divided(nbytes, num_ranks, "all_gather")
+    column = chunk * num_nodes
+    calls = (
+        Call(
+            "between",
+            ring.all_gather(num_nodes, column),
+            Group(num_nodes, node_size),
+            (("in", "in", 0), ("out", "column", 0)),
+        ),
+        Call(
+            "inside",
+            _spread_columns(node_size, num_nodes, chunk),
+            Group(node_size),
+            (("column", "column", 0), ("out", "out", 0)),
+        ),
+    )
+    buffers = (*in_out(chunk, nbytes), Buffer("column", column))
+    queue = Queue("stream0", calls)
+    return schedule_of("hierarchical all_gather", num_ranks, [queue], buffers, 0)
+
+
+def _spread_columns(node_size: int, num_nodes: int, chunk: int) -> Schedule:
+    """Every rank writes the chunks of its column to all ranks of its node, itself included."""
+    group = Group(node_size)
+    ready, sent = 0, 1
+    place = Rel(0, (0, node_size * chunk), (Term(Index(group), chunk),))
+    here = Rel(0, (node_size * chunk,), (Term(Index(group), chunk),))
+    peer = shifted(group, 1, 1)
+    to_peer = Copy(own("column", Rel(0, (0, chunk)), chunk), Slice(peer, "out", place, chunk))
+    local = Copy(own("column", Rel(0, (chunk,)), chunk), Slice(SELF, "out", here, chunk))
+    first = (to_all(group, ready), Repeat(num_nodes, (local,)), wait(sent, node_size - 1))
+    lane = (wait(ready, node_size - 1), Repeat(num_nodes, (to_peer,)), signal(peer, sent))
+    queue = launched(first, Repeat(node_size - 1, lane))
+    buffers = (
+        Buffer("column", num_nodes * chunk, "in"),
+        Buffer("out", num_nodes * node_size * chunk, "out"),
+    )
+    return schedule_of("spread columns", node_size, [queue], buffers, 2)
+
+
+def _num_nodes(num_ranks: int, node_size: int) -> int:
+    if node_size < 2 or num_ranks % node_size or num_ranks == node_size:  # noqa: PLR2004 - a pair
+        raise UsageError(
+            f"hierarchical needs two levels: {num_ranks} ranks are not several nodes of "
+            f"{node_size} ranks.",
+            "Choose a cluster such as mi300x-8x2, or another algorithm.",
+        )
+    return num_ranks // node_size

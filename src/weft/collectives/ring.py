@@ -1,0 +1,135 @@
+"""Ring algorithms: in each step every rank sends one chunk to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    launched,
+    own,
+    schedule_of,
+    signal,
+    wait,
+    wait_next,
+)
+from weft.schedule import (
+    SELF,
+    Buffer,
+    Copy,
+    Group,
+    Index,
+    Reduce,
+    Rel,
+    Repeat,
+    Schedule,
+    Slice,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from weft.collectives.parts import Items
+
+READY, REDUCED, GATHERED = 0, 1, 2
+
+
+def all_gather(num_ranks: int, nbytes: int) -> Schedule:
+    """All-gather ``nbytes`` in n-1 steps; step k passes on what step k-1 brought."""
+    chunk = divided(nbytes, num_ranks, "all_gather")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    after = shifted(chunks.group, 1)
+    mine, place = own("in", 0, chunk), Index(chunks.group)
+    lane = (
+        *_handshake(chunks.group),
+        Copy(mine, chunks.slice(after, "out", place)),
+        signal(after, GATHERED),
+        *_pass_on(chunks, "out"),
+    )
+    local = (Copy(mine, chunks.slice(SELF, "out", place)),)
+    buffers = in_out(chunk, nbytes)
+    return schedule_of("ring all_gather", num_ranks, [launched(lane, local)], buffers, 3)
+
+
+def reduce_scatter(
+    num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Reduce-scatter ``nbytes`` in n-1 steps; chunk i ends reduced on rank i."""
+    chunk = divided(nbytes, num_ranks, "reduce_scatter")
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    result = own("out", 0, chunk)
+    lane = (*_handshake(chunks.group), *_reduce(chunks, "in", result, dtype, op))
+    buffers = (*in_out(nbytes, chunk), _scratch(chunks))
+    return schedule_of("ring reduce_scatter", num_ranks, [launched(lane)], buffers, 3)
+
+
+def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
+    """All-reduce ``nbytes`` in 2(n-1) steps, each moving one chunk to the next rank.
+
+    The first n-1 steps reduce-scatter, the last n-1 all-gather. Rank r may send in step s
+    only what it received in step s-1, so the flag of a step is all the synchronisation
+    there is.
+    """
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    after, place = shifted(chunks.group, 1), Index(chunks.group)
+    result = chunks.slice(SELF, "data", place)
+    lane = (
+        *_handshake(chunks.group),
+        *_reduce(chunks, "data", result, dtype, op),
+        Copy(result, chunks.slice(after, "data", place)),
+        signal(after, GATHERED),
+        *_pass_on(chunks, "data"),
+    )
+    buffers = (in_place(nbytes), _scratch(chunks))
+    return schedule_of("ring all_reduce", num_ranks, [launched(lane)], buffers, 3)
+
+
+def _handshake(group: Group) -> Items:
+    """Tell the rank before us that we are ready, learn it from the one after us."""
+    return (signal(shifted(group, -1), READY), wait(READY))
+
+
+def _pass_on(chunks: Chunks, buffer: str) -> Items:
+    """Send on the n-2 chunks that arrive first, and wait for the last one."""
+    steps = chunks.group.size - 1
+    after, index = shifted(chunks.group, 1), Index(chunks.group, -1, (-1,))
+    copy = Copy(chunks.slice(SELF, buffer, index), chunks.slice(after, buffer, index))
+    return (
+        Repeat(steps - 1, (wait_next(GATHERED), copy, signal(after, GATHERED))),
+        wait(GATHERED, steps),
+    )
+
+
+def _reduce(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Items:
+    """n-1 steps that leave the reduced chunk i of ``source`` in ``result`` on rank i.
+
+    Step k sends the partial sum of chunk i-1-k; what arrives is chunk i-2-k, to which this
+    rank adds its own part. Every step has a slot of its own in the scratch, so nothing is
+    overwritten before it was read.
+    """
+    group, slot, steps = chunks.group, chunks.largest, chunks.group.size - 1
+    after = shifted(group, 1)
+    first = chunks.slice(SELF, source, Index(group, -1))
+    part = chunks.slice(SELF, source, Index(group, -2, (-1,)))
+    slot_here = own("scratch", Rel(0, (slot,)), part.nbytes)
+    slot_there = Slice(after, "scratch", Rel(slot, (slot,)), part.nbytes)
+    add = Reduce((slot_here, part), slot_here, dtype, op)
+    last = chunks.slice(SELF, source, Index(group))
+    slot_last = own("scratch", (steps - 1) * slot, last.nbytes)
+    return (
+        Copy(first, Slice(after, "scratch", 0, first.nbytes)),
+        signal(after, REDUCED),
+        Repeat(
+            steps - 1,
+            (wait_next(REDUCED), add, Copy(slot_here, slot_there), signal(after, REDUCED)),
+        ),
+        wait(REDUCED, steps),
+        Reduce((slot_last, last), result, dtype, op),
+    )
+
+
+def _scratch(chunks: Chunks) -> Buffer:
+    return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)

@@ -1,0 +1,27 @@
+"""A kernel as a flow: so many bytes, limited by memory and by the units it runs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from weft.hardware import Device
+    from weft.schedule import Cost
+
+
+class KernelFlow(NamedTuple):
+    """``size`` that flows, each unit of it moving ``memory`` bytes and taking unit-seconds."""
+
+    size: float
+    memory: float
+    unit_seconds: float
+
+
+def kernel_flow(cost: Cost, device: Device) -> KernelFlow:
+    """The roofline as a flow: at full units it runs at its flop rate, or at memory's.
+
+    Its memory traffic is what flows; a kernel without traffic flows as one piece of work.
+    """
+    size = float(cost.nbytes) or 1.0
+    seconds = cost.flops / device.flop_rate(cost.dtype) if cost.flops else 0.0
+    return KernelFlow(size, 1.0 if cost.nbytes else 0.0, seconds * device.units / size)

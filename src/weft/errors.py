@@ -1,0 +1,95 @@
+"""Every error weft raises: one tree, each branch also the builtin a caller expects."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class WeftError(Exception):
+    """Something the caller can act on: ``str(error)`` is what is wrong, ``hint`` what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UsageError(WeftError, ValueError):
+    """An argument is wrong: a rank, a count, an algorithm that does not apply."""
+
+
+class SizeError(UsageError):
+    """A size cannot be read, or cannot be divided among the ranks."""
+
+
+class UnknownNameError(WeftError, LookupError):
+    """No collective, algorithm, platform or workload has this name."""
+
+
+class PlatformError(WeftError, ValueError):
+    """A platform description is wrong."""
+
+
+class FormatError(WeftError, ValueError):
+    """A file is truncated, of a newer version, or not what it should be."""
+
+
+class NoPlanError(WeftError, ValueError):
+    """No plan fits."""
+
+
+class ScheduleError(WeftError, ValueError):
+    """A schedule does not mean anything that can be carried out."""
+
+
+class DeadlockError(ScheduleError):
+    """Some commands can never start."""
+
+
+class FlagError(ScheduleError):
+    """A Wait does not have its Signals."""
+
+
+class RaceError(ScheduleError):
+    """Two commands touch the same bytes in no order."""
+
+
+class BoundsError(ScheduleError):
+    """A slice reaches outside its buffer."""
+
+
+class TooLargeError(ScheduleError):
+    """A schedule is too large to be expanded."""
+
+
+class RunError(WeftError, RuntimeError):
+    """A run did not end well."""
+
+
+class RunTimeoutError(RunError, TimeoutError):
+    """A command was not done within the timeout."""
+
+
+class RankDiedError(RunError):
+    """The process of a rank ended before its work did."""
+
+
+class DisagreeError(RunError):
+    """The ranks do not do the same thing: shape, dtype or order."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the known names closest to a wrong one, or list all if none is close.
+
+    >>> nearest("rign", ["ring", "tree"])
+    "Did you mean 'ring'?"
+    >>> nearest("xyz", ["ring", "tree"])
+    'Known: ring, tree.'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=2)
+    if close:
+        return f"Did you mean {' or '.join(map(repr, close))}?"
+    return f"Known: {', '.join(names)}." if names else ""

@@ -1,0 +1,32 @@
+"""Hardware as data: devices, links and nodes, each number with its source.
+
+``platform("mi300x-8")`` finds a machine of the catalogue, ``mi300x-8x16`` a cluster of it,
+``machine.toml`` a file, and ``switch(8)@400GiB/s,936ns`` a bare network.
+"""
+
+from weft.hardware.device import Device, Dma, Flops, Power
+from weft.hardware.files import here_path, platform, platform_from_table, platform_names
+from weft.hardware.network import Level, LevelKind, format_network, parse_network
+from weft.hardware.platform import Entry, Host, Nic, Platform
+from weft.hardware.quantity import BASES, Source
+
+__all__ = [
+    "BASES",
+    "Device",
+    "Dma",
+    "Entry",
+    "Flops",
+    "Host",
+    "Level",
+    "LevelKind",
+    "Nic",
+    "Platform",
+    "Power",
+    "Source",
+    "format_network",
+    "here_path",
+    "parse_network",
+    "platform",
+    "platform_from_table",
+    "platform_names",
+]

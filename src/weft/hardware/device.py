@@ -1,0 +1,93 @@
+"""One accelerator as data: units, memory, launch costs, DMA engines and watts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.errors import PlatformError, UnknownNameError, nearest
+from weft.hardware.quantity import Bytes, Count, FlopRate, JoulesPerByte, Rate, Seconds, Watts
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """How fast a device multiplies matrices of one dtype, in flop/s."""
+
+    achieved: FlopRate
+    rated: FlopRate
+
+
+@dataclass(frozen=True, slots=True)
+class Dma:
+    """The copy engines of a device and what one command costs around its bytes.
+
+    A command passes ``control`` (host, per command), ``doorbell`` (host, per submission), ``fetch``
+    (engine, per submission), ``start`` (engine, per command, before the first byte leaves), the
+    bytes, and ``sync`` (until the host sees the completion). A copy of more than ``packet_bytes``
+    is several packets.
+    """
+
+    num_engines: Count
+    engine_rate: Rate
+    control: Seconds
+    doorbell: Seconds
+    fetch: Seconds
+    start: Seconds
+    sync: Seconds
+    packet_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Watts at rest, per busy unit and engine; joules per byte of memory and link traffic."""
+
+    idle: Watts
+    unit: Watts
+    engine: Watts
+    memory_byte: JoulesPerByte
+    link_byte: JoulesPerByte
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator. Rates without ``rated`` in their name are what software achieves.
+
+    ``unit_grain`` units are the smallest step of a mask. ``unit_copy_rate`` is what one unit moves
+    in a collective kernel. ``memory_rate`` counts reads and writes together, so a copy inside the
+    memory moves half of it. ``launch`` passes on the device before a kernel starts, ``host_launch``
+    on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
+    link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    units: Count
+    unit_grain: Count
+    unit_copy_rate: Rate
+    memory_rate: Rate
+    memory_rated: Rate
+    memory_bytes: Bytes
+    l2_bytes: Bytes
+    last_level_bytes: Bytes
+    launch: Seconds
+    host_launch: Seconds
+    signal: Seconds
+    release: Seconds
+    flops: Mapping[str, Flops] = field(hash=False)
+    power: Power
+    dma: Dma | None = None
+
+    def flop_rate(self, dtype: str) -> float:
+        """Give the achieved flop/s of ``dtype``."""
+        if dtype not in self.flops:
+            message = f"{self.name} has no flop rate for dtype {dtype!r}"
+            raise UnknownNameError(message, nearest(dtype, self.flops))
+        return self.flops[dtype].achieved
+
+    def require_dma(self) -> Dma:
+        """Give the copy engines, for work that cannot do without them."""
+        if self.dma is None:
+            raise PlatformError(
+                f"{self.name} has no DMA engines",
+                "Use an algorithm that copies by compute units, such as direct or ring.",
+            )
+        return self.dma

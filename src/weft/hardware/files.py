@@ -1,0 +1,247 @@
+"""From a word on the command line to a Platform: catalogue, clusters, files, bare networks."""
+
+import os
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from weft.errors import PlatformError, nearest
+from weft.hardware.device import Device, Dma, Flops, Power
+from weft.hardware.network import Level, is_network, level_kind, parse_network
+from weft.hardware.platform import Host, Nic, Platform
+from weft.hardware.quantity import COUNT, Place, Reader, Source, Table
+
+# The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
+tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+CATALOGUE = Path(__file__).parent / "catalogue"
+_CLUSTER = re.compile(r"(.+)x([0-9]{1,9})")
+
+
+def platform(spec: str | Path, *, num_ranks: int | None = None) -> Platform:
+    """Find a platform: a catalogue name, a cluster of one, ``here``, a file or a bare network.
+
+    With ``num_ranks`` it is cut to its first ranks.
+    """
+    found = _find(spec, ())
+    return found if num_ranks is None else found.resized(num_ranks)
+
+
+def platform_names() -> tuple[str, ...]:
+    """List the machines of the catalogue. Adding a file adds a name."""
+    return tuple(sorted(path.stem for path in (CATALOGUE / "nodes").glob("*.toml")))
+
+
+def here_path() -> Path:
+    """Say where the calibration of this machine is kept."""
+    data_home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data_home) / "weft" / "here.toml"
+
+
+def _find(spec: str | Path, seen: tuple[Path, ...]) -> Platform:
+    if isinstance(spec, Path) or spec.endswith(".toml"):
+        return _from_file(Path(spec), seen)
+    if is_network(spec):
+        return _bare_network(spec)
+    if spec == "here":
+        return _here(seen)
+    node, count = _node_and_count(spec)
+    if count == 0:
+        raise PlatformError(f"{spec!r} is a cluster of 0 nodes", f"Use {node}x1 or more.")
+    return _from_catalogue(node) if count is None else _from_catalogue(node).cluster(count)
+
+
+def _node_and_count(name: str) -> tuple[str, int | None]:
+    """Split ``mi300x-8x16`` into the node and how many; a plain node has no count."""
+    names = platform_names()
+    if name in names:
+        return name, None
+    match = _CLUSTER.fullmatch(name)
+    if match and match[1] in names:
+        return match[1], int(match[2])
+    clusters = [f"{each}x{match[2]}" for each in names] if match else []
+    raise PlatformError(
+        f"unknown platform {name!r}: expected a name, a cluster as mi300x-8x16, a .toml file "
+        "or a network as switch(8)@400GiB/s,936ns",
+        nearest(name, ["here", *names, *clusters]),
+    )
+
+
+def _from_catalogue(node: str) -> Platform:
+    return _from_file(CATALOGUE / "nodes" / f"{node}.toml", ())
+
+
+def _here(seen: tuple[Path, ...]) -> Platform:
+    if not here_path().is_file():
+        raise PlatformError(
+            "this machine was not calibrated yet, so there is no platform 'here'",
+            "Run: weft calibrate. Or use the platform cpu.",
+        )
+    return _from_file(here_path(), seen)
+
+
+def _bare_network(spec: str) -> Platform:
+    levels = parse_network(spec)
+    sources = {
+        f"levels.{i}.{key}": Source("given", "bare network")
+        for i, level in enumerate(levels)
+        for key in ("rate", "latency")
+        if key == "rate" or level.latency
+    }
+    return Platform(spec, "bare network", levels=levels, sources=sources)
+
+
+def _from_file(path: Path, seen: tuple[Path, ...]) -> Platform:
+    if path.resolve() in seen:
+        raise PlatformError(f"{path.name} extends itself", "Remove one extends of the circle.")
+    table = read_toml(path)
+    if "extends" in table:
+        table = _extended(table, path, (*seen, path.resolve()))
+    return platform_from_table({"name": path.stem, **table}, path.name)
+
+
+def read_toml(path: Path) -> Table:
+    """Read a file as TOML or say why it is not."""
+    try:
+        table: Table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PlatformError(f"there is no file {path}", _files_near(path)) from error
+    except OSError as error:
+        raise PlatformError(f"{path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PlatformError(f"{path} is not TOML: {error}") from error
+    return table
+
+
+def _files_near(path: Path) -> str:
+    return nearest(path.name, [each.name for each in path.parent.glob("*.toml")])
+
+
+def _extended(table: Table, path: Path, seen: tuple[Path, ...]) -> Table:
+    """Put the keys of a file over those of the platform it extends."""
+    base = Reader(path.name).words(table.pop("extends"), Place(path.name, "extends"))
+    spec = path.parent / base if base.endswith(".toml") else base
+    extended: Table = merged(_find(spec, seen).to_table(), {"name": path.stem, **table})
+    return extended
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Lay one value over another: tables key by key, lists place by place.
+
+    A number is replaced as a whole, and so is a table that says itself what it extends.
+    """
+    whole = {"value", "extends"}
+    if isinstance(base, dict) and isinstance(over, dict) and whole.isdisjoint({*base, *over}):
+        both = {key: merged(base[key], over[key]) for key in base.keys() & over.keys()}
+        return {**base, **over, **both}
+    if isinstance(base, list) and isinstance(over, list):
+        pairs = [merged(mine, yours) for mine, yours in zip(base, over, strict=False)]
+        return pairs + base[len(over) :] + over[len(base) :]
+    return over
+
+
+def platform_from_table(table: Table, file: str) -> Platform:
+    """Build a platform from what a file holds; ``file`` is the name that errors show."""
+    reader = Reader(file)
+    levels = _levels(reader, table.get("levels"))
+    host = _part(reader, Host, table, "host")
+    return reader.record(
+        Platform,
+        table,
+        reader.root,
+        staged=_staged(reader, table, host),
+        node_levels=_node_levels(reader, table, levels),
+        device=_device(reader, table.get("device")),
+        levels=levels,
+        host=host,
+        nic=_part(reader, Nic, table, "nic"),
+        sources=reader.sources,
+    )
+
+
+def _staged(reader: Reader, table: Table, host: Host | None) -> bool:
+    staged = table.get("staged", False)
+    if not isinstance(staged, bool):
+        raise reader.root.at("staged").wrong(staged, "true or false")
+    if staged and host is None:
+        raise reader.root.at("host").missing("a table, because staged = true copies through it")
+    return staged
+
+
+def _node_levels(reader: Reader, table: Table, levels: tuple[Level, ...]) -> int:
+    value, place = table.get("node_levels", 1), reader.root.at("node_levels")
+    expected = f"a whole number from 1 to the number of levels, {len(levels)}"
+    if reader.count(value, place, expected) > len(levels):
+        raise place.wrong(value, expected)
+    return int(value)
+
+
+def _part(reader: Reader, cls: type[Any], table: Table, key: str) -> Any:
+    """Read a table that need not be there."""
+    return reader.record(cls, table[key], reader.root.at(key)) if key in table else None
+
+
+def _levels(reader: Reader, levels: object) -> tuple[Level, ...]:
+    place = reader.root.at("levels")
+    if levels is None:
+        raise place.missing("one [[levels]] table per level, from the inside out")
+    if not isinstance(levels, list) or not levels:
+        raise place.wrong(levels, "one [[levels]] table per level, from the inside out")
+    return tuple(_level(reader, level, place.at(i)) for i, level in enumerate(levels))
+
+
+def _level(reader: Reader, level: object, place: Place) -> Level:
+    table = reader.table(level, place, ["kind", "size", "rate", "latency", "rated"])
+    for key, expected in (("kind", "switch, ring or mesh"), ("size", COUNT.expected)):
+        if key not in table:
+            raise place.at(key).missing(expected)
+    size = reader.count(table["size"], place.at("size"))
+    kind = level_kind(table["kind"], f"{place.file}: {place.key}")
+    return reader.record(Level, table, place, kind=kind, size=size)
+
+
+def _device(reader: Reader, device: object) -> Device | None:
+    """Read a device: absent, a name of the catalogue, or a table that may extend one."""
+    place = reader.root.at("device")
+    if device is None:
+        return None
+    if isinstance(device, str):
+        device = _catalogue_device(device, place)
+    elif isinstance(device, dict) and "extends" in device:
+        over = {key: value for key, value in device.items() if key != "extends"}
+        name = reader.words(device["extends"], place.at("extends"))
+        device = merged(_catalogue_device(name, place.at("extends")), over)
+    if not isinstance(device, dict):
+        raise place.wrong(device, "the name of a device or a [device] table")
+    power = reader.record(Power, _required(device, "power", place), place.at("power"))
+    dma = device.get("dma")
+    return reader.record(
+        Device,
+        device,
+        place,
+        flops=_flops(reader, _required(device, "flops", place), place.at("flops")),
+        power=power,
+        dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
+    )
+
+
+def _required(table: Table, key: str, place: Place) -> object:
+    if key not in table:
+        raise place.at(key).missing("a table")
+    return table[key]
+
+
+def _flops(reader: Reader, table: object, place: Place) -> dict[str, Flops]:
+    if not isinstance(table, dict):
+        raise place.wrong(table, "a table of dtypes")
+    return {dtype: reader.record(Flops, flops, place.at(dtype)) for dtype, flops in table.items()}
+
+
+def _catalogue_device(name: str, place: Place) -> Table:
+    path = CATALOGUE / "devices" / f"{name}.toml"
+    names = sorted(each.stem for each in path.parent.glob("*.toml"))
+    if name not in names:
+        raise place.wrong(name, "the name of a device", nearest(name, names))
+    return read_toml(path)

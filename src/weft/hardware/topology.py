@@ -1,0 +1,73 @@
+"""Paths through a platform: which ports and links a transfer crosses, and its latency.
+
+Ranks have one coordinate for each level, the innermost first. A transfer settles its
+coordinates from the inside out, crossing each level on which the two ranks differ once:
+over the port of the rank where it stands, to the rank with that coordinate settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from weft.hardware.network import Level
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The transfers (by number) that cross one level, and between which ranks."""
+
+    level: int
+    transfers: Ints
+    src: Ints
+    dst: Ints
+
+
+def crossings(levels: tuple[Level, ...], src: Ints, dst: Ints) -> Iterator[Crossing]:
+    """Each level's share of the transfers from ``src`` to ``dst``."""
+    here = np.asarray(src, np.int64)
+    goal = np.asarray(dst, np.int64)
+    stride = 1
+    for number, level in enumerate(levels):
+        settled = here + (goal // stride % level.size - here // stride % level.size) * stride
+        moving = np.flatnonzero(settled != here)
+        if len(moving):
+            yield Crossing(number, moving, here[moving], settled[moving])
+        here = settled
+        stride *= level.size
+
+
+def ring_hops(size: int, src: Any, dst: Any) -> Any:  # noqa: ANN401 - numbers or arrays
+    """Hops from position to position the shorter way round, negative against the numbers."""
+    forward = (dst - src) % size
+    return np.where(forward <= size - forward, forward, forward - size)
+
+
+def latencies(levels: tuple[Level, ...], src: Ints, dst: Ints) -> NDArray[np.float64]:
+    """Seconds until the first byte arrives: once a switch, once a hop on ring and mesh."""
+    total = np.zeros(len(src))
+    stride = _strides(levels)
+    for crossing in crossings(levels, src, dst):
+        level = levels[crossing.level]
+        hops: Any = 1
+        if level.kind == "ring":
+            step = stride[crossing.level]
+            hops = np.abs(ring_hops(level.size, crossing.src // step, crossing.dst // step))
+        total[crossing.transfers] += level.latency * hops
+    return total
+
+
+def _strides(levels: tuple[Level, ...]) -> list[int]:
+    strides = [1]
+    for level in levels:
+        strides.append(strides[-1] * level.size)
+    return strides

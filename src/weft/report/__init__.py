@@ -1,0 +1,1 @@
+"""Results shown: tables and bars for the terminal, JSON for programs."""

@@ -1,0 +1,8 @@
+"""Schedules executed for real: processes of one machine over shared memory."""
+
+from weft.runtime.interpreter import Prepared, prepare, run
+from weft.runtime.meeting import world
+from weft.runtime.spawn import spawn
+from weft.runtime.world import World
+
+__all__ = ["Prepared", "World", "prepare", "run", "spawn", "world"]

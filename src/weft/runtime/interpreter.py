@@ -1,0 +1,236 @@
+"""Run: the interpreter of schedules on real memory."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, NoReturn, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, nearest
+from weft.runtime.columns import Site, build_program, engine_queues
+from weft.runtime.kernels import Bytes, KernelError, Kernels, Op
+from weft.runtime.layout import STAMPS, Layout, require_bounds, require_equal_sizes
+from weft.runtime.world import World
+from weft.schedule import Schedule, write_out
+from weft.timeline import Timeline
+
+
+def run(
+    schedule: Schedule,
+    world: World,
+    data: Mapping[str, NDArray[Any]] | None = None,
+    ops: Mapping[str, Op] | None = None,
+) -> Timeline:
+    """Execute ``schedule`` once, together with all ranks; give the spans of all of them.
+
+    ``data`` holds this rank's arrays by buffer name: they are copied in before, and those of
+    ``out`` and ``inout`` buffers back afterwards. ``ops`` holds the kernels by name, called
+    as ``op(inputs, outputs)`` with lists of byte arrays.
+    """
+    arrays = data or {}
+    with prepare(schedule, world) as prepared:
+        prepared.together(f"data for {schedule.name}", lambda: prepared.load(arrays))
+        timeline = prepared.run(ops, timeline=True)
+        prepared.store(arrays)
+    return timeline
+
+
+def prepare(schedule: Schedule, world: World) -> "Prepared":
+    """Give every rank memory for ``schedule``, so that it can be executed again and again.
+
+    Collective: every rank passes the same schedule.
+    """
+    digest = hashlib.blake2b(repr(schedule).encode(), digest_size=16).digest()
+    shown = world.agree("prepare", digest + schedule.name.encode()[:300])
+    for rank, text in enumerate(shown):
+        if text[:16] != shown[0][:16]:
+            first, other = (t[16:].decode(errors="replace") for t in (shown[0], text))
+            raise DisagreeError(
+                f"rank 0 prepares {first!r}, rank {rank} prepares {other!r}"
+                + (", which differs." if first == other else "."),
+                "Every rank must pass the same schedule.",
+            )
+    if schedule.num_ranks != world.num_ranks:
+        raise RunError(
+            f"{schedule.name} is for {schedule.num_ranks} ranks, this world has {world.num_ranks}."
+        )
+    return Prepared(schedule, world)
+
+
+class Prepared:
+    """A schedule with its memory in the heap of a world. Made by ``prepare``.
+
+    Close it, on every rank, to give the memory back; arrays of its buffers are invalid then.
+    """
+
+    def __init__(self, schedule: Schedule, world: World) -> None:
+        self.schedule = schedule
+        self.world = world
+        self.table = write_out(schedule)
+        self._layout = Layout(self.table)
+        require_bounds(self._layout)
+        require_equal_sizes(self.table)
+        engines = world.engine_numbers(engine_queues(self.table))
+        self._site = Site(self._layout, world.region, world.blocks.take(self._layout.nbytes))
+        self._executions = 0
+        self._closed = False
+        self.together(f"memory for {schedule.name}", lambda: self._take_memory(engines))
+        self._map_peers()
+
+    def buffer(self, name: str) -> Bytes:
+        """Give this rank's bytes of a buffer, without a copy."""
+        if name not in self.table.buffers:
+            raise UnknownNameError(
+                f"{self.schedule.name} has no buffer {name!r}.", nearest(name, self.table.buffers)
+            )
+        number = self.table.buffers.index(name)
+        offset = self._site.start(self.world.rank) + int(self._layout.buffers[number])
+        return self.world.member.view(offset, int(self._layout.sizes[number, self.world.rank]))
+
+    @overload
+    def run(
+        self, ops: Mapping[str, Op] | None = None, *, timeline: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def run(self, ops: Mapping[str, Op] | None = None, *, timeline: Literal[True]) -> Timeline: ...
+    def run(
+        self, ops: Mapping[str, Op] | None = None, *, timeline: bool = False
+    ) -> Timeline | None:
+        """Execute once more; with ``timeline`` (on every rank) give the spans of all ranks."""
+        if self._closed:
+            raise RunError(f"{self.schedule.name} is closed; prepare it again.")
+        self.world.require_sound()
+        self._execute(ops or {}, timeline=timeline)
+        self._executions += 1
+        return self._timeline() if timeline else None
+
+    def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Copy arrays into this rank's buffers."""
+        for name, array in arrays.items():
+            self.buffer(name)[:] = _bytes_of(name, array, len(self.buffer(name)))
+
+    def store(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Copy ``out`` and ``inout`` buffers of this rank into the arrays given."""
+        for buffer in self.schedule.buffers:
+            if buffer.name in arrays and buffer.role in ("out", "inout"):
+                here = self.buffer(buffer.name)
+                _bytes_of(buffer.name, arrays[buffer.name], len(here))[:] = here
+
+    def together(self, what: str, act: Callable[[], None]) -> None:
+        """Call ``act`` on every rank; if it fails on one, give up and raise on all of them."""
+        failure = _failure_of(act)
+        complaint = "" if failure is None else failure.message
+        shown = self.world.agree(what, complaint.encode()[:500])
+        if not any(shown):
+            return
+        self._closed = True
+        self._give_back()
+        if failure is not None:
+            raise failure
+        rank = next(rank for rank, text in enumerate(shown) if text)
+        raise RunError(f"rank {rank} gave up at {what}: {shown[rank].decode(errors='replace')}")
+
+    def close(self) -> None:
+        """Give the memory back. Collective."""
+        if not self._closed:
+            self._closed = True
+            self.world.agree(f"close {self.schedule.name}")
+            self._give_back()
+
+    def __enter__(self) -> "Prepared":  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:  # else the others may never come to close it with us
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Prepared {self.schedule.name}: {self._executions} executions>"
+
+    def _take_memory(self, engines: Mapping[str, int]) -> None:
+        world, rank = self.world, self.world.rank
+        for offset, nbytes in self._layout.ranges(rank):
+            world.member.reserve(self._site.start(rank) + offset, nbytes)
+        self._program = build_program(world.member, self._site, rank, engines)
+        self._kernels = Kernels(world.member, self._site, rank)
+
+    def _map_peers(self) -> None:
+        """Let no execution pay for the first touch of a peer's pages."""
+        for rank in range(self.world.num_ranks):
+            for offset, nbytes in self._layout.ranges(rank):
+                self.world.member.populate(self._site.start(rank) + offset, nbytes)
+
+    def _give_back(self) -> None:
+        start = self._site.start(self.world.rank)
+        self.world.member.release(start, self._layout.nbytes)
+        self.world.blocks.give_back(self._site.block)
+
+    def _execute(self, ops: Mapping[str, Op], *, timeline: bool) -> None:
+        try:
+            self._kernels.require(ops)
+            halt = self._program.run(
+                self.world.member, self._executions, timeline, self._kernels.caller(ops)
+            )
+        except KernelError as error:
+            self._raise_of_op(error)
+        except BaseException as error:
+            self.world.fail_with(error, f" in {self.schedule.name}")
+            raise
+        if halt is not None:
+            self.world.raise_halt(halt, self._where)
+
+    def _where(self, number: int) -> str:
+        return self.table.where(self._kernels.rows[number]) if number >= 0 else self.schedule.name
+
+    def _raise_of_op(self, error: KernelError) -> NoReturn:
+        cause, place = error.__cause__, self.table.where(error.row)
+        assert cause is not None
+        self.world.fail_with(cause, f" at {place}")
+        raise RunError(
+            f"{place}: the op raised {type(cause).__name__}: {cause}.",
+        ) from cause
+
+    def _timeline(self) -> Timeline:
+        """Read the stamps of all ranks; nobody starts again before all have read them."""
+        self.world.agree(f"timeline of {self.schedule.name}")
+        stamps = np.zeros((self.table.num_rows, 2), np.uint64)
+        for rank in range(self.world.num_ranks):
+            rows = self._layout.rows_of(rank)
+            start = self._site.start(rank) + self._layout.stamps
+            view = self.world.member.view(start, len(rows) * STAMPS)
+            stamps[rows] = view.view(np.uint64).reshape(-1, 2)
+        self.world.agree(f"timeline of {self.schedule.name} read")
+        seconds = (stamps - stamps.min(initial=np.iinfo(np.uint64).max)) / 1e9
+        return Timeline.from_table(
+            self.table, seconds[:, 0], seconds[:, 1], basis="measured", platform="here"
+        )
+
+
+def _bytes_of(name: str, array: NDArray[Any], nbytes: int) -> Bytes:
+    if not array.flags.c_contiguous:
+        raise RunError(f"the array for {name!r} is not contiguous.", "Pass a copy of it.")
+    if array.nbytes != nbytes:
+        raise RunError(f"the array for {name!r} has {array.nbytes} bytes, the buffer {nbytes}.")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _failure_of(act: Callable[[], None]) -> WeftError | None:
+    try:
+        act()
+    except WeftError as error:
+        return error
+    except OSError as error:
+        failure = RunError(
+            f"no shared memory: {error.strerror}.",
+            "Give /dev/shm more room (in a container: --shm-size), or prepare less at once.",
+        )
+        failure.__cause__ = error
+        return failure
+    return None

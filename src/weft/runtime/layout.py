@@ -1,0 +1,126 @@
+"""Where a schedule's flags, doorbells, stamps and buffers lie in a rank's region."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import BoundsError, ScheduleError
+from weft.runtime.blocks import PAGE, round_up
+from weft.schedule import Kind, Table
+
+Ints = NDArray[np.int64]
+
+LINE = 64  # a flag or doorbell has a cache line of its own
+STAMPS = 16  # bytes a row: begin and end, nanoseconds
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Offsets from the start of a block, the same for every rank.
+
+    A buffer takes the room of its largest rank; memory is reserved for each rank's own size.
+    """
+
+    table: Table
+
+    @cached_property
+    def rank_of_row(self) -> NDArray[np.int32]:
+        """The rank that executes each row."""
+        return self.table.thread_rank[self.table.thread]
+
+    def rows_of(self, rank: int) -> Ints:
+        """Give the rows that a rank executes, in order."""
+        return np.flatnonzero(self.rank_of_row == rank)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Bytes of each buffer on each rank."""
+        flat = self.table.schedule
+        sizes = [[b.size_on(rank) for rank in range(flat.num_ranks)] for b in flat.buffers]
+        return np.asarray(sizes, np.int64).reshape(len(flat.buffers), flat.num_ranks)
+
+    @property
+    def doorbells(self) -> int:
+        """Where the doorbells start, one a queue; flags stand before them."""
+        return self.table.schedule.num_flags * LINE
+
+    @property
+    def stamps(self) -> int:
+        """Where the stamps start."""
+        return self.doorbells + len(self.table.queues) * LINE
+
+    @cached_property
+    def _front(self) -> int:
+        """Bytes of all that is no buffer."""
+        most = np.bincount(self.rank_of_row, minlength=1).max(initial=0)
+        return self.stamps + int(most) * STAMPS
+
+    @cached_property
+    def buffers(self) -> Ints:
+        """Where each buffer starts: large ones on a page."""
+        offsets, at = [], self._front
+        for size in self.sizes.max(axis=1, initial=0).tolist():
+            at = round_up(at, PAGE if size >= PAGE else LINE)
+            offsets.append(at)
+            at += size
+        return np.asarray([*offsets, at], np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return int(self.buffers[-1])
+
+    def ranges(self, rank: int) -> Iterator[tuple[int, int]]:
+        """Give what a rank needs memory for: offset and bytes."""
+        yield 0, self._front
+        sizes = self.sizes[:, rank].tolist()
+        yield from zip(self.buffers[:-1].tolist(), sizes, strict=True)
+
+
+def require_bounds(layout: Layout) -> None:
+    """Raise where a command touches what the schedule does not declare."""
+    table, num_ranks = layout.table, layout.table.schedule.num_ranks
+    _require_ranks(table, "flag", table.flag_rank, table.flag_index, table.schedule.num_flags)
+    _require_ranks(table, "queue", table.target_rank, table.target_queue, len(table.queues))
+    row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
+    rank, offset, nbytes = table.access_rank, table.access_offset, table.access_nbytes
+    inside = (rank >= 0) & (rank < num_ranks)
+    room = layout.sizes[table.access_buffer, np.where(inside, rank, 0)]
+    inside &= (offset >= 0) & (nbytes >= 0) & (offset <= room) & (nbytes <= room - offset)
+    for access in np.flatnonzero(~inside)[:1]:
+        raise BoundsError(
+            f"{table.where(row_of[access])} touches bytes {offset[access]} to "
+            f"{offset[access] + nbytes[access]} of {table.buffers[table.access_buffer[access]]}"
+            f"@{rank[access]}, which has {room[access]}."
+        )
+
+
+def _require_ranks(
+    table: Table, what: str, rank: NDArray[np.int32], index: NDArray[np.int32], number: int
+) -> None:
+    named = (rank != -1) | (index != -1)
+    wrong = (rank < 0) | (rank >= table.schedule.num_ranks) | (index < 0) | (index >= number)
+    for row in np.flatnonzero(named & wrong)[:1]:
+        raise BoundsError(
+            f"{table.where(row)} names {what} {index[row]} of rank {rank[row]}; there are "
+            f"{number} on each of {table.schedule.num_ranks} ranks."
+        )
+
+
+_EQUAL = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE)
+
+
+def require_equal_sizes(table: Table) -> None:
+    """Raise where a command's slices differ in size but must not."""
+    first = np.minimum(table.access_start[:-1], max(len(table.access_nbytes) - 1, 0))
+    row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
+    wanted = table.access_nbytes[first[row_of]] if len(row_of) else table.access_nbytes
+    wrong = np.isin(table.kind[row_of], _EQUAL) & (table.access_nbytes != wanted)
+    for access in np.flatnonzero(wrong)[:1]:
+        raise ScheduleError(
+            f"{table.where(row_of[access])} joins slices of {wanted[access]} and "
+            f"{table.access_nbytes[access]} bytes."
+        )

@@ -1,0 +1,205 @@
+"""Start the processes of a world, collect what they return, leave nothing behind."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from weft._core import Launcher, die_with
+from weft.errors import RankDiedError, RunError, UsageError, WeftError
+from weft.runtime.world import DEFAULT_TIMEOUT, Reason, World, launch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONGEST_GRACE = 10.0  # seconds for the others to end after one has failed
+_LOOK = 0.2  # seconds between looks at processes that end without a word
+
+
+class _Failure(NamedTuple):
+    """How one rank failed."""
+
+    kind: type[RunError]
+    message: str
+    hint: str
+    trace: str = ""
+
+
+class _Child(NamedTuple):
+    process: SpawnProcess
+    results: Connection
+
+
+def spawn(
+    fn: Callable[Concatenate[World, P], R],
+    ranks: int,
+    *args: Any,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> list[R]:
+    """Call ``fn(world, *args)`` in ``ranks`` new processes; give their results by rank.
+
+    ``timeout`` is how many seconds a rank waits for the others at any one place. When a rank
+    raises or dies the others stop with an error and the first cause is raised here, with the
+    traceback of the rank. ``fn`` and ``args`` are pickled.
+    """
+    if timeout <= 0:
+        raise UsageError(f"the timeout must be positive, not {timeout}.")
+    job = _pickled(fn, args)
+    launcher = launch(ranks)
+    children: list[_Child] = []
+    try:
+        for rank in range(ranks):  # one by one: those started are ended if the next fails
+            children.append(_start(launcher.name, rank, timeout, job))  # noqa: PERF401
+        return _collect(launcher, children, min(timeout, _LONGEST_GRACE))
+    except BaseException as error:
+        launcher.fail(Reason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
+        raise
+    finally:
+        _end(children)
+        launcher.unlink()
+
+
+def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    try:
+        return pickle.dumps((fn, args))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            f"what spawn calls cannot be sent to other processes: {error}.",
+            "Define the function at the top level of a module.",
+        ) from error
+
+
+def _start(name: str, rank: int, timeout: float, job: bytes) -> _Child:
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_serve,
+        args=(name, rank, timeout, job, send, os.getpid()),
+        name=f"weft rank {rank}",
+    )
+    try:
+        process.start()
+    except BaseException:
+        receive.close()
+        raise
+    finally:
+        send.close()  # the child's end is the only one, so its death is seen here
+    return _Child(process, receive)
+
+
+def _serve(
+    name: str, rank: int, timeout: float, job: bytes, results: Connection, parent: int
+) -> None:
+    """Be one rank."""
+    if not die_with(parent):
+        return
+    world = None
+    try:
+        world = World(name, rank, timeout=timeout)
+        fn, args = pickle.loads(job)  # noqa: S301 - our parent wrote it
+        answer = pickle.dumps((True, fn(world, *args)))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent raises it
+        if world is not None:
+            world.fail_with(error)
+        answer = pickle.dumps((False, _failure_of(rank, error)))
+    if world is not None:
+        world.close()
+    results.send_bytes(answer)
+    results.close()
+
+
+def _failure_of(rank: int, error: BaseException) -> _Failure:
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, RunError) and type(error).__module__ == RunError.__module__:
+        return _Failure(type(error), error.message, error.hint, trace)
+    what = "".join(traceback.format_exception_only(error)).strip()
+    hint = error.hint if isinstance(error, WeftError) else ""
+    return _Failure(RunError, f"rank {rank} raised {what}", hint, trace)
+
+
+def _collect(launcher: Launcher, children: list[_Child], grace: float) -> list[Any]:
+    """Wait until every rank has answered or, once one has failed, for ``grace`` seconds more."""
+    results: dict[int, Any] = {}
+    failures: dict[int, _Failure] = {}
+    deadline = float("inf")
+    while (open_ranks := _without_answer(children, results, failures)) and (
+        time.monotonic() < deadline
+    ):
+        _wait([children[rank] for rank in open_ranks])
+        for rank in open_ranks:
+            answer = _answer(rank, children[rank])
+            if isinstance(answer, _Failure):
+                failures[rank] = answer
+                died = answer.kind is RankDiedError
+                reason = Reason.DIED if died else Reason.RAISED
+                launcher.fail(reason, rank, answer.message.encode())
+                deadline = min(deadline, time.monotonic() + grace)
+            elif answer is not None:
+                results[rank] = answer[0]
+    if failures:
+        raise _first_cause(launcher, failures)
+    return [results[rank] for rank in range(len(children))]
+
+
+def _without_answer(children: list[_Child], *answered: dict[int, Any]) -> list[int]:
+    return [rank for rank in range(len(children)) if not any(rank in a for a in answered)]
+
+
+def _wait(children: list[_Child]) -> None:
+    connection.wait(
+        [c.results for c in children] + [c.process.sentinel for c in children], timeout=_LOOK
+    )
+
+
+def _answer(rank: int, child: _Child) -> _Failure | tuple[Any] | None:
+    """Give the answer of a rank, how it failed, or None when it is still at work."""
+    ended = child.process.exitcode is not None  # looked at first: it may answer, then end
+    try:
+        if child.results.poll():
+            good, value = pickle.loads(child.results.recv_bytes())  # noqa: S301 - our child's
+            return (value,) if good else value
+    except EOFError:
+        child.process.join(_LOOK)
+        ended = True
+    if not ended:
+        return None
+    return _Failure(
+        RankDiedError,
+        f"rank {rank} died ({_ending(child.process.exitcode)})",
+        f"Look into the output of rank {rank} for the reason.",
+    )
+
+
+def _ending(exitcode: int | None) -> str:
+    if exitcode is None:
+        return "it closed its end of the pipe"
+    if exitcode < 0:
+        return signal.Signals(-exitcode).name
+    return f"exit code {exitcode}"
+
+
+def _first_cause(launcher: Launcher, failures: dict[int, _Failure]) -> RunError:
+    """Give the failure that made the others fail."""
+    fault = launcher.fault()
+    first = next(iter(failures.values()))
+    failure = first if fault is None else failures.get(fault[1], first)
+    trace = f"\n\n{failure.trace.rstrip()}" if failure.trace else ""
+    return failure.kind(f"{failure.message.rstrip('.')}.{trace}", failure.hint)
+
+
+def _end(children: list[_Child]) -> None:
+    """End what still runs, stopped processes too."""
+    for child in children:
+        if child.process.is_alive():
+            child.process.kill()
+    for child in children:
+        child.process.join()
+        child.process.close()
+        child.results.close()

@@ -1,0 +1,134 @@
+"""Schedule: programs of ranks, and the commands they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.schedule.ir import (
+    Broadcast,
+    Buffer,
+    Command,
+    Copy,
+    Decode,
+    Encode,
+    Flag,
+    Kernel,
+    Launch,
+    Program,
+    Reduce,
+    Scope,
+    Signal,
+    Slice,
+    Submit,
+    Swap,
+    Wait,
+    stored,
+)
+from weft.schedule.table import Table, write_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Place(NamedTuple):
+    """Where a command stands: the lane is -1 outside a Launch."""
+
+    rank: int
+    queue: str
+    lane: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Programs of ranks, the buffers they touch, and how many flags each rank owns.
+
+    ``ratios`` states by codec what simulate assumes of compression: bytes in per byte out.
+    """
+
+    name: str
+    num_ranks: int
+    programs: tuple[Program, ...]
+    buffers: tuple[Buffer, ...] = ()
+    num_flags: int = 0
+    ratios: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def num_stored(self) -> int:
+        """How many commands the compact form stores, calls included."""
+        return sum(stored(queue.commands) for p in self.programs for queue in p.queues)
+
+    def commands(self, ranks: Sequence[int] | None = None) -> Iterator[tuple[Place, Command]]:
+        """Every command with its numbers filled in, rank by rank, queue by queue.
+
+        Lazy: one rank is written out at a time. A Launch and a call come without what is
+        inside them, which follows.
+        """
+        for rank in range(self.num_ranks) if ranks is None else ranks:
+            yield from _commands(write_out(self, [rank]))
+
+
+def _commands(table: Table) -> Iterator[tuple[Place, Command]]:
+    buffers = table.buffers
+    slices = [
+        Slice(rank, buffers[buffer], offset, nbytes)
+        for rank, buffer, offset, nbytes in zip(
+            table.access_rank.tolist(),
+            table.access_buffer.tolist(),
+            table.access_offset.tolist(),
+            table.access_nbytes.tolist(),
+            strict=True,
+        )
+    ]
+    flags = zip(table.flag_rank.tolist(), table.flag_index.tolist(), strict=True)
+    starts = table.access_start.tolist()
+    rows = zip(
+        table.command.tolist(),
+        table.thread.tolist(),
+        table.id.tolist(),
+        flags,
+        table.count.tolist(),
+        table.target_rank.tolist(),
+        strict=True,
+    )
+    for row, (number, thread, ident, flag, count, target) in enumerate(rows):
+        queue = table.queues[table.thread_queue[thread]]
+        lane = int(table.thread_lane[thread])
+        place = Place(int(table.thread_rank[thread]), queue, lane, ident)
+        mine = slices[starts[row] : starts[row + 1]]
+        yield place, _resolved(table.commands[number], mine, Flag(*flag), count, target)
+
+
+def _resolved(  # noqa: C901, PLR0911 - one case a command
+    command: Command, slices: list[Slice], flag: Flag, count: int, target: int
+) -> Command:
+    """``command`` with the numbers of one row in place of its relative values."""
+    match command:
+        case Copy():
+            return Copy(slices[0], slices[1])
+        case Signal():
+            return Signal(flag)
+        case Wait():
+            return Wait(flag, count)
+        case Broadcast():
+            return Broadcast(slices[0], tuple(slices[1:]))
+        case Swap():
+            return Swap(slices[0], slices[1])
+        case Reduce():
+            return replace(command, srcs=tuple(slices[:-1]), dst=slices[-1])
+        case Encode() | Decode():
+            return replace(command, src=slices[0], dst=slices[1])
+        case Kernel():
+            num_reads = len(command.reads)
+            return replace(
+                command, reads=tuple(slices[:num_reads]), writes=tuple(slices[num_reads:])
+            )
+        case Submit():
+            return Submit(target, command.queue, count, flag if command.hold else None)
+        case Launch():
+            return replace(command, lanes=())
+        case Scope():
+            return replace(command, body=(), enter=(), leave=())
+        case _:
+            raise AssertionError(command)

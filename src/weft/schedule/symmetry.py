@@ -1,0 +1,206 @@
+"""Which ranks of a schedule do the same thing, so that one of each kind is enough.
+
+Ranks have coordinates, the innermost first (``dims``). If every relative value of every
+program commutes with moving all ranks along one coordinate, then the ranks that differ only
+there behave alike, and the schedule may be *collapsed* along it. Two ways of moving are
+tried: rotation (peers by shift) and flipping bits (peers by xor).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.schedule.inline import inline
+from weft.schedule.ir import (
+    Command,
+    Flag,
+    Repeat,
+    Scope,
+    Signal,
+    Submit,
+    Wait,
+    bodies,
+)
+from weft.schedule.table import accesses
+from weft.schedule.values import Group, Index, Peer, RankValue, Rel, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from weft.schedule.ir import Program, Queue
+    from weft.schedule.schedule import Schedule
+
+ROTATE, FLIP = "rotate", "flip"
+BOTH = frozenset((ROTATE, FLIP))
+NEITHER: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetry:
+    """How a schedule collapses: for each coordinate a way of moving, or None."""
+
+    dims: tuple[int, ...]
+    actions: tuple[str | None, ...]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(math.prod(self.dims[:level]) for level in range(len(self.dims)))
+
+    @property
+    def represents(self) -> int:
+        """How many ranks one simulated rank stands for."""
+        return math.prod(d for d, a in zip(self.dims, self.actions, strict=True) if a)
+
+    def representative(self, rank: Any) -> Any:  # noqa: ANN401 - a number or an array of them
+        """The rank that stands for ``rank``: its collapsed coordinates are zero."""
+        for dim, stride, action in zip(self.dims, self.strides, self.actions, strict=True):
+            if action:
+                rank = rank - rank // stride % dim * stride
+        return rank
+
+    def representatives(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        ranks = np.arange(math.prod(self.dims))
+        return ranks[self.representative(ranks) == ranks]
+
+
+def nothing_alike(dims: tuple[int, ...]) -> Symmetry:
+    """Every rank for itself."""
+    return Symmetry(dims, (None,) * len(dims))
+
+
+def find_symmetry(
+    schedule: Schedule, dims: tuple[int, ...], allowed: Iterable[frozenset[str]]
+) -> Symmetry:
+    """How ``schedule`` collapses when the hardware allows these ways along each coordinate."""
+    flat = inline(schedule)
+    uses = _Uses(flat)
+    symmetry = nothing_alike(dims)
+    if uses.absolute:
+        return symmetry
+    actions = []
+    for (dim, stride), ways in zip(zip(dims, symmetry.strides, strict=True), allowed, strict=True):
+        for peer in uses.peers:
+            ways = ways & _ways_of(peer, dim, stride)  # noqa: PLW2901 - narrowed step by step
+        if any(_overlap(group, dim, stride) for group in uses.varying):
+            ways = NEITHER  # noqa: PLW2901
+        if dim == 1 or not all(_covers(p, dims, stride, dim) for p in flat.programs):
+            ways = NEITHER  # noqa: PLW2901
+        actions.append(ROTATE if ROTATE in ways else FLIP if FLIP in ways else None)
+    return Symmetry(dims, tuple(actions))
+
+
+def natural_dims(schedule: Schedule) -> tuple[int, ...]:
+    """The coordinates that the groups of a schedule suggest; one for all if they do not nest."""
+    flat = inline(schedule)
+    cuts = {1, flat.num_ranks}
+    for index in _Uses(flat).peers:
+        group = index.group
+        if group.size > 1:
+            cuts |= {group.stride, group.stride * group.size}
+    for program in flat.programs:
+        if isinstance(program.ranks, range) and len(program.ranks) > 1:
+            cuts.add(program.ranks.step)
+    chain = sorted(cuts)
+    pairs = list(zip(chain, chain[1:], strict=False))
+    if any(outer % inner for inner, outer in pairs):
+        return (flat.num_ranks,)
+    return tuple(outer // inner for inner, outer in pairs) or (1,)
+
+
+class _Uses:
+    """What matters for symmetry: peers, groups on which sizes or flags depend, absolutes."""
+
+    def __init__(self, flat: Schedule) -> None:
+        self.absolute = False
+        self.peers: set[Index] = set()
+        self.varying: set[Group] = set()
+        for program in flat.programs:
+            for queue in program.queues:
+                self._rank(queue.host)
+                for command in _walk(queue):
+                    self._command(command)
+
+    def _command(self, command: Command | Repeat) -> None:
+        if isinstance(command, Repeat):
+            return
+        for _, where in accesses(command):
+            self._rank(where.rank)
+            self._value(where.nbytes)
+        match command:
+            case Signal(flag):
+                self._flag(flag)
+            case Wait(flag, count):
+                self._flag(flag)
+                self._value(count)
+            case Submit():
+                self.absolute = True  # one host feeds many: ranks are not alike
+            case _:
+                pass
+
+    def _flag(self, flag: Flag) -> None:
+        self._rank(flag.rank)
+        self._value(flag.index)
+
+    def _rank(self, rank: RankValue) -> None:
+        if isinstance(rank, Peer) and not rank.table and not rank.index.group.ranks:
+            self.peers.add(rank.index)
+        else:
+            self.absolute = True
+
+    def _value(self, value: Value) -> None:
+        if isinstance(value, Rel):
+            self.varying |= {term.index.group for term in value.terms if term.varies}
+
+
+def _walk(queue: Queue) -> Iterator[Command | Repeat]:
+    pending: list[Command | Repeat] = list(queue.commands)
+    while pending:
+        command = pending.pop()
+        yield command
+        if isinstance(command, Scope):
+            pending += [*command.enter, *command.leave]
+        for body in bodies(command):
+            pending += body
+
+
+def _overlap(group: Group, dim: int, stride: int) -> bool:
+    """Whether a position in ``group`` depends on this coordinate."""
+    return not (group.stride >= stride * dim or group.stride * group.size <= stride)
+
+
+def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
+    """The ways of moving along a coordinate that commute with taking this peer."""
+    group = index.group
+    stays = index.shift % group.size == 0 and not any(index.advance)
+    if stays or not _overlap(group, dim, stride):
+        return BOTH
+    if stride % group.stride:
+        return NEITHER
+    if index.xor:
+        # The coordinate must be a field of bits of the position.
+        inside = stride * dim <= group.stride * group.size
+        powers = (dim, stride // group.stride, group.size)
+        return frozenset((FLIP,)) if inside and all(_power(p) for p in powers) else NEITHER
+    # Both are translations of the position if the coordinate is its leading digit.
+    if group.stride * group.size != stride * dim:
+        return NEITHER
+    return BOTH if dim == 2 and group.stride == stride else frozenset((ROTATE,))  # noqa: PLR2004
+
+
+def _power(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _covers(program: Program, dims: tuple[int, ...], stride: int, dim: int) -> bool:
+    """Whether the program's ranks stay the same set when moved along a coordinate."""
+    total = math.prod(dims)
+    if len(program.ranks) == total:
+        return True
+    member = np.zeros(total, bool)
+    member[np.asarray(program.ranks, np.int64)] = True
+    lines = member.reshape(-1, dim, stride)
+    return bool((lines == lines[:, :1, :]).all())

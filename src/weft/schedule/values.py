@@ -1,0 +1,213 @@
+"""Integers and ranks that depend on who runs a command and on the loop it stands in.
+
+A compact Schedule stores one program for many ranks. What differs between them, peers,
+offsets and flags, is written as a value that is relative to the rank's position inside a
+group. Everything here evaluates on plain integers and on numpy arrays alike, so that one
+definition serves a single command and a million of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Numbers = Any  # an int, or an array of int64: every `at` below broadcasts
+Counters = "Sequence[Numbers]"  # one per enclosing Repeat, outermost first
+
+
+@lru_cache(maxsize=256)
+def _positions(ranks: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """For each rank up to the largest listed, where it stands in ``ranks`` (-1: nowhere)."""
+    where = np.full(max(ranks) + 1, -1, np.int64)
+    where[list(ranks)] = np.arange(len(ranks))
+    return where
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``size`` ranks that stand ``stride`` apart.
+
+    The positions of a rank in its group is ``rank // stride % size``: ``Group(8)`` is a node
+    of eight, ``Group(16, 8)`` the ranks of equal number in sixteen such nodes. With ``ranks``
+    the group lives on that list: its entry j plays the part of rank j.
+    """
+
+    size: int
+    stride: int = 1
+    ranks: tuple[int, ...] = ()
+
+    def position(self, rank: Numbers) -> Numbers:
+        if self.ranks:
+            rank = _positions(self.ranks)[rank]
+        return rank // self.stride % self.size
+
+    def member(self, rank: Numbers, position: Numbers) -> Numbers:
+        """The rank at ``position`` of the group that ``rank`` is in."""
+        if not self.ranks:
+            return rank + (position - self.position(rank)) * self.stride
+        place = _positions(self.ranks)[rank]
+        place = place + (position - place // self.stride % self.size) * self.stride
+        return np.asarray(self.ranks, np.int64)[place]
+
+    def within(self, outer: Group) -> Group:
+        """This group when its ranks are the positions of ``outer``.
+
+        ``(rank // s % n) // t % m`` is ``rank // (s t) % m`` because m t divides n, so nesting
+        multiplies strides and nothing else.
+        """
+        if self.ranks:
+            raise AssertionError("a group on listed ranks cannot be bound again")
+        return Group(self.size, self.stride * outer.stride, outer.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A position in a group, moved: ``(i + m) mod n``, or ``(i xor m) & mask``.
+
+    ``m`` is ``shift`` plus ``advance`` times the loop counters.
+    """
+
+    group: Group
+    shift: int = 0
+    advance: tuple[int, ...] = ()
+    xor: bool = False
+    mask: int = -1
+
+    def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        moved = self.shift + _dot(self.advance, counters)
+        position = self.group.position(rank)
+        if self.xor:
+            return (position ^ moved) & self.mask
+        return (position + moved) % self.group.size
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``scale`` times an index, or what ``table`` holds there.
+
+    A table of n entries is looked up by the moved index, one of n * n by the rank's own
+    position times n plus the moved index (sizes of an uneven all-to-all).
+    """
+
+    index: Index
+    scale: int = 1
+    table: tuple[int, ...] = ()
+
+    def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        index = self.index.at(rank, counters)
+        if not self.table:
+            return self.scale * index
+        if len(self.table) > self.index.group.size:
+            index = index + self.index.group.position(rank) * self.index.group.size
+        return _table(self.table)[index]
+
+    @property
+    def varies(self) -> bool:
+        """Whether two ranks or two iterations can see different values."""
+        return len(set(self.table)) > 1 if self.table else self.scale != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rel:
+    """An integer: ``base``, plus ``steps`` times the loop counters, plus its terms."""
+
+    base: int = 0
+    steps: tuple[int, ...] = ()
+    terms: tuple[Term, ...] = ()
+
+    def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        total = self.base + _dot(self.steps, counters)
+        for term in self.terms:
+            total = total + term.at(rank, counters)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A rank: the member of my group at ``index``, or at what ``table`` holds there."""
+
+    index: Index
+    table: tuple[int, ...] = ()
+
+    def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        position = self.index.at(rank, counters)
+        if self.table:
+            position = _table(self.table)[position]
+        return self.index.group.member(rank, position)
+
+
+Value = int | Rel
+RankValue = int | Peer
+SELF = Peer(Index(Group(1)))  # the only member of a group of one
+
+
+def value_at(value: Value | RankValue, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+    """What ``value`` is for ``rank`` at these loop counters."""
+    return value if isinstance(value, int) else value.at(rank, counters)
+
+
+def plus(left: Value, right: Value) -> Value:
+    """The sum of two values; plain integers stay plain."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left + right
+    a = Rel(left) if isinstance(left, int) else left
+    b = Rel(right) if isinstance(right, int) else right
+    depth = max(len(a.steps), len(b.steps))
+    steps = tuple(
+        x + y for x, y in zip(_padded(a.steps, depth), _padded(b.steps, depth), strict=True)
+    )
+    return Rel(a.base + b.base, steps, a.terms + b.terms)
+
+
+def shifted(group: Group, shift: int, *advance: int) -> Peer:
+    """The peer ``shift`` places on in the group, ``advance`` more in each iteration."""
+    return Peer(Index(group, shift, advance))
+
+
+def flipped(group: Group, bits: int) -> Peer:
+    """The peer whose position differs in ``bits``."""
+    return Peer(Index(group, bits, xor=True))
+
+
+def bind_rank(value: RankValue, outer: Group) -> RankValue:
+    """``value`` of a schedule whose ranks are the positions of ``outer``."""
+    if isinstance(value, int):
+        if outer.ranks:
+            return outer.ranks[value]
+        return Peer(Index(Group(outer.size, outer.stride)), (value,) * outer.size)
+    return Peer(_bind_index(value.index, outer), value.table)
+
+
+def bind_value(value: Value, outer: Group) -> Value:
+    """``value`` of a schedule whose ranks are the positions of ``outer``."""
+    if isinstance(value, int):
+        return value
+    terms = tuple(replace(term, index=_bind_index(term.index, outer)) for term in value.terms)
+    return replace(value, terms=terms)
+
+
+def _bind_index(index: Index, outer: Group) -> Index:
+    return replace(index, group=index.group.within(outer))
+
+
+def _dot(steps: tuple[int, ...], counters: Sequence[Numbers]) -> Numbers:
+    total: Numbers = 0
+    for step, counter in zip(steps, counters, strict=False):
+        if step:
+            total = total + step * counter
+    return total
+
+
+def _padded(steps: tuple[int, ...], depth: int) -> tuple[int, ...]:
+    return steps + (0,) * (depth - len(steps))
+
+
+@lru_cache(maxsize=256)
+def _table(values: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(values, np.int64)

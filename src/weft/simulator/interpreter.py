@@ -1,0 +1,128 @@
+"""simulate: a Schedule on a Platform gives a Timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft import _core
+from weft.errors import DeadlockError, TooLargeError, UsageError
+from weft.schedule import Kind, count_rows, write_out
+from weft.simulator.demands import LINKS, Resource, resource_kind
+from weft.simulator.pricing import Priced, price
+from weft.simulator.symmetry import platform_symmetry
+from weft.timeline import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.hardware import Platform
+    from weft.schedule import Schedule, Table
+    from weft.schedule.symmetry import Symmetry
+
+    Floats = NDArray[np.float64]
+
+# A row takes about 300 bytes while it is priced: this many fit into some 10 GB.
+MAX_ROWS = 30_000_000
+
+
+def simulate(
+    schedule: Schedule, platform: Platform, *, tolerance: float = 0.0, collapse: bool = True
+) -> Timeline:
+    """How long ``schedule`` takes on ``platform``, command by command.
+
+    Ranks that do the same are simulated once (``collapse``). With a ``tolerance`` transfers
+    that end within that part of the elapsed time share one new solution of the rates, which
+    is much faster where tens of thousands of different transfers are in flight.
+    """
+    if schedule.num_ranks != platform.num_ranks:
+        if schedule.num_ranks > platform.num_ranks:
+            raise UsageError(
+                f"{schedule.name} has {schedule.num_ranks} ranks, {platform.name} only "
+                f"{platform.num_ranks}.",
+                "Choose a larger platform or build the schedule for fewer ranks.",
+            )
+        platform = platform.resized(schedule.num_ranks)
+    symmetry = platform_symmetry(schedule, platform, collapse=collapse)
+    table = write_out(schedule, _within_limit(schedule, symmetry))
+    priced = price(table, platform, symmetry)
+    start = np.full(table.num_rows, np.nan)
+    end = np.full(table.num_rows, np.nan)
+    _core.simulate(priced.columns, priced.num_flags, tolerance, start, end)
+    _check_ended(table, end)
+    _before_time_zero(table, priced, start, end)
+    represents = np.full(len(table.ranks), symmetry.represents)
+    return Timeline.from_table(
+        table,
+        start,
+        end,
+        basis="predicted",
+        platform=platform.name,
+        joules=_joules(table, priced, platform, end - start),
+        represents=represents,
+        origin=0.0,
+    )
+
+
+def _within_limit(schedule: Schedule, symmetry: Symmetry) -> NDArray[np.int64]:
+    ranks = symmetry.representatives()
+    num_rows = count_rows(schedule, ranks)
+    if num_rows > MAX_ROWS:
+        raise TooLargeError(
+            f"{schedule.name} of {schedule.num_ranks} ranks would be written out as {num_rows:,} "
+            f"commands; {MAX_ROWS:,} is the limit.",
+            "Ranks that do the same are simulated once: choose a size that the ranks divide, "
+            "or an algorithm that fits the platform's levels.",
+        )
+    return ranks
+
+
+def _check_ended(table: Table, end: Floats) -> None:
+    stuck = np.flatnonzero(np.isnan(end))
+    if not len(stuck):
+        return
+    first = [table.where(int(row)) for row in _heads(table, stuck)[:4].tolist()]
+    raise DeadlockError(
+        f"{len(stuck)} commands can never start or end: {'; '.join(first)}.",
+        "Every Wait needs that many Signals of its flag that do not themselves wait on it.",
+    )
+
+
+def _heads(table: Table, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The first stuck command of each thread, waits before the rest."""
+    _, first = np.unique(table.thread[stuck], return_index=True)
+    heads = stuck[first]
+    return heads[np.argsort(table.kind[heads] != Kind.WAIT, kind="stable")]
+
+
+def _before_time_zero(table: Table, priced: Priced, start: Floats, end: Floats) -> None:
+    """Prelaunched submissions are laid end to end, the last of a thread ending at zero."""
+    rows = np.flatnonzero(priced.held)
+    for thread in np.unique(table.thread[rows]):
+        mine = rows[table.thread[rows] == thread]
+        left = np.cumsum(priced.held_cost[mine][::-1])[::-1]
+        start[mine] = -left
+        end[mine] = -left + priced.held_cost[mine]
+
+
+def _joules(table: Table, priced: Priced, platform: Platform, seconds: Floats) -> Floats:
+    """Energy above idle: traffic by the byte, engines and units by the second."""
+    joules = np.zeros(table.num_rows)
+    device = platform.device
+    if device is None:
+        return joules
+    columns: dict[str, Any] = priced.columns
+    kind = resource_kind(columns["key"])
+    power = device.power
+    each = np.zeros(len(kind))
+    each[kind == Resource.MEMORY] = power.memory_byte
+    each[np.isin(kind, LINKS)] = power.link_byte
+    each[kind == Resource.UNITS] = power.unit
+    row = np.repeat(np.arange(table.num_rows), np.diff(columns["demand_start"]))
+    energy = each[columns["demand_resource"]] * columns["demand_weight"] * columns["size"][row]
+    np.add.at(joules, row, energy)
+    engines = kind[columns["demand_resource"]] == Resource.ENGINE
+    joules[row[engines]] += power.engine * seconds[row[engines]]
+    joules += columns["units"] * power.unit * np.nan_to_num(seconds)
+    return joules

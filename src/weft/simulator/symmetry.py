@@ -1,0 +1,22 @@
+"""Which ranks a simulation may leave out, given what the platform looks the same under."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.schedule.symmetry import BOTH, ROTATE, Symmetry, find_symmetry, nothing_alike
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.schedule import Schedule
+
+# A ring looks the same when turned; a switch and a full mesh under any exchange of ranks.
+_WAYS = {"ring": frozenset((ROTATE,)), "switch": BOTH, "mesh": BOTH}
+
+
+def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool) -> Symmetry:
+    """How the schedule collapses on this platform, with one coordinate for each level."""
+    dims = tuple(level.size for level in platform.levels)
+    if not collapse:
+        return nothing_alike(dims)
+    return find_symmetry(schedule, dims, (_WAYS[level.kind] for level in platform.levels))

@@ -1,0 +1,198 @@
+"""Timelines as Chrome trace events, which Perfetto and chrome://tracing open.
+
+A rank is a process, a queue or a lane of it is a thread. Times are microseconds with
+nanoseconds behind the point; both ends of a span are rounded, never its length, so that
+what nests in time nests in the file.
+"""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.timeline import Activity, Timeline, queue_order
+
+Ints = NDArray[np.int64]
+
+
+def write_perfetto(path: Path | str, *timelines: Timeline) -> None:
+    """Write timelines, one above the other, into a ``.json`` or ``.json.gz`` file."""
+    text = perfetto_json(*timelines)
+    path = Path(path)
+    if path.suffix == ".gz":
+        text = gzip.compress(text, compresslevel=3, mtime=0)
+    path.write_bytes(text)
+
+
+def perfetto_json(*timelines: Timeline) -> bytes:
+    """Give the text of a trace file of these timelines."""
+    first_pid = 0
+    parts: list[str] = []
+    zero = max((-_nanoseconds(t.start).min(initial=0) for t in timelines), default=0)
+    for number, timeline in enumerate(timelines):
+        prefix = f"{timeline.basis} " if len(timelines) > 1 else ""
+        layout = _Layout(timeline, first_pid, prefix, int(zero), number)
+        parts += _metadata(layout)
+        parts += _spans(layout)
+        parts += _arrows(layout)
+        first_pid += int(timeline.ranks.max(initial=0)) + 1
+    about = [
+        {"schedule": t.schedule, "platform": t.platform, "basis": t.basis, "ranks": t.num_ranks}
+        for t in timelines
+    ]
+    tail = f'],"displayTimeUnit":"ns","otherData":{_json({"weft": about})}}}\n'
+    return ('{"traceEvents":[\n' + ",\n".join(parts) + tail).encode()
+
+
+class _Layout:
+    """Where the spans of one timeline go: processes, threads, nanoseconds."""
+
+    def __init__(self, timeline: Timeline, pid: int, prefix: str, zero: int, number: int) -> None:
+        self.timeline = timeline
+        self.prefix = prefix
+        self.number = number
+        self.start = _nanoseconds(timeline.start) + zero
+        self.end = np.maximum(_nanoseconds(timeline.end) + zero, self.start)
+        self.pid = timeline.rank.astype(np.int64) + pid
+        self.first_pid = pid
+        self.tid, self.threads = _threads(timeline, self.start, self.end)
+
+
+class _Thread(NamedTuple):
+    """One line of the picture: a queue, a lane, or one of several sends in flight."""
+
+    queue: int
+    lane: int
+    flight: int
+
+
+def _threads(timeline: Timeline, start: Ints, end: Ints) -> tuple[Ints, list[_Thread]]:
+    """Put each span on a line; lines are numbered in the order in which they are shown."""
+    flight = _flights(timeline, start, end)
+    columns = np.stack([timeline.queue, timeline.lane, flight]).astype(np.int64)
+    found, tid = np.unique(columns, axis=1, return_inverse=True)
+    threads = [_Thread(*column) for column in found.T.tolist()]
+    order = sorted(range(len(threads)), key=lambda i: _shown(timeline, threads[i]))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) + 1
+    return place[tid.reshape(-1)], [threads[i] for i in order]
+
+
+def _shown(timeline: Timeline, thread: _Thread) -> tuple[object, int, int]:
+    return queue_order(timeline.queues[thread.queue]), thread.lane, thread.flight
+
+
+def _flights(timeline: Timeline, start: Ints, end: Ints) -> Ints:
+    """Tell apart spans that are under way together on one queue: each gets a line of its own.
+
+    A nic queue has several sends in flight; elsewhere the spans of a line follow each other
+    or stand inside one another.
+    """
+    flight = np.zeros(timeline.num_spans, np.int64)
+    keys = (timeline.parent, timeline.lane, timeline.queue, timeline.rank)
+    order = np.lexsort((start, *keys))
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for key in keys:
+        same &= key[order[1:]] == key[order[:-1]]
+    late = same & (start[order[1:]] < end[order[:-1]])
+    if not late.any():
+        return flight
+    line = np.concatenate([[0], np.cumsum(~same)])
+    for crowded in np.unique(line[1:][late]).tolist():
+        rows = order[line == crowded]
+        flight[rows] = _first_free(start[rows].tolist(), end[rows].tolist())
+    return flight
+
+
+def _first_free(starts: list[int], ends: list[int]) -> list[int]:
+    free: list[int] = []
+    chosen = []
+    for start, end in zip(starts, ends, strict=True):
+        place = next((i for i, then in enumerate(free) if then <= start), len(free))
+        free[place : place + 1] = [end]
+        chosen.append(place)
+    return chosen
+
+
+def _metadata(layout: _Layout) -> Iterator[str]:
+    timeline = layout.timeline
+    used = np.unique(layout.pid * (len(layout.threads) + 1) + layout.tid)
+    for rank, stands_for in zip(timeline.ranks, timeline.represents, strict=True):
+        others = f" (stands for {stands_for})" if stands_for > 1 else ""
+        pid = layout.first_pid + int(rank)
+        yield _meta("process_name", pid, 0, name=f"{layout.prefix}rank {rank}{others}")
+        yield _meta("process_sort_index", pid, 0, sort_index=pid)
+    for key in used.tolist():
+        pid, tid = divmod(key, len(layout.threads) + 1)
+        thread = layout.threads[tid - 1]
+        name = timeline.queues[thread.queue]
+        name += f" lane {thread.lane}" if thread.lane >= 0 else ""
+        name += f" ({thread.flight + 1})" if thread.flight else ""
+        yield _meta("thread_name", pid, tid, name=name)
+        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+
+
+def _meta(what: str, pid: int, tid: int, **args: Any) -> str:
+    return _json({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+
+
+def _spans(layout: _Layout) -> list[str]:
+    timeline = layout.timeline
+    names = [_json(name) for name in timeline.names]
+    kinds = [activity.name.lower() for activity in Activity]
+    heads = [[f'"name":{name},"cat":"{kind}"' for kind in kinds] for name in names]
+    joules = timeline.joules.tolist()
+    columns = zip(
+        timeline.name.tolist(),
+        timeline.activity.tolist(),
+        layout.pid.tolist(),
+        layout.tid.tolist(),
+        (layout.start / 1000).tolist(),
+        ((layout.end - layout.start) / 1000).tolist(),
+        timeline.id.tolist(),
+        timeline.nbytes.tolist(),
+        [f',"joules":{value:.6g}' if value else "" for value in joules],
+        strict=True,
+    )
+    return [
+        f'{{"ph":"X",{heads[name][activity]},"pid":{pid},"tid":{tid},"ts":{ts_us:.3f},'
+        f'"dur":{dur_us:.3f},"args":{{"id":{ident},"bytes":{nbytes}{energy}}}}}'
+        for name, activity, pid, tid, ts_us, dur_us, ident, nbytes, energy in columns
+    ]
+
+
+def _arrows(layout: _Layout) -> Iterator[str]:
+    """Draw an arrow from the Signal that released a Wait to the end of that Wait."""
+    released = layout.timeline.released_by
+    waits = np.flatnonzero(released >= 0)
+    signals = released[waits]
+    inside = np.maximum(layout.end[waits] - 1, layout.start[waits])
+    ends = (
+        ('"s"', "", signals, layout.start[signals]),
+        ('"f"', ',"bp":"e"', waits, np.maximum(inside, layout.start[signals])),
+    )
+    for phase, binding, rows, when in ends:
+        columns = zip(
+            layout.pid[rows].tolist(),
+            layout.tid[rows].tolist(),
+            (when / 1000).tolist(),
+            waits.tolist(),
+            strict=True,
+        )
+        for pid, tid, ts_us, wait in columns:
+            yield (
+                f'{{"ph":{phase}{binding},"name":"signal","cat":"flag","id":"{layout.number}.{wait}",'
+                f'"pid":{pid},"tid":{tid},"ts":{ts_us:.3f}}}'
+            )
+
+
+def _nanoseconds(seconds: NDArray[np.float64]) -> Ints:
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,153 @@
+"""Sizes, rates and times as people write them, and back.
+
+Inside weft there are only bytes, bytes per second and seconds.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from weft.errors import SizeError, UsageError
+
+_PREFIXES = list(enumerate("kmgtp", start=1))
+_DECIMAL = {f"{p}b": Fraction(1000**i) for i, p in _PREFIXES}
+_BINARY = {f"{p}ib": Fraction(1024**i) for i, p in _PREFIXES}
+_BITS = {f"{p}bit": Fraction(1000**i, 8) for i, p in _PREFIXES}
+# A bare prefix is binary, as in nccl-tests.
+_BARE = {p: Fraction(1024**i) for i, p in _PREFIXES}
+_SIZES = {"": Fraction(1), "b": Fraction(1)} | _BARE | _DECIMAL | _BINARY
+_RATES = {
+    f"{unit}/s": factor
+    for unit, factor in (
+        {"b": Fraction(1), "bit": Fraction(1, 8)} | _DECIMAL | _BINARY | _BITS
+    ).items()
+}
+_TIMES = {"s": Fraction(1)} | {
+    unit: Fraction(1, 1000**i) for i, unit in ((1, "ms"), (2, "us"), (2, "µs"), (3, "ns"))
+}
+_QUANTITY = re.compile(
+    r"\s*([0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(e[+-]?[0-9]{1,3})?\s*(.*?)\s*",
+    re.IGNORECASE,
+)
+_LARGEST = 2**63 - 1  # what the native core can count
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes; a bare number is bytes, ``k`` is ``KiB`` as in nccl-tests.
+
+    >>> parse_size("1KiB"), parse_size("1.5 MB"), parse_size("64k"), parse_size("1_000")
+    (1024, 1500000, 65536, 1000)
+    """
+    expected = "a size such as 4096, 64KiB, 1.5MB or 1GiB"
+    value = _parse(text, _SIZES, expected, SizeError)
+    if value > _LARGEST:
+        raise SizeError(f"size {text!r} is over 8 EiB", f"Expected {expected}.")
+    if value.denominator > 1 and text.strip()[-1].isdigit():
+        raise SizeError(f"size {text!r} is not a whole number of bytes", f"Expected {expected}.")
+    return round(value)
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Read a list of sizes and of ranges, which double from the first size up to the last.
+
+    >>> parse_sizes("100,1KiB:4KiB")
+    [100, 1024, 2048, 4096]
+    """
+    return [size for part in text.split(",") for size in _parse_range(part)]
+
+
+def _parse_range(text: str) -> list[int]:
+    first, colon, last = text.partition(":")
+    start = parse_size(first)
+    if not colon:
+        return [start]
+    stop = parse_size(last)
+    if not 0 < start <= stop:
+        raise SizeError(
+            f"size range {text!r} is empty", "Expected FIRST:LAST with 0 < FIRST <= LAST."
+        )
+    return [start << step for step in range((stop // start).bit_length())]
+
+
+def parse_rate(text: str) -> float:
+    """Read bytes per second.
+
+    >>> parse_rate("1GiB/s"), parse_rate("400Gbit/s")
+    (1073741824.0, 50000000000.0)
+    """
+    expected = "a rate above zero such as 50GiB/s, 50GB/s or 400Gbit/s"
+    if text.rstrip().endswith("b/s"):
+        raise UsageError(f"rate {text!r} may be bits or bytes", f"Expected {expected}.")
+    rate = _to_float(_parse(text, _RATES, expected, UsageError))
+    if not 0 < rate < math.inf:
+        raise UsageError(f"rate {text!r} is out of range", f"Expected {expected}.")
+    return rate
+
+
+def parse_time(text: str) -> float:
+    """Read seconds.
+
+    >>> parse_time("500ns"), parse_time("2us"), parse_time("1.5ms")
+    (5e-07, 2e-06, 0.0015)
+    """
+    expected = "a time such as 500ns, 2us, 1.5ms or 3s"
+    seconds = _to_float(_parse(text, _TIMES, expected, UsageError))
+    if seconds == math.inf:
+        raise UsageError(f"time {text!r} is out of range", f"Expected {expected}.")
+    return seconds
+
+
+def format_size(nbytes: float) -> str:
+    """Write bytes in binary units, to four digits.
+
+    >>> format_size(65536), format_size(1_000_000), format_size(1)
+    ('64 KiB', '976.6 KiB', '1 B')
+    """
+    return _format(
+        nbytes, {"PiB": 2**50, "TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+    )
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """Write a rate in decimal units, to four digits.
+
+    >>> format_rate(50e9), format_rate(50 * 2**30)
+    ('50 GB/s', '53.69 GB/s')
+    """
+    return _format(
+        bytes_per_second, {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1}
+    )
+
+
+def format_time(seconds: float) -> str:
+    """Write seconds in the unit that fits, to four digits.
+
+    >>> format_time(0.01998), format_time(936e-9), format_time(0)
+    ('19.98 ms', '936 ns', '0 s')
+    """
+    return _format(seconds, {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}) if seconds else "0 s"
+
+
+def _parse(
+    text: str, units: Mapping[str, Fraction], expected: str, error: type[UsageError]
+) -> Fraction:
+    match = _QUANTITY.fullmatch(text)
+    factor = units.get(match[3].lower()) if match else None
+    if match is None or factor is None:
+        raise error(f"cannot read {text!r}", f"Expected {expected}.")
+    return Fraction(match[1].replace("_", "") + (match[2] or "")) * factor
+
+
+def _to_float(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _format(value: float, units: Mapping[str, float]) -> str:
+    """Take the largest unit that leaves at least 1 once rounded; units come largest first."""
+    unit = next((u for u, factor in units.items() if abs(value) * 1.00005 >= factor), [*units][-1])
+    number = value / units[unit]
+    return f"{number:.4g} {unit}" if abs(number) < 9999.5 else f"{number:.0f} {unit}"

@@ -1,0 +1,134 @@
+import csv
+import json
+
+import pytest
+
+from weft.cli import main
+from weft.cli.pricing import bus_share
+from weft.collectives import KINDS, algorithms
+from weft.hardware import platform
+from weft.simulator import simulate
+
+QUICK = ("collective", "all_reduce", "--on", "mi300x-8", "--size", "1MiB")
+
+
+def results(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["verb"] == "collective"
+    return whole["results"]
+
+
+def test_a_result_has_the_agreed_keys(capsys):
+    (row,) = results(capsys, *QUICK, "--algorithm", "ring")
+    assert list(row) == [
+        "collective",
+        "algorithm",
+        "nbytes",
+        "ranks",
+        "seconds",
+        "algbw",
+        "busbw",
+        "basis",
+    ]
+    assert row["collective"] == "all_reduce"
+    assert row["algorithm"] == "ring"
+    assert row["nbytes"] == 1 << 20
+    assert row["ranks"] == 8
+    assert row["basis"] == "predicted"
+    assert row["algbw"] == row["nbytes"] / row["seconds"]
+    assert row["busbw"] == pytest.approx(row["algbw"] * 1.75)
+
+
+def test_auto_is_the_fastest_and_says_which(capsys):
+    (auto,) = results(capsys, *QUICK)
+    every = results(capsys, *QUICK, "--algorithm", "all")
+    fastest = min(every, key=lambda row: row["seconds"])
+    assert auto["algorithm"] == "auto"
+    assert auto["chosen"] == fastest["algorithm"]
+    assert auto["seconds"] == fastest["seconds"]
+
+
+def test_sizes_and_algorithms_are_lists(capsys):
+    rows = results(
+        capsys, "collective", "all_gather", "--on", "h100-8", "--size", "1KiB,64KiB:128KiB",
+        "--algorithm", "ring,direct",
+    )  # fmt: skip
+    assert [(row["nbytes"], row["algorithm"]) for row in rows] == [
+        (size, name) for size in (1024, 65536, 131072) for name in ("ring", "direct")
+    ]
+
+
+def test_ranks_default_to_all_of_the_platform(capsys):
+    (row,) = results(capsys, *QUICK[:2], "--on", "mi300x-8x2", "--size", "1MiB")
+    assert row["ranks"] == 16
+    (row,) = results(capsys, *QUICK, "--ranks", "4")
+    assert row["ranks"] == 4
+
+
+def test_a_bare_network_is_a_platform(capsys):
+    (row,) = results(
+        capsys, "collective", "all_to_all", "--on", "switch(16)@50GiB/s,500ns", "--size", "1GiB"
+    )
+    assert row["seconds"] == pytest.approx(15 / 16 / 50, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_collective_has_an_answer(capsys, kind):
+    (row,) = results(capsys, "collective", kind, "--on", "mi300x-8", "--size", "64KiB")
+    assert row["seconds"] > 0
+    assert row["chosen"] in algorithms(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"),
+    [
+        ("all_reduce", 1.5),
+        ("all_gather", 0.75),
+        ("reduce_scatter", 0.75),
+        ("all_to_all", 0.75),
+        ("broadcast", 1),
+        ("send_recv", 1),
+    ],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(kind, share):
+    assert bus_share(kind, 4) == share
+
+
+def test_the_table_leads_with_the_answer_and_says_that_it_is_predicted(capsys):
+    assert main([*QUICK, "--algorithm", "ring"]) == 0
+    title, header, row = capsys.readouterr().out.splitlines()
+    assert title == "all_reduce, 8 ranks on mi300x-8, predicted"
+    assert header.split() == ["size", "algorithm", "time", "algbw", "busbw"]
+    assert row.split()[:3] == ["1", "MiB", "ring"]
+
+
+def test_a_timeline_is_drawn_when_asked(capsys):
+    assert main([*QUICK, "--ranks", "2", "--timeline"]) == 0
+    assert "stream0@0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_is_written_by_its_suffix(capsys, tmp_path, name):
+    assert main([*QUICK, "-o", str(tmp_path / name)]) == 0
+    assert (tmp_path / name).stat().st_size > 100
+    assert f"wrote {tmp_path / name}" in capsys.readouterr().out
+
+
+def test_rows_are_written_as_csv(tmp_path, capsys):
+    path = tmp_path / "rows.csv"
+    assert main([*QUICK, "--algorithm", "ring,direct", "-o", str(path), "--json"]) == 0
+    rows = list(csv.DictReader(path.open()))
+    assert [row["algorithm"] for row in rows] == ["ring", "direct"]
+    assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] == float(rows[0]["seconds"])
+
+
+def test_the_command_line_says_what_the_library_says(capsys):
+    from weft.collectives import collective
+
+    made = collective("all_gather", "ring", num_ranks=8, nbytes=1 << 20)
+    (row,) = results(
+        capsys, "collective", "all_gather", "--on", "h100-8", "--size", "1MiB",
+        "--algorithm", "ring",
+    )  # fmt: skip
+    assert row["seconds"] == simulate(made, platform("h100-8")).seconds

@@ -1,0 +1,146 @@
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from weft.cli import main
+from weft.cli.failure import exit_code_of, explain
+from weft.errors import NoPlanError, RankDiedError, UsageError
+
+COLLECTIVE = ("collective", "all_gather", "--on", "mi300x-8")
+
+
+def refused(capsys, *arguments, code=2):
+    """The lines on stderr of a command that must fail."""
+    assert main(arguments) == code
+    written = capsys.readouterr()
+    assert written.out == ""
+    lines = written.err.splitlines()
+    assert 1 <= len(lines) <= 2
+    assert re.match(r"weft: \w+Error: .", lines[0])
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "hint"),
+    [
+        (("collective", "all_gathr"), "no collective is called 'all_gathr'", "'all_gather'"),
+        (("collective", "x", "--on", "cpu"), "no collective is called 'x'", "Known: all_gather,"),
+        ((*COLLECTIVE, "--algorithm", "tree"), "'tree' does not apply to all_gather", "ring"),
+        ((*COLLECTIVE, "--algorithm", "rign"), "no algorithm is called 'rign'", "ring"),
+        ((*COLLECTIVE, "--size", "1001"), "1001 bytes cannot be shared evenly by 8 ranks", "1000"),
+        ((*COLLECTIVE, "--size", "1001", "--algorithm", "ring"), "1001 bytes cannot be", "1008"),
+        ((*COLLECTIVE, "--size", "ten"), "cannot read 'ten'", "Expected a size"),
+        ((*COLLECTIVE, "--size", "-1"), "cannot read '-1'", "Expected a size"),
+        ((*COLLECTIVE, "--size", "8KiB:1KiB"), "size range '8KiB:1KiB' is empty", "FIRST:LAST"),
+        ((*COLLECTIVE, "--ranks", "0"), "needs at least 2 ranks, not 0", ""),
+        ((*COLLECTIVE, "--ranks", "1"), "needs at least 2 ranks, not 1", ""),
+        ((*COLLECTIVE, "--ranks", "-3"), "needs at least 2 ranks, not -3", ""),
+        ((*COLLECTIVE, "--ranks", "9"), "mi300x-8 has 8 ranks, 9 were asked for", "mi300x-8x2"),
+        ((*COLLECTIVE, "--ranks", "two"), "'two' is not a valid", "weft collective --help"),
+        (("collective", "all_gather"), "--on is missing", "weft platforms"),
+        (("collective", "all_gather", "--on", "mi300-8"), "unknown platform 'mi300-8'", "mi300x-8"),
+        (("collective", "all_gather", "--on", "no.toml"), "there is no file no.toml", ""),
+        (
+            ("collective", "all_gather", "--on", "switch(8)@-1GiB/s"),
+            "-1GiB/s",
+            "",
+        ),
+        (
+            ("collective", "all_gather", "--on", "switch(8)@1GiB/s", "--algorithm", "dma"),
+            "has no DMA engines",
+            "mi300x-8",
+        ),
+        (
+            ("collective", "all_gather", "--on", "mi300x-8x2", "--algorithm", "dma"),
+            "one host feeds one node",
+            "at most 8 ranks",
+        ),
+        ((*COLLECTIVE, "-o", "trace.png"), "cannot write 'trace.png'", ".json, .json.gz, .csv"),
+        ((*COLLECTIVE, "-o", "nowhere/t.json"), "there is no folder 'nowhere'", ""),
+        (("colective",), "weft has no verb 'colective'", "Did you mean 'collective'?"),
+        (("collective",), "Missing argument 'KIND'", "weft collective --help"),
+        (("collective", "all_gather", "--onn", "x"), "No such option: --onn", "--help"),
+        (("platforms", "mi300y-8"), "unknown platform 'mi300y-8'", "mi300x-8"),
+        (("bench", "starup"), "no benchmark is called 'starup'", "'startup'"),
+        (("bench", "startup", "--ranks", "x"), "cannot read 'x' as --ranks", "2,4,8"),
+        (("bench", "startup", "--ranks", "0"), "--ranks must be above zero", ""),
+        (("bench", "startup", "-o", "x.txt"), "cannot write 'x.txt'", ".jsonl"),
+        (("doctor", "--ranks", "0"), "0 is not in the range", "weft doctor --help"),
+        (("tour", "--ranks", "1"), "1 is not in the range", "weft tour --help"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_input_is_answered_in_a_line_or_two(capsys, arguments, says, hint):
+    lines = refused(capsys, *arguments)
+    assert says in lines[0]
+    assert hint in lines[-1]
+
+
+def test_a_platform_file_with_a_negative_rate_is_refused(capsys, tmp_path):
+    path = tmp_path / "wrong.toml"
+    path.write_text('[[levels]]\nkind = "switch"\nsize = 8\nrate = "-4GB/s"\n')
+    (line, *_) = refused(capsys, "collective", "all_gather", "--on", str(path))
+    assert "levels.0.rate" in line
+    assert "-4GB/s" in line
+
+
+def test_a_size_of_zero_is_allowed(capsys):
+    assert main([*COLLECTIVE, "--size", "0"]) == 0
+    assert "0 B" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (NoPlanError("x"), 1),
+        (RankDiedError("x"), 1),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("x"), None),
+    ],
+)
+def test_the_exit_code_says_whose_fault_it_is(error, code):
+    assert exit_code_of(error) == code
+
+
+def test_an_error_takes_one_line_however_long_its_message():
+    text = explain(RankDiedError("rank 1 died.\n\nTraceback (most recent call last):\n  x", "Look."))
+    assert text == "weft: RankDiedError: rank 1 died.\nLook.\n"
+
+
+def test_an_interrupt_says_nothing():
+    assert explain(KeyboardInterrupt()) == ""
+
+
+def test_a_fault_of_weft_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("weft.hardware.platform_names", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["platforms"])
+
+
+START = "import sys; from weft.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def test_control_c_ends_quietly_with_130():
+    wait = "import time; import weft.cli.doctor as d; "
+    patch = "import weft.cli.checkup as c; c.examine = lambda n: (print('on', flush=True), time.sleep(60)); "
+    process = subprocess.Popen(
+        [sys.executable, "-c", wait + patch + START, "doctor"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "on\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_a_closed_pipe_is_no_error():
+    command = f"{sys.executable} -c '{START}' platforms mi300x-8 | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout.startswith("mi300x-8")

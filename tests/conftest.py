@@ -1,0 +1,50 @@
+"""What a test may need and this machine may lack: a marker says it, the skip gives the reason."""
+
+import os
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+DATA = Path(os.environ.get("WEFT_DATA", Path(__file__).parents[2] / "shared" / "data"))
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# The machine may be busy: a slow example is no failure, the timeout of a test is.
+settings.register_profile("weft", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("weft")
+
+
+def can_make_namespaces() -> bool:
+    command = ["unshare", "--net", "ip", "link"]
+    if not all(map(shutil.which, command[::2])):
+        return False
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+# marker: (is it here?, why not)
+NEEDS = {
+    "torch": (lambda: find_spec("torch"), "PyTorch is not installed"),
+    "triton": (lambda: find_spec("triton"), "Triton is not installed"),
+    "data": (DATA.is_dir, "the measured data is not here: set WEFT_DATA to its folder"),
+    "netns": (can_make_namespaces, "network namespaces need root and iproute2"),
+    "browser": (lambda: any(map(shutil.which, BROWSERS)), "Chromium is not installed"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanted = {mark.name for item in items for mark in item.iter_markers()}
+    for marker in wanted & NEEDS.keys():
+        is_here, reason = NEEDS[marker]
+        if not is_here():
+            for item in items:
+                if item.get_closest_marker(marker):
+                    item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of measured data; a test that asks for it carries the marker ``data``."""
+    return DATA

@@ -1,0 +1,90 @@
+import io
+
+import pytest
+from spans import called, handshake, overlapping, submitted
+
+from weft.report.gantt import print_gantt
+from weft.report.text import Column, bar, console, print_table
+
+COLUMNS = [
+    Column("name", "name", right=False),
+    Column("seconds", "time", "{:.1f} s".format),
+]
+
+
+def printed(draw, *arguments, width=None, **options):
+    text = io.StringIO()
+    draw(*arguments, to=console(text, width=width), **options)
+    return text.getvalue()
+
+
+def test_a_table_is_aligned_under_its_titles():
+    rows = [{"name": "ring", "seconds": 1.25}, {"name": "direct", "seconds": 10}]
+    assert printed(print_table, COLUMNS, rows, title="all_reduce") == (
+        "all_reduce\n"
+        "name      time\n"
+        "ring     1.2 s\n"
+        "direct  10.0 s\n"
+    )  # fmt: skip
+
+
+def test_a_key_that_a_row_lacks_is_blank():
+    assert printed(print_table, COLUMNS, [{"name": "ring"}]) == "name  time\nring\n"
+
+
+def test_square_brackets_are_no_markup():
+    assert "[bold]x[/bold]" in printed(print_table, COLUMNS, [{"name": "[bold]x[/bold]"}])
+
+
+def test_a_pipe_gets_no_colours_and_whole_lines():
+    text = printed(print_table, COLUMNS, [{"name": "x" * 300, "seconds": 1}])
+    assert "\x1b" not in text
+    assert "x" * 300 in text
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn"),
+    [(0, "    "), (-1, "    "), (1, "████"), (2, "████"), (0.25, "█   "), (0.3, "█▎  ")],
+)
+def test_a_bar_is_as_long_as_its_share(share, drawn):
+    assert bar(share, 4) == drawn
+
+
+def test_a_timeline_is_drawn_queue_by_queue():
+    assert printed(print_gantt, overlapping(), width=36) == (
+        "          0 s            9 s\n"
+        "stream0@0 ████████             44 %\n"
+        "copy0@0         ▓▓▓▓▓▓    ▓▓   44 %\n"
+        "          █ computation   ▓ communication   ░ waiting\n"
+    )
+
+
+def lines_of(timeline, **options):
+    return printed(print_gantt, timeline, width=48, **options).splitlines()
+
+
+def test_what_waits_is_drawn_lighter_than_what_works():
+    axis, first, second, legend = lines_of(handshake())
+    assert axis.split() == ["0", "s", "7", "s"]
+    assert first.startswith("stream0@0 ░░░░▓▓▓▓")
+    assert first.count("█") > second.count("█") > 0
+    assert first.endswith("43 %")
+    assert legend.split() == ["█", "computation", "▓", "communication", "░", "waiting"]
+
+
+def test_queues_stand_in_the_order_of_people():
+    assert [line.split("@")[0] for line in lines_of(called())[1:3]] == ["stream0", "copy0"]
+
+
+def test_what_was_prelaunched_is_drawn_before_zero():
+    assert lines_of(submitted(hold=True))[0].split() == ["-5", "s", "1", "s"]
+
+
+def test_many_queues_are_cut_and_counted():
+    assert lines_of(handshake(), max_lines=1)[2] == "and 1 queues more"
+
+
+@pytest.mark.parametrize("width", [30, 48, 100])
+def test_no_line_of_a_queue_is_wider_than_the_page(width):
+    lines = printed(print_gantt, handshake(), width=width).splitlines()
+    assert max(len(line) for line in lines[:-1]) <= width
