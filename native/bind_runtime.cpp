@@ -29,10 +29,27 @@ using Matrix = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::de
 using View = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
 // Whoever creates a world: spawn(), or rank 0 of a launcher that knows nothing of weft.
-struct Launcher {
-  Heap heap;
-  Control control;
+class Launcher {
+ public:
+  Launcher(int num_ranks, std::uint64_t region_bytes)
+      : heap_(formatted(num_ranks, region_bytes)), control_(*heap_) {}
 
+  [[nodiscard]] const Heap& heap() const {
+    if (!heap_) throw std::invalid_argument("this launcher is closed");
+    return *heap_;
+  }
+  [[nodiscard]] Control& control() {
+    static_cast<void>(heap());
+    return control_;
+  }
+
+  // Takes the name away, if that has not been done, and lets go of the memory.
+  void close() {
+    if (heap_) heap_->unlink();
+    heap_.reset();
+  }
+
+ private:
   static Heap make(int num_ranks, std::uint64_t region_bytes) {
     if (num_ranks < 1 || num_ranks >= 0xffff) throw std::invalid_argument("number of ranks");
     const std::size_t front = Control::nbytes(num_ranks);
@@ -54,8 +71,8 @@ struct Launcher {
     return heap;
   }
 
-  Launcher(int num_ranks, std::uint64_t region_bytes)
-      : heap(formatted(num_ranks, region_bytes)), control(heap) {}
+  std::optional<Heap> heap_;
+  Control control_;
 };
 
 std::chrono::nanoseconds to_duration(double seconds) {
@@ -226,14 +243,15 @@ void translate(const std::exception_ptr& error, void* /*payload*/) {
 void bind_launcher(nb::module_& module) {
   nb::class_<Launcher>(module, "Launcher", "Whoever creates a world.")
       .def(nb::init<int, std::uint64_t>(), nb::arg("num_ranks"), nb::arg("region_bytes"))
-      .def_prop_ro("name", [](const Launcher& self) { return self.heap.name(); })
-      .def("unlink", [](const Launcher& self) { self.heap.unlink(); })
-      .def("fault", [](const Launcher& self) { return to_tuple(self.control.fault()); })
+      .def_prop_ro("name", [](const Launcher& self) { return self.heap().name(); })
+      .def("close", &Launcher::close)
+      .def("fault", [](Launcher& self) { return to_tuple(self.control().fault()); })
       .def(
           "fail",
           [](Launcher& self, int reason, int rank, const nb::bytes& text) {
-            return self.control.fail(self.control.num_ranks(), static_cast<weft::Reason>(reason),
-                                     rank, {text.c_str(), text.size()});
+            Control& control = self.control();
+            return control.fail(control.num_ranks(), static_cast<weft::Reason>(reason), rank,
+                                {text.c_str(), text.size()});
           },
           nb::arg("reason"), nb::arg("rank"), nb::arg("text"));
 }
@@ -258,6 +276,9 @@ void bind_member(nb::module_& module) {
       .def("unlink", [](const Member& self) { self.heap().unlink(); })
       .def("barrier", &barrier)
       .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))
+      .def("is_stopped",
+           [](Member& self, int rank) { return self.control().is_stopped(checked_rank(self, rank)); },
+           nb::arg("rank"))
       .def(
           "show",
           [](Member& self, const nb::bytes& text) {

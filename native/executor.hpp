@@ -61,9 +61,12 @@ class Executor {
     bool started = false;  // the row at ``at``
   };
 
-  void begin(std::uint32_t strand, std::uint32_t parent) {
+  // Whether there is anything to do in it.
+  bool begin(std::uint32_t strand, std::uint32_t parent) {
     states_[strand] = {program_.strands[strand].begin, parent, 0, false};
+    if (is_over(strand)) return false;
     active_.push_back(strand);
+    return true;
   }
 
   // A turn for every strand; whether any of them came on. Launches append to active_.
@@ -106,9 +109,7 @@ class Executor {
     states_[strand].started = true;
     stamp(row, 0);
     for (std::uint32_t i = 0; i < row.num_lanes; ++i) {
-      const std::uint32_t lane = program_.lanes[row.first_lane + i];
-      begin(lane, strand);
-      if (!is_over(lane)) ++states_[strand].lanes_left;
+      if (begin(program_.lanes[row.first_lane + i], strand)) ++states_[strand].lanes_left;
     }
   }
 

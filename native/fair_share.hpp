@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace weft {
@@ -22,10 +20,12 @@ struct Demands {
 };
 
 // Progressive filling: all rates rise together; when a resource is full, its flows stop there.
+// So the rate of a flow is the lowest level at which one of its resources filled, or its cap.
 //
-// The level at which a resource fills only rises while others stop, because a flow that stops
-// took no more than its share. So a heap of levels may be stale, as long as the top is computed
-// again before it is believed.
+// The level at which a resource fills only rises while flows stop elsewhere, because a flow that
+// stops took no more than its share. So the lowest level of a block of resources may be stale, as
+// long as it is computed again before it is believed. (Blocks: a heap of single resources spends
+// four times as long on being brought up to date.)
 class FairShare {
  public:
   FairShare(Demands demands, std::span<const double> capacity)
@@ -34,12 +34,15 @@ class FairShare {
         load_(capacity.size(), 0.0),
         left_(capacity.size()),
         weight_left_(capacity.size()),
+        level_(capacity.size(), kInfinity),
+        rises_(capacity.size(), 1.0),
         flows_on_(capacity.size()),
+        in_use_(capacity.size(), false),
         place_(demands.resource.size()),
-        rate_(demands.cap.size(), 0.0),
-        stopped_(demands.cap.size(), 0),
-        active_place_(demands.cap.size(), kNowhere) {
-    owner_.resize(demands.resource.size());
+        owner_(demands.resource.size()),
+        block_bound_(capacity.size() / kBlock + 1, kInfinity),
+        block_lowest_(capacity.size() / kBlock + 1, 0),
+        capped_place_(demands.cap.size(), -1) {
     for (size_t flow = 0; flow < demands.cap.size(); ++flow) {
       for (int64_t e = demands.start[flow]; e < demands.start[flow + 1]; ++e) {
         owner_[at(e)] = static_cast<int32_t>(flow);
@@ -48,141 +51,194 @@ class FairShare {
   }
 
   void add(int32_t flow) {
-    active_place_[at(flow)] = static_cast<int32_t>(active_.size());
-    active_.push_back(flow);
-    for (int64_t e = begin(flow); e < end(flow); ++e) {
-      const auto r = at(demands_.resource[at(e)]);
-      if (flows_on_[r].empty()) {
-        used_.push_back(demands_.resource[at(e)]);
+    const bool capped = demands_.cap[at(flow)] < kInfinity;
+    if (capped) {
+      capped_place_[at(flow)] = static_cast<int32_t>(capped_.size());
+      capped_.push_back(flow);
+    }
+    const bool pair = is_pair(flow);
+    const int64_t first = demands_.start[at(flow)];
+    for (int64_t e = first; e < demands_.start[at(flow) + 1]; ++e) {
+      const int32_t resource = demands_.resource[at(e)];
+      const auto r = at(resource);
+      if (!in_use_[r]) {
+        in_use_[r] = true;
+        used_.push_back(resource);
       }
       place_[at(e)] = static_cast<int32_t>(flows_on_[r].size());
-      flows_on_[r].push_back(e);
+      const int32_t other = pair ? demands_.resource[at(2 * first + 1 - e)] : kMany;
+      flows_on_[r].push_back({static_cast<int32_t>(e), other});
       load_[r] += demands_.weight[at(e)];
     }
   }
 
   void remove(int32_t flow) {
-    const auto hole = at(active_place_[at(flow)]);
-    active_[hole] = active_.back();
-    active_place_[at(active_[hole])] = static_cast<int32_t>(hole);
-    active_.pop_back();
-    active_place_[at(flow)] = kNowhere;
-    for (int64_t e = begin(flow); e < end(flow); ++e) {
+    if (const int32_t spot = capped_place_[at(flow)]; spot >= 0) {
+      capped_[at(spot)] = capped_.back();
+      capped_place_[at(capped_.back())] = spot;
+      capped_.pop_back();
+      capped_place_[at(flow)] = -1;
+    }
+    for (int64_t e = demands_.start[at(flow)]; e < demands_.start[at(flow) + 1]; ++e) {
       const auto r = at(demands_.resource[at(e)]);
       auto& list = flows_on_[r];
       const auto spot = at(place_[at(e)]);
       list[spot] = list.back();
-      place_[at(list[spot])] = static_cast<int32_t>(spot);
+      place_[at(list[spot].edge)] = static_cast<int32_t>(spot);
       list.pop_back();
       load_[r] = list.empty() ? 0.0 : load_[r] - demands_.weight[at(e)];
     }
   }
 
   void set_capacity(int32_t resource, double value) { capacity_[at(resource)] = value; }
-  double rate(int32_t flow) const { return rate_[at(flow)]; }
-  const std::vector<int32_t>& active() const { return active_; }
 
-  // Gives every active flow its rate.
+  // Finds the level at which each resource fills, if it does.
   void solve() {
-    ++round_;
     prepare();
-    size_t running = active_.size();
-    while (running > 0) {
+    for (;;) {
       const double by_resource = next_full();
       const double by_cap = next_capped();
+      if (by_cap == kInfinity && by_resource == kInfinity) return;
       if (by_cap <= by_resource) {
-        if (by_cap == kInfinity) {  // nothing limits what is left
-          for (const int32_t flow : active_) {
-            if (stopped_[at(flow)] != round_) rate_[at(flow)] = kInfinity;
-          }
-          return;
-        }
-        stop(capped_.back(), by_cap);
-        capped_.pop_back();
-        --running;
+        const int32_t flow = rising_.back();
+        rising_.pop_back();
+        stop(flow, by_cap, kMany);
       } else {
-        const int32_t full = pop_level().second;
-        for (const int64_t e : flows_on_[at(full)]) {
-          const int32_t flow = owner_[at(e)];
-          if (stopped_[at(flow)] != round_) {
-            stop(flow, by_resource);
-            --running;
-          }
-        }
+        fill(block_lowest_[at(block_)], by_resource);
       }
     }
   }
 
+  double rate(int32_t flow) const {
+    const int64_t last = demands_.start[at(flow) + 1];
+    double rate = demands_.cap[at(flow)];
+    for (int64_t e = demands_.start[at(flow)]; e < last; ++e) {
+      rate = std::min(rate, level_[at(demands_.resource[at(e)])]);
+    }
+    return rate;
+  }
+
  private:
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  static constexpr int32_t kNowhere = -1;
-  using Level = std::pair<double, int32_t>;
+  static constexpr int32_t kMany = -1;
+  static constexpr int32_t kBlock = 64;
+
+  // A flow as one of its resources sees it. Most flows are pairs: those find their other resource
+  // here, which keeps the inner loop in one narrow stream of memory.
+  struct Entry {
+    int32_t edge;
+    int32_t other;  // kMany: look at the flow
+  };
+
+  // Two resources, both at weight one, and no cap: a transfer from port to port.
+  bool is_pair(int32_t flow) const {
+    const auto first = at(demands_.start[at(flow)]);
+    return at(demands_.start[at(flow) + 1]) == first + 2 && demands_.cap[at(flow)] == kInfinity &&
+           demands_.weight[first] == 1.0 && demands_.weight[first + 1] == 1.0;
+  }
 
   template <typename T>
   static size_t at(T index) {
     return static_cast<size_t>(index);
   }
-  int64_t begin(int32_t flow) const { return demands_.start[at(flow)]; }
-  int64_t end(int32_t flow) const { return demands_.start[at(flow) + 1]; }
 
   void prepare() {
-    std::erase_if(used_, [this](int32_t r) { return flows_on_[at(r)].empty(); });
-    levels_.clear();
+    std::erase_if(used_, [this](int32_t r) {
+      level_[at(r)] = kInfinity;
+      rises_[at(r)] = 1.0;
+      in_use_[at(r)] = !flows_on_[at(r)].empty();
+      return !in_use_[at(r)];
+    });
+    blocks_.clear();
     for (const int32_t r : used_) {
       left_[at(r)] = capacity_[at(r)];
       weight_left_[at(r)] = load_[at(r)];
-      levels_.emplace_back(capacity_[at(r)] / load_[at(r)], r);
+      double& bound = block_bound_[at(r) / kBlock];
+      if (bound == kInfinity) blocks_.push_back(r / kBlock);
+      bound = 0.0;  // not yet looked at
     }
-    std::make_heap(levels_.begin(), levels_.end(), std::greater<>());
-    capped_.clear();
-    for (const int32_t flow : active_) {
-      if (demands_.cap[at(flow)] < kInfinity) capped_.push_back(flow);
-    }
-    // Largest first, so that the next to stop is at the back.
-    std::sort(capped_.begin(), capped_.end(), [this](int32_t a, int32_t b) {
+    rising_ = capped_;
+    // Largest cap first, so that the next to stop is at the back.
+    std::sort(rising_.begin(), rising_.end(), [this](int32_t a, int32_t b) {
       const double x = demands_.cap[at(a)];
       const double y = demands_.cap[at(b)];
       return x != y ? x > y : a > b;
     });
   }
 
-  // The level at which the next resource fills, brought up to date.
+  // The level at which the next resource fills, brought up to date; leaves its block in block_.
   double next_full() {
-    while (!levels_.empty()) {
-      const auto [level, r] = levels_.front();
-      const double weight = weight_left_[at(r)];
-      if (weight <= load_[at(r)] * 1e-12) {  // all its flows have stopped
-        pop_level();
-        continue;
+    for (;;) {
+      double lowest = kInfinity;
+      for (const int32_t block : blocks_) {
+        if (block_bound_[at(block)] < lowest) {
+          lowest = block_bound_[at(block)];
+          block_ = block;
+        }
       }
-      const double now = left_[at(r)] / weight;
-      if (now <= level * (1 + 1e-14)) return level;
-      pop_level();
-      levels_.emplace_back(now, r);
-      std::push_heap(levels_.begin(), levels_.end(), std::greater<>());
+      if (lowest == kInfinity) return kInfinity;
+      if (refresh(block_) <= lowest * (1 + 1e-14)) return block_bound_[at(block_)];
     }
-    return kInfinity;
   }
 
-  Level pop_level() {
-    std::pop_heap(levels_.begin(), levels_.end(), std::greater<>());
-    const Level level = levels_.back();
-    levels_.pop_back();
-    return level;
+  // Computes anew which resource of a block fills first. One whose flows have all stopped never
+  // does; nor does one that is full, which has no weight left.
+  double refresh(int32_t block) {
+    double lowest = kInfinity;
+    const size_t first = at(block) * kBlock;
+    const size_t last = std::min(first + kBlock, capacity_.size());
+    for (size_t r = first; r < last; ++r) {
+      if (left_[r] < lowest * weight_left_[r] && weight_left_[r] > load_[r] * 1e-12) {
+        lowest = left_[r] / weight_left_[r];
+        block_lowest_[at(block)] = static_cast<int32_t>(r);
+      }
+    }
+    // Rounding may take a level a little back; filling goes on from where it stands.
+    if (lowest < block_bound_[at(block)]) lowest = block_bound_[at(block)];
+    return block_bound_[at(block)] = lowest;
   }
 
+  // The lowest cap of a flow that no resource has stopped.
   double next_capped() {
-    while (!capped_.empty() && stopped_[at(capped_.back())] == round_) capped_.pop_back();
-    return capped_.empty() ? kInfinity : demands_.cap[at(capped_.back())];
+    while (!rising_.empty() && stopped_by_resource(rising_.back(), kMany)) rising_.pop_back();
+    return rising_.empty() ? kInfinity : demands_.cap[at(rising_.back())];
   }
 
-  void stop(int32_t flow, double rate) {
-    stopped_[at(flow)] = round_;
-    rate_[at(flow)] = rate;
-    for (int64_t e = begin(flow); e < end(flow); ++e) {
-      const auto r = at(demands_.resource[at(e)]);
-      left_[r] -= demands_.weight[at(e)] * rate;
-      weight_left_[r] -= demands_.weight[at(e)];
+  void fill(int32_t resource, double level) {
+    double* const left = left_.data();
+    double* const weight_left = weight_left_.data();
+    const double* const rises = rises_.data();
+    for (const Entry& entry : flows_on_[at(resource)]) {
+      if (entry.other == kMany) {
+        const int32_t flow = owner_[at(entry.edge)];
+        const bool at_cap = demands_.cap[at(flow)] < level;
+        if (!at_cap && !stopped_by_resource(flow, resource)) stop(flow, level, resource);
+      } else {
+        // Half of them have stopped, in no order: a multiplication is cheaper than a branch.
+        left[entry.other] -= rises[entry.other] * level;
+        weight_left[entry.other] -= rises[entry.other];
+      }
+    }
+    level_[at(resource)] = level;
+    rises_[at(resource)] = 0.0;
+    weight_left_[at(resource)] = 0.0;
+  }
+
+  bool stopped_by_resource(int32_t flow, int32_t except) const {
+    for (int64_t e = demands_.start[at(flow)]; e < demands_.start[at(flow) + 1]; ++e) {
+      const int32_t r = demands_.resource[at(e)];
+      if (r != except && level_[at(r)] < kInfinity) return true;
+    }
+    return false;
+  }
+
+  // Takes what the flow uses from all its resources but the one that is being filled.
+  void stop(int32_t flow, double rate, int32_t except) {
+    for (int64_t e = demands_.start[at(flow)]; e < demands_.start[at(flow) + 1]; ++e) {
+      const int32_t r = demands_.resource[at(e)];
+      if (r == except) continue;
+      left_[at(r)] -= demands_.weight[at(e)] * rate;
+      weight_left_[at(r)] -= demands_.weight[at(e)];
     }
   }
 
@@ -191,17 +247,20 @@ class FairShare {
   std::vector<double> load_;         // weights of active flows, by resource
   std::vector<double> left_;         // of the capacity, while solving
   std::vector<double> weight_left_;  // of flows that still rise
-  std::vector<std::vector<int64_t>> flows_on_;  // entries of active flows, by resource
-  std::vector<int32_t> place_;                  // of an entry in flows_on_
-  std::vector<int32_t> owner_;                  // the flow of an entry
-  std::vector<double> rate_;
-  std::vector<uint64_t> stopped_;  // the round in which a flow last stopped
-  std::vector<int32_t> active_;
-  std::vector<int32_t> active_place_;
-  std::vector<int32_t> used_;  // resources with active flows
-  std::vector<int32_t> capped_;
-  std::vector<Level> levels_;  // a heap, lowest first
-  uint64_t round_ = 0;
+  std::vector<double> level_;        // at which a resource filled; infinite if it did not
+  std::vector<double> rises_;        // one until it filled, then zero
+  std::vector<std::vector<Entry>> flows_on_;
+  std::vector<bool> in_use_;  // whether a resource stands in used_
+  std::vector<int32_t> used_;  // resources with active flows, and some that had them lately
+  std::vector<int32_t> place_;  // of an edge in flows_on_
+  std::vector<int32_t> owner_;  // the flow of an edge
+  std::vector<double> block_bound_;    // no resource of the block fills below this level
+  std::vector<int32_t> block_lowest_;  // the one that fills first, when last looked at
+  std::vector<int32_t> blocks_;        // blocks with active flows
+  int32_t block_ = 0;
+  std::vector<int32_t> capped_;  // active flows with a cap
+  std::vector<int32_t> capped_place_;
+  std::vector<int32_t> rising_;  // of those, the ones that have not stopped
 };
 
 }  // namespace weft

@@ -171,7 +171,10 @@ class Checker {
 // Gives each launch its lanes and the row after the last of them.
 inline void link_lanes(Program& program) {
   auto& rows = program.rows;
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].next = static_cast<std::uint32_t>(i + 1);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].next = static_cast<std::uint32_t>(i + 1);
+    rows[i].num_lanes = 0;
+  }
   for (const Strand& strand : program.strands) {
     if (strand.launch < 0) continue;
     if (static_cast<std::size_t>(strand.launch) >= rows.size() ||

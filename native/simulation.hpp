@@ -69,8 +69,7 @@ class Simulation {
         flags_(num_flags, 0),
         waiting_(num_flags),
         lanes_left_(rows.step.size() ? rows.step.size() : 1, 0),
-        remaining_(demands.cap.size(), 0.0),
-        version_(demands.cap.size(), 0),
+        place_(demands.cap.size(), -1),
         held_(pools.units.size(), 0),
         queued_(pools.units.size()) {}
 
@@ -98,13 +97,13 @@ class Simulation {
 
  private:
   enum class Stage : uint8_t { kArrive, kHeld, kFetched, kAct, kEnd };
-  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kSolve };
+  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kLetGo, kSolve };
   struct Event {
     double time;
     uint64_t number;  // equal times keep the order in which they were set
     What what;
     int32_t id;
-    uint64_t version;
+    uint64_t version;  // of the solution it follows from
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : number > other.number;
     }
@@ -113,6 +112,14 @@ class Simulation {
     int64_t limit;  // commands with a smaller number are handed over
     int32_t hold;
     double since;
+  };
+
+  struct Running {
+    int32_t row;
+    bool alive;
+    double left;  // at the instant of the last solution
+    double rate;
+    double finish;
   };
 
   template <typename T>
@@ -133,7 +140,10 @@ class Simulation {
         raise(event.id);
         break;
       case What::kFlowEnd:
-        if (version_[at(event.id)] == event.version) end_flow(event.id);
+        if (event.version == num_solves_) end_flow(event.id);
+        break;
+      case What::kLetGo:
+        finish_flow(event.id);
         break;
       case What::kSolve:
         if (event.version == num_solves_) changed_ = true;
@@ -159,47 +169,69 @@ class Simulation {
 
   void solve() {
     changed_ = false;
-    const double passed = now_ - solved_at_;
-    for (const int32_t flow : share_.active()) {
-      const double rate = share_.rate(flow);
-      if (passed > 0 && rate > 0 && remaining_[at(flow)] > 0) {
-        remaining_[at(flow)] = std::max(0.0, remaining_[at(flow)] - rate * passed);
-      }
+    for (const int32_t flow : fresh_) {
+      share_.add(flow);
+      running_.push_back({flow, true, rows_.size[at(flow)], 0.0, kInfinity});
+      place_[at(flow)] = static_cast<int32_t>(running_.size()) - 1;
     }
-    solved_at_ = now_;
-    for (const int32_t flow : fresh_) share_.add(flow);
     fresh_.clear();
-    if (share_.active().empty()) return;
+    if (tolerance_ > 0) let_go();
     share_.solve();
     ++num_solves_;
-    double first = kInfinity;
-    for (const int32_t flow : share_.active()) first = std::min(first, finish(flow));
+    const double first = share_out();
     if (first == kInfinity) return;
-    // What ends within the tolerance of the first ends at its own time, but rates are shared
-    // anew only once, behind it.
-    const double window = first + std::max(tolerance_, 1e-12) * std::abs(first);
-    for (const int32_t flow : share_.active()) {
-      ++version_[at(flow)];
-      const double time = finish(flow);
-      if (time <= window) {
-        const double when = tolerance_ > 0 ? time : first;
-        set(when, What::kFlowEnd, flow, version_[at(flow)]);
+    const double window = first + std::max(tolerance_ / 2, 1e-12) * std::abs(first);
+    for (const Running& flow : running_) {
+      if (flow.finish <= window) {
+        set(tolerance_ > 0 ? flow.finish : first, What::kFlowEnd, flow.row, num_solves_);
       }
     }
     if (tolerance_ > 0) set(window, What::kSolve, 0, num_solves_);
   }
 
-  double finish(int32_t flow) const {
-    const double left = remaining_[at(flow)];
-    if (left <= 0) return now_;
-    const double rate = share_.rate(flow);
-    return rate > 0 ? now_ + left / rate : kInfinity;
+  // With a tolerance, rates are shared anew only behind a window of ends. What ended inside it
+  // left its share unused for up to half the tolerance; in return, what will end within half the
+  // tolerance from now on keeps its rate but is no longer counted. The two errors cancel.
+  void let_go() {
+    const double soon = now_ + tolerance_ / 2 * std::abs(now_);
+    for (Running& flow : running_) {
+      if (flow.alive && flow.finish <= soon) {
+        share_.remove(flow.row);
+        flow.alive = false;
+        set(std::max(flow.finish, now_), What::kLetGo, flow.row);
+      }
+    }
+  }
+
+  // Brings every running flow up to this instant, gives it its new rate, drops those that have
+  // ended, and returns when the first will end.
+  double share_out() {
+    const double passed = now_ - solved_at_;
+    solved_at_ = now_;
+    double first = kInfinity;
+    size_t kept = 0;
+    for (const Running& flow : running_) {
+      if (!flow.alive) continue;
+      const double done = flow.rate > 0 ? flow.rate * passed : 0.0;
+      const double left = std::max(0.0, flow.left - done);
+      const double rate = share_.rate(flow.row);
+      const double finish = left <= 0 ? now_ : rate > 0 ? now_ + left / rate : kInfinity;
+      first = std::min(first, finish);
+      place_[at(flow.row)] = static_cast<int32_t>(kept);
+      running_[kept++] = {flow.row, true, left, rate, finish};
+    }
+    running_.resize(kept);
+    return first;
   }
 
   void end_flow(int32_t row) {
     share_.remove(row);
-    ++version_[at(row)];
+    running_[at(place_[at(row)])].alive = false;
     if (tolerance_ <= 0) changed_ = true;
+    finish_flow(row);
+  }
+
+  void finish_flow(int32_t row) {
     complete(rows_.thread[at(row)]);
     runnable_.push_back(rows_.thread[at(row)]);
   }
@@ -314,7 +346,6 @@ class Simulation {
 
   bool begin_flow(int32_t row) {
     if (rows_.size[at(row)] <= 0) return false;
-    remaining_[at(row)] = rows_.size[at(row)];
     fresh_.push_back(row);
     changed_ = true;
     return true;
@@ -424,8 +455,8 @@ class Simulation {
   std::vector<int64_t> flags_;
   std::vector<std::vector<int32_t>> waiting_;  // threads, by flag
   std::vector<int32_t> lanes_left_;            // by launch row
-  std::vector<double> remaining_;              // by flow, at solved_at_
-  std::vector<uint64_t> version_;              // of the end that is set for a flow
+  std::vector<Running> running_;
+  std::vector<int32_t> place_;               // of a flow in running_
   std::vector<int32_t> held_;                  // units, by pool
   std::vector<std::deque<int32_t>> queued_;    // threads at a launch, by pool
 

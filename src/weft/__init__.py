@@ -1,0 +1,55 @@
+"""weft predicts, plans and runs the communication of distributed PyTorch jobs.
+
+    schedule = weft.collective("all_gather", "ring", num_ranks=8, nbytes=1 << 20)
+    predicted = weft.simulate(schedule, weft.platform("mi300x-8"))
+    measured = weft.run(schedule, world)
+
+Names are found when they are first used, so that importing weft costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.collectives import collective
+    from weft.hardware import Platform, platform
+    from weft.runtime import World, prepare, run, spawn, world
+    from weft.schedule import Schedule
+    from weft.simulator import simulate
+    from weft.timeline import Timeline
+
+__version__ = "0.1.0"
+__all__ = [
+    "Platform",
+    "Schedule",
+    "Timeline",
+    "World",
+    "collective",
+    "platform",
+    "prepare",
+    "run",
+    "simulate",
+    "spawn",
+    "world",
+]
+
+_HOMES = {
+    "Platform": "weft.hardware",
+    "Schedule": "weft.schedule",
+    "Timeline": "weft.timeline",
+    "World": "weft.runtime",
+    "collective": "weft.collectives",
+    "platform": "weft.hardware",
+    "prepare": "weft.runtime",
+    "run": "weft.runtime",
+    "simulate": "weft.simulator",
+    "spawn": "weft.runtime",
+    "world": "weft.runtime",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    if name not in _HOMES:
+        message = f"module 'weft' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(_HOMES[name]), name)

@@ -21,7 +21,7 @@ def contestants(log, **times):
 
 
 def test_contestants_take_turns():
-    log = []
+    log: list[str] = []
     both = contestants(log, weft=[1] * 4, peer=[2] * 4)
     measure("b", {}, both["weft"], {"peer": both["peer"]}, rounds=3, warmups=1)
     assert log == ["weft", "peer"] * 4
@@ -71,6 +71,11 @@ def test_a_record_says_where_and_when(tmp_path):
     assert first["runs"] == 2
     assert first["machine"] == machine()
     assert second["case"] == {"ranks": 4}
+
+
+def test_a_number_that_is_none_is_recorded_as_null(tmp_path):
+    append(tmp_path / "b.jsonl", [Row("b", {}, (1.0,), more={"error": float("nan")})])
+    assert json.loads((tmp_path / "b.jsonl").read_text())["error"] is None
 
 
 def test_a_record_is_of_a_numbered_format():

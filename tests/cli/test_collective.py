@@ -115,10 +115,15 @@ def test_a_trace_is_written_by_its_suffix(capsys, tmp_path, name):
     assert f"wrote {tmp_path / name}" in capsys.readouterr().out
 
 
+def test_a_dash_is_stdout(capsys):
+    assert main([*QUICK, "-o", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["traceEvents"]
+
+
 def test_rows_are_written_as_csv(tmp_path, capsys):
     path = tmp_path / "rows.csv"
     assert main([*QUICK, "--algorithm", "ring,direct", "-o", str(path), "--json"]) == 0
-    rows = list(csv.DictReader(path.open()))
+    rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["algorithm"] for row in rows] == ["ring", "direct"]
     assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] == float(rows[0]["seconds"])
 

@@ -39,7 +39,7 @@ def refused(capsys, *arguments, code=2):
         ((*COLLECTIVE, "--ranks", "1"), "needs at least 2 ranks, not 1", ""),
         ((*COLLECTIVE, "--ranks", "-3"), "needs at least 2 ranks, not -3", ""),
         ((*COLLECTIVE, "--ranks", "9"), "mi300x-8 has 8 ranks, 9 were asked for", "mi300x-8x2"),
-        ((*COLLECTIVE, "--ranks", "two"), "'two' is not a valid", "weft collective --help"),
+        ((*COLLECTIVE, "--ranks", "two"), "'--ranks'", "weft collective --help"),
         (("collective", "all_gather"), "--on is missing", "weft platforms"),
         (("collective", "all_gather", "--on", "mi300-8"), "unknown platform 'mi300-8'", "mi300x-8"),
         (("collective", "all_gather", "--on", "no.toml"), "there is no file no.toml", ""),
@@ -68,8 +68,8 @@ def refused(capsys, *arguments, code=2):
         (("bench", "startup", "--ranks", "x"), "cannot read 'x' as --ranks", "2,4,8"),
         (("bench", "startup", "--ranks", "0"), "--ranks must be above zero", ""),
         (("bench", "startup", "-o", "x.txt"), "cannot write 'x.txt'", ".jsonl"),
-        (("doctor", "--ranks", "0"), "0 is not in the range", "weft doctor --help"),
-        (("tour", "--ranks", "1"), "1 is not in the range", "weft tour --help"),
+        (("doctor", "--ranks", "0"), "'--ranks'", "weft doctor --help"),
+        (("tour", "--ranks", "1"), "'--ranks'", "weft tour --help"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -107,7 +107,9 @@ def test_the_exit_code_says_whose_fault_it_is(error, code):
 
 
 def test_an_error_takes_one_line_however_long_its_message():
-    text = explain(RankDiedError("rank 1 died.\n\nTraceback (most recent call last):\n  x", "Look."))
+    text = explain(
+        RankDiedError("rank 1 died.\n\nTraceback (most recent call last):\n  x", "Look.")
+    )
     assert text == "weft: RankDiedError: rank 1 died.\nLook.\n"
 
 
@@ -125,14 +127,17 @@ START = "import sys; from weft.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def test_control_c_ends_quietly_with_130():
-    wait = "import time; import weft.cli.doctor as d; "
-    patch = "import weft.cli.checkup as c; c.examine = lambda n: (print('on', flush=True), time.sleep(60)); "
+    patch = (
+        "import time, weft.cli.checkup as c\n"
+        "c.examine = lambda n: (print('on', flush=True), time.sleep(60))\n"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", wait + patch + START, "doctor"],
+        [sys.executable, "-c", patch + START, "doctor"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
     assert process.stdout.readline() == "on\n"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

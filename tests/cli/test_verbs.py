@@ -78,7 +78,7 @@ def test_bench_lists_its_questions(capsys):
 def test_bench_appends_its_results(capsys, tmp_path, monkeypatch):
     from weft.bench.harness import measure
 
-    monkeypatch.setattr("weft.bench.startup.run", lambda o: [measure("startup", {}, lambda: 0.5)])
+    monkeypatch.setattr("weft.bench.startup.run", lambda _: [measure("startup", {}, lambda: 0.5)])
     path = tmp_path / "here.jsonl"
     assert main(["bench", "startup", "-o", str(path)]) == 0
     assert "500 ms" in capsys.readouterr().out

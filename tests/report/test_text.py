@@ -1,10 +1,10 @@
 import io
 
 import pytest
-from spans import called, handshake, overlapping, submitted
 
+from tests.spans import called, handshake, overlapping, submitted
 from weft.report.gantt import print_gantt
-from weft.report.text import Column, bar, console, print_table
+from weft.report.text import Column, Page, bar, page, print_table
 
 COLUMNS = [
     Column("name", "name", right=False),
@@ -14,7 +14,7 @@ COLUMNS = [
 
 def printed(draw, *arguments, width=None, **options):
     text = io.StringIO()
-    draw(*arguments, to=console(text, width=width), **options)
+    draw(*arguments, to=page(text, width=width), **options)
     return text.getvalue()
 
 
@@ -42,6 +42,26 @@ def test_a_pipe_gets_no_colours_and_whole_lines():
     assert "x" * 300 in text
 
 
+def test_a_terminal_gets_colours_and_wrapped_lines():
+    text = io.StringIO()
+    columns = [Column("name", "name", right=False, style="cyan"), Column("why", "", right=False)]
+    rows = [{"name": "ring", "why": "the quick brown fox jumps"}]
+    print_table(columns, rows, to=Page(text, 24, colours=True))
+    assert text.getvalue() == (
+        "\x1b[1mname\x1b[0m\n"
+        "\x1b[36mring\x1b[0m  the quick brown\n"
+        "      fox jumps\n"
+    )  # fmt: skip
+
+
+def test_no_title_is_no_header():
+    assert printed(print_table, [Column("name", "")], [{"name": "ring"}]) == "ring\n"
+
+
+def test_a_table_without_rows_is_its_header():
+    assert printed(print_table, COLUMNS, []) == "name  time\n"
+
+
 @pytest.mark.parametrize(
     ("share", "drawn"),
     [(0, "    "), (-1, "    "), (1, "████"), (2, "████"), (0.25, "█   "), (0.3, "█▎  ")],
@@ -52,9 +72,9 @@ def test_a_bar_is_as_long_as_its_share(share, drawn):
 
 def test_a_timeline_is_drawn_queue_by_queue():
     assert printed(print_gantt, overlapping(), width=36) == (
-        "          0 s            9 s\n"
-        "stream0@0 ████████             44 %\n"
-        "copy0@0         ▓▓▓▓▓▓    ▓▓   44 %\n"
+        "          0 s             9 s\n"
+        "stream0@0 █████████             44 %\n"
+        "copy0@0         ▓▓▓▓▓▓▓   ▓▓▓   44 %\n"
         "          █ computation   ▓ communication   ░ waiting\n"
     )
 

@@ -2,10 +2,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spans import called, copy, handshake, overlapping, piece, schedule, submitted, timed
 
-from weft.schedule import SELF, Encode, Flag, Kernel, Kind, Launch, Reduce, Signal, Swap, Wait
-from weft.timeline import Activity
+from tests.spans import called, copy, handshake, overlapping, piece, schedule, submitted, timed
+from weft.collectives import KINDS, algorithms, collective
+from weft.hardware import platform
+from weft.schedule import (
+    SELF,
+    Encode,
+    Flag,
+    Kernel,
+    Kind,
+    Launch,
+    Reduce,
+    Signal,
+    Swap,
+    Wait,
+    write_out,
+)
+from weft.simulator import simulate
+from weft.timeline import Activity, Timeline
 
 
 def test_makespan_counts_from_the_first_start():
@@ -204,9 +219,6 @@ def test_waiting_equals_counting_ticks(waits, moves):
 
 
 def test_ranks_written_out_of_order_keep_their_weights():
-    from weft.schedule import write_out
-    from weft.timeline import Timeline
-
     made = schedule(("copy0", (copy(),)), num_ranks=4)
     table = write_out(made, [3, 1])
     ones = np.ones(2)
@@ -216,3 +228,18 @@ def test_ranks_written_out_of_order_keep_their_weights():
     assert timeline.ranks.tolist() == [1, 3]
     assert timeline.represents.tolist() == [3, 1]
     assert timeline.total_joules == 4
+
+
+FAMILIES = [(kind, name) for kind in KINDS for name in algorithms(kind)]
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), FAMILIES)
+def test_the_critical_path_of_a_simulation_leads_from_time_zero_to_the_end(kind, algorithm):
+    made = collective(kind, algorithm, num_ranks=8, nbytes=1 << 16, node_size=4)
+    timeline = simulate(made, platform("mi300x-8"), collapse=False)
+    path = list(timeline.critical_path())
+    latency = 2e-6  # between what an engine is told and its first byte
+    assert timeline.start[path[0]] == pytest.approx(0, abs=latency)
+    assert timeline.end[path[-1]] == timeline.makespan
+    gaps = timeline.start[path[1:]] - timeline.end[path[:-1]]
+    assert gaps.max(initial=0) < latency

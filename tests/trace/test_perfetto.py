@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spans import called, copy, handshake, overlapping, schedule, submitted, timed
 
+from tests.spans import called, copy, handshake, overlapping, schedule, submitted, timed
 from weft.schedule import Kernel, Launch
 from weft.trace import perfetto_json, write_perfetto
 
@@ -22,12 +22,12 @@ def names(*timelines, what="thread_name"):
 
 def check_nesting(timeline):
     """On one thread each span begins after the one before ended, or ends before it does."""
-    threads = {}
+    threads: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in events(timeline):
         start, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
         threads.setdefault((event["pid"], event["tid"]), []).append((start, -end))
     for spans in threads.values():
-        open_ends = []
+        open_ends: list[int] = []
         for start, negative_end in sorted(spans):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()

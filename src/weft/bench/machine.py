@@ -1,6 +1,7 @@
 """Where and when something was measured, and the file that remembers it."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -33,7 +34,14 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(record(row), allow_nan=False) + "\n")
+            file.write(json.dumps(_finite(record(row)), allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Turn numbers that JSON has none of into null, at any depth."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def machine() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,8 +45,8 @@ def examine(num_ranks: int = 2) -> Iterator[Finding]:
     yield _gpus()
     yield _path("simulate: predict on any platform", core)
     yield _path("run: processes on this machine", core, shared)
-    yield _path("torch.distributed backend", core, torch)
-    yield _path("Triton kernels", torch, triton)
+    yield _path("torch.distributed backend", core, torch, _room("weft.torch"))
+    yield _path("Triton kernels", torch, triton, _room("weft.fused"))
 
 
 def _core() -> Finding:
@@ -61,6 +62,11 @@ def _package(name: str) -> Finding:
         return Finding(name, "on", version(name))
     except PackageNotFoundError:
         return Finding(name, "off", f"not installed. Run: pip install {name}")
+
+
+def _room(name: str) -> Finding:
+    """Tell whether this version of weft has a part at all."""
+    return Finding(f"{name}, which comes later", "on" if find_spec(name) else "off", "")
 
 
 def _cores(num_ranks: int) -> Finding:

@@ -56,26 +56,30 @@ def collective(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write the timeline of the last one (.json, .json.gz) or all rows (.csv).",
+            help="Write the timeline of the last one (.json, .json.gz; - is stdout) "
+            "or all rows (.csv).",
         ),
     ] = None,
 ) -> int:
     """Price a collective or run it; 1 if a run gave wrong values."""
     from weft.units import parse_sizes
 
-    path = output_path(output, _SUFFIXES)
-    platform = _platform(on, ranks, run=run)
+    path = output_path(None if output == "-" else output, _SUFFIXES)
     known = _known(kind)
+    platform = _platform(on, ranks, run=run)
     names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
     questions = _questions(kind, parse_sizes(size), platform)
     answers: Sequence[Answer | Measured]
     if run:
         from weft.cli.running import measured
 
-        answers = measured(questions, names)
+        answers = measured(questions, names, every=algorithm == "all")
     else:
-        answers = _predicted(questions, names, skip=algorithm == "all")
-    _show(platform, answers, json=json, timeline=timeline)
+        answers = _predicted(questions, names, every=algorithm == "all")
+    if output == "-":
+        _print_trace(answers)
+    else:
+        _show(platform, answers, json=json, timeline=timeline)
     if path:
         _write(path, answers, quiet=json)
     wrong = sum(row.get("wrong") or 0 for row in _rows(answers))
@@ -112,11 +116,11 @@ def _questions(kind: str, sizes: list[int], platform: "Platform") -> list["Quest
     return [Question(kind, nbytes, platform) for nbytes in sizes]
 
 
-def _predicted(questions: list["Question"], names: list[str], *, skip: bool) -> list["Answer"]:
-    """Price every algorithm asked for; ``skip`` leaves out those that do not apply."""
+def _predicted(questions: list["Question"], names: list[str], *, every: bool) -> list["Answer"]:
+    """Price every algorithm asked for; ``every`` leaves out those that do not apply."""
     from weft.cli.pricing import answer, applying
 
-    if skip:
+    if every:
         return [found for q in track(questions, "pricing") for found in applying(q)]
     pairs = [(question, name) for question in questions for name in names]
     return [answer(question, name) for question, name in track(pairs, "pricing")]
@@ -144,6 +148,12 @@ def _show(
         print()
         for each in answers[-1].timelines:
             print_gantt(each)
+
+
+def _print_trace(answers: "Sequence[Answer | Measured]") -> None:
+    from weft.trace import perfetto_json
+
+    print(perfetto_json(*answers[-1].timelines).decode(), end="")
 
 
 def _write(path: Path, answers: "Sequence[Answer | Measured]", *, quiet: bool) -> None:

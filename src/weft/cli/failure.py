@@ -28,7 +28,7 @@ def explain(error: BaseException) -> str:
     if exit_code_of(error) == INTERRUPTED:
         return ""
     if isinstance(error, WeftError):
-        return _lines(type(error).__name__, str(error), error.hint)
+        return _lines(type(error).__name__, str(error).split("\n\n")[0], error.hint)
     wrong: Any = error
     context = getattr(wrong, "ctx", None)
     path = context.command_path if context else "weft"

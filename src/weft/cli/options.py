@@ -23,11 +23,12 @@ def complete_collective(incomplete: str) -> list[str]:
 
 
 def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the last of a list of algorithms of the collective given before."""
+    """Complete the last of a list of algorithms: those of the collective, if it is known yet."""
     from weft.collectives import KINDS, algorithms
 
     kind = context.params.get("kind")
-    known = algorithms(kind) if kind in KINDS else ()
+    kinds = [kind] if kind in KINDS else KINDS
+    known = dict.fromkeys(name for each in kinds for name in algorithms(each))
     before, comma, last = incomplete.rpartition(",")
     names = ("auto", "all", *known)
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
@@ -63,7 +64,7 @@ On = Annotated[
 
 def output_path(output: str | None, suffixes: tuple[str, ...]) -> Path | None:
     """Check early that what a verb will write can be written where it was asked to."""
-    if output is None or output == "-":
+    if output is None:
         return None
     path = Path(output)
     if not path.name.endswith(suffixes):

@@ -26,16 +26,22 @@ class Question:
         """How many ranks take part."""
         return self.platform.num_ranks
 
+    @property
+    def node_size(self) -> int | None:
+        """The inner group of two-level algorithms, where the platform has two levels."""
+        platform = self.platform
+        if platform.num_nodes > 1:
+            return platform.node_size
+        return platform.levels[0].size if len(platform.levels) > 1 else None
+
     def schedule(self, algorithm: str) -> Schedule:
         """Build it by one algorithm."""
-        platform = self.platform
-        node = platform.node_size if platform.num_nodes > 1 else None
         return collective(
             self.kind,
             algorithm,
             num_ranks=self.num_ranks,
             nbytes=self.nbytes,
-            node_size=node or (platform.levels[0].size if len(platform.levels) > 1 else None),
+            node_size=self.node_size,
         )
 
 
@@ -60,11 +66,15 @@ class Answer:
         return (self.timeline,)
 
 
-def answer(question: Question, algorithm: str) -> Answer:
-    """Price one algorithm; ``auto`` prices every one that applies and takes the fastest."""
+def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
+    """Price one algorithm; ``auto`` prices every one that applies and takes the fastest.
+
+    Without ``ahead`` nothing can be prelaunched before it is asked for, and auto leaves it out.
+    """
     if algorithm != "auto":
         return _price(question, algorithm)
-    best = min(applying(question), key=lambda found: found.timeline.seconds)
+    found = [each for each in applying(question) if ahead or "prelaunch" not in each.chosen]
+    best = min(found, key=lambda each: each.timeline.seconds)
     return Answer(question, "auto", best.chosen, best.timeline)
 
 
@@ -75,7 +85,7 @@ def applying(question: Question) -> list[Answer]:
     for name in algorithms(question.kind):
         try:
             found.append(_price(question, name))
-        except (UsageError, ScheduleError) as refusal:  # noqa: PERF203 - a few names, not a hot loop
+        except (UsageError, ScheduleError) as refusal:
             refusals.append(refusal)
     if not found:
         raise _clearest(refusals, question)

@@ -2,9 +2,22 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Show that work of unknown length is under way."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield
 
 
 def track(items: Sequence[Item] | Iterable[Item], label: str, total: int = 0) -> Iterator[Item]:

@@ -1,89 +1,90 @@
 """A timeline as lines of blocks: one line a queue, one column a share of the makespan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.text import Text
 
-from weft.report.text import console
+from weft.report.text import Page, page
 from weft.schedule import Kind
-from weft.timeline import Activity, Timeline, queue_order
-from weft.timeline.timeline import MOVES
+from weft.timeline import MOVES, Activity, Timeline, queue_order
 from weft.units import format_time
 
 Floats = NDArray[np.float64]
+Piece = tuple[str, str]  # text and its style
+
 _BLOCKS = {
     Activity.COMPUTATION: ("█", "green"),
     Activity.COMMUNICATION: ("▓", "cyan"),
-    Activity.WAITING: ("░", "bright_black"),
+    Activity.WAITING: ("░", "dim"),
 }
+_WIDEST = 120
 _LEAST = 0.02  # a column with less than this share of anything stays blank
 
 
-def print_gantt(timeline: Timeline, *, to: Console | None = None, max_lines: int = 24) -> None:
+def print_gantt(timeline: Timeline, *, to: Page | None = None, max_lines: int = 24) -> None:
     """Print what each queue of each rank does over time."""
-    place = to or console()
-    width = min(place.width, 120)
-    for line in gantt_lines(timeline, width=width, max_lines=max_lines):
-        place.print(line, soft_wrap=True)
+    place = to or page()
+    for pieces in gantt_lines(timeline, width=min(place.width, _WIDEST), max_lines=max_lines):
+        place.write("".join(place.paint(*piece) for piece in pieces))
 
 
-def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[Text]:
-    """Draw the axis, the queues and the legend in lines of at most ``width`` characters."""
+def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[list[Piece]]:
+    """Draw the axis, the queues and the legend, queues in at most ``width`` characters."""
     queues = _queues(timeline)
-    labels = [f"{name}@{rank}" for rank, _, name in queues]
-    margin = max((len(label) for label in labels[:max_lines]), default=0)
-    columns = max(width - margin - 8, 10)  # 8: two gaps and the percentage
+    margin = max((len(label) for label, *_ in queues[:max_lines]), default=0) + 1
+    columns = max(width - margin - 7, 10)  # 7: the percentage and a gap
     first = float(timeline.start.min(initial=0.0))
     edges = np.linspace(first, max(timeline.makespan, first + 1e-12), columns + 1)
-    yield _axis(edges, margin, columns)
-    for (rank, number, _), label in list(zip(queues, labels, strict=True))[:max_lines]:
-        mine = (timeline.rank == rank) & (timeline.queue == number)
-        yield _line(timeline, mine, label.ljust(margin), edges)
+    yield _axis(edges, margin)
+    for label, rank, number in queues[:max_lines]:
+        mine = timeline.of(rank=rank, queue=timeline.queues[number])
+        yield [(label.ljust(margin), ""), *_blocks(mine, edges)]
     if len(queues) > max_lines:
-        yield Text(f"and {len(queues) - max_lines} queues more", style="italic")
-    legend = Text(" " * (margin + 1))
-    for activity, (block, style) in _BLOCKS.items():
-        legend.append(block, style).append(f" {activity.name.lower()}   ")
-    legend.rstrip()
-    yield legend
+        yield [(f"and {len(queues) - max_lines} queues more", "italic")]
+    yield [(" " * margin, ""), *_legend()]
 
 
-def _queues(timeline: Timeline) -> list[tuple[int, int, str]]:
-    """Give the (rank, queue number, name) that have spans which take time."""
+def _queues(timeline: Timeline) -> list[tuple[str, int, int]]:
+    """Give the (label, rank, queue) that have spans which take time, in the order of people."""
     takes = timeline.end > timeline.start
-    pairs = np.unique(np.stack([timeline.rank[takes], timeline.queue[takes]]), axis=1)
-    found = [(rank, number, timeline.queues[number]) for rank, number in pairs.T.tolist()]
-    return sorted(found, key=lambda each: (each[0], queue_order(each[2])))
+    keys = np.unique(timeline.rank[takes].astype(np.int64) << 32 | timeline.queue[takes])
+    found = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
+    found.sort(key=lambda each: (each[0], queue_order(timeline.queues[each[1]])))
+    return [(f"{timeline.queues[number]}@{rank}", rank, number) for rank, number in found]
 
 
-def _axis(edges: Floats, margin: int, columns: int) -> Text:
+def _axis(edges: Floats, margin: int) -> list[Piece]:
     left, right = format_time(float(edges[0])), format_time(float(edges[-1]))
-    return Text(" " * (margin + 1) + left + right.rjust(columns - len(left)), style="italic")
+    return [(" " * margin + left + right.rjust(len(edges) - 1 - len(left)), "italic")]
 
 
-def _line(timeline: Timeline, mine: NDArray[np.bool_], label: str, edges: Floats) -> Text:
-    kind = timeline.kind
-    groups = {
-        Activity.COMPUTATION: kind == Kind.KERNEL,
-        Activity.COMMUNICATION: np.isin(kind, (*MOVES, Kind.SIGNAL, Kind.SUBMIT)),
-        Activity.WAITING: np.isin(kind, (Kind.WAIT, Kind.LAUNCH)),
+def _legend() -> Iterator[Piece]:
+    for activity, piece in _BLOCKS.items():
+        yield piece
+        yield f" {activity.name.lower()}   ", ""
+
+
+def _blocks(mine: Timeline, edges: Floats) -> Iterator[Piece]:
+    """Draw one queue, and how much of the time it works."""
+    kinds = {
+        Activity.COMPUTATION: (Kind.KERNEL,),
+        Activity.COMMUNICATION: (*MOVES, Kind.SIGNAL, Kind.SUBMIT),
+        Activity.WAITING: (Kind.WAIT, Kind.LAUNCH),
     }
-    step = edges[1] - edges[0]
-    filled = {
-        activity: _filled(timeline.start[mine & group], timeline.end[mine & group], edges) / step
-        for activity, group in groups.items()
-    }
-    line = Text(f"{label} ")
-    for column in range(len(edges) - 1):
-        line.append(*_block({a: float(share[column]) for a, share in filled.items()}))
-    works = sum(np.minimum(filled[a], 1.0) for a in groups if a != Activity.WAITING)
-    return line.append(f" {100 * float(np.minimum(works, 1.0).mean()):4.0f} %")
+    shares = {activity: _shares(mine.of(kind=kind), edges) for activity, kind in kinds.items()}
+    drawn = [
+        _block({activity: float(share[column]) for activity, share in shares.items()})
+        for column in range(len(edges) - 1)
+    ]
+    for (_, style), run in groupby(drawn, key=lambda piece: piece):
+        yield "".join(block for block, _ in run), style
+    works = shares[Activity.COMPUTATION] + shares[Activity.COMMUNICATION]
+    yield f" {100 * float(np.minimum(works, 1.0).mean()):4.0f} %", ""
 
 
-def _block(shares: dict[Activity, float]) -> tuple[str, str]:
+def _block(shares: Mapping[Activity, float]) -> Piece:
     """Show what works, if anything does, before what only waits."""
     works = {a: s for a, s in shares.items() if a != Activity.WAITING and s >= _LEAST}
     if works:
@@ -91,9 +92,10 @@ def _block(shares: dict[Activity, float]) -> tuple[str, str]:
     return _BLOCKS[Activity.WAITING] if shares[Activity.WAITING] >= _LEAST else (" ", "")
 
 
-def _filled(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Give the seconds of all intervals that fall between neighbouring edges."""
-    return np.diff(_past(start, edges) - _past(end, edges))
+def _shares(spans: Timeline, edges: Floats) -> Floats:
+    """Give for each column how many of the spans are under way, on average."""
+    seconds = np.diff(_past(spans.start, edges) - _past(spans.end, edges))
+    return np.asarray(seconds / (edges[1] - edges[0]))
 
 
 def _past(times: Floats, edges: Floats) -> Floats:

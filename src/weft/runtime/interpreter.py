@@ -228,7 +228,7 @@ def _failure_of(act: Callable[[], None]) -> WeftError | None:
         return error
     except OSError as error:
         failure = RunError(
-            f"no shared memory: {error.strerror}.",
+            f"{error.strerror}.",
             "Give /dev/shm more room (in a container: --shm-size), or prepare less at once.",
         )
         failure.__cause__ = error

@@ -40,7 +40,7 @@ def world(*, timeout: float = DEFAULT_TIMEOUT) -> World:
             os.write(file, launcher.name.encode())
             return World(launcher.name, rank, timeout=timeout)
     finally:
-        launcher.unlink()
+        launcher.close()
 
 
 def _place(environment: Mapping[str, str]) -> tuple[int, int]:

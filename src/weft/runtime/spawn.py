@@ -63,7 +63,7 @@ def spawn(
         raise
     finally:
         _end(children)
-        launcher.unlink()
+        launcher.close()
 
 
 def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:

@@ -170,10 +170,13 @@ class World:
 
     def _too_long(self, halt: Halt, place: str) -> str:
         come = f" ({halt.have} of {halt.want} came)" if halt.want else ""
-        who = ""
-        if halt.rank >= 0:
-            who = f"; rank {halt.rank} " + ("did not come" if halt.row < 0 else "stands still")
-        return f"rank {self.rank} waited {self.timeout:g} s at {place}{come}{who}"
+        text = f"rank {self.rank} waited {self.timeout:g} s at {place}{come}"
+        if halt.rank < 0:
+            return text
+        missing = " did not come" if halt.row < 0 else ""
+        stopped = " is stopped" if self.member.is_stopped(halt.rank) else ""
+        both = " and" if missing and stopped else ""
+        return f"{text}; rank {halt.rank}{missing}{both}{stopped}"
 
     def _raise_fault(self, waited: str) -> None:
         fault = self.member.fault()
@@ -230,7 +233,8 @@ def launch(num_ranks: int) -> Launcher:
     with contextlib.suppress(OSError):  # a directory that cannot be listed holds nothing of ours
         remove_leftovers()
     room = os.statvfs(SHARED_MEMORY)
-    nbytes = min(room.f_blocks * room.f_frsize, _MOST_ADDRESSES // num_ranks)
+    # Addresses for twice the room there is: memory is what runs out, not a hole of its size.
+    nbytes = min(2 * room.f_blocks * room.f_frsize, _MOST_ADDRESSES // num_ranks)
     try:
         return Launcher(num_ranks, round_up(nbytes, PAGE))
     except OSError as error:

@@ -62,6 +62,19 @@ class Symmetry:
                 rank = rank - rank // stride % dim * stride
         return rank
 
+    def seen_by(self, runner: Any, owner: Any) -> Any:  # noqa: ANN401 - numbers or arrays
+        """Who does to the owner's representative what ``runner``, one itself, does to ``owner``.
+
+        Moving all ranks so that the owner comes to stand on its representative takes the
+        runner to the place this returns.
+        """
+        place = runner
+        for dim, stride, action in zip(self.dims, self.strides, self.actions, strict=True):
+            if action:
+                at = owner // stride % dim
+                place = place + (-at % dim if action == ROTATE else at) * stride
+        return place
+
     def representatives(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         ranks = np.arange(math.prod(self.dims))
         return ranks[self.representative(ranks) == ranks]

@@ -43,13 +43,14 @@ from weft.schedule.ir import (
 from weft.schedule.values import value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from weft.schedule.schedule import Schedule
 
     Ints = NDArray[np.int64]
+    SeenBy = Callable[[Any, Any], Any]
 
 READ, WRITE = 1, 2
 
@@ -112,8 +113,18 @@ class Table:
         return f"{place} #{self.id[row]} {Kind(self.kind[row]).name.capitalize()}"
 
 
-def write_out(schedule: Schedule, ranks: Sequence[int] | Ints | None = None) -> Table:
-    """The commands of ``ranks`` (all of them when None) as a Table."""
+def write_out(
+    schedule: Schedule,
+    ranks: Sequence[int] | Ints | None = None,
+    *,
+    seen_by: SeenBy | None = None,
+) -> Table:
+    """The commands of ``ranks`` (all of them when None) as a Table.
+
+    With ``seen_by(runner, owner)`` offsets and sizes of a slice are those of the rank it
+    returns instead of the runner's: what symmetry turns an access of ours to another into is
+    an access of another to us.
+    """
     flat = inline(schedule)
     chosen = np.arange(flat.num_ranks) if ranks is None else np.asarray(ranks, np.int64)
     names = _Names(flat)
@@ -121,7 +132,7 @@ def write_out(schedule: Schedule, ranks: Sequence[int] | Ints | None = None) -> 
     for program in flat.programs:
         here = np.intersect1d(np.asarray(program.ranks, np.int64), chosen)
         if len(here) and program.queues:
-            parts.append(_Part(names, here, _Template(names, program)))
+            parts.append(_Part(names, here, _Template(names, program), seen_by))
     return _assemble(flat, chosen, names, parts)
 
 
@@ -345,6 +356,7 @@ class _Part(NamedTuple):
     names: _Names
     ranks: Ints
     template: _Template
+    seen_by: SeenBy | None
 
 
 _ROW_COLUMNS: dict[str, Any] = {
@@ -375,7 +387,7 @@ def _assemble(flat: Schedule, chosen: Ints, names: _Names, parts: list[_Part]) -
     for name in ("flag_rank", "flag_index", "target_rank", "target_queue"):
         rows[name].fill(-1)
     rows["count"].fill(0)
-    counts = np.zeros(num_rows, np.uint8)
+    counts = np.zeros(num_rows, np.int32)
     filled, threads = [], []
     first_row = first_thread = 0
     for part in parts:
@@ -421,7 +433,7 @@ def _joined(pieces: list[dict[str, Any]], columns: dict[str, Any]) -> dict[str, 
 
 
 def _fill(
-    part: _Part, view: dict[str, Any], counts: NDArray[np.uint8], first_row: int
+    part: _Part, view: dict[str, Any], counts: NDArray[np.int32], first_row: int
 ) -> dict[str, Any]:
     """Write the rows of one part; returns the columns of its accesses."""
     shape = (len(part.ranks), part.template.num_rows)
@@ -451,7 +463,7 @@ def _fill(
 def _ids(template: _Template) -> Ints:
     ids = np.arange(template.num_rows)
     for piece in template.threads:
-        if piece["lane"][0] < 0:
+        if (piece["lane"] == -1).any():  # a queue, always alone in its piece
             ids[piece["start"][0] : piece["stop"][0]] -= piece["start"][0]
     return ids
 
@@ -484,9 +496,11 @@ def _fill_accesses(
         here = first + number
         touched["access_mode"][:, here] = mode
         touched["access_buffer"][:, here] = part.names.buffer(where.buffer)
-        touched["access_rank"][:, here] = value_at(where.rank, ranks, counters)
-        touched["access_offset"][:, here] = value_at(where.offset, ranks, counters)
-        touched["access_nbytes"][:, here] = value_at(where.nbytes, ranks, counters)
+        owner = value_at(where.rank, ranks, counters)
+        seer = ranks if part.seen_by is None else part.seen_by(ranks, owner)
+        touched["access_rank"][:, here] = owner
+        touched["access_offset"][:, here] = value_at(where.offset, seer, counters)
+        touched["access_nbytes"][:, here] = value_at(where.nbytes, seer, counters)
 
 
 def _fill_threads(part: _Part, first_row: int) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """What ran where and when: the answer of both interpreters."""
 
-from weft.timeline.timeline import Activity, Basis, Span, Timeline, queue_order
+from weft.timeline.timeline import MOVES, Activity, Basis, Span, Timeline, queue_order
 
-__all__ = ["Activity", "Basis", "Span", "Timeline", "queue_order"]
+__all__ = ["MOVES", "Activity", "Basis", "Span", "Timeline", "queue_order"]

@@ -23,18 +23,27 @@ def released_by(timeline: "Timeline") -> Ints:
     -1 for all other spans, and where that Signal is not part of the timeline.
     """
     cause = np.full(timeline.num_spans, -1, np.int64)
-    signals = np.flatnonzero(timeline.kind == Kind.SIGNAL)
     waits = np.flatnonzero((timeline.kind == Kind.WAIT) & (timeline.count > 0))
-    signals = signals[np.lexsort((timeline.end[signals], timeline.flag[signals]))]
-    flags = timeline.flag[signals]
-    place = np.searchsorted(flags, timeline.flag[waits]) + timeline.count[waits] - 1
-    found = place < np.searchsorted(flags, timeline.flag[waits], "right")
-    cause[waits[found]] = signals[place[found]]
+    cause[waits] = _signal(timeline, timeline.flag[waits], timeline.count[waits])
     return cause
 
 
+def _signal(timeline: "Timeline", flag: Ints, count: Ints) -> Ints:
+    """Give the Signal that makes each flag reach its count, or -1."""
+    signals = np.flatnonzero(timeline.kind == Kind.SIGNAL)
+    signals = signals[np.lexsort((timeline.end[signals], timeline.flag[signals]))]
+    flags = timeline.flag[signals]
+    place = np.searchsorted(flags, flag) + count - 1
+    found = place < np.searchsorted(flags, flag, "right")
+    signals = np.append(signals, -1)
+    return signals[np.where(found, place, -1)]
+
+
 def handed_over_by(timeline: "Timeline") -> Ints:
-    """For each command of a fed queue the Submit that handed it over, -1 elsewhere."""
+    """For each command of a fed queue the Submit that handed it over, -1 elsewhere.
+
+    What a Submit holds back is let go by the first Signal of its flag, which stands in its place.
+    """
     cause = np.full(timeline.num_spans, -1, np.int64)
     submits = np.flatnonzero(timeline.kind == Kind.SUBMIT)
     if not len(submits):
@@ -52,7 +61,10 @@ def handed_over_by(timeline: "Timeline") -> Ints:
     fed = np.flatnonzero(fed & (timeline.fed >= 0))
     place = np.searchsorted(upto, number[fed] * _WIDE + timeline.fed[fed], "right")
     inside = place < len(submits)
-    cause[fed[inside]] = submits[place[inside]]
+    by = submits[place[inside]]
+    signal = _signal(timeline, timeline.flag[by], np.ones(len(by), np.int64))
+    held = (timeline.flag[by] >= 0) & (signal >= 0)
+    cause[fed[inside]] = np.where(held, signal, by)
     return cause
 
 
@@ -105,6 +117,8 @@ def critical_path(timeline: "Timeline") -> tuple[int, ...]:
             then = timeline.start if opened else timeline.end
             ends.append((float(then[before[at]]), int(before[at])))
         at = max(ends, default=(0.0, -1))[1]
+        if at >= 0 and timeline.start[at] < 0:  # what was prelaunched is not part of the makespan
+            break
         if opened and at == launch:
             last_inside.pop(launch, None)  # left at its start, not entered at its end
     return tuple(reversed(path))

@@ -1,0 +1,167 @@
+"""A collective done for real between processes here, checked by value, beside its price."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.cli.pricing import Answer, Question, answer, applying, result_row
+from weft.cli.progress import working
+from weft.cli.values import REDUCING, Values, dtype_for
+from weft.collectives import collective
+from weft.hardware import Platform, platform
+from weft.runtime import Prepared, World, prepare, spawn
+from weft.schedule import Schedule
+from weft.timeline import Timeline
+
+_BATCHES = 7
+_BATCH_SECONDS = 0.01  # long enough for the clock, short enough for a quick answer
+_MOST_IN_A_BATCH = 200
+_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured beside what was predicted."""
+
+    predicted: Answer
+    seconds: float
+    wrong: int
+    timeline: Timeline
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Two results: measured, with the number of wrong bytes, and predicted."""
+        (beside,) = self.predicted.rows
+        row = result_row(self.predicted.question, beside["algorithm"], self.seconds, "measured")
+        chosen = {"chosen": beside["chosen"]} if "chosen" in beside else {}
+        return [{**row, **chosen, "wrong": self.wrong}, beside]
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """What there is to draw: one above the other."""
+        return (self.timeline, self.predicted.timeline)
+
+
+def here(on: str | None, num_ranks: int) -> Platform:
+    """Give the platform that this machine is compared with: ``cpu``, as wide as asked for.
+
+    Ranks beyond its cores are priced as if each had one.
+    """
+    found = platform(on or "cpu")
+    if on is None and num_ranks > found.num_ranks and len(found.levels) == 1:
+        return replace(found, levels=(replace(found.levels[0], size=num_ranks),))
+    return found.resized(num_ranks)
+
+
+def measured(questions: Sequence[Question], names: Sequence[str], *, every: bool) -> list[Measured]:
+    """Run each question by each algorithm, all in one set of processes."""
+    answers = [found for question in questions for found in _answers(question, names, every=every)]
+    if not answers:
+        return []
+    work = [_Work.of(found) for found in answers]
+    num_ranks = questions[0].num_ranks
+    with working(f"running {len(work)} cases on {num_ranks} processes"):
+        by_rank = spawn(be_rank, num_ranks, work, timeout=_TIMEOUT)
+    return [
+        _joined(found, outcomes)
+        for found, outcomes in zip(answers, zip(*by_rank, strict=True), strict=True)
+    ]
+
+
+def _answers(question: Question, names: Sequence[str], *, every: bool) -> list[Answer]:
+    if every:
+        return applying(question)
+    return [answer(question, name, ahead=False) for name in names]
+
+
+class _Work(NamedTuple):
+    """What a rank is told to do."""
+
+    algorithm: str
+    node_size: int | None
+    values: Values
+
+    @classmethod
+    def of(cls, found: Answer) -> "_Work":
+        question = found.question
+        dtype = dtype_for(question.kind, question.nbytes, question.num_ranks)
+        values = Values(question.kind, question.num_ranks, question.nbytes, dtype)
+        return cls(found.chosen, question.node_size, values)
+
+    def schedule(self) -> Schedule:
+        values = self.values
+        options = {"dtype": values.dtype} if values.kind in REDUCING else {}
+        return collective(
+            values.kind,
+            self.algorithm,
+            num_ranks=values.num_ranks,
+            nbytes=values.nbytes,
+            node_size=self.node_size,
+            **options,
+        )
+
+
+class _Outcome(NamedTuple):
+    """What one rank saw: seconds of each batch, wrong bytes, and on rank 0 the spans of all."""
+
+    batches: tuple[float, ...]
+    wrong: int
+    timeline: Timeline | None
+
+
+def be_rank(world: World, work: list[_Work]) -> list[_Outcome]:
+    """Do the work of one rank, piece by piece."""
+    return [_do(world, each) for each in work]
+
+
+def _do(world: World, work: _Work) -> _Outcome:
+    schedule = work.schedule()
+    with prepare(schedule, world) as prepared:
+        prepared.load(work.values.start(schedule, world.rank))
+        world.barrier()
+        timeline = prepared.run(timeline=True)
+        wrong = _wrong(prepared, work.values, world.rank)
+        world.barrier()
+        batches = _batches(world, prepared)
+    return _Outcome(batches, wrong, timeline if world.rank == 0 else None)
+
+
+def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
+    """Count the bytes that are not what numpy says they must be."""
+    names = {buffer.name for buffer in prepared.schedule.buffers}
+    result = next((name for name in ("out", "data") if name in names), None)
+    if result is None:
+        return 0
+    return int(np.count_nonzero(prepared.buffer(result) != values.want(rank)))
+
+
+def _batches(world: World, prepared: Prepared) -> tuple[float, ...]:
+    """Time batches of executions, as nccl-tests does; seconds of one execution in each.
+
+    All ranks must agree on the length of a batch, so rank 0 says it.
+    """
+    once = min(_batch(world, prepared, 1) for _ in range(3))
+    shown = world.agree("length of a batch", str(once).encode())
+    count = int(min(max(_BATCH_SECONDS / max(float(shown[0]), 1e-9), 1), _MOST_IN_A_BATCH))
+    return tuple(_batch(world, prepared, count) for _ in range(_BATCHES))
+
+
+def _batch(world: World, prepared: Prepared, count: int) -> float:
+    world.barrier()
+    begin = time.perf_counter()
+    for _ in range(count):
+        prepared.run()
+    return (time.perf_counter() - begin) / count
+
+
+def _joined(found: Answer, outcomes: Sequence[_Outcome]) -> Measured:
+    """Take for each batch the slowest rank, and of these the median."""
+    slowest = [max(times) for times in zip(*(each.batches for each in outcomes), strict=True)]
+    timeline = outcomes[0].timeline
+    assert timeline is not None
+    wrong = sum(each.wrong for each in outcomes)
+    return Measured(found, median(slowest), wrong, timeline)

@@ -1,0 +1,251 @@
+// Strands run in their order, side by side, and stop for a reason.
+#include <array>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "member.hpp"
+
+namespace {
+
+using weft::Bytes;
+using weft::Cause;
+using weft::Condition;
+using weft::Control;
+using weft::Heap;
+using weft::Hooks;
+using weft::Kind;
+using weft::Member;
+using weft::Program;
+using weft::Row;
+using weft::Strand;
+
+struct alignas(weft::kLine) Line {
+  std::uint64_t word = 0;
+};
+
+Heap world_of(int num_ranks) {
+  Heap heap = Heap::create(Control::nbytes(num_ranks));
+  Control::format(heap, num_ranks, 0);
+  return heap;
+}
+
+Row row_of(Kind kind) {
+  Row row;
+  row.kind = kind;
+  return row;
+}
+
+Row signal(Line& line, std::uint64_t by = 1) {
+  Row row = row_of(Kind::signal);
+  row.raised = &line.word;
+  row.by = by;
+  return row;
+}
+
+Row wait(Line& line, std::uint64_t value, std::uint64_t step) {
+  Row row = row_of(Kind::wait);
+  row.wait = {&line.word, value, step};
+  return row;
+}
+
+Row copy(Program& program, Bytes src, Bytes dst) {
+  Row row = row_of(Kind::copy);
+  row.first_access = static_cast<std::uint32_t>(program.accesses.size());
+  row.num_accesses = 2;
+  program.accesses.insert(program.accesses.end(), {src, dst});
+  return row;
+}
+
+void finish(Program& program) {
+  for (const Strand& strand : program.strands) {
+    if (strand.runner > 0) program.engines.push_back(strand.runner);
+  }
+  weft::link_lanes(program);
+  weft::Checker(program).check();
+}
+
+void test_two_ranks_exchange_through_an_engine_and_lanes() {
+  constexpr std::size_t kSize = 1000;
+  constexpr int kExecutions = 300;
+  const Heap heap = world_of(2);
+  std::array<std::vector<std::byte>, 2> in, out;
+  std::array<Line, 2> sent, seen;
+  for (auto* both : {&in, &out}) both->fill(std::vector<std::byte>(kSize));
+  const auto be = [&](std::size_t rank) {
+    const std::size_t peer = 1 - rank;
+    Member member(heap.name(), static_cast<int>(rank), std::chrono::seconds(30));
+    Program program;
+    // The engine copies to the peer; lane 0 waits for what comes, lane 1 tells it was read.
+    Line read;
+    program.rows = {row_of(Kind::launch), wait(sent[rank], 1, 1), signal(read),
+                    wait(read, 1, 1),     row_of(Kind::kernel),   signal(seen[peer]),
+                    wait(seen[rank], 1, 1)};
+    program.rows.push_back(copy(program, in[rank], out[peer]));
+    program.rows.push_back(signal(sent[peer]));
+    program.strands = {{0, 7, -1, 0}, {1, 3, 0, 0}, {3, 6, 0, 0}, {7, 9, -1, 1}};
+    std::vector<std::uint64_t> stamps(2 * program.rows.size());
+    program.stamps = stamps.data();
+    finish(program);
+    int execution = 0;
+    Hooks hooks;
+    hooks.kernel = [&](std::size_t row) {
+      CHECK(row == 4);
+      for (const std::byte value : out[rank]) CHECK(value == std::byte(execution + static_cast<int>(peer)));
+    };
+    for (; execution < kExecutions; ++execution) {
+      std::memset(in[rank].data(), (execution + static_cast<int>(rank)) & 0xff, kSize);
+      CHECK(!member.run(program, static_cast<std::uint64_t>(execution), true, hooks));
+      for (std::size_t i = 0; i < program.rows.size(); ++i) {
+        CHECK(stamps[2 * i] != 0 && stamps[2 * i] <= stamps[2 * i + 1]);
+      }
+      CHECK(stamps[0] <= stamps[2] && stamps[1] >= stamps[11] && stamps[1] <= stamps[12]);
+    }
+  };
+  std::thread other([&] { be(1); });
+  be(0);
+  other.join();
+  heap.unlink();
+}
+
+struct Alone {
+  Heap heap = world_of(1);
+  Member member{heap.name(), 0, std::chrono::milliseconds(50)};
+  Alone() { heap.unlink(); }
+};
+
+void test_a_timeout_names_the_row_and_the_count() {
+  Alone alone;
+  Line line;
+  line.word = 10 * 3 + 1;  // ten executions, and one signal more
+  for (const std::uint32_t runner : {0U, 2U}) {
+    Program program;
+    program.rows = {row_of(Kind::call), wait(line, 2, 3)};
+    program.strands = {{0, 2, -1, runner}};
+    finish(program);
+    const auto halt = alone.member.run(program, 10, false, {});
+    CHECK(halt && halt->cause == Cause::timeout);
+    CHECK(halt->row == 1 && halt->have == 1 && halt->want == 2);
+  }
+}
+
+void test_a_gate_and_a_hold_keep_a_row_from_starting() {
+  Alone alone;
+  Line bell, hold;
+  std::array<std::byte, 4> from{std::byte{1}}, to{};
+  Program program;
+  Row move = copy(program, from, to);
+  move.gate = {&bell.word, 2, 2};
+  move.hold = {&hold.word, 1, 1};
+  Row submit = signal(bell, 2);
+  submit.kind = Kind::submit;
+  program.rows = {move, submit, signal(hold)};
+  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}, {2, 3, -1, 0}};
+  finish(program);
+  for (std::uint64_t execution = 0; execution < 3; ++execution) {
+    to = {};
+    CHECK(!alone.member.run(program, execution, false, {}));
+    CHECK(to == from);
+  }
+  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}};  // nobody releases it
+  const auto halt = alone.member.run(program, 3, false, {});
+  CHECK(halt && halt->cause == Cause::timeout && halt->row == 0 && halt->want == 1);
+}
+
+void test_empty_strands_end() {
+  Alone alone;
+  Program program;
+  program.rows = {row_of(Kind::launch), row_of(Kind::launch)};
+  program.strands = {{0, 2, -1, 0}, {1, 1, 0, 0}, {2, 2, -1, 0}, {2, 2, -1, 1}};
+  finish(program);
+  CHECK(!alone.member.run(program, 0, false, {}));
+}
+
+void test_a_fault_stops_the_run_at_once() {
+  Alone alone;
+  CHECK(alone.member.control().fail(0, weft::Reason::raised, 0, "elsewhere"));
+  Line line;
+  Program program;
+  program.rows = {wait(line, 1, 1)};
+  program.strands = {{0, 1, -1, 0}};
+  finish(program);
+  const auto halt = alone.member.run(program, 0, false, {});
+  CHECK(halt && halt->cause == Cause::fault && halt->row == 0);
+}
+
+void test_an_exception_of_a_kernel_ends_the_engines() {
+  Alone alone;
+  Line line;
+  Program program;
+  program.rows = {row_of(Kind::kernel), wait(line, 1, 1)};
+  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 1}};
+  finish(program);
+  Hooks hooks;
+  hooks.kernel = [](std::size_t) { throw std::domain_error("kernel"); };
+  CHECK_THROWS(alone.member.run(program, 0, false, hooks), std::domain_error);
+  // The engine is free for the next one.
+  program.rows[0] = signal(line);
+  weft::link_lanes(program);
+  CHECK(!alone.member.run(program, 0, false, {}));
+}
+
+void test_a_wrong_slot_is_found() {
+  Alone alone;
+  std::array<std::byte, 16> slot{std::byte{3}};
+  std::array<std::byte, 4> to{};
+  Program program;
+  Row decode = copy(program, slot, to);
+  decode.kind = Kind::decode;
+  program.rows = {decode};
+  program.strands = {{0, 1, -1, 0}};
+  finish(program);
+  const auto halt = alone.member.run(program, 0, false, {});
+  CHECK(halt && halt->cause == Cause::slot && halt->row == 0);
+  CHECK(halt->have == 3 && halt->want == 4);
+}
+
+void test_rows_that_could_do_harm_are_refused() {
+  std::array<std::byte, 64> memory{};
+  const Bytes all(memory);
+  const auto refused = [&](Kind kind, Bytes a, Bytes b) {
+    Program program;
+    Row row = copy(program, a, b);
+    row.kind = kind;
+    row.reduction = weft::reduction_of("float32", "sum");
+    program.rows = {row};
+    program.strands = {{0, 1, -1, 0}};
+    CHECK_THROWS(finish(program), std::invalid_argument);
+  };
+  refused(Kind::copy, all.first(8), all.subspan(8, 7));
+  refused(Kind::broadcast, all.first(8), all.subspan(4, 8));
+  refused(Kind::swap, all.first(8), all.subspan(4, 8));
+  refused(Kind::reduce, all.first(8), all.subspan(4, 8));
+  refused(Kind::reduce, all.first(6), all.subspan(8, 6));
+  refused(Kind::encode, all.first(8), all.subspan(8, 15));
+  refused(Kind::decode, all.first(7), all.subspan(8, 0));
+  refused(Kind::signal, all, all);
+  refused(Kind::wait, all, all);
+  Program program;
+  program.rows = {row_of(Kind::kernel)};
+  program.strands = {{0, 1, -1, 1}};
+  CHECK_THROWS(finish(program), std::invalid_argument);
+  program.strands = {{0, 2, -1, 0}};
+  CHECK_THROWS(finish(program), std::invalid_argument);
+  program.strands = {{0, 1, 0, 0}};
+  CHECK_THROWS(finish(program), std::invalid_argument);
+}
+
+}  // namespace
+
+int main() {
+  test_two_ranks_exchange_through_an_engine_and_lanes();
+  test_a_timeout_names_the_row_and_the_count();
+  test_a_gate_and_a_hold_keep_a_row_from_starting();
+  test_empty_strands_end();
+  test_a_fault_stops_the_run_at_once();
+  test_an_exception_of_a_kernel_ends_the_engines();
+  test_a_wrong_slot_is_found();
+  test_rows_that_could_do_harm_are_refused();
+}
