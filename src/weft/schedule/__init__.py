@@ -1,5 +1,6 @@
 """The Schedule: what is done, on which queue, in which order. Its meaning is written here."""
 
+from weft.schedule.files import from_json, load, save, to_json
 from weft.schedule.ir import (
     Broadcast,
     Buffer,
@@ -64,6 +65,10 @@ __all__ = [
     "Wait",
     "count_rows",
     "flipped",
+    "from_json",
+    "load",
+    "save",
     "shifted",
+    "to_json",
     "write_out",
 ]
