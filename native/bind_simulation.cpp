@@ -55,7 +55,6 @@ weft::Rows rows_of(const nb::dict& c) {
           column<int32_t>(c, "thread", n),
           column<int32_t>(c, "next", n),
           column<double>(c, "before", n),
-          column<double>(c, "after", n),
           column<double>(c, "size", n),
           column<double>(c, "latency", n),
           column<int32_t>(c, "flag", n),

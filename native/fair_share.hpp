@@ -109,6 +109,24 @@ class FairShare {
     }
   }
 
+  // The resources of a flow that has two of equal weight and no cap: a transfer from port to port.
+  // Whoever keeps them need not look the flow up again.
+  struct Pair {
+    int32_t first = kMany;
+    int32_t second = kMany;
+  };
+
+  Pair pair(int32_t flow) const {
+    if (!is_pair(flow)) return {};
+    const auto first = at(demands_.start[at(flow)]);
+    return {demands_.resource[first], demands_.resource[first + 1]};
+  }
+
+  double rate(int32_t flow, Pair pair) const {
+    if (pair.first == kMany) return rate(flow);
+    return std::min(level_[at(pair.first)], level_[at(pair.second)]);
+  }
+
   double rate(int32_t flow) const {
     const int64_t last = demands_.start[at(flow) + 1];
     double rate = demands_.cap[at(flow)];
@@ -130,7 +148,6 @@ class FairShare {
     int32_t other;  // kMany: look at the flow
   };
 
-  // Two resources, both at weight one, and no cap: a transfer from port to port.
   bool is_pair(int32_t flow) const {
     const auto first = at(demands_.start[at(flow)]);
     return at(demands_.start[at(flow) + 1]) == first + 2 && demands_.cap[at(flow)] == kInfinity &&
@@ -211,8 +228,9 @@ class FairShare {
     for (const Entry& entry : flows_on_[at(resource)]) {
       if (entry.other == kMany) {
         const int32_t flow = owner_[at(entry.edge)];
-        const bool at_cap = demands_.cap[at(flow)] < level;
-        if (!at_cap && !stopped_by_resource(flow, resource)) stop(flow, level, resource);
+        const bool at_cap = demands_.cap[at(flow)] <= level;
+        const bool stopped = at_cap || stopped_by_resource(flow, resource);
+        if (!stopped && is_first(flow, entry.edge)) stop(flow, level, resource);
       } else {
         // Half of them have stopped, in no order: a multiplication is cheaper than a branch.
         left[entry.other] -= rises[entry.other] * level;
@@ -222,6 +240,14 @@ class FairShare {
     level_[at(resource)] = level;
     rises_[at(resource)] = 0.0;
     weight_left_[at(resource)] = 0.0;
+  }
+
+  // A flow may demand a resource twice (a copy reads and writes one memory) but stops once.
+  bool is_first(int32_t flow, int32_t edge) const {
+    for (int64_t e = demands_.start[at(flow)]; e < edge; ++e) {
+      if (demands_.resource[at(e)] == demands_.resource[at(edge)]) return false;
+    }
+    return true;
   }
 
   bool stopped_by_resource(int32_t flow, int32_t except) const {

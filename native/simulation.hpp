@@ -24,7 +24,6 @@ struct Rows {
   std::span<const int32_t> thread;
   std::span<const int32_t> next;  // row after this one in its thread
   std::span<const double> before;  // seconds before it starts to act
-  std::span<const double> after;   // seconds between being released and ending (a Wait)
   std::span<const double> size;    // of its flow
   std::span<const double> latency;  // of its signal
   std::span<const int32_t> flag;
@@ -96,7 +95,7 @@ class Simulation {
   uint64_t num_solves() const { return num_solves_; }
 
  private:
-  enum class Stage : uint8_t { kArrive, kHeld, kFetched, kAct, kEnd };
+  enum class Stage : uint8_t { kArrive, kStarved, kHeld, kFetched, kAct, kEnd };
   enum class What : uint8_t { kResume, kSignal, kFlowEnd, kLetGo, kSolve };
   struct Event {
     double time;
@@ -111,15 +110,14 @@ class Simulation {
   struct Batch {
     int64_t limit;  // commands with a smaller number are handed over
     int32_t hold;
-    double since;
   };
 
+  // A flow in progress, with all that a new solution asks of it in half a cache line.
   struct Running {
-    int32_t row;
-    bool alive;
     double left;  // at the instant of the last solution
     double rate;
-    double finish;
+    int32_t row;
+    FairShare::Pair pair;
   };
 
   template <typename T>
@@ -171,62 +169,77 @@ class Simulation {
     changed_ = false;
     for (const int32_t flow : fresh_) {
       share_.add(flow);
-      running_.push_back({flow, true, rows_.size[at(flow)], 0.0, kInfinity});
-      place_[at(flow)] = static_cast<int32_t>(running_.size()) - 1;
+      place_[at(flow)] = static_cast<int32_t>(running_.size());
+      running_.push_back({rows_.size[at(flow)], 0.0, flow, share_.pair(flow)});
     }
     fresh_.clear();
     if (tolerance_ > 0) let_go();
     share_.solve();
     ++num_solves_;
-    const double first = share_out();
-    if (first == kInfinity) return;
-    const double window = first + std::max(tolerance_ / 2, 1e-12) * std::abs(first);
+    const double wait = share_out();
+    if (wait < kInfinity) set_ends(wait);
+  }
+
+  // Sets the ends of the flows that are first to end, which takes `wait` seconds from now, and of
+  // those so shortly behind them that it makes no difference.
+  void set_ends(double wait) {
+    const double first = now_ + wait;
+    const double slack = std::max(tolerance_ / 2, 1e-12) * first;
+    ending_.clear();
     for (const Running& flow : running_) {
-      if (flow.finish <= window) {
-        set(tolerance_ > 0 ? flow.finish : first, What::kFlowEnd, flow.row, num_solves_);
-      }
+      if (flow.left <= (wait + slack) * flow.rate) ending_.push_back(flow.row);
     }
-    if (tolerance_ > 0) set(window, What::kSolve, 0, num_solves_);
+    std::sort(ending_.begin(), ending_.end());
+    for (const int32_t row : ending_) {
+      const Running& flow = running_[at(place_[at(row)])];
+      const bool apart = tolerance_ > 0 && flow.left > 0;
+      set(apart ? now_ + flow.left / flow.rate : first, What::kFlowEnd, row, num_solves_);
+    }
+    if (tolerance_ > 0) set(first + slack, What::kSolve, 0, num_solves_);
   }
 
   // With a tolerance, rates are shared anew only behind a window of ends. What ended inside it
   // left its share unused for up to half the tolerance; in return, what will end within half the
   // tolerance from now on keeps its rate but is no longer counted. The two errors cancel.
   void let_go() {
-    const double soon = now_ + tolerance_ / 2 * std::abs(now_);
-    for (Running& flow : running_) {
-      if (flow.alive && flow.finish <= soon) {
-        share_.remove(flow.row);
-        flow.alive = false;
-        set(std::max(flow.finish, now_), What::kLetGo, flow.row);
-      }
+    const double soon = now_ - solved_at_ + tolerance_ / 2 * now_;
+    for (size_t i = running_.size(); i-- > 0;) {
+      const Running flow = running_[i];
+      if (flow.left > soon * flow.rate) continue;
+      const double end = flow.left > 0 ? solved_at_ + flow.left / flow.rate : now_;
+      set(std::max(end, now_), What::kLetGo, flow.row);
+      drop(flow.row);
     }
   }
 
-  // Brings every running flow up to this instant, gives it its new rate, drops those that have
-  // ended, and returns when the first will end.
+  // Brings every running flow up to this instant, gives it its new rate, and returns how long it
+  // takes until the first ends.
   double share_out() {
     const double passed = now_ - solved_at_;
     solved_at_ = now_;
-    double first = kInfinity;
-    size_t kept = 0;
-    for (const Running& flow : running_) {
-      if (!flow.alive) continue;
-      const double done = flow.rate > 0 ? flow.rate * passed : 0.0;
-      const double left = std::max(0.0, flow.left - done);
-      const double rate = share_.rate(flow.row);
-      const double finish = left <= 0 ? now_ : rate > 0 ? now_ + left / rate : kInfinity;
-      first = std::min(first, finish);
-      place_[at(flow.row)] = static_cast<int32_t>(kept);
-      running_[kept++] = {flow.row, true, left, rate, finish};
+    double wait = kInfinity;
+    for (Running& flow : running_) {
+      const double rate = share_.rate(flow.row, flow.pair);
+      // What nothing limits ends at once.
+      flow.left = rate < kInfinity ? std::max(0.0, flow.left - flow.rate * passed) : 0.0;
+      flow.rate = rate;
+      if (flow.left <= 0) wait = 0.0;
+      if (flow.left < wait * rate) wait = flow.left / rate;  // a division only for a new first
     }
-    running_.resize(kept);
-    return first;
+    return wait;
+  }
+
+  // Takes a flow out of those that share; the last one takes its place.
+  void drop(int32_t row) {
+    share_.remove(row);
+    const int32_t place = place_[at(row)];
+    running_[at(place)] = running_.back();
+    place_[at(running_.back().row)] = place;
+    running_.pop_back();
   }
 
   void end_flow(int32_t row) {
-    share_.remove(row);
-    running_[at(place_[at(row)])].alive = false;
+    drop(row);
     if (tolerance_ <= 0) changed_ = true;
     finish_flow(row);
   }
@@ -256,6 +269,7 @@ class Simulation {
       const int32_t row = row_[at(thread)];
       switch (stage_[at(thread)]) {
         case Stage::kArrive:
+        case Stage::kStarved:
         case Stage::kHeld:
           if (!handed_over(thread, row)) return;
           [[fallthrough]];
@@ -305,7 +319,7 @@ class Simulation {
     auto& current = batch_[at(thread)];
     while (current < batches.size() && number >= batches[current].limit) ++current;
     if (current == batches.size()) {
-      stage_[at(thread)] = Stage::kArrive;
+      stage_[at(thread)] = Stage::kStarved;
       return false;  // a submission wakes it
     }
     if (number != (current == 0 ? 0 : batches[current - 1].limit)) return true;
@@ -316,10 +330,9 @@ class Simulation {
       waiting_[at(batch.hold)].push_back(thread);
       return false;
     }
-    const double ready = std::max(now_, batch.since) + threads_.fetch[at(thread)];
-    if (ready <= now_) return true;
+    if (threads_.fetch[at(thread)] <= 0) return true;
     stage_[at(thread)] = Stage::kFetched;
-    set(ready, What::kResume, thread);
+    set(now_ + threads_.fetch[at(thread)], What::kResume, thread);
     return false;
   }
 
@@ -362,13 +375,8 @@ class Simulation {
 
   bool must_wait(int32_t thread, int32_t row) {
     const int32_t flag = rows_.flag[at(row)];
-    if (flags_[at(flag)] < rows_.count[at(row)]) {
-      waiting_[at(flag)].push_back(thread);
-      return true;
-    }
-    if (rows_.after[at(row)] <= 0) return false;
-    stage_[at(thread)] = Stage::kEnd;
-    set(now_ + rows_.after[at(row)], What::kResume, thread);
+    if (flags_[at(flag)] >= rows_.count[at(row)]) return false;
+    waiting_[at(flag)].push_back(thread);
     return true;
   }
 
@@ -376,11 +384,10 @@ class Simulation {
     const int32_t target = rows_.target[at(row)];
     auto& batches = batches_[at(target)];
     const int64_t before = batches.empty() ? 0 : batches.back().limit;
-    const bool starved = batch_[at(target)] == batches.size();
-    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)], now_});
-    if (starved && row_[at(target)] >= 0 && stage_[at(target)] == Stage::kArrive) {
-      runnable_.push_back(target);
-    }
+    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)]});
+    if (stage_[at(target)] != Stage::kStarved) return;
+    stage_[at(target)] = Stage::kArrive;  // woken once, however many submissions come now
+    runnable_.push_back(target);
   }
 
   // Starts the lanes as soon as there are units for them. True: the thread must wait.
@@ -388,14 +395,14 @@ class Simulation {
     const int32_t pool = threads_.pool[at(thread)];
     if (pool >= 0 && rows_.units[at(row)] > 0) {
       queued_[at(pool)].push_back(thread);
-      grant(pool);
-      return true;
+      grant(pool, false);
+      return true;  // its lanes or, if it has none, its place in runnable_ end it
     }
     return start_lanes(row);
   }
 
   // Gives units to waiting launches: higher priority first, then in the order they came.
-  void grant(int32_t pool) {
+  void grant(int32_t pool, bool waited) {
     auto& queue = queued_[at(pool)];
     while (!queue.empty()) {
       auto best = std::max_element(queue.begin(), queue.end(), [this](int32_t a, int32_t b) {
@@ -405,6 +412,7 @@ class Simulation {
       const int32_t row = row_[at(thread)];
       if (held_[at(pool)] + rows_.units[at(row)] > pools_.units[at(pool)]) return;
       queue.erase(best);
+      if (waited) start_[at(row)] = now_;  // it runs from here on
       hold(pool, rows_.units[at(row)]);
       if (!start_lanes(row)) {
         release(row);
@@ -435,7 +443,7 @@ class Simulation {
     const int32_t pool = threads_.pool[at(rows_.thread[at(row)])];
     if (pool < 0 || rows_.units[at(row)] <= 0) return;
     hold(pool, -rows_.units[at(row)]);
-    if (!queued_[at(pool)].empty()) grant(pool);
+    if (!queued_[at(pool)].empty()) grant(pool, true);
   }
 
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -456,6 +464,7 @@ class Simulation {
   std::vector<std::vector<int32_t>> waiting_;  // threads, by flag
   std::vector<int32_t> lanes_left_;            // by launch row
   std::vector<Running> running_;
+  std::vector<int32_t> ending_;
   std::vector<int32_t> place_;               // of a flow in running_
   std::vector<int32_t> held_;                  // units, by pool
   std::vector<std::deque<int32_t>> queued_;    // threads at a launch, by pool

@@ -1,17 +1,20 @@
 """The reference interpreter: schedules on plain arrays, in any order that the flags allow.
 
-It picks the next runnable command at random, so that a schedule that only works when ranks
-keep step fails here. Nothing is fast and nothing is shared with the other interpreters but
-the meaning of a command.
+It lets threads run in random turns, some a command long and some as far as they get, so
+that a schedule that only works when ranks keep step fails here. Nothing is fast and
+nothing is shared with the other interpreters but the meaning of a command.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.schedule import (
     Broadcast,
@@ -24,135 +27,126 @@ from weft.schedule import (
     Place,
     Reduce,
     Schedule,
-    Scope,
     Signal,
-    Slice,
     Submit,
     Swap,
     Wait,
     write_out,
 )
+from weft.schedule.schedule import commands_of
 
-Arrays = dict[tuple[int, str], np.ndarray]
-OPS = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+Bytes = NDArray[np.uint8]
+Flag = tuple[int, int]
+Op = Callable[[list[Bytes], list[Bytes]], None]
+OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "prod": np.multiply,
+}
 
 
 @dataclass
 class Thread:
-    """A queue or a lane: what is left of it, and what it waits for."""
+    """A queue or a lane: its commands, the lanes its launches start, how far it has come."""
 
-    place: Place
-    commands: list[tuple[Command, int, int]]  # command, fed number, row
-    lanes: list[Thread] = field(default_factory=list)
+    commands: list[tuple[Place, Command, int]] = field(default_factory=list)  # with fed numbers
+    lanes: dict[int, list[Thread]] = field(default_factory=lambda: defaultdict(list))  # by id
     next: int = 0
+    running: list[Thread] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
-        return self.next == len(self.commands) and all(lane.done for lane in self.lanes)
+        return self.next == len(self.commands)
 
 
 class Machine:
     """Memory, flags and queues of all ranks; ``run`` executes the schedule once more."""
 
-    def __init__(self, schedule: Schedule, seed: int = 0, ops: dict | None = None) -> None:
-        self.schedule = schedule
+    def __init__(self, schedule: Schedule, seed: int = 0, ops: dict[str, Op] | None = None) -> None:
         self.random = random.Random(seed)
         self.ops = ops or {}
-        self.table = write_out(schedule, ())
-        flat = self.table.schedule
-        self.memory: Arrays = {
+        table = write_out(schedule)
+        self.memory: dict[tuple[int, str], Bytes] = {
             (rank, b.name): np.zeros(b.size_on(rank), np.uint8)
-            for b in flat.buffers
-            for rank in range(flat.num_ranks)
+            for b in table.schedule.buffers
+            for rank in range(schedule.num_ranks)
         }
-        self.flags: Counter[tuple[int, int]] = Counter()
-        self.base: Counter[tuple[int, int]] = Counter()
+        self.threads = [Thread() for _ in table.thread_rank]
+        rows = list(commands_of(table))
+        for (place, command), thread, fed in zip(rows, table.thread, table.fed, strict=True):
+            self.threads[thread].commands.append((place, command, int(fed)))
+        self.queues = []
+        for thread, launch in zip(self.threads, table.thread_launch, strict=True):
+            if launch < 0:
+                self.queues.append(thread)
+            else:
+                self.threads[table.thread[launch]].lanes[rows[launch][0].id].append(thread)
+        submits = [c for _, c in rows if isinstance(c, Submit)]
+        self.fed_queues = {(submit.rank, submit.queue) for submit in submits}
+        self.flags: Counter[Flag] = Counter()
         self.order: list[Place] = []
 
     def run(self) -> None:
-        self.base = Counter(self.flags)
-        self.handed: Counter[tuple[int, str]] = Counter()
-        self.holds: dict[tuple[int, str], list[tuple[int, tuple[int, int] | None]]] = {}
-        queues = [queue for rank in range(self.schedule.num_ranks) for queue in self._queues(rank)]
-        self.fed_queues = {
-            (c.rank, c.queue)
-            for q in queues
-            for c, _, _ in q.commands
-            if isinstance(c, Submit)
-        }
-        while True:
-            live = [t for q in queues for t in (q, *q.lanes) if t.next < len(t.commands)]
-            if not live:
-                return
-            self.random.shuffle(live)
-            if not any(self._step(t) for t in live):
-                raise AssertionError(f"stuck at {[t.commands[t.next] for t in live]}")
+        self.base = self.flags.copy()
+        self.handed: dict[Any, list[tuple[int, Flag | None]]] = defaultdict(list)
+        for thread in self.threads:
+            thread.next = 0
+        ready, blocked = list(self.queues), []
+        while ready:
+            thread = ready.pop(self.random.randrange(len(ready)))
+            moved = self._turn(thread)
+            if not thread.done:
+                blocked.append(thread)
+            if moved:
+                ready += blocked + thread.running
+                blocked = []
+        assert not blocked, f"stuck at {[t.commands[t.next][:2] for t in blocked]}"
 
-    def _queues(self, rank: int) -> list[Thread]:
-        table = write_out(self.schedule, [rank])
-        queues: dict[str, Thread] = {}
-        self.children: dict[tuple[int, str, int], list[Thread]]
-        self.children = getattr(self, "children", {})
-        launch = 0
-        for row, (place, command) in enumerate(self.schedule.commands([rank])):
-            if place.lane < 0:
-                queue = queues.setdefault(place.queue, Thread(place, []))
-                queue.commands.append((command, int(table.fed[row]), place.id))
-                if isinstance(command, Launch):
-                    launch = place.id
-                    self.children[rank, place.queue, launch] = []
-                continue
-            lanes = self.children[rank, place.queue, launch]
-            if not lanes or lanes[-1].place.lane != place.lane:
-                lanes.append(Thread(place, []))
-            lanes[-1].commands.append((command, -1, place.id))
-        return list(queues.values())
-
-    def _step(self, thread: Thread) -> bool:
-        """Run up to a few commands of a thread; False where it cannot move."""
-        moved = False
-        for _ in range(self.random.randint(1, 3)):
-            if thread.next == len(thread.commands):
-                return moved
-            command, fed, ident = thread.commands[thread.next]
-            if any(not lane.done for lane in thread.lanes) or not self._may(thread, command, fed):
-                return moved
-            if isinstance(command, Launch) and not thread.lanes:
-                thread.lanes = self.children[thread.place.rank, thread.place.queue, ident]
-                if thread.lanes:
-                    return True
-            thread.lanes = []
+    def _turn(self, thread: Thread) -> bool:
+        """Let a thread run for a while; False where it cannot move."""
+        before, started = thread.next, False
+        for _ in range(self.random.choice((1, 2, 1000))):
+            if thread.done or any(not lane.done for lane in thread.running):
+                break
+            place, command, fed = thread.commands[thread.next]
+            if not self._may(place, command, fed):
+                break
+            if isinstance(command, Launch) and not thread.running and thread.lanes[place.id]:
+                thread.running, started = thread.lanes[place.id], True
+                break
+            thread.running = []
             self._execute(command)
-            self.order.append(thread.place._replace(id=ident))
+            self.order.append(place)
             thread.next += 1
-            moved = True
-        return moved
+        return started or thread.next > before
 
-    def _may(self, thread: Thread, command: Command, fed: int) -> bool:
-        key = (thread.place.rank, thread.place.queue)
-        if key in self.fed_queues and fed >= 0:
-            before = 0
-            for count, hold in self.holds.get(key, []):
-                if fed < before + count:
-                    if hold is not None and self._count(hold) < 1:
-                        return False
-                    break
-                before += count
-            else:
-                return False
+    def _may(self, place: Place, command: Command, fed: int) -> bool:
+        key = (place.rank, place.queue)
+        if fed >= 0 and key in self.fed_queues and not self._handed_over(key, fed):
+            return False
         if isinstance(command, Wait):
-            return self._count((command.flag.rank, command.flag.index)) >= command.count
+            return self._count(command.flag) >= command.count
         return True
 
-    def _count(self, flag: tuple[int, int]) -> int:
-        return self.flags[flag] - self.base[flag]
+    def _handed_over(self, key: tuple[int, str], fed: int) -> bool:
+        for count, hold in self.handed[key]:
+            if fed < count:
+                return hold is None or self._count(hold) >= 1
+            fed -= count
+        return False
 
-    def at(self, s: Slice) -> np.ndarray:
+    def _count(self, flag: Any) -> int:
+        """How often a flag was raised in this execution."""
+        key = (flag.rank, flag.index)
+        return self.flags[key] - self.base[key]
+
+    def at(self, s: Any) -> Bytes:
         whole = self.memory[s.rank, s.buffer]
         assert 0 <= s.offset <= s.offset + s.nbytes <= len(whole), (s, len(whole))
         return whole[s.offset : s.offset + s.nbytes]
 
-    def _execute(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:  # noqa: C901 - one case a command
         match command:
             case Copy(src, dst):
                 self.at(dst)[:] = self.at(src).copy()
@@ -175,14 +169,13 @@ class Machine:
             case Decode(src, dst):
                 length = int(self.at(src)[:8].copy().view(np.uint64)[0])
                 self.at(dst)[:length] = self.at(src)[8 : 8 + length]
-            case Kernel():
-                self.ops[command.op](
-                    [self.at(s) for s in command.reads], [self.at(s) for s in command.writes]
-                )
-            case Signal(flag):
-                self.flags[flag.rank, flag.index] += 1
-            case Submit(rank, queue, count, hold):
-                held = None if hold is None else (hold.rank, hold.index)
-                self.holds.setdefault((rank, queue), []).append((count, held))
-            case Wait() | Launch() | Scope():
+            case Kernel() if not command.external:
+                read, written = map(self.at, command.reads), map(self.at, command.writes)
+                self.ops[command.op](list(read), list(written))
+            case Signal():
+                self.flags[command.flag.rank, command.flag.index] += 1  # type: ignore[index]
+            case Submit():
+                key = (command.rank, command.queue)
+                self.handed[key].append((command.count, command.hold))  # type: ignore[arg-type]
+            case _:
                 pass

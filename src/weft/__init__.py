@@ -48,7 +48,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         message = f"module 'weft' has no attribute {name!r}"
         raise AttributeError(message)

@@ -61,7 +61,8 @@ _add(
 _add(
     collective,
     "How long does a collective take, by each algorithm?\n\nKIND is broadcast, all_gather, "
-    "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier.",
+    "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier, or a schedule "
+    "file (.json) as -o writes it.",
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
 )
 _add(

@@ -19,11 +19,14 @@ from weft.cli.progress import track
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from weft.cli.pricing import Answer, Question
+    from weft.cli.pricing import Answer, FileAnswer, Question
     from weft.cli.running import Measured
     from weft.hardware import Platform
 
-_SUFFIXES = (".json", ".json.gz", ".csv")
+    Found = Sequence[Answer | FileAnswer | Measured]
+
+_SCHEDULE = ".schedule.json"
+_SUFFIXES = (".json", ".json.gz", ".csv", _SCHEDULE)
 
 
 def collective(
@@ -56,8 +59,8 @@ def collective(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write the timeline of the last one (.json, .json.gz; - is stdout) "
-            "or all rows (.csv).",
+            help="Write the timeline of the last one (.json, .json.gz; - is stdout), its "
+            "schedule (.schedule.json) or all rows (.csv).",
         ),
     ] = None,
 ) -> int:
@@ -65,17 +68,15 @@ def collective(
     from weft.units import parse_sizes
 
     path = output_path(None if output == "-" else output, _SUFFIXES)
-    known = _known(kind)
-    platform = _platform(on, ranks, run=run)
-    names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
-    questions = _questions(kind, parse_sizes(size), platform)
-    answers: Sequence[Answer | Measured]
-    if run:
-        from weft.cli.running import measured
-
-        answers = measured(questions, names, every=algorithm == "all")
+    answers: "Found"
+    if _is_file(kind):
+        platform, answers = _of_file(kind, on, ranks, run=run)
     else:
-        answers = _predicted(questions, names, every=algorithm == "all")
+        known = _known(kind)
+        platform = _platform(on, ranks, run=run)
+        names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
+        questions = _questions(kind, parse_sizes(size), platform)
+        answers = _answers(questions, names, every=algorithm == "all", run=run)
     if output == "-":
         _print_trace(answers)
     else:
@@ -84,6 +85,37 @@ def collective(
         _write(path, answers, quiet=json)
     wrong = sum(row.get("wrong") or 0 for row in _rows(answers))
     return 1 if wrong else 0
+
+
+def _is_file(kind: str) -> bool:
+    return kind.endswith(".json") or Path(kind).is_file()
+
+
+def _of_file(
+    file: str, on: str | None, ranks: int | None, *, run: bool
+) -> "tuple[Platform, list[FileAnswer]]":
+    """Price the schedule in a file on as many ranks as it is for."""
+    from weft.cli.pricing import FileAnswer
+    from weft.schedule import load
+    from weft.simulator import simulate
+
+    if run:
+        raise UsageError(f"{file} can be priced, not run from here", "Use --on instead of --run.")
+    schedule = load(file)
+    if ranks not in (None, schedule.num_ranks):
+        raise UsageError(f"{file} is for {schedule.num_ranks} ranks, not {ranks}")
+    platform = _platform(on, schedule.num_ranks, run=False)
+    return platform, [FileAnswer(schedule, simulate(schedule, platform))]
+
+
+def _answers(
+    questions: list["Question"], names: list[str], *, every: bool, run: bool
+) -> "Sequence[Answer | Measured]":
+    if not run:
+        return _predicted(questions, names, every=every)
+    from weft.cli.running import measured
+
+    return measured(questions, names, every=every)
 
 
 def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
@@ -126,13 +158,11 @@ def _predicted(questions: list["Question"], names: list[str], *, every: bool) ->
     return [answer(question, name) for question, name in track(pairs, "pricing")]
 
 
-def _rows(answers: "Sequence[Answer | Measured]") -> list[dict[str, Any]]:
+def _rows(answers: "Found") -> list[dict[str, Any]]:
     return [row for found in answers for row in found.rows]
 
 
-def _show(
-    platform: "Platform", answers: "Sequence[Answer | Measured]", *, json: bool, timeline: bool
-) -> None:
+def _show(platform: "Platform", answers: "Found", *, json: bool, timeline: bool) -> None:
     rows = _rows(answers)
     if json:
         from weft.report.results import results_json
@@ -150,20 +180,27 @@ def _show(
             print_gantt(each)
 
 
-def _print_trace(answers: "Sequence[Answer | Measured]") -> None:
+def _print_trace(answers: "Found") -> None:
     from weft.trace import perfetto_json
 
     print(perfetto_json(*answers[-1].timelines).decode(), end="")
 
 
-def _write(path: Path, answers: "Sequence[Answer | Measured]", *, quiet: bool) -> None:
+def _write(path: Path, answers: "Found", *, quiet: bool) -> None:
+    hint = ""
     if path.suffix == ".csv":
         from weft.report.results import results_csv
 
         path.write_text(results_csv(_rows(answers)), encoding="utf-8")
+    elif path.name.endswith(_SCHEDULE):
+        from weft.schedule import save
+
+        save(answers[-1].schedule, path)
+        hint = f": price it by weft collective {path} --on PLATFORM"
     else:
         from weft.trace import write_perfetto
 
         write_perfetto(path, *answers[-1].timelines)
+        hint = ": open it in ui.perfetto.dev"
     if not quiet:
-        print(f"\nwrote {path}" + ("" if path.suffix == ".csv" else ": open it in ui.perfetto.dev"))
+        print(f"\nwrote {path}{hint}")

@@ -65,6 +65,46 @@ class Answer:
         """What there is to draw."""
         return (self.timeline,)
 
+    @property
+    def schedule(self) -> Schedule:
+        """What was priced."""
+        return self.question.schedule(self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswer:
+    """What the schedule of a file takes."""
+
+    schedule: Schedule
+    timeline: Timeline
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One result: its size is the caller's largest buffer, which nccl-tests counts too."""
+        seconds, nbytes = self.timeline.seconds, _largest(self.schedule)
+        return [
+            {
+                "collective": self.schedule.name,
+                "algorithm": "file",
+                "nbytes": nbytes,
+                "ranks": self.schedule.num_ranks,
+                "seconds": seconds,
+                "algbw": nbytes / seconds if seconds > 0 else None,
+                "busbw": None,  # its share of the size depends on what the schedule is for
+                "basis": self.timeline.basis,
+            }
+        ]
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """What there is to draw."""
+        return (self.timeline,)
+
+
+def _largest(schedule: Schedule) -> int:
+    sizes = [b.nbytes for b in schedule.buffers if b.role != "scratch"]
+    return max((s if isinstance(s, int) else max(s) for s in sizes), default=0)
+
 
 def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
     """Price one algorithm; ``auto`` prices every one that applies and takes the fastest.

@@ -45,6 +45,11 @@ class Measured:
         """What there is to draw: one above the other."""
         return (self.timeline, self.predicted.timeline)
 
+    @property
+    def schedule(self) -> Schedule:
+        """What was run."""
+        return _Work.of(self.predicted).schedule()
+
 
 def here(on: str | None, num_ranks: int) -> Platform:
     """Give the platform that this machine is compared with: ``cpu``, as wide as asked for.

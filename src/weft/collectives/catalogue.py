@@ -81,7 +81,7 @@ def collective(
     num_ranks: int,
     nbytes: int,
     node_size: int | None = None,
-    **options: Any,  # noqa: ANN401 - root, dtype, op, piece: each builder names its own
+    **options: Any,
 ) -> Schedule:
     """Build ``kind`` by ``algorithm``. ``nbytes`` counts as nccl-tests does.
 
@@ -91,12 +91,14 @@ def collective(
     known = algorithms(kind)
     if algorithm not in known:
         exists = any(algorithm in builders for builders in BUILDERS.values())
-        what = f"{algorithm!r} does not apply to {kind}" if exists else (
-            f"no algorithm is called {algorithm!r}{nearest(algorithm, known)}"
+        what = (
+            f"{algorithm!r} does not apply to {kind}"
+            if exists
+            else (f"no algorithm is called {algorithm!r}{nearest(algorithm, known)}")
         )
         error = UsageError if exists else UnknownNameError
         raise error(f"{what}.", f"For {kind}: {', '.join(known)}.")
-    if num_ranks < 2:  # noqa: PLR2004 - fewer have nobody to talk to
+    if num_ranks < 2:
         raise UsageError(f"{kind} needs at least 2 ranks, not {num_ranks}.")
     if nbytes < 0:
         raise UsageError(f"a collective cannot move {nbytes} bytes.")

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 READY, SENT, READY_ROOT, GATHERED = 0, 1, 2, 3
 
 
-def broadcast(
-    num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None
-) -> Schedule:
+def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None) -> Schedule:
     """Each rank passes piece k to the next while piece k+1 arrives.
 
     K pieces of C bytes take (n - 2 + K)(latency + C / rate).
@@ -94,9 +92,7 @@ def scatter_all_gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedul
     last = (*hello, wait(SENT), wait(GATHERED, num_ranks - 1))
     line = [(root + place) % num_ranks for place in range(num_ranks)]
     queues = ((line[:1], (scatter, ring)), (line[1:-1], (middle,)), (line[-1:], (last,)))
-    programs = tuple(
-        Program(tuple(ranks), (launched(*lanes),)) for ranks, lanes in queues if ranks
-    )
+    programs = tuple(Program(tuple(ranks), (launched(*lanes),)) for ranks, lanes in queues if ranks)
     name = "scatter-allgather broadcast"
     return Schedule(name, num_ranks, programs, (in_place(nbytes),), 4)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from weft.collectives.parts import (
@@ -271,9 +271,7 @@ def _to_slot(chunks: Chunks, source: str) -> Copy:
 def _add_up(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Reduce:
     """My own part, then those of the ranks before me, nearest first: the same in every run."""
     mine = chunks.slice(SELF, source, Index(chunks.group))
-    slots = (
-        own("scratch", k * chunks.largest, mine.nbytes) for k in range(chunks.group.size - 1)
-    )
+    slots = (own("scratch", k * chunks.largest, mine.nbytes) for k in range(chunks.group.size - 1))
     return Reduce((mine, *slots), result, dtype, op)
 
 
@@ -281,7 +279,7 @@ def _slots(chunks: Chunks) -> Buffer:
     return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)
 
 
-def _rooted(  # noqa: PLR0913 - the parts of one shape, each named at the call
+def _rooted(
     name: str,
     root: int,
     group: Group,
@@ -300,7 +298,7 @@ def _rooted(  # noqa: PLR0913 - the parts of one shape, each named at the call
 
 def _shares(chunks: Chunks) -> tuple[int, ...]:
     offsets = chunks.offsets
-    return tuple(stop - start for start, stop in zip(offsets, offsets[1:], strict=False))
+    return tuple(stop - start for start, stop in pairwise(offsets))
 
 
 def _only(rank: int, num_ranks: int, nbytes: int) -> tuple[int, ...]:

@@ -49,9 +49,7 @@ def all_gather(
     chunks = Chunks(Group(num_ranks), nbytes)
     place = Index(chunks.group)
     mine = chunks.slice(SELF, "data", place)
-    theirs = [
-        chunks.slice(shifted(chunks.group, k), "data", place) for k in range(1, num_ranks)
-    ]
+    theirs = [chunks.slice(shifted(chunks.group, k), "data", place) for k in range(1, num_ranks)]
     if feature == "bcst":
         pairs = [theirs[k : k + 2] for k in range(0, num_ranks - 1, 2)]
         moves: Queues = [
@@ -118,7 +116,7 @@ def _name(feature: str, prelaunch: bool) -> str:  # noqa: FBT001 - one caller ab
     return plain + ("+prelaunch" if prelaunch else "")
 
 
-def _fed(  # noqa: PLR0913 - the parts of one shape, each named at the call
+def _fed(
     name: str,
     num_ranks: int,
     moves: Callable[[int], Queues],

@@ -95,7 +95,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
         (range(power, num_ranks), last),
     )
     programs = tuple(Program(ranks, (launched(lane),)) for ranks, lane in parts if ranks)
-    buffers = (in_place(nbytes), steps.scratch)
+    buffers: tuple[Buffer, ...] = (in_place(nbytes), steps.scratch)
     if extra:
         buffers = (*buffers, Buffer("fold", nbytes))
     name = "halving-doubling all_reduce"

@@ -130,7 +130,7 @@ def _spread_columns(node_size: int, num_nodes: int, chunk: int) -> Schedule:
 
 
 def _num_nodes(num_ranks: int, node_size: int) -> int:
-    if node_size < 2 or num_ranks % node_size or num_ranks == node_size:  # noqa: PLR2004 - a pair
+    if node_size < 2 or num_ranks % node_size or num_ranks == node_size:
         raise UsageError(
             f"hierarchical needs two levels: {num_ranks} ranks are not several nodes of "
             f"{node_size} ranks.",

@@ -9,6 +9,7 @@ rule can be run again and again with the caller touching its buffers in between.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from weft.errors import SizeError
@@ -86,12 +87,14 @@ class Chunks:
 
     @property
     def even(self) -> bool:
+        """Whether all chunks are equally long."""
         return self.nbytes % (self.group.size * self.item) == 0
 
     @property
     def largest(self) -> int:
+        """The bytes of the longest chunk."""
         offsets = self.offsets
-        return max(stop - start for start, stop in zip(offsets, offsets[1:], strict=False))
+        return max(stop - start for start, stop in pairwise(offsets))
 
     def at(self, index: Index, span: int = 1) -> tuple[Value, Value]:
         """Offset and size of the ``span`` chunks from ``index`` on."""
@@ -105,6 +108,7 @@ class Chunks:
         return Rel(terms=(starts,)), Rel(terms=(Term(index, table=sizes),))
 
     def slice(self, rank: RankValue, buffer: str, index: Index, span: int = 1) -> Slice:
+        """The ``span`` chunks from ``index`` on, in a buffer of ``rank``."""
         offset, nbytes = self.at(index, span)
         return Slice(rank, buffer, offset, nbytes)
 
@@ -115,10 +119,12 @@ def to_all(group: Group, flag: int) -> Repeat:
 
 
 def signal(rank: RankValue, flag: int) -> Signal:
+    """Raise a flag of ``rank``."""
     return Signal(Flag(rank, flag))
 
 
 def wait(flag: int, count: Value = 1) -> Wait:
+    """Hold for a flag of our own."""
     return Wait(Flag(SELF, flag), count)
 
 
@@ -163,8 +169,10 @@ def schedule_of(
 
 
 def in_out(in_bytes: int, out_bytes: int) -> tuple[Buffer, ...]:
+    """The buffers of a collective that leaves its input alone."""
     return (Buffer("in", in_bytes, "in"), Buffer("out", out_bytes, "out"))
 
 
 def in_place(nbytes: int) -> Buffer:
+    """The buffer of a collective that overwrites its input."""
     return Buffer("data", nbytes, "inout")

@@ -36,9 +36,7 @@ class _Node:
         self.side = (place - 1) % 2  # which child of its parent this is
 
 
-def broadcast(
-    num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None
-) -> Schedule:
+def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None) -> Schedule:
     """Down a binary tree in pieces: a rank passes piece k on while piece k+1 arrives."""
     piece = piece or default_piece(nbytes)
 
@@ -54,7 +52,7 @@ def broadcast(
     return _tree("tree broadcast", num_ranks, root, program, (in_place(nbytes),))
 
 
-def all_reduce(  # noqa: PLR0913 - the options of a collective
+def all_reduce(
     num_ranks: int,
     nbytes: int,
     *,

@@ -1,5 +1,6 @@
 """The Schedule: what is done, on which queue, in which order. Its meaning is written here."""
 
+from weft.schedule.accesses import READ, WRITE
 from weft.schedule.files import from_json, load, save, to_json
 from weft.schedule.ir import (
     Broadcast,
@@ -26,7 +27,7 @@ from weft.schedule.ir import (
     Wait,
 )
 from weft.schedule.schedule import Place, Schedule
-from weft.schedule.table import READ, WRITE, Table, count_rows, write_out
+from weft.schedule.table import Table, count_rows, write_out
 from weft.schedule.values import SELF, Group, Index, Peer, Rel, Term, flipped, shifted
 
 __all__ = [

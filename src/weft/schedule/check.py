@@ -81,7 +81,7 @@ def _check_programs(flat: Schedule) -> None:
             _check_lanes(queue.name, queue.commands)
 
 
-def _check_lanes(queue: str, commands: Any) -> None:  # noqa: ANN401 - commands and loops
+def _check_lanes(queue: str, commands: Any) -> None:
     for command in commands:
         if isinstance(command, Launch):
             for lane in command.lanes:
@@ -102,9 +102,7 @@ def _check_places(table: Table) -> None:
     for number, allowed in enumerate(_ALLOWED.values()):
         may[number, [*allowed, *_ANYWHERE]] = True
     of_queue = np.array([places.index(name.rstrip("0123456789")) for name in table.queues] or [0])
-    of_thread = np.where(
-        table.thread_lane < 0, of_queue[table.thread_queue], places.index("lane")
-    )
+    of_thread = np.where(table.thread_lane < 0, of_queue[table.thread_queue], places.index("lane"))
     wrong = ~may[of_thread[table.thread], table.kind]
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 VERSION = 1
 MAX_RANKS = 1 << 20
 MAX_QUEUES = 1 << 24  # of all ranks together
+MAX_FLAGS = 1 << 26  # the same
 MAX_NESTING = 64  # commands inside commands
 MAX_NUMBER = 1 << 53  # up to here other readers of JSON keep whole numbers exact
 
@@ -74,7 +75,9 @@ def _check(schedule: Schedule) -> None:
     except WeftError:
         raise
     except (ArithmeticError, LookupError) as error:
-        raise FormatError(f"a peer, a table or a flag of {schedule.name} leads nowhere: {error}.") from error
+        raise FormatError(
+            f"a peer, a table or a flag of {schedule.name} leads nowhere: {error}."
+        ) from error
 
 
 def to_json(schedule: Schedule) -> str:
@@ -192,7 +195,7 @@ def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     return {each.name: (hints[each.name], each.default is MISSING) for each in fields(cls)}
 
 
-def _read(value: Any, kind: Any, place: _Place) -> Any:  # noqa: PLR0911 - one case a kind of type
+def _read(value: Any, kind: Any, place: _Place) -> Any:
     """Read ``value`` as what the annotation ``kind`` allows."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
@@ -243,7 +246,9 @@ def _class_of(value: dict[str, Any], classes: list[Any], place: _Place) -> Any:
         raise place.at("kind").missing(f"one of {', '.join(known)}")
     kind = value["kind"]
     if not isinstance(kind, str) or kind not in known:
-        raise place.at("kind").wrong(kind, "a command that may stand here", nearest(str(kind), known))
+        raise place.at("kind").wrong(
+            kind, "a command that may stand here", nearest(str(kind), known)
+        )
     return known[kind]
 
 
@@ -306,7 +311,7 @@ def _check_numbers(read: Any, place: _Place) -> None:
     match read:
         case Schedule():
             _check_size(read, place)
-        case Group() if max(read.size, *read.ranks, 0) > MAX_RANKS:
+        case Group() if max(read.size, read.stride, *read.ranks) > MAX_RANKS:
             raise TooLargeError(f"{place} is a group of more than {MAX_RANKS:,} ranks.")
         case Term(index, _, table) if len(table) not in (0, index.group.size, index.group.size**2):
             size = index.group.size
@@ -330,8 +335,10 @@ def _check_size(schedule: Schedule, place: _Place) -> None:
             where = place.at("buffers").at(number).at("nbytes")
             raise where.wrong(buffer.nbytes, f"a size for each of {n} ranks")
     queues = sum(len(program.ranks) * len(program.queues) for program in schedule.programs)
-    if queues > MAX_QUEUES:
-        raise TooLargeError(f"{place} has {queues:,} queues; {MAX_QUEUES:,} is the limit.")
+    flags = n * schedule.num_flags
+    for what, size, limit in (("queues", queues, MAX_QUEUES), ("flags", flags, MAX_FLAGS)):
+        if size > limit:
+            raise TooLargeError(f"{place} has {size:,} {what} in all; {limit:,} is the limit.")
 
 
 def _described(kind: Any) -> str:

@@ -117,7 +117,7 @@ class _Binding:
     def items(self, items: Items) -> Items:
         return tuple(self.item(item) for item in items)
 
-    def item(self, item: Command | Repeat) -> Command | Repeat:  # noqa: C901, PLR0911, PLR0912 - one case a command
+    def item(self, item: Command | Repeat) -> Command | Repeat:  # noqa: C901, PLR0911 - one case a command
         match item:
             case Repeat():
                 return replace(item, body=self.items(item.body))
@@ -190,7 +190,7 @@ def _bindings(schedule: Schedule, calls: dict[str, Call]) -> dict[str, _Binding]
 def _parts(program: Program, bindings: dict[str, _Binding]) -> Iterator[range | tuple[int, ...]]:
     """The ranks of ``program``, cut where they play different parts in a call."""
     ranks = np.asarray(program.ranks, np.int64)
-    marks = [np.zeros(len(ranks), np.int64)]
+    marks: list[Any] = [np.zeros(len(ranks), np.int64)]
     for call in _calls_of(program):
         binding = bindings[call.name]
         position = call.ranks.position(ranks)

@@ -286,6 +286,7 @@ class Buffer:
     role: Role = "scratch"
 
     def size_on(self, rank: int) -> int:
+        """The bytes that ``rank`` has of it."""
         return self.nbytes if isinstance(self.nbytes, int) else self.nbytes[rank]
 
 

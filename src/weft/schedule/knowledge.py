@@ -15,19 +15,17 @@ if TYPE_CHECKING:
     from weft.schedule.symmetry import Symmetry
 
 
-def element_of(symmetry: Symmetry, rank: Any) -> Any:  # noqa: ANN401 - numbers or arrays
+def element_of(symmetry: Symmetry, rank: Any) -> Any:
     """Which member of its class a rank is: its collapsed coordinates as one number."""
     number, size = np.zeros_like(rank), 1
-    for dim, stride, action in zip(
-        symmetry.dims, symmetry.strides, symmetry.actions, strict=True
-    ):
+    for dim, stride, action in zip(symmetry.dims, symmetry.strides, symmetry.actions, strict=True):
         if action:
             number = number + rank // stride % dim * size
             size *= dim
     return number
 
 
-def moved(symmetry: Symmetry, element: Any, by: Any, sign: int = 1) -> Any:  # noqa: ANN401
+def moved(symmetry: Symmetry, element: Any, by: Any, sign: int = 1) -> Any:
     """``element`` moved by another one, or back by it."""
     result, size = np.zeros_like(element), 1
     for dim, action in zip(symmetry.dims, symmetry.actions, strict=True):
@@ -46,9 +44,7 @@ class Senders:
         signals = np.flatnonzero(~order.holds)
         by_counter = signals[np.argsort(order.counter[signals], kind="stable")]
         self.events = by_counter
-        self.bounds = np.searchsorted(
-            order.counter[by_counter], np.arange(len(order.total) + 1)
-        )
+        self.bounds = np.searchsorted(order.counter[by_counter], np.arange(len(order.total) + 1))
         self.known: dict[int, list[tuple[list[int], list[int]]]] = {}
 
     def _of(self, counter: int) -> list[tuple[list[int], list[int]]]:
@@ -108,7 +104,7 @@ class Knowledge:
         for event in np.lexsort((order.place, order.thread, order.when)).tolist():
             self._happens(event)
 
-    def at(self, thread: int, place: int) -> Any:  # noqa: ANN401 - by element
+    def at(self, thread: int, place: int) -> Any:
         """What a thread knows when it comes to ``place``."""
         number = bisect_right(self.places[thread], place) - 1
         if number >= 0:
@@ -130,7 +126,7 @@ class Knowledge:
             value[0] = max(int(value[0]), int(order.place[event]))
         self.carried[event] = value
 
-    def _told(self, event: int) -> Any:  # noqa: ANN401
+    def _told(self, event: int) -> Any:
         """What a wait learns from the signals it can be sure of."""
         key = (int(self.order.counter[event]), int(self.order.amount[event]))
         if key not in self.told:
@@ -140,7 +136,7 @@ class Knowledge:
             self.told[key] = value
         return self.told[key]
 
-    def _received(self, signal: int) -> Any:  # noqa: ANN401
+    def _received(self, signal: int) -> Any:
         """What a signal carries, by the element of its receiver."""
         order = self.order
         value = self.carried[signal]

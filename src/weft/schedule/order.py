@@ -47,16 +47,13 @@ class Order:
     when: Ints  # the round in which an event happens
     first_private: int  # counters from here on are no flags
 
-    @property
-    def num_events(self) -> int:
-        return len(self.thread)
-
     def before(self, thread: Ints, place: Ints) -> Ints:
         """The last event of a thread in front of a place (an index; its thread may differ)."""
-        return np.searchsorted(_keys(self.thread, self.place), _keys(thread, place)) - 1
+        found: Ints = np.searchsorted(_keys(self.thread, self.place), _keys(thread, place))
+        return found - 1
 
 
-def _keys(thread: Any, place: Any) -> Any:  # noqa: ANN401 - numbers or arrays
+def _keys(thread: Any, place: Any) -> Any:
     return (np.asarray(thread, np.int64) << 36) + place
 
 
@@ -94,8 +91,17 @@ class _Events:
         self._lanes()
         self._doors(num_flags)
 
-    def _add(self, thread: Any, place: Any, row: Any, *, holds: bool, counter: Any, amount: Any,  # noqa: ANN401, PLR0913
-             sender: Any = 0) -> None:  # noqa: ANN401
+    def _add(
+        self,
+        thread: Any,
+        place: Any,
+        row: Any,
+        *,
+        holds: bool,
+        counter: Any,
+        amount: Any,
+        sender: Any = 0,
+    ) -> None:
         num = len(row)
         narrow = {"thread": thread, "row": row, "amount": amount, "sender": sender}
         wide = {"place": place, "counter": counter}
@@ -104,7 +110,7 @@ class _Events:
         self.pieces.append({**piece, "holds": np.full(num, holds)})
 
     def _flag_counter(self, rows: Ints, num_flags: int) -> Ints:
-        owner = self.symmetry.representative(self.table.flag_rank[rows].astype(np.int64))
+        owner: Ints = self.symmetry.representative(self.table.flag_rank[rows].astype(np.int64))
         return owner * num_flags + self.table.flag_index[rows]
 
     def _flags(self, num_flags: int) -> None:
@@ -192,9 +198,7 @@ class _Events:
             sender=table.thread_rank[host],
         )
         threshold = table.fed[mine] + 1
-        self._add(
-            thread, mine * PLACES + DOOR, mine, holds=True, counter=door, amount=threshold
-        )
+        self._add(thread, mine * PLACES + DOOR, mine, holds=True, counter=door, amount=threshold)
         if table.flag_rank[row] >= 0:
             hold = self._flag_counter(here, num_flags)[0]
             self._add(thread, mine * PLACES + DOOR, mine, holds=True, counter=hold, amount=1)
@@ -267,7 +271,8 @@ def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Int
 def _spans(start: Ints, stop: Ints) -> Ints:
     """All numbers from each start up to its stop."""
     length = stop - start
-    return np.arange(length.sum()) + np.repeat(start - (np.cumsum(length) - length), length)
+    offset: Ints = np.repeat(start - (np.cumsum(length) - length), length)
+    return np.arange(len(offset)) + offset
 
 
 def _check_all_happened(order: Order) -> None:
@@ -280,7 +285,7 @@ def _check_all_happened(order: Order) -> None:
     real = heads[order.counter[heads] < order.first_private]
     stuck = real if len(real) else heads
     told = "; ".join(_stuck_at(order, int(event)) for event in stuck[:4])
-    more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""  # noqa: PLR2004 - four are told
+    more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
     raise DeadlockError(
         f"{len(stuck)} commands can never start: {told}{more}.",
         "Every Wait needs that many Signals of its flag that do not themselves wait on it.",

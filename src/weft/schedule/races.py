@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import RaceError
+from weft.schedule.accesses import WRITE
 from weft.schedule.knowledge import Knowledge, Senders, element_of, moved
 from weft.schedule.order import PLACES, SELF_PLACE, Order
-from weft.schedule.table import WRITE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,8 @@ class Touches:
     stop: Ints
     write: Bools
 
-    def chosen(self, which: Any) -> Touches:  # noqa: ANN401 - numbers or a mask
+    def chosen(self, which: Any) -> Touches:
+        """Some of them."""
         columns = (getattr(self, name)[which] for name in Touches.__slots__)
         return Touches(*columns)
 
@@ -137,7 +138,8 @@ class _SureSignals:
         high = np.full(len(order.total), -1)
         np.minimum.at(low, counter, sender)
         np.maximum.at(high, counter, sender)
-        return low == high
+        alone: Bools = low == high
+        return alone
 
     def heard_from_owner(self, touches: Touches) -> Bools:
         """Whether the owner was heard from by one of the first waits in front of a touch."""

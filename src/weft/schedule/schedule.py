@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from weft.schedule.inline import inline
 from weft.schedule.ir import (
     Broadcast,
     Buffer,
@@ -65,11 +66,13 @@ class Schedule:
         Lazy: one rank is written out at a time. A Launch and a call come without what is
         inside them, which follows.
         """
+        flat = inline(self)
         for rank in range(self.num_ranks) if ranks is None else ranks:
-            yield from _commands(write_out(self, [rank]))
+            yield from commands_of(write_out(flat, [rank]))
 
 
-def _commands(table: Table) -> Iterator[tuple[Place, Command]]:
+def commands_of(table: Table) -> Iterator[tuple[Place, Command]]:
+    """The command of each row of ``table``, with its place."""
     buffers = table.buffers
     slices = [
         Slice(rank, buffers[buffer], offset, nbytes)

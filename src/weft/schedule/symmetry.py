@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.schedule.accesses import accesses
 from weft.schedule.inline import inline
 from weft.schedule.ir import (
     Command,
@@ -25,7 +27,6 @@ from weft.schedule.ir import (
     Wait,
     bodies,
 )
-from weft.schedule.table import accesses
 from weft.schedule.values import Group, Index, Peer, RankValue, Rel, Value
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Symmetry:
 
     @property
     def strides(self) -> tuple[int, ...]:
+        """How far apart ranks stand that are neighbours in each coordinate."""
         return tuple(math.prod(self.dims[:level]) for level in range(len(self.dims)))
 
     @property
@@ -55,14 +57,14 @@ class Symmetry:
         """How many ranks one simulated rank stands for."""
         return math.prod(d for d, a in zip(self.dims, self.actions, strict=True) if a)
 
-    def representative(self, rank: Any) -> Any:  # noqa: ANN401 - a number or an array of them
+    def representative(self, rank: Any) -> Any:
         """The rank that stands for ``rank``: its collapsed coordinates are zero."""
         for dim, stride, action in zip(self.dims, self.strides, self.actions, strict=True):
             if action:
                 rank = rank - rank // stride % dim * stride
         return rank
 
-    def seen_by(self, runner: Any, owner: Any) -> Any:  # noqa: ANN401 - numbers or arrays
+    def seen_by(self, runner: Any, owner: Any) -> Any:
         """Who does to the owner's representative what ``runner``, one itself, does to ``owner``.
 
         Moving all ranks so that the owner comes to stand on its representative takes the
@@ -76,8 +78,9 @@ class Symmetry:
         return place
 
     def representatives(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """All ranks that stand for themselves."""
         ranks = np.arange(math.prod(self.dims))
-        return ranks[self.representative(ranks) == ranks]
+        return np.flatnonzero(self.representative(ranks) == ranks)
 
 
 def nothing_alike(dims: tuple[int, ...]) -> Symmetry:
@@ -118,7 +121,7 @@ def natural_dims(schedule: Schedule) -> tuple[int, ...]:
         if isinstance(program.ranks, range) and len(program.ranks) > 1:
             cuts.add(program.ranks.step)
     chain = sorted(cuts)
-    pairs = list(zip(chain, chain[1:], strict=False))
+    pairs = list(pairwise(chain))
     if any(outer % inner for inner, outer in pairs):
         return (flat.num_ranks,)
     return tuple(outer // inner for inner, outer in pairs) or (1,)
@@ -201,7 +204,7 @@ def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
     # Both are translations of the position if the coordinate is its leading digit.
     if group.stride * group.size != stride * dim:
         return NEITHER
-    return BOTH if dim == 2 and group.stride == stride else frozenset((ROTATE,))  # noqa: PLR2004
+    return BOTH if dim == 2 and group.stride == stride else frozenset((ROTATE,))
 
 
 def _power(number: int) -> bool:

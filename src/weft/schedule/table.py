@@ -16,34 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.errors import ScheduleError
+from weft.errors import TooLargeError
+from weft.schedule.accesses import accesses
 from weft.schedule.inline import inline
-from weft.schedule.ir import (
-    KIND_OF,
-    Broadcast,
-    Call,
-    Command,
-    Copy,
-    Decode,
-    Encode,
-    Kernel,
-    Kind,
-    Launch,
-    Program,
-    Queue,
-    Reduce,
-    Repeat,
-    Scope,
-    Signal,
-    Slice,
-    Submit,
-    Swap,
-    Wait,
-)
+from weft.schedule.ir import KIND_OF, Command, Flag, Kind, Queue, Signal, Submit, Wait
+from weft.schedule.template import Emission, Names, Template, num_rows_of
 from weft.schedule.values import value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -52,8 +33,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     SeenBy = Callable[[Any, Any], Any]
 
-READ, WRITE = 1, 2
-
+MAX_ROWS = 30_000_000  # of commands and of slices: a few GB
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -102,6 +82,7 @@ class Table:
 
     @property
     def num_rows(self) -> int:
+        """How many commands are written out."""
         return len(self.kind)
 
     def where(self, row: int) -> str:
@@ -127,12 +108,14 @@ def write_out(
     """
     flat = inline(schedule)
     chosen = np.arange(flat.num_ranks) if ranks is None else np.asarray(ranks, np.int64)
-    names = _Names(flat)
+    _check_size(flat, count_rows(flat, chosen), "commands")
+    names = Names(flat)
     parts = []
     for program in flat.programs:
         here = np.intersect1d(np.asarray(program.ranks, np.int64), chosen)
         if len(here) and program.queues:
-            parts.append(_Part(names, here, _Template(names, program), seen_by))
+            parts.append(_Part(names, here, Template(names, program), seen_by))
+    _check_size(flat, sum(part.num_accesses for part in parts), "slices")
     return _assemble(flat, chosen, names, parts)
 
 
@@ -140,223 +123,35 @@ def count_rows(schedule: Schedule, ranks: Ints) -> int:
     """How many rows ``write_out`` would make for these ranks."""
     return sum(
         len(np.intersect1d(np.asarray(program.ranks, np.int64), ranks))
-        * sum(_num_rows(queue.commands) for queue in program.queues)
+        * sum(num_rows_of(queue.commands) for queue in program.queues)
         for program in inline(schedule).programs
     )
 
 
-class _Names:
-    """Numbers for queues, buffers and stored commands of one schedule."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        queues = {q.name for p in schedule.programs for q in p.queues}
-        self.queues = {name: number for number, name in enumerate(sorted(queues))}
-        self.buffers = {b.name: number for number, b in enumerate(schedule.buffers)}
-        self.commands: list[Command] = []
-        self.declarations: list[Queue] = []
-
-    def buffer(self, name: str) -> int:
-        if name not in self.buffers:
-            raise ScheduleError(
-                f"a command names buffer {name!r}, which the schedule does not declare.",
-                f"Declared buffers: {', '.join(self.buffers) or 'none'}.",
-            )
-        return self.buffers[name]
-
-    def queue(self, name: str) -> int:
-        return self.queues.setdefault(name, len(self.queues))
-
-
-class _At(NamedTuple):
-    """Where one stored command lands: one entry an iteration in every array."""
-
-    rows: Ints
-    threads: Ints
-    parents: Ints
-    fed: Ints
-    counters: tuple[Ints, ...]
-
-
-class _Emission(NamedTuple):
-    command: Command
-    number: int
-    at: _At
-
-
-class _Template:
-    """The rows of one program, for a rank not yet said."""
-
-    def __init__(self, names: _Names, program: Program) -> None:
-        self.names = names
-        self.emissions: list[_Emission] = []
-        self.num_rows = 0
-        self.num_threads = 0
-        self.threads: list[dict[str, Ints]] = []  # columns, in pieces
-        for queue in program.queues:
-            self._queue(queue)
-
-    def _queue(self, queue: Queue) -> None:
-        size = _num_rows(queue.commands)
-        start = np.array([self.num_rows], np.int64)
-        self.first_id = self.num_rows
-        self.declaration = len(self.names.declarations)
-        self.names.declarations.append(queue)
-        self.queue_number = self.names.queue(queue.name)
-        thread = self._new_threads(start, start + size, np.array([-1]), np.array([-1]))
-        none = np.array([-1], np.int64)
-        self._place(queue.commands, _At(start, thread, none, np.array([0], np.int64), ()))
-        self.num_rows += size
-
-    def _new_threads(self, start: Ints, stop: Ints, lane: Ints, launch: Ints) -> Ints:
-        numbers = np.arange(self.num_threads, self.num_threads + len(start))
-        self.num_threads += len(start)
-        queue = np.full(len(start), self.queue_number)
-        declared = np.full(len(start), self.declaration)
-        self.threads.append(
-            {
-                "start": start,
-                "stop": stop,
-                "lane": lane,
-                "launch": launch,
-                "queue": queue,
-                "decl": declared,
-            }
+def _check_size(flat: Schedule, size: int, what: str) -> None:
+    if size > MAX_ROWS:
+        raise TooLargeError(
+            f"{flat.name} of {flat.num_ranks:,} ranks would be written out as {size:,} {what}; "
+            f"{MAX_ROWS:,} is the limit.",
+            "Lower the counts of its loops, or the number of its ranks.",
         )
-        return numbers
-
-    def _place(self, items: Sequence[Command | Repeat], at: _At) -> _At:
-        """Give ``items`` their rows, one after another; returns where the next would stand."""
-        for item in items:
-            match item:
-                case Repeat():
-                    inner = _iterations(at, item, _num_rows(item.body), _num_fed(item.body))
-                    self._place(item.body, inner)
-                case Scope():
-                    self._scope(item, at)
-                case Launch():
-                    self._emit(item, at)
-                    self._lanes(item, at)
-                case _:
-                    self._emit(item, at)
-            fed = np.where(at.fed >= 0, at.fed + _num_fed((item,)), -1)
-            at = at._replace(rows=at.rows + _num_rows((item,)), fed=fed)
-        return at
-
-    def _scope(self, scope: Scope, at: _At) -> None:
-        unfed = np.full(len(at.fed), -1)
-        self._emit(scope, at._replace(fed=unfed))
-        inside = at._replace(rows=at.rows + 1, parents=at.rows, fed=unfed)
-        inside = self._place(scope.enter, inside)
-        inside = self._place(scope.body, inside._replace(fed=at.fed))
-        self._place(scope.leave, inside._replace(fed=unfed))
-
-    def _lanes(self, launch: Launch, at: _At) -> None:
-        rows = at.rows + 1
-        number = np.zeros(len(rows), np.int64)
-        unfed = np.full(len(rows), -1)
-        for lane in launch.lanes:
-            body = lane.body if isinstance(lane, Repeat) else lane
-            count = lane.count if isinstance(lane, Repeat) else 1
-            size = _num_rows(body)
-            each = at._replace(rows=rows, parents=at.rows, fed=unfed)
-            if isinstance(lane, Repeat):
-                each = _iterations(each, lane, size, 0)
-            lane_number = (number[:, None] + np.arange(count)).ravel()
-            threads = self._new_threads(each.rows, each.rows + size, lane_number, each.parents)
-            self._place(body, each._replace(threads=threads))
-            rows = rows + count * size
-            number = number + count
-
-    def _emit(self, command: Command, at: _At) -> None:
-        self.emissions.append(_Emission(command, len(self.names.commands), at))
-        self.names.commands.append(command)
-
-
-def _iterations(at: _At, loop: Repeat, rows_each: int, fed_each: int) -> _At:
-    """Each place of ``at``, ``loop.count`` times over, with one more counter."""
-    k = np.arange(loop.count)
-    fed = np.where(at.fed[:, None] >= 0, at.fed[:, None] + fed_each * k, -1)
-    counters = tuple(np.repeat(c, loop.count) for c in at.counters)
-    return _At(
-        (at.rows[:, None] + rows_each * k).ravel(),
-        np.repeat(at.threads, loop.count),
-        np.repeat(at.parents, loop.count),
-        fed.ravel(),
-        (*counters, np.tile(k, len(at.rows))),
-    )
-
-
-def _num_rows(items: Sequence[Command | Repeat]) -> int:
-    total = 0
-    for item in items:
-        match item:
-            case Repeat():
-                total += item.count * _num_rows(item.body)
-            case Scope():
-                total += 1 + len(item.enter) + _num_rows(item.body) + len(item.leave)
-            case Launch():
-                total += 1
-                for lane in item.lanes:
-                    total += _num_rows((lane,) if isinstance(lane, Repeat) else lane)
-            case _:
-                total += 1
-    return total
-
-
-def _num_fed(items: Sequence[Command | Repeat]) -> int:
-    """How many of these a Submit counts."""
-    total = 0
-    for item in items:
-        match item:
-            case Repeat():
-                total += item.count * _num_fed(item.body)
-            case Scope():
-                total += _num_fed(item.body)
-            case _:
-                total += 1
-    return total
-
-
-class Access(NamedTuple):
-    """One slice of a command and what happens to it."""
-
-    mode: int
-    slice: Slice
-
-
-def accesses(command: Command) -> Iterator[Access]:  # noqa: C901 - one case a command
-    """The slices a command touches: sources in order, then destinations."""
-    match command:
-        case Copy(src, dst) | Encode(src, dst) | Decode(src, dst):
-            yield Access(READ, src)
-            yield Access(WRITE, dst)
-        case Broadcast(src, dsts):
-            yield Access(READ, src)
-            for dst in dsts:
-                yield Access(WRITE, dst)
-        case Swap(a, b):
-            yield Access(READ | WRITE, a)
-            yield Access(READ | WRITE, b)
-        case Reduce(srcs, dst):
-            for src in srcs:
-                yield Access(READ, src)
-            yield Access(WRITE, dst)
-        case Kernel():
-            for src in command.reads:
-                yield Access(READ, src)
-            for dst in command.writes:
-                yield Access(WRITE, dst)
-        case Launch() | Signal() | Wait() | Submit() | Call() | Scope():
-            return
 
 
 class _Part(NamedTuple):
     """A template and the ranks it is filled in for."""
 
-    names: _Names
+    names: Names
     ranks: Ints
-    template: _Template
+    template: Template
     seen_by: SeenBy | None
+
+    @property
+    def num_accesses(self) -> int:
+        each = (
+            len(emission.at.rows) * sum(1 for _ in accesses(emission.command))
+            for emission in self.template.emissions
+        )
+        return len(self.ranks) * sum(each)
 
 
 _ROW_COLUMNS: dict[str, Any] = {
@@ -381,7 +176,7 @@ _ACCESS_COLUMNS: dict[str, Any] = {
 }
 
 
-def _assemble(flat: Schedule, chosen: Ints, names: _Names, parts: list[_Part]) -> Table:
+def _assemble(flat: Schedule, chosen: Ints, names: Names, parts: list[_Part]) -> Table:
     num_rows = sum(p.template.num_rows * len(p.ranks) for p in parts)
     rows = {name: np.empty(num_rows, dtype) for name, dtype in _ROW_COLUMNS.items()}
     for name in ("flag_rank", "flag_index", "target_rank", "target_queue"):
@@ -460,7 +255,7 @@ def _fill(
     return {name: array.reshape(-1) for name, array in touched.items()}
 
 
-def _ids(template: _Template) -> Ints:
+def _ids(template: Template) -> Ints:
     ids = np.arange(template.num_rows)
     for piece in template.threads:
         if (piece["lane"] == -1).any():  # a queue, always alone in its piece
@@ -468,10 +263,10 @@ def _ids(template: _Template) -> Ints:
     return ids
 
 
-def _fill_values(part: _Part, column: dict[str, Any], emission: _Emission) -> None:
+def _fill_values(part: _Part, column: dict[str, Any], emission: Emission) -> None:
     command, at = emission.command, emission.at
     ranks, here = part.ranks[:, None], at.rows
-    flag = None
+    flag: Flag | None = None
     match command:
         case Signal(flag):
             pass
@@ -488,9 +283,7 @@ def _fill_values(part: _Part, column: dict[str, Any], emission: _Emission) -> No
         column["flag_index"][:, here] = value_at(flag.index, ranks, at.counters)
 
 
-def _fill_accesses(
-    part: _Part, touched: dict[str, Any], emission: _Emission, first: Ints
-) -> None:
+def _fill_accesses(part: _Part, touched: dict[str, Any], emission: Emission, first: Ints) -> None:
     ranks, counters = part.ranks[:, None], emission.at.counters
     for number, (mode, where) in enumerate(accesses(emission.command)):
         here = first + number
@@ -505,10 +298,14 @@ def _fill_accesses(
 
 def _fill_threads(part: _Part, first_row: int) -> dict[str, Any]:
     template, num = part.template, len(part.ranks)
-    pieces = {
-        name: np.concatenate([piece[name] for piece in template.threads])
-        for name in template.threads[0]
-    } if template.threads else {}
+    pieces = (
+        {
+            name: np.concatenate([piece[name] for piece in template.threads])
+            for name in template.threads[0]
+        }
+        if template.threads
+        else {}
+    )
     row_base = first_row + np.arange(num, dtype=np.int64)[:, None] * template.num_rows
 
     def over_ranks(values: Ints) -> Ints:

@@ -43,6 +43,7 @@ class Group:
     ranks: tuple[int, ...] = ()
 
     def position(self, rank: Numbers) -> Numbers:
+        """Where ``rank`` stands in its group."""
         if self.ranks:
             rank = _positions(self.ranks)[rank]
         return rank // self.stride % self.size
@@ -80,6 +81,7 @@ class Index:
     mask: int = -1
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        """The moved position, for ``rank`` at these loop counters."""
         moved = self.shift + _dot(self.advance, counters)
         position = self.group.position(rank)
         if self.xor:
@@ -100,6 +102,7 @@ class Term:
     table: tuple[int, ...] = ()
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        """Its value for ``rank`` at these loop counters."""
         index = self.index.at(rank, counters)
         if not self.table:
             return self.scale * index
@@ -122,6 +125,7 @@ class Rel:
     terms: tuple[Term, ...] = ()
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        """Its value for ``rank`` at these loop counters."""
         total = self.base + _dot(self.steps, counters)
         for term in self.terms:
             total = total + term.at(rank, counters)
@@ -136,6 +140,7 @@ class Peer:
     table: tuple[int, ...] = ()
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
+        """The rank it names, for ``rank`` at these loop counters."""
         position = self.index.at(rank, counters)
         if self.table:
             position = _table(self.table)[position]

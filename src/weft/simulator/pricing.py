@@ -50,7 +50,6 @@ def price(table: Table, platform: Platform, symmetry: Symmetry) -> Priced:
         "thread": table.thread,
         **_sequence(table),
         "before": before,
-        "after": np.zeros(table.num_rows),
         "size": prices.size,
         "latency": prices.latency(),
         "flag": flag,

@@ -1,0 +1,61 @@
+"""The slices a command touches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.schedule.ir import (
+    Broadcast,
+    Call,
+    Command,
+    Copy,
+    Decode,
+    Encode,
+    Kernel,
+    Launch,
+    Reduce,
+    Scope,
+    Signal,
+    Slice,
+    Submit,
+    Swap,
+    Wait,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READ, WRITE = 1, 2
+
+
+class Access(NamedTuple):
+    """One slice of a command and what happens to it."""
+
+    mode: int
+    slice: Slice
+
+
+def accesses(command: Command) -> Iterator[Access]:  # noqa: C901 - one case a command
+    """The slices a command touches: sources in order, then destinations."""
+    match command:
+        case Copy(src, dst) | Encode(src, dst) | Decode(src, dst):
+            yield Access(READ, src)
+            yield Access(WRITE, dst)
+        case Broadcast(src, dsts):
+            yield Access(READ, src)
+            for dst in dsts:
+                yield Access(WRITE, dst)
+        case Swap(a, b):
+            yield Access(READ | WRITE, a)
+            yield Access(READ | WRITE, b)
+        case Reduce(srcs, dst):
+            for src in srcs:
+                yield Access(READ, src)
+            yield Access(WRITE, dst)
+        case Kernel():
+            for src in command.reads:
+                yield Access(READ, src)
+            for dst in command.writes:
+                yield Access(WRITE, dst)
+        case Launch() | Signal() | Wait() | Submit() | Call() | Scope():
+            return
