@@ -1,0 +1,141 @@
+"""The process group that torch.distributed gives for the backend ``weft``."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.torch.c10d import PrefixStore, Store
+from weft.torch.channel import Channel
+from weft.torch.gathers import Gathers
+from weft.torch.inner import make_inner
+from weft.torch.meeting import meet
+from weft.torch.messages import Messages
+from weft.torch.reduces import Reduces
+from weft.torch.work import Completer
+
+__all__ = ["WeftProcessGroup", "register"]
+
+
+class WeftProcessGroup(Gathers, Reduces, Messages):
+    """One rank's view of a group: a world in shared memory for CPU tensors.
+
+    A group replaces what torch would make of several backends, so tensors of other devices
+    are handed to a backend of theirs, which is made when the first of them comes.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self.store = store
+        self.timeout = timeout
+        self._rank, self._size = rank, size
+        self._name = self._desc = ""
+        self._inner: dict[str, Any] = {}
+        self.completer = Completer()
+        self.channel = Channel(meet(store, rank, size, timeout))
+
+    def size(self) -> int:
+        """Count the ranks."""
+        return self._size
+
+    def rank(self) -> int:
+        """Say which of them this is."""
+        return self._rank
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch names it
+        """Give the name to init_process_group."""
+        return "weft"
+
+    def name(self) -> str:
+        """Give the same."""
+        return "weft"
+
+    getRank, getSize = rank, size  # noqa: N815 - torch names them
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Give the group's name."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Take the name that torch gives the group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Give the group's description."""
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+        """Take the description of the group."""
+        self._desc = desc
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override] # torch has a type for it
+        """The group's name."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """The group's description."""
+        return self._desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where tensors may lie; object collectives take the first."""
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """Give what serves tensors of that device."""
+        return self if device.type == "cpu" else self.inner(device.type)
+
+    def inner(self, device_type: str) -> Any:
+        """Give the backend of another device; the first use makes it, on every rank."""
+        if device_type not in self._inner:
+            store = PrefixStore(f"inner/{device_type}", self.store)
+            self._inner[device_type] = make_inner(
+                device_type, store, self._rank, self._size, self.timeout
+            )
+        return self._inner[device_type]
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let a rank wait this long for the others."""
+        self.timeout = timeout
+        self.channel.world.member.set_timeout(timeout.total_seconds())
+
+    def monitored_barrier(
+        self,
+        timeout: timedelta | None = None,
+        wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are waited for
+    ) -> None:
+        """Meet, and say who did not come."""
+        world = self.channel.world
+        world.member.set_timeout((timeout or self.timeout).total_seconds())
+        try:
+            self.channel.barrier(async_op=False)
+        finally:
+            world.member.set_timeout(self.timeout.total_seconds())
+
+    def shutdown(self) -> None:
+        """Leave the group; what is under way ends first."""
+        self.completer.close()
+        self.channel.close()
+        for backend in self._inner.values():
+            backend.shutdown()
+        self._inner.clear()
+
+    def abort(self) -> None:
+        """Leave the group at once: whoever waits for this rank is told."""
+        self.channel.abort()
+        self.shutdown()
+
+
+def _create(store: Store, rank: int, size: int, timeout: timedelta) -> WeftProcessGroup:
+    return WeftProcessGroup(store, rank, size, timeout)
+
+
+def register() -> None:
+    """Let ``init_process_group("weft")`` find this; torch keeps a name for good."""
+    if not hasattr(dist.Backend, "WEFT"):
+        dist.Backend.register_backend("weft", _create, devices=["cpu", "cuda"])

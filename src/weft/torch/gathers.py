@@ -1,0 +1,167 @@
+"""Collectives that move elements: broadcast, all-gather, gather, scatter, all-to-all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from weft.errors import UsageError
+from weft.torch.c10d import ALL_GATHER, ALL_TO_ALL, BROADCAST, GATHER, SCATTER, Work
+from weft.torch.group import Group
+from weft.torch.inner import by_device
+from weft.torch.plain import Call, joined, only, readable, require_same, room_for, writable
+
+
+class Gathers(Group):
+    """Every method is one of c10d's; torch says what it means."""
+
+    @by_device
+    def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
+        """Give every rank the root's tensor."""
+        room, finish = writable(only(tensors), keep=True)
+        handle = self.channel.broadcast(room, opts.rootRank, async_op=opts.asyncOp)
+        return self.work(tensors, Call([handle], finish))
+
+    @by_device
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
+    ) -> Work:
+        """Give every rank everyone's tensor, each in a tensor of its own."""
+        return self.work(only(outputs), self._allgather(only(outputs), only(inputs), opts))
+
+    @by_device
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
+    ) -> Work:
+        """All-gather several tensors; ``outputs`` has a list for each rank."""
+        calls = [
+            self._allgather(list(outs), x, opts) for *outs, x in zip(*outputs, inputs, strict=True)
+        ]
+        return self.work([out for outs in outputs for out in outs], *calls)
+
+    @by_device
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
+        """Give every rank everyone's tensor in one."""
+        return self.work([output], self._all_gather_single(output, input, opts))
+
+    _allgather_base = all_gather_single
+
+    @by_device
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_GATHER
+    ) -> Work:
+        """All-gather several tensors."""
+        calls = [
+            self._all_gather_single(out, x, opts) for out, x in zip(outputs, inputs, strict=True)
+        ]
+        return self.work(outputs, *calls)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    @by_device
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = GATHER) -> Work:
+        """Give the root everyone's tensor."""
+        x, root = readable(only(inputs)), opts.rootRank
+        if self.rank() != root:
+            return self.work([], Call([self.channel.gather(None, x, root, async_op=opts.asyncOp)]))
+        outs = only(outputs)
+        self._require_equal(outs, x, "gather")
+        room, finish = room_for(outs)
+        handle = self.channel.gather(room, x, root, async_op=opts.asyncOp)
+        return self.work(outs, Call([handle], finish))
+
+    @by_device
+    def scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = SCATTER
+    ) -> Work:
+        """Give each rank a tensor of the root's."""
+        room, finish = writable(only(outputs))
+        whole = None
+        if self.rank() == opts.rootRank:
+            self._require_equal(only(inputs), room, "scatter")
+            whole = joined(only(inputs))
+        handle = self.channel.scatter(room, whole, opts.rootRank, async_op=opts.asyncOp)
+        return self.work(outputs, Call([handle], finish))
+
+    @by_device
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
+        """Give each rank one of the tensors."""
+        require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
+        room, finish = room_for(outputs)
+        taken, given = ([tensor.numel() for tensor in side] for side in (outputs, inputs))
+        handle = self.channel.all_to_all(room, joined(inputs), taken, given, async_op=opts.asyncOp)
+        return self.work(outputs, Call([handle], finish))
+
+    @by_device
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - torch names it
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = ALL_TO_ALL,
+    ) -> Work:
+        """Give each rank some rows; without splits all get as many."""
+        require_same([output, input], 2, "all_to_all")
+        room, finish = writable(output)
+        taken, given = self._elements(output, output_splits), self._elements(input, input_splits)
+        handle = self.channel.all_to_all(room, readable(input), taken, given, async_op=opts.asyncOp)
+        return self.work([output], Call([handle], finish))
+
+    alltoall_base = all_to_all_single
+
+    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
+        require_same([*outputs, x], self.size() + 1, "all_gather")
+        if any(out.numel() != x.numel() for out in outputs):
+            return self._allgather_uneven(outputs, x, opts)
+        room, finish = room_for(outputs)
+        return Call([self.channel.all_gather(room, readable(x), async_op=opts.asyncOp)], finish)
+
+    def _allgather_uneven(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
+        """Every rank broadcasts its tensor: sizes are known to all from the outputs."""
+        if outputs[self.rank()].numel() != x.numel():
+            raise UsageError(
+                f"all_gather: {x.numel()} elements for an output of {outputs[self.rank()].numel()}."
+            )
+        outputs[self.rank()].copy_(x.view(outputs[self.rank()].shape))
+        calls = []
+        for root, out in enumerate(outputs):
+            room, finish = writable(out, keep=True)
+            calls.append((self.channel.broadcast(room, root, async_op=opts.asyncOp), finish))
+
+        def carry() -> None:
+            for _, finish in calls:
+                if finish is not None:
+                    finish()
+
+        return Call([handle for handle, _ in calls], carry)
+
+    def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> Call:
+        require_same([output, x], 2, "all_gather")
+        if output.numel() != x.numel() * self.size():
+            raise UsageError(
+                f"all_gather: {x.numel()} elements of each of {self.size()} ranks for an output "
+                f"of {output.numel()}."
+            )
+        room, finish = writable(output)
+        return Call([self.channel.all_gather(room, readable(x), async_op=opts.asyncOp)], finish)
+
+    def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:
+        require_same([*tensors, one], self.size() + 1, what)
+        for rank, tensor in enumerate(tensors):
+            if tensor.numel() != one.numel():
+                raise UsageError(
+                    f"{what}: {tensor.numel()} elements for rank {rank}, {one.numel()} here."
+                )
+
+    def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
+        """Turn rows for each rank into elements."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            if rows % self.size():
+                raise UsageError(f"all_to_all: {rows} rows among {self.size()} ranks.")
+            return [tensor.numel() // self.size()] * self.size()
+        if len(splits) != self.size() or sum(splits) != rows:
+            raise UsageError(f"all_to_all: splits {list(splits)} of {rows} rows.")
+        width = tensor.numel() // rows if rows else 0
+        return [split * width for split in splits]

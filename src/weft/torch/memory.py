@@ -1,0 +1,1 @@
+"""Tensors in the symmetric heap of a group: other ranks reach them without a copy."""

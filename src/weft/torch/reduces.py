@@ -1,0 +1,100 @@
+"""Collectives that join elements: all-reduce, reduce, reduce-scatter; and the barrier."""
+
+from typing import Any
+
+from torch import Tensor
+
+from weft.errors import UsageError
+from weft.torch.c10d import ALL_REDUCE, ALL_REDUCE_COALESCED, BARRIER, REDUCE, REDUCE_SCATTER, Work
+from weft.torch.group import Group
+from weft.torch.inner import by_device
+from weft.torch.plain import Call, joined, only, readable, require_same, writable
+from weft.torch.reductions import reduction_of
+
+
+class Reduces(Group):
+    """Every method is one of c10d's; torch says what it means."""
+
+    @by_device
+    def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
+        """Reduce in place, on every rank."""
+        return self.work(tensors, self._allreduce(only(tensors), opts))
+
+    @by_device
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = ALL_REDUCE_COALESCED) -> Work:
+        """Reduce several tensors in place."""
+        return self.work(tensors, *[self._allreduce(tensor, opts) for tensor in tensors])
+
+    @by_device
+    def reduce(self, tensors: list[Tensor], opts: Any = REDUCE) -> Work:
+        """Reduce in place, on the root."""
+        room, finish = writable(only(tensors), keep=True)
+        op = reduction_of(opts.reduceOp)
+        handle = self.channel.reduce(room, opts.rootRank, op, async_op=opts.asyncOp)
+        return self.work(tensors, Call([handle], finish))
+
+    @by_device
+    def reduce_scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = REDUCE_SCATTER
+    ) -> Work:
+        """Reduce lists of tensors, each rank the tensor of its number."""
+        output, parts = only(outputs), only(inputs)
+        require_same([*parts, output], self.size() + 1, "reduce_scatter")
+        if any(part.numel() != output.numel() for part in parts):
+            return self.work(outputs, *self._reduce_scatter_uneven(output, parts, opts))
+        return self.work(outputs, self._reduce_scatter(output, joined(parts), opts))
+
+    @by_device
+    def reduce_scatter_single(
+        self, output: Tensor, input: Tensor, opts: Any = REDUCE_SCATTER
+    ) -> Work:  # noqa: A002
+        """Reduce a tensor, each rank the part of its number."""
+        return self.work([output], self._reduce_scatter(output, input, opts))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    @by_device
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = REDUCE_SCATTER
+    ) -> Work:
+        """Reduce-scatter several tensors."""
+        calls = [self._reduce_scatter(out, x, opts) for out, x in zip(outputs, inputs, strict=True)]
+        return self.work(outputs, *calls)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def barrier(self, opts: Any = BARRIER) -> Work:
+        """Wait for every rank."""
+        return self.work([], Call([self.channel.barrier(async_op=opts.asyncOp)]))
+
+    def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
+        room, finish = writable(tensor, keep=True)
+        op = reduction_of(opts.reduceOp)
+        return Call([self.channel.all_reduce(room, op, async_op=opts.asyncOp)], finish)
+
+    def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> Call:
+        require_same([output, x], 2, "reduce_scatter")
+        if x.numel() != output.numel() * self.size():
+            raise UsageError(
+                f"reduce_scatter: {x.numel()} elements among {self.size()} ranks for an output "
+                f"of {output.numel()}."
+            )
+        room, finish = writable(output)
+        op = reduction_of(opts.reduceOp)
+        handle = self.channel.reduce_scatter(room, readable(x), op, async_op=opts.asyncOp)
+        return Call([handle], finish)
+
+    def _reduce_scatter_uneven(self, output: Tensor, parts: list[Tensor], opts: Any) -> list[Call]:
+        """Reduce every rank's part to it."""
+        op = reduction_of(opts.reduceOp)
+        rooms = [part.clone().contiguous() for part in parts]
+        handles = [
+            self.channel.reduce(room, root, op, async_op=opts.asyncOp)
+            for root, room in enumerate(rooms)
+        ]
+        mine = rooms[self.rank()]
+
+        def carry() -> None:
+            output.copy_(mine.view(output.shape))
+
+        return [Call(handles, carry)]

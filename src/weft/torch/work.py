@@ -1,0 +1,189 @@
+"""What torch.distributed hands back for a collective: a Work, and the Future inside it."""
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.futures import Future
+
+from weft.errors import RunTimeoutError, UsageError
+from weft.torch.c10d import Work
+
+__all__ = ["Completer", "Done", "Handle", "Pending"]
+
+
+class Handle(Protocol):
+    """Something under way in a world."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return when it is done; raise how it failed."""
+
+    def is_done(self) -> bool:
+        """Whether wait would return at once."""
+
+
+class Done(Work):
+    """What was carried out before the call returned."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it took its time
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Say that it is done."""
+        return True
+
+    def is_success(self) -> bool:
+        """Say that it went well: what goes wrong at once is raised at once."""
+        return True
+
+    def exception(self) -> Any:
+        """Give nothing."""
+        return None
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def result(self) -> list[Tensor]:
+        """Give the tensors that were written."""
+        return self._tensors
+
+    def get_future(self) -> "Future[Any]":
+        """Give a future that is done."""
+        future: Future[Any] = Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class Pending(Work):
+    """What runs in the background. Whoever waits first finishes it: copies results to strides."""
+
+    def __init__(
+        self,
+        handles: Sequence[Handle],
+        tensors: list[Tensor],
+        finish: Callable[[], None] | None,
+        completer: "Completer",
+    ) -> None:
+        super().__init__()
+        self._handles = handles
+        self._tensors = tensors
+        self._finish = finish
+        self._completer = completer
+        self._lock = threading.RLock()
+        self._error: BaseException | None = None
+        self._over = False
+        self._future: Future[Any] | None = None
+        self.source: int | None = None
+
+    def _source_rank(self) -> int:
+        """Give the rank that sent, of a message that came from anyone."""
+        if self.source is None:
+            raise UsageError("only a receive from anyone has a source.")
+        return self.source
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when it is done; raise how it failed, each time it is asked."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        self._settle(seconds if seconds > 0 else None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether wait would return at once."""
+        return self._over or all(handle.is_done() for handle in self._handles)
+
+    def is_success(self) -> bool:
+        """Whether it is done and went well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Any:
+        """Give how it failed, if it is over and did."""
+        if self.is_completed():
+            self._settle(None)
+        return self._error
+
+    def synchronize(self) -> None:
+        """Wait."""
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        """Wait, then give the tensors that were written."""
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> "Future[Any]":
+        """Give a future that a thread of the group completes."""
+        with self._lock:
+            if self._future is None:
+                self._future = Future()
+                if self.is_completed():
+                    self.complete()
+                else:
+                    self._completer.complete_later(self)
+            return self._future
+
+    def complete(self) -> None:
+        """Wait, and tell the future."""
+        future = self._future
+        assert future is not None
+        self._settle(None)
+        if isinstance(self._error, Exception):
+            future.set_exception(self._error)
+        else:
+            future.set_result(self._tensors)
+
+    def _settle(self, seconds: float | None) -> None:
+        for handle in self._handles:  # outside the lock: others may look meanwhile
+            if self._over:
+                return
+            self._wait_for(handle, seconds)
+        with self._lock:
+            if not self._over:
+                if self._finish is not None and self._error is None:
+                    self._finish()
+                self._over = True
+
+    def _wait_for(self, handle: Handle, seconds: float | None) -> None:
+        try:
+            done = handle.wait(seconds)
+        except Exception as error:  # noqa: BLE001 - kept for whoever asks
+            with self._lock:
+                self._error = self._error or error
+            return
+        if not done:
+            raise RunTimeoutError(f"the collective was not done within {seconds:g} s.")
+
+
+class Completer:
+    """A thread that waits for works whose futures somebody asked for; started by the first."""
+
+    def __init__(self) -> None:
+        self._works: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def complete_later(self, work: Pending) -> None:
+        """Let the thread wait for this work."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
+            self._thread.start()
+        self._works.put(work)
+
+    def close(self) -> None:
+        """End the thread after what it has been given."""
+        if self._thread is not None:
+            self._works.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (work := self._works.get()) is not None:
+            work.complete()
