@@ -1,0 +1,207 @@
+"""What weft can and Gloo cannot, or what has one right answer: each check asserts by value."""
+
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from tests.torch.collective_cases import values
+from weft.errors import UsageError
+
+CHECKS: dict[str, Callable[[], None]] = {}
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def everyone(*shape: int, dtype: str = "float32") -> list[Tensor]:
+    return [values(*shape, dtype=dtype, rank=rank) for rank in range(dist.get_world_size())]
+
+
+def group() -> Any:
+    return dist.group.WORLD
+
+
+@check
+def averages_are_taken() -> None:
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        x = values(99, dtype=dtype)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        want = torch.stack(everyone(99, dtype=dtype)).double().mean(0)
+        assert torch.allclose(x.double(), want, rtol=1e-2 if x.element_size() == 2 else 1e-6)
+
+
+@check
+def premultiplied_sums_are_taken() -> None:
+    x = values(99)
+    dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
+    assert torch.equal(x, sum(everyone(99)) * 0.5)
+    out, x = torch.empty(11), values(11 * dist.get_world_size())
+    dist.reduce_scatter_tensor(out, x, dist._make_nccl_premul_sum(2.0))
+    want = sum(everyone(11 * dist.get_world_size())) * 2
+    assert torch.equal(out, want.chunk(dist.get_world_size())[dist.get_rank()])
+
+
+@check
+def dtypes_that_gloo_does_not_know_are_moved() -> None:
+    for dtype in ("int16", "float8_e4m3fn", "float8_e5m2"):
+        want = everyone(33, dtype=dtype)
+        outs = [torch.empty_like(x) for x in want]
+        dist.all_gather(outs, want[dist.get_rank()])
+        assert all(map(torch.equal, map(Tensor.float, outs), map(Tensor.float, want)))
+
+
+@check
+def short_integers_and_complex_numbers_are_summed() -> None:
+    for dtype in ("int16", "complex64", "complex128"):
+        x = values(33, dtype=dtype)
+        dist.all_reduce(x)
+        assert torch.equal(x, sum(everyone(33, dtype=dtype)))
+
+
+@check
+def lists_may_be_uneven() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    want = [values(3 + r, rank=r) for r in range(size)]
+    outs = [torch.empty_like(x) for x in want]
+    dist.all_gather(outs, want[rank])
+    assert all(map(torch.equal, outs, want))
+    out = torch.empty(3 + rank)
+    dist.reduce_scatter(out, [values(3 + r) for r in range(size)])
+    assert torch.equal(out, sum(values(3 + rank, rank=r) for r in range(size)))
+
+
+@check
+def lists_go_all_to_all() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ins = [torch.full((rank + 2 * to,), 10.0 * rank + to) for to in range(size)]
+    outs = [torch.empty(of + 2 * rank) for of in range(size)]
+    dist.all_to_all(outs, ins)
+    assert all((out == 10.0 * of + rank).all() for of, out in enumerate(outs))
+
+
+@check
+def coalesced_calls_give_the_same() -> None:
+    size = dist.get_world_size()
+    tensors = [values(5), values(7)]
+    group().allreduce_coalesced(tensors).wait()
+    assert all(torch.equal(t, sum(everyone(len(t)))) for t in tensors)
+    outs = [torch.empty(5 * size), torch.empty(7 * size)]
+    group().allgather_into_tensor_coalesced(outs, [values(5), values(7)]).wait()
+    assert all(torch.equal(o, torch.cat(everyone(n))) for o, n in zip(outs, (5, 7), strict=True))
+    lists = [[torch.empty(5), torch.empty(7)] for _ in range(size)]
+    group().allgather_coalesced(lists, [values(5), values(7)]).wait()
+    assert all(torch.equal(lists[r][1], x) for r, x in enumerate(everyone(7)))
+
+
+@check
+def a_manager_coalesces() -> None:
+    tensors = [values(5), values(7)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert all(torch.equal(t, sum(everyone(len(t)))) for t in tensors)
+
+
+@check
+def a_future_holds_the_result() -> None:
+    x = values(200_000)
+    work = dist.all_reduce(x, async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    assert torch.equal(doubled.wait(), 2 * sum(everyone(200_000)))
+    assert torch.equal(work.result()[0], sum(everyone(200_000)))
+    assert work.is_success()
+    assert work.exception() is None
+
+
+@check
+def a_message_from_anyone_names_its_sender() -> None:
+    if dist.get_rank() == 0:
+        got = torch.empty(4)
+        senders = {dist.recv(got) for _ in range(dist.get_world_size() - 1)}
+        assert senders == set(range(1, dist.get_world_size()))
+    else:
+        dist.send(values(4), 0)
+
+
+@check
+def long_messages_arrive() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    got = torch.empty(3 << 20, dtype=torch.int32)
+    request = dist.isend(torch.full_like(got, rank), (rank + 1) % size)
+    dist.recv(got, (rank - 1) % size)
+    request.wait()
+    assert (got == (rank - 1) % size).all()
+
+
+@check
+def groups_of_any_ranks_work() -> None:
+    size = dist.get_world_size()
+    last = dist.new_group([size - 1, 0])
+    alone = dist.new_group([1])
+    if dist.get_rank() in (0, size - 1):
+        x = values(5)
+        dist.all_reduce(x, group=last)
+        assert torch.equal(x, values(5, rank=0) + values(5, rank=size - 1))
+        dist.destroy_process_group(last)
+    if dist.get_rank() == 1:
+        x = values(5)
+        dist.all_reduce(x, group=alone)
+        dist.barrier(alone)
+        assert torch.equal(x, values(5))
+
+
+@check
+def barriers_pass() -> None:
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+    group().monitored_barrier(timedelta(seconds=30))
+
+
+@check
+def tensors_are_distributed() -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = values(8, 6, rank=0)
+    parts = distribute_tensor(whole, mesh, [Shard(0)])
+    assert torch.equal(parts.full_tensor(), whole)
+    assert torch.equal(parts.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
+    assert torch.equal((parts.t() @ parts).redistribute(mesh, [Replicate()]).to_local(),
+                       whole.t() @ whole)
+
+
+@check
+def wrong_arguments_are_named() -> None:
+    for call, message in (
+        (lambda: dist.all_gather_into_tensor(torch.empty(3), torch.empty(3)), "output of 3"),
+        (lambda: dist.all_to_all_single(torch.empty(7), torch.empty(7)), "7 rows"),
+        (lambda: group().broadcast([torch.empty(1), torch.empty(1)]), "one tensor"),
+        (lambda: group().all_gather_single(torch.empty(9), torch.empty(3).int()), "int32"),
+        (lambda: group()._get_backend(torch.device("cuda")), "no backend for tensors on 'cuda'"),
+    ):
+        try:
+            call()
+        except UsageError as error:
+            assert message in str(error), (message, error)  # noqa: PT017
+        else:
+            raise AssertionError(message)
+
+
+def run_checks(names: list[str]) -> dict[str, str]:
+    """Run the checks; give what went wrong, by name."""
+    results = {}
+    for name in names:
+        try:
+            CHECKS[name]()
+            results[name] = ""
+        except Exception:  # noqa: BLE001 - told by the test of that name
+            results[name] = traceback.format_exc()
+    return results

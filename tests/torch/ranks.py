@@ -1,0 +1,36 @@
+"""Start ranks that have a weft group, and a Gloo group beside it."""
+
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import weft
+import weft.torch
+
+TIMEOUT = timedelta(seconds=60)
+
+
+def on_ranks(function: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
+    """Call ``function(*args)`` on ranks whose default group is weft's; give what they return."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        return weft.spawn(_on_rank, num_ranks, store, function, args, timeout=60)
+
+
+def _on_rank(
+    world: weft.World, path: str, function: Callable[..., Any], args: tuple[Any, ...]
+) -> Any:
+    torch.set_num_threads(1)
+    store = dist.FileStore(path, world.num_ranks)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "weft", store=store, rank=world.rank, world_size=world.num_ranks, timeout=TIMEOUT
+    )
+    try:
+        return function(*args)
+    finally:
+        dist.destroy_process_group()
