@@ -39,6 +39,9 @@ def expected(kind: str, schedule: Schedule, data: Data, root: int = 0) -> Data:
         case "all_reduce":
             total = sum(s.astype(np.uint64) for s in source).astype(np.uint8)
             return {(rank, name): total for rank in range(n)}
+        case "reduce":
+            total = sum(s.astype(np.uint64) for s in source).astype(np.uint8)
+            return {(root, name): total}
         case "reduce_scatter":
             total = sum(s.astype(np.uint64) for s in source).astype(np.uint8)
             return {(rank, name): np.split(total, n)[rank] for rank in range(n)}

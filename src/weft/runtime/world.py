@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import ctypes
 import os
 import sys
 import traceback
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from weft._core import Launcher, Member
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
+from weft.runtime.memory import STAGED
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 
 DEFAULT_TIMEOUT = 300.0
@@ -28,6 +30,7 @@ class Reason(IntEnum):
     RAISED = 1
     TIMEOUT = 2
     DIED = 3
+    DISAGREE = 4
 
 
 class Cause(IntEnum):
@@ -39,6 +42,9 @@ class Cause(IntEnum):
     DIED = 3
     LEFT = 4
     SLOT = 5
+    MEMORY = 6
+    SIZE = 7
+    DISAGREE = 8
 
 
 class Halt(NamedTuple):
@@ -55,6 +61,7 @@ _ERRORS: dict[Reason, type[RunError]] = {
     Reason.RAISED: RunError,
     Reason.TIMEOUT: RunTimeoutError,
     Reason.DIED: RankDiedError,
+    Reason.DISAGREE: DisagreeError,
 }
 
 
@@ -74,6 +81,8 @@ class World:
         self._engines: dict[str, int] = {}
         self._closed = False
         self._num_cores = self._count_cores()
+        self.stages = not self._can_read_all()
+        self.member.set_staging(self.stages, STAGED)
         if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed
             self.member.unlink()
         self.member.set_timeout(timeout)
@@ -98,6 +107,17 @@ class World:
     def region(self, rank: int) -> int:
         """Give the offset in the heap at which a rank's region starts."""
         return self.member.control_bytes + rank * self.member.region_bytes
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """How memory of another rank is reached, by where it lies."""
+        ordinary = "a copy in the heap" if self.stages else "process_vm_readv"
+        return {"heap": "shared memory", "ordinary": ordinary}
+
+    def drain(self) -> None:
+        """Wait for what was handed to the worker: calls keep their order."""
+        if not self.member.is_idle():
+            self.member.drain()
 
     def engine_numbers(self, queues: tuple[str, ...]) -> dict[str, int]:
         """Give a number to the engine of each of these queues; one queue keeps its engine."""
@@ -139,6 +159,18 @@ class World:
             case Cause.SLOT:
                 wrong = f"a slot of {found.have} bytes where {found.want} are wanted"
                 self.fail(Reason.RAISED, self.rank, f"rank {self.rank} found {wrong} at {place}")
+                waited = ""
+            case Cause.MEMORY:
+                why = os.strerror(found.have)
+                text = f"rank {self.rank} cannot reach the memory of rank {found.rank} ({why})"
+                self.fail(Reason.RAISED, self.rank, f"{text} at {place}")
+                waited = ""
+            case Cause.SIZE:
+                wrong = f"{found.have} bytes from rank {found.rank} where it wants {found.want}"
+                self.fail(Reason.DISAGREE, self.rank, f"rank {self.rank} gets {wrong} at {place}")
+                waited = ""
+            case Cause.DISAGREE:
+                self.fail(Reason.DISAGREE, found.rank, self.member.disagreement(found.rank))
                 waited = ""
             case Cause.FAULT | Cause.STOPPED:
                 pass
@@ -187,6 +219,7 @@ class World:
             Reason.RAISED: "",
             Reason.TIMEOUT: "If the others are only slow, give a longer timeout.",
             Reason.DIED: f"Look into the output of rank {rank} for the reason.",
+            Reason.DISAGREE: "Every rank must make the same calls in the same order.",
         }[reason]
         mine = "" if reason is Reason.RAISED and rank == self.rank else waited
         raise _ERRORS[reason](f"{text}{mine}.", hint)
@@ -202,6 +235,16 @@ class World:
                     f"rank 0 calls {calls[0]}, rank {rank} calls {call}.",
                     "Every rank must make the same calls in the same order.",
                 )
+
+    def _can_read_all(self) -> bool:
+        """Try whether every rank may read the memory of every other, as the system allows it."""
+        probe = (ctypes.c_uint64 * 1)()
+        shown = self.agree("memory", ctypes.addressof(probe).to_bytes(8, "little"))
+        mine = all(
+            rank == self.rank or self.member.can_read(rank, int.from_bytes(address, "little"))
+            for rank, address in enumerate(shown)
+        )
+        return all(answer == b"y" for answer in self.agree("memory read", b"y" if mine else b"n"))
 
     def _count_cores(self) -> int:
         """Count the cores that the ranks may use together; a pinned rank has one of them."""
