@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,3 +64,12 @@ class Program:
     def run(
         self, member: Member, execution: int, stamps: bool, kernel: Callable[[int], None]
     ) -> _Halt | None: ...
+
+def simulate(
+    columns: dict[str, NDArray[Any]],
+    num_flags: int,
+    tolerance: float,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> int: ...
+def fair_rates(columns: dict[str, NDArray[Any]], rates: NDArray[np.float64]) -> None: ...
