@@ -44,8 +44,9 @@ test: install ## every test but the slow ones
 test-quick: install ## only tests that need nothing special: seconds
 	$(PYTEST) -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
 
-bench: install ## weft and its peers on this machine: make bench NAME=...
-	$(BIN)/weft bench $(NAME)
+NAME ?= schedules simulator startup
+bench: install ## every benchmark on this machine, or those of NAME=..; results are appended
+	@for name in $(NAME); do $(BIN)/weft bench $$name || exit 1; done
 
 soak: install ## the slow tests, bounded to ten minutes each
 	$(PYTEST) -m slow --timeout 600 || [ $$? -eq 5 ] # 5: there is none

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,3 +89,12 @@ class Program:
     def submit(
         self, member: Member, execution: int, binds: Sequence[_Bind], call: str
     ) -> int: ...
+
+def simulate(
+    columns: dict[str, NDArray[Any]],
+    num_flags: int,
+    tolerance: float,
+    start: NDArray[np.float64],
+    end: NDArray[np.float64],
+) -> int: ...
+def fair_rates(columns: dict[str, NDArray[Any]], rates: NDArray[np.float64]) -> None: ...

@@ -103,12 +103,12 @@ def sample() -> Schedule:
     group = Group(num_ranks)
     parts = (
         *(cases.copy_engine, cases.reduce, cases.codec, cases.kernels),
-        *(cases.lanes, cases.launches, cases.swap, cases.submits),
+        *(cases.lanes, cases.launches, cases.swap),
     )
     calls = tuple(
         Call(f"{n} {part.__name__}", part(num_ranks), group) for n, part in enumerate(parts)
     )
-    table = tuple(range(1, num_ranks)) + (0,)
+    table = (*range(1, num_ranks), 0)
     size = Rel(terms=(Term(Index(group), table=(8, 7, 6, 5)),))
     last = (
         Signal(Flag(Peer(Index(group), table), Rel(0, (), (Term(Index(group, 3), 0),)))),
@@ -120,10 +120,14 @@ def sample() -> Schedule:
             op="max",
         ),
     )
-    buffers = (Buffer("data", 8, "inout"), Buffer("more", (8, 9, 10, 11), "in"))
+    buffers = (Buffer("data", 8, "inout"), Buffer("more", (8, 9, 10, 11), "in"), Buffer("spare", 8))
     queue = Queue("stream0", (*calls, *last), priority=1, units=(0, 64))
+    copy = Copy(Slice(SELF, "more", 0, 8), Slice(SELF, "spare", 0, 8))
+    engine = Queue("copy7", (Repeat(2, (copy,)), Signal(Flag(SELF, 2))))
+    hold = Flag(SELF, 1)
+    host = Queue("host", (Submit(SELF, "copy7", 3, hold), Signal(hold), Wait(Flag(SELF, 2))))
     fan_out = cases.broadcast(num_ranks)
     renamed = (("stream0", "stream5"), ("copy0", "copy5"))
     second = Queue("stream5", (Call("far", fan_out, group, queues=renamed),))
-    programs = (Program(range(num_ranks), (queue,)), Program((0, 1, 2, 3), (second,)))
-    return Schedule("a bit of everything", num_ranks, programs, buffers, 1, (("none", 1.5),))
+    programs = (Program(range(num_ranks), (queue, engine, host)), Program((0, 1, 2, 3), (second,)))
+    return Schedule("a bit of everything", num_ranks, programs, buffers, 3, (("none", 1.5),))

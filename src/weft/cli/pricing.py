@@ -133,8 +133,8 @@ def applying(question: Question) -> list[Answer]:
 
 
 def _price(question: Question, algorithm: str) -> Answer:
-    schedule = question.schedule(algorithm)
     _needs_engines(question.platform, algorithm)
+    schedule = question.schedule(algorithm)
     return Answer(question, algorithm, algorithm, simulate(schedule, question.platform))
 
 

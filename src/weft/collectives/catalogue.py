@@ -73,10 +73,7 @@ KINDS = tuple(BUILDERS)
 def algorithms(kind: str) -> tuple[str, ...]:
     """The names of the algorithms that exist for ``kind``."""
     if kind not in BUILDERS:
-        raise UnknownNameError(
-            f"no collective is called {kind!r}{nearest(kind, KINDS)}",
-            f"Known: {', '.join(KINDS)}.",
-        )
+        raise UnknownNameError(f"no collective is called {kind!r}.", nearest(kind, KINDS))
     return tuple(BUILDERS[kind])
 
 
@@ -96,18 +93,21 @@ def collective(
     """
     known = algorithms(kind)
     if algorithm not in known:
-        exists = any(algorithm in builders for builders in BUILDERS.values())
-        what = (
-            f"{algorithm!r} does not apply to {kind}"
-            if exists
-            else (f"no algorithm is called {algorithm!r}{nearest(algorithm, known)}")
-        )
-        error = UsageError if exists else UnknownNameError
-        raise error(f"{what}.", f"For {kind}: {', '.join(known)}.")
+        if any(algorithm in builders for builders in BUILDERS.values()):
+            what, hint = f"{algorithm!r} does not apply to {kind}.", ", ".join(known)
+            raise UsageError(what, f"For {kind}: {hint}.")
+        what = f"no algorithm is called {algorithm!r}."
+        raise UnknownNameError(what, nearest(algorithm, known))
     if num_ranks < 2:
         raise UsageError(f"{kind} needs at least 2 ranks, not {num_ranks}.")
     if nbytes < 0:
         raise UsageError(f"a collective cannot move {nbytes} bytes.")
     if algorithm == "hierarchical":
         options["node_size"] = node_size or 0
+    elif algorithm.startswith("dma") and node_size and num_ranks > node_size:
+        raise UsageError(
+            f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; one host thread "
+            "feeds the engines of its own node only.",
+            "Use hierarchical, ring or direct between nodes.",
+        )
     return BUILDERS[kind][algorithm](num_ranks, nbytes, **options)

@@ -130,7 +130,7 @@ def _fed(
     ``local`` is what a rank does to its own memory on a stream.
     """
     programs = []
-    submits: Items = ()
+    submits: list[Submit] = []
     num_syncs = 0
     release = Flag(SELF, RELEASE) if prelaunch else None
     for rank in range(num_ranks):
@@ -139,15 +139,17 @@ def _fed(
             Queue(f"copy{number}", (*commands, Signal(Flag(HOST, SYNC))), host=HOST)
             for number, commands in enumerate(engines)
         ]
-        for number, commands in enumerate(engines):
-            submits = (*submits, Submit(rank, f"copy{number}", len(commands) + 1, release))
+        submits += [
+            Submit(rank, f"copy{number}", len(commands) + 1, release)
+            for number, commands in enumerate(engines)
+        ]
         num_syncs += len(engines)
         if local:
             queues.append(launched(local))
         if rank != HOST:
             queues.append(Queue("host", (signal(HOST, READY), wait(DONE))))
         programs.append(Program((rank,), tuple(queues)))
-    host = Queue("host", _host_thread(num_ranks, submits, num_syncs, prelaunch=prelaunch))
+    host = Queue("host", _host_thread(num_ranks, tuple(submits), num_syncs, prelaunch=prelaunch))
     programs.append(Program((HOST,), (host,)))
     return Schedule(name, num_ranks, tuple(programs), buffers, 4)
 

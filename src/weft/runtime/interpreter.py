@@ -13,14 +13,14 @@ from weft.runtime.columns import Site, build_program, engine_queues
 from weft.runtime.kernels import Bytes, KernelError, Kernels, Op
 from weft.runtime.layout import STAMPS, Layout, require_bounds, require_equal_sizes
 from weft.runtime.memory import Bindable, Binder, homeless_of
-from weft.runtime.world import World
+from weft.runtime.crew import Crew
 from weft.schedule import Schedule, write_out
 from weft.timeline import Timeline
 
 
 def run(
     schedule: Schedule,
-    world: World,
+    world: Crew,
     data: Mapping[str, NDArray[Any]] | None = None,
     ops: Mapping[str, Op] | None = None,
 ) -> Timeline:
@@ -39,7 +39,7 @@ def run(
 
 
 def prepare(
-    schedule: Schedule, world: World, *, bound: bool = False, elastic: bool = False
+    schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False
 ) -> "Prepared":
     """Give every rank memory for ``schedule``, so that it can be executed again and again.
 
@@ -71,7 +71,7 @@ class Prepared:
     """
 
     def __init__(
-        self, schedule: Schedule, world: World, *, bound: bool = False, elastic: bool = False
+        self, schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False
     ) -> None:
         self.schedule = schedule
         self.world = world
@@ -89,6 +89,11 @@ class Prepared:
         self._closed = False
         self.together(f"memory for {schedule.name}", lambda: self._take_memory(engines))
         self._map_peers()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of heap that it takes on a rank."""
+        return self._layout.nbytes
 
     def buffer(self, name: str) -> Bytes:
         """Give this rank's bytes of a buffer, without a copy."""
