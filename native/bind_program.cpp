@@ -226,7 +226,7 @@ void bind_program(nb::module_& module) {
           nb::arg("own"), nb::arg("elastic"), nb::arg("stamps"),
           nb::keep_alive<1, 2>())
       .def("run", &run, nb::arg("member"), nb::arg("execution"), nb::arg("stamps"),
-           nb::arg("kernel"), nb::arg("binds"), nb::arg("call"))
+           nb::arg("kernel").none(), nb::arg("binds"), nb::arg("call"))
       .def("submit", &submit, nb::arg("member"), nb::arg("execution"), nb::arg("binds"),
            nb::arg("call"));
 }
