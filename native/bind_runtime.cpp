@@ -1,7 +1,9 @@
 // The runtime for Python: worlds and the programs that run in them.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
@@ -12,20 +14,17 @@
 #include <utility>
 #include <vector>
 
+#include "bind_runtime.hpp"
 #include "member.hpp"
 
 namespace nb = nanobind;
-using weft::Condition;
 using weft::Control;
 using weft::Halt;
 using weft::Heap;
 using weft::Member;
-using weft::Program;
 
 namespace {
 
-using Column = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Matrix = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using View = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
 // Whoever creates a world: spawn(), or rank 0 of a launcher that knows nothing of weft.
@@ -81,139 +80,10 @@ std::chrono::nanoseconds to_duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::fmin(seconds, kLongest) * 1e9));
 }
 
-// Lets Python see Ctrl-C while a rank waits.
-void poll_signals() {
-  const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
-nb::object to_tuple(const std::optional<Halt>& halt) {
-  if (!halt) return nb::none();
-  return nb::make_tuple(static_cast<int>(halt->cause), halt->rank, halt->row, halt->have,
-                        halt->want);
-}
-
-nb::object to_tuple(const std::optional<weft::Fault>& fault) {
-  if (!fault) return nb::none();
-  const nb::bytes text(fault->text.data(), fault->text.size());
-  return nb::make_tuple(static_cast<int>(fault->reason), fault->rank, text);
-}
-
-std::uint64_t unsigned_of(std::int64_t value) {
-  if (value < 0) throw std::invalid_argument("a column holds a negative number");
-  return static_cast<std::uint64_t>(value);
-}
-
-// The columns of a program as Python hands them over. Offsets are from the heap's start.
-struct Columns {
-  Column kind, access_start;
-  Matrix accesses;          // offset, nbytes
-  Matrix gate, hold, wait;  // word's offset or -1, value, step
-  Matrix raised;            // word's offset or -1, by how much
-  Column reduction;         // into reductions, or -1
-  Matrix strands;           // begin, end, launch or -1, runner
-};
-
-void require(bool holds) {
-  if (!holds) throw std::invalid_argument("the columns of a program do not fit together");
-}
-
-void check_shapes(const Columns& c) {
-  const std::size_t num_rows = c.kind.shape(0);
-  require(num_rows < UINT32_MAX && c.accesses.shape(0) < UINT32_MAX);
-  require(c.access_start.shape(0) == num_rows + 1 && c.reduction.shape(0) == num_rows);
-  for (const Matrix* matrix : {&c.gate, &c.hold, &c.wait}) {
-    require(matrix->shape(0) == num_rows && matrix->shape(1) == 3);
-  }
-  require(c.raised.shape(0) == num_rows && c.raised.shape(1) == 2);
-  require(c.accesses.shape(1) == 2 && c.strands.shape(1) == 4);
-}
-
-Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) {
-  if (matrix(row, 0) < 0) return {};
-  return {&heap.word(unsigned_of(matrix(row, 0))), unsigned_of(matrix(row, 1)),
-          unsigned_of(matrix(row, 2))};
-}
-
-weft::Row row_at(const Heap& heap, const Columns& c, std::size_t i,
-                 const std::vector<weft::Reduction>& reductions) {
-  require(c.kind(i) >= 0 && c.kind(i) <= static_cast<int>(weft::Kind::call));
-  require(c.access_start(i) >= 0 && c.access_start(i) <= c.access_start(i + 1) &&
-          unsigned_of(c.access_start(i + 1)) <= c.accesses.shape(0));
-  weft::Row row;
-  row.kind = static_cast<weft::Kind>(c.kind(i));
-  row.first_access = static_cast<std::uint32_t>(c.access_start(i));
-  row.num_accesses = static_cast<std::uint32_t>(c.access_start(i + 1) - c.access_start(i));
-  row.gate = condition_at(heap, c.gate, i);
-  row.hold = condition_at(heap, c.hold, i);
-  row.wait = condition_at(heap, c.wait, i);
-  if (c.raised(i, 0) >= 0) {
-    row.raised = &heap.word(unsigned_of(c.raised(i, 0)));
-    row.by = unsigned_of(c.raised(i, 1));
-  }
-  if (c.reduction(i) >= 0) row.reduction = reductions.at(unsigned_of(c.reduction(i)));
-  return row;
-}
-
-weft::Strand strand_at(const Columns& c, std::size_t i) {
-  const auto small = [&](std::size_t column) {
-    const std::uint64_t value = unsigned_of(c.strands(i, column));
-    require(value < UINT32_MAX);
-    return static_cast<std::uint32_t>(value);
-  };
-  return {small(0), small(1), c.strands(i, 2), small(3)};
-}
-
-Program build(const Heap& heap, const Columns& c,
-              const std::vector<std::pair<std::string, std::string>>& named,
-              std::uint64_t stamps) {
-  check_shapes(c);
-  std::vector<weft::Reduction> reductions;
-  for (const auto& [dtype, op] : named) reductions.push_back(weft::reduction_of(dtype, op));
-  Program program;
-  for (std::size_t i = 0; i < c.accesses.shape(0); ++i) {
-    program.accesses.push_back(
-        heap.bytes(unsigned_of(c.accesses(i, 0)), unsigned_of(c.accesses(i, 1))));
-  }
-  for (std::size_t i = 0; i < c.kind.shape(0); ++i) {
-    program.rows.push_back(row_at(heap, c, i, reductions));
-  }
-  std::vector<std::uint32_t> runners;
-  for (std::size_t i = 0; i < c.strands.shape(0); ++i) {
-    program.strands.push_back(strand_at(c, i));
-    if (program.strands.back().runner > 0) runners.push_back(program.strands.back().runner);
-  }
-  std::sort(runners.begin(), runners.end());
-  runners.erase(std::unique(runners.begin(), runners.end()), runners.end());
-  program.engines = std::move(runners);
-  require(program.engines.empty() || program.engines.back() <= 4096);
-  static_cast<void>(heap.bytes(stamps, program.rows.size() * 2 * sizeof(std::uint64_t)));
-  if (!program.rows.empty()) program.stamps = &heap.word(stamps);
-  weft::link_lanes(program);
-  weft::Checker(program).check();
-  return program;
-}
-
 View view(nb::handle self, std::uint64_t offset, std::uint64_t nbytes) {
   const auto bytes = nb::cast<Member&>(self).heap().bytes(offset, nbytes);
   const std::size_t shape[] = {bytes.size()};
   return View(bytes.data(), 1, shape, self);
-}
-
-nb::object run(const Program& program, Member& member, std::uint64_t execution, bool stamps,
-               nb::object kernel) {
-  weft::Hooks hooks;
-  hooks.kernel = [&](std::size_t row) {
-    const nb::gil_scoped_acquire gil;
-    kernel(row);
-  };
-  hooks.poll = poll_signals;
-  std::optional<Halt> halt;
-  {
-    const nb::gil_scoped_release release;
-    halt = member.run(program, execution, stamps, hooks);
-  }
-  return to_tuple(halt);
 }
 
 int checked_rank(Member& member, int rank) {
@@ -228,6 +98,51 @@ nb::object barrier(Member& member) {
     halt = member.barrier(poll_signals);
   }
   return to_tuple(halt);
+}
+
+// Whether this process may read the memory of another rank's.
+bool can_read(Member& self, int rank, std::uint64_t address) {
+  std::uint64_t word = 0;
+  const iovec local{&word, sizeof word};
+  const iovec remote{reinterpret_cast<void*>(address), sizeof word};
+  const auto pid = static_cast<pid_t>(self.control().pid(checked_rank(self, rank)));
+  return ::process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof word;
+}
+
+nb::object call_at(Member& self, int rank, std::uint64_t number) {
+  const auto text = self.control().calls(checked_rank(self, rank)).text(number);
+  return text ? nb::object(nb::str(text->data(), text->size())) : nb::none();
+}
+
+// Whether the job is done, and how it failed.
+std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double timeout) {
+  weft::Worker* worker = self.worker();
+  if (worker == nullptr) return {true, nb::none()};
+  bool done = worker->is_done(job);
+  if (!done) {
+    const nb::gil_scoped_release release;
+    done = worker->wait(job, to_duration(timeout), poll_signals);
+  }
+  return {done, done ? to_tuple(worker->take_halt(job)) : nb::none()};
+}
+
+// Returns when nothing is handed over: every job ends by its own deadline.
+void drain(Member& self) {
+  if (self.worker() == nullptr) return;
+  const nb::gil_scoped_release release;
+  self.worker()->drain(poll_signals);
+}
+
+// Where the bytes of an array lie: any object that shows one contiguous block.
+std::pair<std::uint64_t, std::uint64_t> address_of(nb::handle array, bool writable) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(array.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
+    throw nb::python_error();
+  }
+  const std::pair result(reinterpret_cast<std::uint64_t>(view.buf),
+                         static_cast<std::uint64_t>(view.len));
+  PyBuffer_Release(&view);
+  return result;
 }
 
 void translate(const std::exception_ptr& error, void* /*payload*/) {
@@ -272,9 +187,42 @@ void bind_member(nb::module_& module) {
       .def("set_timeout",
            [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
            nb::arg("timeout"))
-      .def("leave", &Member::leave)
+      // Without the lock of Python: a thread that ends may want it.
+      .def("leave", &Member::leave, nb::call_guard<nb::gil_scoped_release>())
       .def("unlink", [](const Member& self) { self.heap().unlink(); })
       .def("barrier", &barrier)
+      .def("set_staging",
+           [](Member& self, bool always, std::uint64_t up_to) { self.set_staging({always, up_to}); },
+           nb::arg("always"), nb::arg("up_to"))
+      .def("can_read", &can_read, nb::arg("rank"), nb::arg("address"))
+      .def("is_idle", &Member::is_idle)
+      .def("begin_call",
+           [](Member& self, std::string_view text) {
+             return self.control().calls(self.rank()).begin(text);
+           },
+           nb::arg("text"))
+      .def("end_call",
+           [](Member& self, std::uint64_t number) {
+             self.control().calls(self.rank()).end(number);
+           },
+           nb::arg("number"))
+      .def("disagreement",
+           [](Member& self, int other) {
+             return self.control().disagreement(self.rank(), checked_rank(self, other));
+           },
+           nb::arg("other"))
+      .def("call", &call_at, nb::arg("rank"), nb::arg("number"))
+      .def("last_call",
+           [](Member& self, int rank) {
+             const weft::Calls& calls = self.control().calls(checked_rank(self, rank));
+             return std::pair(calls.latest(), calls.ended());
+           },
+           nb::arg("rank"))
+      .def("is_done", [](const Member& self, std::uint64_t job) {
+             return self.worker() == nullptr || self.worker()->is_done(job);
+           }, nb::arg("job"))
+      .def("drain", &drain)
+      .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
       .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))
       .def("is_stopped",
            [](Member& self, int rank) { return self.control().is_stopped(checked_rank(self, rank)); },
@@ -312,40 +260,16 @@ void bind_member(nb::module_& module) {
       .def("view", &view, nb::arg("offset"), nb::arg("nbytes"));
 }
 
-void bind_program(nb::module_& module) {
-  nb::class_<Program>(module, "Program", "What one rank executes.")
-      .def(
-          "__init__",
-          [](Program* self, const Member& member, Column kind, Column access_start, Matrix accesses,
-             Matrix gate, Matrix hold, Matrix wait, Matrix raised, Column reduction,
-             const nb::list& reductions, Matrix strands, std::uint64_t stamps) {
-            std::vector<std::pair<std::string, std::string>> named;
-            for (const nb::handle entry : reductions) {
-              named.emplace_back(nb::cast<std::string>(entry[0]), nb::cast<std::string>(entry[1]));
-            }
-            const Columns columns{kind, access_start, accesses, gate,      hold,
-                                  wait, raised,       reduction, strands};
-            new (self) Program(build(member.heap(), columns, named, stamps));
-          },
-          nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"),
-          nb::arg("gate"), nb::arg("hold"), nb::arg("wait"), nb::arg("raised"),
-          nb::arg("reduction"), nb::arg("reductions"), nb::arg("strands"), nb::arg("stamps"),
-          nb::keep_alive<1, 2>())
-      .def("run", &run, nb::arg("member"), nb::arg("execution"), nb::arg("stamps"),
-           nb::arg("kernel"));
-}
-
 }  // namespace
 
 void bind_runtime(nb::module_& module) {
   // A world that a program keeps until it ends is no leak worth a warning.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
-  module.def("reduction_item_bytes", [](const std::string& dtype, const std::string& op) {
-    return weft::reduction_of(dtype, op).item_bytes;
-  }, nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");
   module.def("die_with", &weft::die_with, nb::arg("parent"),
              "Let this process be killed when its parent ends; False if that has ended already.");
+  module.def("address_of", &address_of, nb::arg("array"), nb::arg("writable"),
+             "Address and bytes of an array that lies in one piece.");
   bind_launcher(module);
   bind_member(module);
   bind_program(module);

@@ -48,6 +48,27 @@ void rising(std::span<const T> starts, size_t total, const char* name) {
   }
 }
 
+// NaN is neither.
+void positive(std::span<const double> values, const char* name) {
+  for (const double value : values) {
+    if (!(value > 0)) throw std::invalid_argument(std::string(name) + " is not positive");
+  }
+}
+
+void not_negative(std::span<const double> values, const char* name) {
+  for (const double value : values) {
+    if (!(value >= 0)) throw std::invalid_argument(std::string(name) + " is negative");
+  }
+}
+
+void check(const weft::Demands& demands, std::span<const double> capacity) {
+  within<int32_t>(demands.resource, 0, capacity.size(), "demand_resource");
+  rising(demands.start, demands.resource.size(), "demand_start");
+  positive(demands.weight, "demand_weight");
+  not_negative(demands.cap, "cap");
+  not_negative(capacity, "capacity");
+}
+
 weft::Rows rows_of(const nb::dict& c) {
   const auto step = column<uint8_t>(c, "step", kAny);
   const size_t n = step.size();
@@ -85,7 +106,7 @@ weft::Demands demands_of(const nb::dict& c, size_t num_rows) {
 
 // Every index is looked at once here, so that the loop need not.
 void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Pools& pools,
-           const weft::Demands& demands, size_t num_flags, size_t num_resources) {
+           size_t num_flags, size_t num_resources) {
   const size_t num_rows = rows.step.size();
   const size_t num_threads = threads.first.size();
   within<int32_t>(rows.thread, 0, num_threads, "thread");
@@ -97,9 +118,11 @@ void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Poo
   within<int32_t>(threads.launch, -1, num_rows, "thread_launch");
   within<int32_t>(threads.pool, -1, pools.units.size(), "thread_pool");
   within<int32_t>(pools.resource, -1, num_resources, "pool_resource");
-  within<int32_t>(demands.resource, 0, num_resources, "demand_resource");
   rising(rows.lanes_start, rows.lanes.size(), "lanes_start");
-  rising(demands.start, demands.resource.size(), "demand_start");
+  not_negative(rows.before, "before");
+  not_negative(rows.size, "size");
+  not_negative(rows.latency, "latency");
+  not_negative(threads.fetch, "thread_fetch");
   for (size_t row = 0; row < num_rows; ++row) {
     const auto step = static_cast<weft::Step>(rows.step[row]);
     const bool flagged = step == weft::Step::kSignal || step == weft::Step::kWait;
@@ -127,7 +150,8 @@ uint64_t simulate(const nb::dict& columns, size_t num_flags, double tolerance,
   if (start.shape(0) != rows.step.size() || end.shape(0) != rows.step.size()) {
     throw std::invalid_argument("start and end need one entry a row");
   }
-  check(rows, threads, pools, demands, num_flags, capacity.size());
+  check(demands, capacity);
+  check(rows, threads, pools, num_flags, capacity.size());
   nb::gil_scoped_release release;
   weft::Simulation simulation(rows, threads, pools, demands, capacity, num_flags, tolerance,
                               {start.data(), start.shape(0)}, {end.data(), end.shape(0)});
@@ -140,8 +164,7 @@ void fair_rates(const nb::dict& columns,
                 nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> rates) {
   const auto capacity = column<double>(columns, "capacity", kAny);
   const auto demands = demands_of(columns, rates.shape(0));
-  within<int32_t>(demands.resource, 0, capacity.size(), "demand_resource");
-  rising(demands.start, demands.resource.size(), "demand_start");
+  check(demands, capacity);
   weft::FairShare share(demands, capacity);
   for (size_t flow = 0; flow < rates.shape(0); ++flow) share.add(static_cast<int32_t>(flow));
   share.solve();

@@ -12,13 +12,14 @@
 #include <string>
 #include <string_view>
 
+#include "calls.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
 #include "process.hpp"
 
 namespace weft {
 
-enum class Reason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3 };
+enum class Reason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3, disagree = 4 };
 
 // The first thing that went wrong in a world. Afterwards nothing runs in it.
 struct Fault {
@@ -114,6 +115,30 @@ class Control {
     return {slot.shown.data(), std::min<std::size_t>(slot.shown_size, kText)};
   }
 
+  [[nodiscard]] Calls& calls(int rank) const noexcept { return slots_[rank].calls; }
+
+  // The rank that made another call than ``self`` at the number of its last one, if any.
+  [[nodiscard]] std::optional<int> disagreeing(int self) const {
+    const std::uint64_t number = calls(self).latest();
+    const auto mine = calls(self).text(number);
+    if (!mine) return std::nullopt;
+    for (int rank = 0; rank < num_ranks(); ++rank) {
+      const auto theirs = calls(rank).text(number);
+      if (theirs && *theirs != *mine) return rank;
+    }
+    return std::nullopt;
+  }
+
+  // What two ranks asked of their world at the number of the first one's last call.
+  [[nodiscard]] std::string disagreement(int self, int other) const {
+    const std::uint64_t number = calls(self).latest();
+    const auto asked = [&](int rank) {
+      return "rank " + std::to_string(rank) + " calls " + calls(rank).text(number).value_or("?");
+    };
+    return "call " + std::to_string(number) + ": " + asked(std::min(self, other)) + ", " +
+           asked(std::max(self, other));
+  }
+
   // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for whoever
   // started the world. Threads of one reporter must not call this at once.
   bool fail(int reporter, Reason reason, int rank, std::string_view text) noexcept {
@@ -145,7 +170,7 @@ class Control {
   }
 
  private:
-  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0001;  // and the layout's version
+  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0002;  // and the layout's version
   static constexpr std::uint64_t kAbsent = 0, kEntering = 1, kHere = 2, kLeft = 3;
 
   struct alignas(kLine) Header {
@@ -161,6 +186,7 @@ class Control {
     alignas(kLine) std::uint64_t shown_size;
     std::array<char, kText> shown;
     alignas(kLine) std::array<char, kText> text;
+    Calls calls;
   };
 
   [[nodiscard]] std::uint64_t state(int rank) const noexcept {

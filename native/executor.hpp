@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "far.hpp"
 #include "patience.hpp"
 #include "program.hpp"
 #include "watch.hpp"
@@ -28,6 +29,7 @@ class Executor {
         execution_(execution),
         stamps_(stamps ? program.stamps : nullptr),
         hooks_(hooks),
+        far_(program.finder.pids),
         states_(program.strands.size()) {
     active_.reserve(states_.size());  // no strand begins twice before it is erased
     for (std::uint32_t i = 0; i < program.strands.size(); ++i) {
@@ -49,6 +51,10 @@ class Executor {
       }
     } catch (const Halt& halt) {
       return halt;
+    } catch (const Unreachable& rank) {
+      const Cause cause = rank.error == ESRCH ? Cause::died : Cause::memory;
+      return at_blocked_row({cause, static_cast<int>(rank.rank), -1,
+                             static_cast<std::uint64_t>(rank.error), 0});
     }
     return std::nullopt;
   }
@@ -135,22 +141,16 @@ class Executor {
   }
 
   void execute(const Row& row) {
-    const auto slices = program_.of(row);
     switch (row.kind) {
       case Kind::kernel:
         return hooks_.kernel(index_of(row));
       case Kind::copy:
-        return copy(slices[0], slices[1]);
       case Kind::broadcast:
-        return broadcast(slices[0], slices.subspan(1));
       case Kind::swap:
-        return swap(slices[0], slices[1]);
       case Kind::reduce:
-        return row.reduction.apply(slices.first(slices.size() - 1), slices.back());
       case Kind::encode:
-        return encode_none(slices[0], slices[1]);
       case Kind::decode:
-        return decode(row, slices[0], slices[1]);
+        return find(row) ? move_far(row) : move_near(row);
       case Kind::signal:
       case Kind::submit:
         return Flag(*row.raised).raise(row.by);
@@ -161,10 +161,68 @@ class Executor {
     }
   }
 
+  // The slices of a row into pieces_; whether any of them lies in another process.
+  bool find(const Row& row) {
+    bool far = false;
+    pieces_.clear();
+    for (const Access& access : program_.of(row)) {
+      const auto piece = program_.finder.find(access);
+      if (!piece) throw at(row, Cause::memory, access.rank, EFAULT, 0);
+      far = far || piece->is_far();
+      pieces_.push_back(*piece);
+      if (program_.finder.elastic && piece->size() != pieces_[0].size()) {
+        const std::uint32_t rank = program_.of(row)[0].rank;
+        throw at(row, Cause::size, rank, pieces_[0].size(), piece->size());
+      }
+    }
+    return far;
+  }
+
+  void move_near(const Row& row) {
+    near_.clear();
+    for (const Piece& piece : pieces_) near_.push_back(piece.here);
+    const std::span<const Bytes> slices(near_);
+    switch (row.kind) {
+      case Kind::copy:
+        return copy(slices[0], slices[1]);
+      case Kind::broadcast:
+        return broadcast(slices[0], slices.subspan(1));
+      case Kind::swap:
+        return swap(slices[0], slices[1]);
+      case Kind::reduce:
+        return row.reduction.run(slices.first(slices.size() - 1), slices.back());
+      case Kind::encode:
+        return encode_none(slices[0], slices[1]);
+      default:
+        return decode(row, slices[0], slices[1]);
+    }
+  }
+
+  void move_far(const Row& row) {
+    const std::span<const Piece> pieces(pieces_);
+    switch (row.kind) {
+      case Kind::copy:
+        return far_.copy(pieces[0], pieces[1]);
+      case Kind::broadcast:
+        return far_.broadcast(pieces[0], pieces.subspan(1));
+      case Kind::swap:
+        return far_.swap(pieces[0], pieces[1]);
+      case Kind::reduce:
+        return far_.reduce(row.reduction, pieces.first(pieces.size() - 1), pieces.back());
+      default:  // nothing is bound to what a codec touches
+        throw at(row, Cause::memory, 0, EFAULT, 0);
+    }
+  }
+
   void decode(const Row& row, Bytes slot, Bytes dst) const {
     if (const auto found = decode_none(slot, dst)) {
       throw Halt{Cause::slot, -1, static_cast<std::int64_t>(index_of(row)), *found, dst.size()};
     }
+  }
+
+  [[nodiscard]] Halt at(const Row& row, Cause cause, std::uint32_t rank, std::uint64_t have,
+                        std::uint64_t want) const {
+    return {cause, static_cast<int>(rank), static_cast<std::int64_t>(index_of(row)), have, want};
   }
 
   void stamp(const Row& row, std::size_t which) const noexcept {
@@ -185,6 +243,7 @@ class Executor {
       if (state.lanes_left != 0 || is_over(strand)) continue;
       const Row& row = program_.rows[state.at];
       halt.row = state.at;
+      if (halt.cause == Cause::memory) return halt;
       for (const Condition* condition : {&row.gate, &row.hold, &row.wait}) {
         if (condition->holds(execution_)) continue;
         halt.have = condition->progress(execution_);
@@ -199,6 +258,9 @@ class Executor {
   std::uint64_t execution_;
   std::uint64_t* stamps_;
   const Hooks& hooks_;
+  Far far_;
+  std::vector<Piece> pieces_;  // of the row that is executed
+  std::vector<Bytes> near_;
   std::vector<State> states_;
   std::vector<std::uint32_t> active_;
 };

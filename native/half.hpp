@@ -1,4 +1,5 @@
-// Two-byte floating point, computed in float and rounded to nearest even after each step.
+// Floating point of one and two bytes, computed in float and rounded to nearest even after
+// each step.
 #pragma once
 
 #include <bit>
@@ -46,5 +47,49 @@ struct Brain {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
 };
+
+// One byte: a sign, ``kExponent`` bits of exponent, the rest mantissa. With infinities as IEEE
+// has them, or without ("fn"): all ones is then the only value that is not a number.
+template <int kExponent, bool kInfinities>
+struct Float8 {
+  static constexpr int kMantissa = 7 - kExponent;
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
+  static constexpr int kDropped = 23 - kMantissa;
+  static constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - kBias) << 23;
+  static constexpr std::uint32_t kTop = kInfinities ? ((1U << kExponent) - 1) << kMantissa : 0x7f;
+
+  std::uint8_t bits;
+
+  static Float8 from(float value) noexcept {
+    const auto wide = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = wide >> 24 & 0x80;
+    const std::uint32_t size = wide & 0x7fffffff;
+    if (size > 0x7f800000) return {static_cast<std::uint8_t>(sign | 0x7f)};
+    std::uint32_t small;
+    if (size < kRebias + (1U << 23)) {  // subnormal: the adder rounds, as for Half
+      constexpr auto kMagic = static_cast<std::uint32_t>(127 + 24 - kBias - kMantissa) << 23;
+      const float shifted = std::bit_cast<float>(size) + std::bit_cast<float>(kMagic);
+      small = std::bit_cast<std::uint32_t>(shifted) - kMagic;
+    } else {
+      const std::uint32_t odd = size >> kDropped & 1;
+      small = (size - kRebias + (1U << (kDropped - 1)) - 1 + odd) >> kDropped;
+    }
+    return {static_cast<std::uint8_t>(sign | (small < kTop ? small : kTop))};
+  }
+
+  explicit operator float() const noexcept {
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80) << 24;
+    const std::uint32_t size = bits & 0x7f;
+    if (size >= kTop) {
+      const std::uint32_t mantissa = kInfinities ? (size - kTop) << kDropped : 0x400000;
+      return std::bit_cast<float>(sign | 0x7f800000 | mantissa);
+    }
+    constexpr auto kFactor = static_cast<std::uint32_t>(127 + 127 - kBias) << 23;
+    const float value = std::bit_cast<float>(size << kDropped) * std::bit_cast<float>(kFactor);
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
+  }
+};
+using Float8E4M3 = Float8<4, false>;
+using Float8E5M2 = Float8<5, true>;
 
 }  // namespace weft

@@ -12,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "binding.hpp"
 #include "control.hpp"
 #include "engine.hpp"
 #include "executor.hpp"
 #include "heap.hpp"
+#include "worker.hpp"
 
 namespace weft {
 
@@ -35,9 +37,11 @@ class Member {
   void leave() noexcept {
     if (std::exchange(here_, false)) {
       if (::getpid() == pid_) {
+        worker_.reset();
         control_.leave(rank_);
         engines_.clear();
       } else {
+        static_cast<void>(worker_.release());
         for (auto& engine : engines_) static_cast<void>(engine.release());
       }
     }
@@ -70,12 +74,51 @@ class Member {
     return std::nullopt;
   }
 
+  // How ordinary memory that others need is shown to them.
+  void set_staging(Staging staging) noexcept { staging_ = staging; }
+  [[nodiscard]] const Staging& staging() const noexcept { return staging_; }
+
+  // An execution whose buffers lie where the caller says, in a call of that name.
+  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
+                          const Hooks& hooks, Binding& binding, std::string_view call,
+                          std::atomic<bool>& stop) {
+    const std::uint64_t number = call.empty() ? 0 : control_.calls(rank_).begin(call);
+    binding.publish(staging_);
+    auto halt = run(program, execution, stamps, hooks, stop);
+    if (halt) return halt;
+    binding.collect();
+    if (number != 0) control_.calls(rank_).end(number);
+    return std::nullopt;
+  }
+
+  // The same, some time later, after all that was handed over before; gives its number.
+  std::uint64_t submit(const Program& program, std::uint64_t execution,
+                       std::span<const Bound> bound, std::string call) {
+    if (!worker_) worker_ = std::make_unique<Worker>(spins_);
+    auto binding = std::make_shared<Binding>(program, bound);
+    return worker_->submit([this, &program, execution, binding = std::move(binding),
+                            call = std::move(call)](std::atomic<bool>& stop) {
+      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop);
+      if (halt) report(*halt, call);
+      return halt;
+    });
+  }
+
+  // Null until something was handed over.
+  [[nodiscard]] Worker* worker() const noexcept { return worker_.get(); }
+  [[nodiscard]] bool is_idle() const noexcept { return !worker_ || worker_->is_idle(); }
+
   // One execution of a program; ``execution`` counts from zero. The calling thread runs its
   // strands, each engine its own; the first to give up stops the others.
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks) {
-    const Hooks none;
     std::atomic<bool> stop = false;
+    return run(program, execution, stamps, hooks, stop);
+  }
+
+  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
+                          const Hooks& hooks, std::atomic<bool>& stop) {
+    const Hooks none;
     std::vector<Part> parts;
     parts.reserve(program.engines.size() + 1);
     parts.push_back({Executor(program, 0, execution, stamps, hooks), hooks, {}});
@@ -110,6 +153,31 @@ class Member {
     part.halt = part.executor.run(watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (part.halt) stop.store(true, std::memory_order_relaxed);
+  }
+
+  // Nobody may be waiting for it here, yet the others must not wait for us.
+  void report(const Halt& halt, const std::string& call) {
+    const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(halt.rank);
+    switch (halt.cause) {
+      case Cause::fault:
+      case Cause::stopped:
+        return;
+      case Cause::died:
+      case Cause::left:
+        control_.fail(rank_, Reason::died, halt.rank, other + " died");
+        return;
+      case Cause::timeout:
+        control_.fail(rank_, Reason::timeout, halt.rank, self + " waited too long in " + call);
+        return;
+      case Cause::disagree:
+        control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
+        return;
+      case Cause::slot:
+      case Cause::memory:
+      case Cause::size:
+        control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);
+        return;
+    }
   }
 
   void need_engine(std::uint32_t runner) {
@@ -147,7 +215,9 @@ class Member {
   bool spins_ = false;
   pid_t pid_ = ::getpid();
   bool here_ = true;
+  Staging staging_;
   std::vector<std::unique_ptr<Engine>> engines_;
+  std::unique_ptr<Worker> worker_;  // last: it uses all of the above
 };
 
 }  // namespace weft

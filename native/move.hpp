@@ -11,6 +11,10 @@
 #include <optional>
 #include <span>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace weft {
 
 using Bytes = std::span<std::byte>;
@@ -25,9 +29,41 @@ inline bool same(Bytes a, Bytes b) noexcept {
   return a.data() == b.data() && a.size() == b.size();
 }
 
+// From this size on a copy goes past the caches: what it writes is too large to be found in
+// them again, and memory need not be read before it is overwritten.
+inline constexpr std::size_t kStreamed = 1 << 20;
+
+#if defined(__x86_64__)
+// The spans must not overlap. SSE2 is always there, and wider stores are no faster here: the
+// write-combining buffers hold a line either way.
+inline void copy_streamed(Bytes src, Bytes dst) noexcept {
+  const auto lead = static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63);
+  std::memcpy(dst.data(), src.data(), lead);
+  std::size_t at = lead;
+  for (; at + 64 <= dst.size(); at += 64) {
+    const auto* from = reinterpret_cast<const __m128i*>(src.data() + at);
+    auto* to = reinterpret_cast<__m128i*>(dst.data() + at);
+    _mm_prefetch(reinterpret_cast<const char*>(from) + 1024, _MM_HINT_NTA);
+    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+    const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
+  }
+  std::memcpy(dst.data() + at, src.data() + at, dst.size() - at);
+  // Such stores are not ordered by a later release: the fence is.
+  _mm_sfence();
+}
+#endif
+
 // The spans may overlap.
 inline void copy(Bytes src, Bytes dst) noexcept {
-  if (!src.empty()) std::memmove(dst.data(), src.data(), src.size());
+  if (src.empty() || src.data() == dst.data()) return;
+#if defined(__x86_64__)
+  if (src.size() >= kStreamed && !overlap(src, dst)) return copy_streamed(src, dst);
+#endif
+  std::memmove(dst.data(), src.data(), src.size());
 }
 
 // Reads each piece once from memory: what fits the cache is written to all before the next.

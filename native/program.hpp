@@ -12,6 +12,7 @@
 #include "flag.hpp"
 #include "heap.hpp"
 #include "move.hpp"
+#include "place.hpp"
 #include "reduce.hpp"
 
 namespace weft {
@@ -72,15 +73,27 @@ struct Strand {
   std::uint32_t runner; // 0: the calling thread, else an engine
 };
 
+// A buffer of this rank: where it lies when nothing is bound to it, and who uses it how.
+struct Own {
+  Place* place = nullptr;  // what the others see
+  Place home;              // its own memory in the heap, if it has any
+  std::uint64_t nbytes = 0;
+  bool shared = true;  // other ranks touch it
+  bool filled = true;  // the caller's bytes are read
+  bool taken = true;   // the caller's bytes are written
+};
+
 struct Program {
   std::vector<Row> rows;
-  std::vector<Bytes> accesses;
+  std::vector<Access> accesses;
+  Finder finder;
+  std::vector<Own> own;
   std::vector<Strand> strands;
   std::vector<std::uint32_t> lanes;  // strands, by the launch that starts them
   std::vector<std::uint32_t> engines;  // the runners above 0 that are used
   std::uint64_t* stamps = nullptr;  // begin and end of each row, nanoseconds
 
-  [[nodiscard]] std::span<const Bytes> of(const Row& row) const noexcept {
+  [[nodiscard]] std::span<const Access> of(const Row& row) const noexcept {
     return std::span(accesses).subspan(row.first_access, row.num_accesses);
   }
 };
@@ -125,23 +138,34 @@ class Checker {
     throw std::invalid_argument("a row has no kind");
   }
 
-  void check_broadcast(const Row& row, std::span<const Bytes> slices) const {
+  void check_broadcast(const Row& row, std::span<const Access> slices) const {
     require(row, slices.size() >= 2);
-    for (const Bytes dst : slices.subspan(1)) {
+    for (const Access& dst : slices.subspan(1)) {
       require(row, dst.size() == slices[0].size() && !overlap(slices[0], dst));
     }
   }
 
-  void check_reduce(const Row& row, std::span<const Bytes> slices) const {
+  void check_reduce(const Row& row, std::span<const Access> slices) const {
     require(row, slices.size() >= 2 && row.reduction.apply != nullptr);
-    const Bytes dst = slices.back();
+    const Access& dst = slices.back();
     require(row, dst.size() % row.reduction.item_bytes == 0);
-    for (const Bytes src : slices.first(slices.size() - 1)) {
+    for (const Access& src : slices.first(slices.size() - 1)) {
       require(row, src.size() == dst.size() && (same(src, dst) || !overlap(src, dst)));
     }
   }
 
-  static bool has_room(Bytes slot, Bytes data) noexcept {
+  // As far as is known before anything is bound: one buffer twice.
+  static bool overlap(const Access& a, const Access& b) noexcept {
+    if (a.place == nullptr || b.place == nullptr) return weft::overlap(a.fixed, b.fixed);
+    return a.place == b.place && a.size() != 0 && b.size() != 0 &&
+           a.offset < b.offset + b.size() && b.offset < a.offset + a.size();
+  }
+  static bool same(const Access& a, const Access& b) noexcept {
+    if (a.place == nullptr || b.place == nullptr) return weft::same(a.fixed, b.fixed);
+    return a.place == b.place && a.offset == b.offset && a.size() == b.size();
+  }
+
+  static bool has_room(const Access& slot, const Access& data) noexcept {
     return slot.size() >= kSlotHead && slot.size() - kSlotHead >= data.size() &&
            !overlap(slot, data);
   }

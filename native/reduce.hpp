@@ -7,113 +7,131 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
 #include <type_traits>
 
 #include "half.hpp"
 #include "move.hpp"
+#include "operators.hpp"
+#include "wide.hpp"
 
 namespace weft {
 
-// Integers wrap around. That is defined for unsigned ones, of which the short ones would be
-// promoted to int again.
-template <class T, bool = std::is_integral_v<T>>
-struct WrappingOf {
-  using type = std::common_type_t<unsigned, std::make_unsigned_t<T>>;
+// What happens to elements besides the operator: an average divides at the end, a sum of
+// products multiplies every source first.
+struct Scale {
+  enum class When : std::uint8_t { never, before, after };
+  When when = When::never;
+  double factor = 1;
 };
+
+inline constexpr std::size_t kReduceBlock = 4096;  // three of them fit the first-level cache
+
 template <class T>
-struct WrappingOf<T, false> {
-  using type = T;
-};
+T load(const std::byte* from, std::size_t i) noexcept {
+  T value;
+  std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+// ivdep: out is a or b, or far from both, so element i depends on no other.
+template <class T, class Op, Level kLevel>
+WEFT_INLINE void merge(const std::byte* a, const std::byte* b, std::byte* out,
+                       std::size_t count) noexcept {
+  if constexpr (std::is_same_v<T, Half> && kLevel != Level::plain) {
+    return merge_halves<Op>(a, b, out, count);
+  }
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = combine<Op>(load<T>(a, i), load<T>(b, i));
+    std::memcpy(out + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
 template <class T>
-using Wrapping = typename WrappingOf<T>::type;
-
-struct Sum {
-  template <class T>
-  static T apply(T a, T b) noexcept {
-    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
-  }
-};
-
-struct Product {
-  template <class T>
-  static T apply(T a, T b) noexcept {
-    return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
-  }
-};
-
-// Not-a-number wins, whichever side it is on.
-struct Minimum {
-  template <class T>
-  static T apply(T a, T b) noexcept {
-    return a < b || a != a ? a : b;
-  }
-};
-
-struct Maximum {
-  template <class T>
-  static T apply(T a, T b) noexcept {
-    return a > b || a != a ? a : b;
-  }
-};
-
-template <class Op, class T>
-T combine(T a, T b) noexcept {
-  if constexpr (std::is_arithmetic_v<T>) {
-    return Op::apply(a, b);
+T scaled(T value, const Scale& scale, std::size_t num_sources) noexcept {
+  if constexpr (kIsComplex<T>) {
+    return value;  // its parts are scaled one by one
+  } else if constexpr (std::is_integral_v<T>) {
+    if (scale.when == Scale::When::before) return static_cast<T>(static_cast<double>(value) * scale.factor);
+    return static_cast<T>(value / static_cast<std::int64_t>(num_sources));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if (scale.when == Scale::When::before) return value * static_cast<T>(scale.factor);
+    return value / static_cast<T>(num_sources);
   } else {
-    return T::from(Op::apply(static_cast<float>(a), static_cast<float>(b)));
+    return T::from(scaled(static_cast<float>(value), scale, num_sources));
+  }
+}
+
+template <class T>
+void rescale(const std::byte* from, std::byte* to, std::size_t count, const Scale& scale,
+             std::size_t num_sources) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    const T value = scaled(load<T>(from, i), scale, num_sources);
+    std::memcpy(to + i * sizeof(T), &value, sizeof(T));
   }
 }
 
 // A block of each source in turn is combined in the first-level cache and written once, so
 // dst may be one of the sources. Sources need no alignment.
-template <class T, class Op>
-void reduce(std::span<const Bytes> srcs, Bytes dst) noexcept {
-  constexpr std::size_t kBlock = 4096;
-  alignas(64) std::array<T, kBlock / sizeof(T)> held;
-  for (std::size_t at = 0; at < dst.size(); at += kBlock) {
-    const std::size_t size = std::min(kBlock, dst.size() - at);
-    std::memcpy(held.data(), srcs[0].data() + at, size);
-    for (const Bytes src : srcs.subspan(1)) {
-      const std::byte* from = src.data() + at;
-      for (std::size_t i = 0; i < size / sizeof(T); ++i) {
-        T value;
-        std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-        held[i] = combine<Op>(held[i], value);
-      }
+template <class T, class Op, Level kLevel>
+WEFT_INLINE void reduce_blocks(std::span<const Bytes> srcs, Bytes dst,
+                               const Scale& scale) noexcept {
+  alignas(64) std::array<std::byte, kReduceBlock> held, other;
+  const bool before = scale.when == Scale::When::before;
+  const bool after = scale.when == Scale::When::after;
+  for (std::size_t at = 0; at < dst.size(); at += kReduceBlock) {
+    const std::size_t size = std::min(kReduceBlock, dst.size() - at), count = size / sizeof(T);
+    const auto source = [&](std::size_t i, std::byte* room) {
+      const std::byte* from = srcs[i].data() + at;
+      if (!before) return from;
+      rescale<T>(from, room, count, scale, srcs.size());
+      return static_cast<const std::byte*>(room);
+    };
+    const std::byte* left = source(0, held.data());
+    for (std::size_t i = 1; i < srcs.size(); ++i) {
+      std::byte* out = i + 1 == srcs.size() && !after ? dst.data() + at : held.data();
+      merge<T, Op, kLevel>(left, source(i, other.data()), out, count);
+      left = out;
     }
-    std::memcpy(dst.data() + at, held.data(), size);
+    if (after) rescale<T>(left, dst.data() + at, count, scale, srcs.size());
+    else if (srcs.size() == 1) std::memmove(dst.data() + at, left, size);
   }
 }
 
+using Reducer = void (*)(std::span<const Bytes> srcs, Bytes dst, const Scale& scale) noexcept;
+
+template <class T, class Op>
+void reduce_plain(std::span<const Bytes> srcs, Bytes dst, const Scale& scale) noexcept {
+  reduce_blocks<T, Op, Level::plain>(srcs, dst, scale);
+}
+#if defined(__x86_64__)
+template <class T, class Op>
+WEFT_AVX2 void reduce_avx2(std::span<const Bytes> srcs, Bytes dst, const Scale& scale) noexcept {
+  reduce_blocks<T, Op, Level::avx2>(srcs, dst, scale);
+}
+template <class T, class Op>
+WEFT_AVX512 void reduce_avx512(std::span<const Bytes> srcs, Bytes dst,
+                               const Scale& scale) noexcept {
+  reduce_blocks<T, Op, Level::avx512>(srcs, dst, scale);
+}
+#endif
+
+// The widest that this machine has; all of them round alike.
+template <class T, class Op>
+Reducer reducer_of() {
+#if defined(__x86_64__)
+  if (level() == Level::avx512) return &reduce_avx512<T, Op>;
+  if (level() == Level::avx2) return &reduce_avx2<T, Op>;
+#endif
+  return &reduce_plain<T, Op>;
+}
+
 struct Reduction {
-  void (*apply)(std::span<const Bytes> srcs, Bytes dst) noexcept = nullptr;
+  Reducer apply = nullptr;
   std::size_t item_bytes = 1;
+  Scale scale;
+
+  void run(std::span<const Bytes> srcs, Bytes dst) const noexcept { apply(srcs, dst, scale); }
 };
-
-template <class T>
-Reduction reduction_of(std::string_view op) {
-  if (op == "sum") return {&reduce<T, Sum>, sizeof(T)};
-  if (op == "prod") return {&reduce<T, Product>, sizeof(T)};
-  if (op == "min") return {&reduce<T, Minimum>, sizeof(T)};
-  if (op == "max") return {&reduce<T, Maximum>, sizeof(T)};
-  throw std::invalid_argument("no reduction is called '" + std::string(op) + "'");
-}
-
-inline Reduction reduction_of(std::string_view dtype, std::string_view op) {
-  if (dtype == "float64") return reduction_of<double>(op);
-  if (dtype == "float32") return reduction_of<float>(op);
-  if (dtype == "float16") return reduction_of<Half>(op);
-  if (dtype == "bfloat16") return reduction_of<Brain>(op);
-  if (dtype == "int64") return reduction_of<std::int64_t>(op);
-  if (dtype == "int32") return reduction_of<std::int32_t>(op);
-  if (dtype == "int16") return reduction_of<std::int16_t>(op);
-  if (dtype == "int8") return reduction_of<std::int8_t>(op);
-  if (dtype == "uint8") return reduction_of<std::uint8_t>(op);
-  throw std::invalid_argument("no reduction knows dtype '" + std::string(dtype) + "'");
-}
 
 }  // namespace weft

@@ -167,6 +167,7 @@ class Simulation {
 
   void solve() {
     changed_ = false;
+    if (!fresh_.empty()) begun_ = now_;
     for (const int32_t flow : fresh_) {
       share_.add(flow);
       place_[at(flow)] = static_cast<int32_t>(running_.size());
@@ -184,7 +185,7 @@ class Simulation {
   // those so shortly behind them that it makes no difference.
   void set_ends(double wait) {
     const double first = now_ + wait;
-    const double slack = std::max(tolerance_ / 2, 1e-12) * first;
+    const double slack = std::max(tolerance_ / 2 * (first - begun_), 1e-12 * first);
     ending_.clear();
     for (const Running& flow : running_) {
       if (flow.left <= (wait + slack) * flow.rate) ending_.push_back(flow.row);
@@ -200,9 +201,10 @@ class Simulation {
 
   // With a tolerance, rates are shared anew only behind a window of ends. What ended inside it
   // left its share unused for up to half the tolerance; in return, what will end within half the
-  // tolerance from now on keeps its rate but is no longer counted. The two errors cancel.
+  // tolerance from now on keeps its rate but is no longer counted. The two errors cancel. Windows
+  // are measured from the last begin of a flow, so that no flow is short beside one.
   void let_go() {
-    const double soon = now_ - solved_at_ + tolerance_ / 2 * now_;
+    const double soon = now_ - solved_at_ + tolerance_ / 2 * (now_ - begun_);
     for (size_t i = running_.size(); i-- > 0;) {
       const Running flow = running_[i];
       if (flow.left > soon * flow.rate) continue;
@@ -220,11 +222,11 @@ class Simulation {
     double wait = kInfinity;
     for (Running& flow : running_) {
       const double rate = share_.rate(flow.row, flow.pair);
-      // What nothing limits ends at once.
-      flow.left = rate < kInfinity ? std::max(0.0, flow.left - flow.rate * passed) : 0.0;
-      flow.rate = rate;
+      const bool limited = rate < kInfinity;  // what nothing limits ends at once
+      flow.left = limited ? std::max(0.0, flow.left - flow.rate * passed) : 0.0;
+      flow.rate = limited ? rate : 0.0;
       if (flow.left <= 0) wait = 0.0;
-      if (flow.left < wait * rate) wait = flow.left / rate;  // a division only for a new first
+      if (flow.left < wait * flow.rate) wait = flow.left / flow.rate;  // a division only for a new first
     }
     return wait;
   }
@@ -474,6 +476,7 @@ class Simulation {
   std::vector<int32_t> fresh_;  // flows that begin at this instant
   double now_ = 0;
   double solved_at_ = 0;
+  double begun_ = 0;  // when the youngest flow began
   bool changed_ = false;
   uint64_t next_number_ = 0;
   uint64_t num_solves_ = 0;

@@ -18,6 +18,9 @@ enum class Cause : std::uint8_t {
   died = 3,
   left = 4,
   slot = 5,  // a slot does not hold what is decoded from it
+  memory = 6,    // the memory of a rank cannot be reached: ``have`` is errno
+  size = 7,      // a rank gives ``have`` bytes where ``want`` are wanted
+  disagree = 8,  // a rank made another call
 };
 
 // Why a thread gave up: at which row, and how far what it waited for had come.
@@ -50,6 +53,7 @@ class Watch {
 
  private:
   std::optional<Halt> look() {
+    if (const auto other = control_.disagreeing(self_)) return Halt{Cause::disagree, *other};
     int num_left = 0;
     int last_left = -1;
     for (int rank = 0; rank < control_.num_ranks(); ++rank) {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,9 +35,9 @@ from weft.schedule import (
 )
 from weft.schedule.schedule import commands_of
 
-Bytes = NDArray[np.uint8]
+Bytes = NDArray[Any]  # of uint8
 Flag = tuple[int, int]
-Op = Callable[[list[Bytes], list[Bytes]], None]
+Op = Callable[[Any, Any], None]  # what it reads, what it writes
 OPS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add,
     "min": np.minimum,
@@ -63,7 +63,9 @@ class Thread:
 class Machine:
     """Memory, flags and queues of all ranks; ``run`` executes the schedule once more."""
 
-    def __init__(self, schedule: Schedule, seed: int = 0, ops: dict[str, Op] | None = None) -> None:
+    def __init__(
+        self, schedule: Schedule, seed: int = 0, ops: Mapping[str, Op] | None = None
+    ) -> None:
         self.random = random.Random(seed)
         self.ops = ops or {}
         table = write_out(schedule)
@@ -126,7 +128,7 @@ class Machine:
         if fed >= 0 and key in self.fed_queues and not self._handed_over(key, fed):
             return False
         if isinstance(command, Wait):
-            return self._count(command.flag) >= command.count
+            return self._count(command.flag) >= int(command.count)  # type: ignore[arg-type]
         return True
 
     def _handed_over(self, key: tuple[int, str], fed: int) -> bool:

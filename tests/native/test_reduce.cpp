@@ -9,7 +9,7 @@
 #include "check.hpp"
 #include "half.hpp"
 #include "move.hpp"
-#include "reduce.hpp"
+#include "reductions.hpp"
 
 namespace {
 
@@ -69,7 +69,7 @@ void test_integers_wrap_and_nothing_need_be_aligned() {
     std::iota(values.begin(), values.end(), static_cast<std::int16_t>(-1500));
     Skewed<std::int16_t> a(values, skew), b(values, skew + 1), c(values, 0), dst(values, skew);
     const std::vector<Bytes> srcs = {a.bytes(), b.bytes(), c.bytes()};
-    weft::reduction_of("int16", "prod").apply(srcs, dst.bytes());
+    weft::reduction_of("int16", "prod").run(srcs, dst.bytes());
     const auto result = dst.values();
     for (std::size_t i = 0; i < values.size(); ++i) {
       const std::int64_t v = values[i];
@@ -83,7 +83,7 @@ void test_the_result_may_lie_in_any_source() {
     std::vector<Skewed<double>> sources;
     for (double k = 1; k <= 3; ++k) sources.emplace_back(std::vector<double>(1000, k), 5);
     const std::vector<Bytes> srcs = {sources[0].bytes(), sources[1].bytes(), sources[2].bytes()};
-    weft::reduction_of("float64", "sum").apply(srcs, srcs[into]);
+    weft::reduction_of("float64", "sum").run(srcs, srcs[into]);
     for (const double value : sources[into].values()) CHECK(value == 6);
   }
 }
@@ -93,7 +93,7 @@ void test_not_a_number_wins() {
   for (const char* op : {"min", "max"}) {
     Skewed<float> a({nan, 1, 1}, 0), b({2, nan, 2}, 0), dst({0, 0, 0}, 0);
     const std::vector<Bytes> srcs = {a.bytes(), b.bytes()};
-    weft::reduction_of("float32", op).apply(srcs, dst.bytes());
+    weft::reduction_of("float32", op).run(srcs, dst.bytes());
     CHECK(std::isnan(dst.values()[0]) && std::isnan(dst.values()[1]));
     CHECK(dst.values()[2] == (std::string(op) == "min" ? 1 : 2));
   }

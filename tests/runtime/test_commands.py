@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.arrays import Machine
-from tests.runtime.cases import ALL_OPS, CASES, OPS
+from tests.runtime.cases import CASES, OPS
 from weft.runtime import prepare, run, spawn
 from weft.schedule import Kind, write_out
 from weft.timeline import Span
@@ -49,7 +49,7 @@ def executed(request):
 @pytest.mark.parametrize("name", CASES)
 def test_every_byte_is_the_reference_interpreters(executed, name):
     schedule = CASES[name](len(executed))
-    machine = Machine(schedule, ops=ALL_OPS)
+    machine = Machine(schedule, ops=OPS)
     for execution in range(EXECUTIONS):
         for rank in range(len(executed)):
             for buffer, data in filled(schedule, execution, rank).items():
@@ -151,7 +151,7 @@ def test_prepared_schedules_do_not_disturb_each_other():
     results = spawn(interleave, 2, timeout=20)
     for name in results[0]:
         schedule = CASES[name](2)
-        machine = Machine(schedule, ops=ALL_OPS)
+        machine = Machine(schedule, ops=OPS)
         for rank in range(2):
             machine.memory[rank, "in"][:] = filled(schedule, 2, rank)["in"]
         machine.run()

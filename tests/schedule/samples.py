@@ -108,7 +108,7 @@ def sample() -> Schedule:
     calls = tuple(
         Call(f"{n} {part.__name__}", part(num_ranks), group) for n, part in enumerate(parts)
     )
-    table = tuple(range(1, num_ranks)) + (0,)
+    table = (*range(1, num_ranks), 0)
     size = Rel(terms=(Term(Index(group), table=(8, 7, 6, 5)),))
     last = (
         Signal(Flag(Peer(Index(group), table), Rel(0, (), (Term(Index(group, 3), 0),)))),

@@ -37,7 +37,8 @@ BUILDERS = [(kind, algorithm) for kind in KINDS for algorithm in algorithms(kind
 
 @pytest.mark.parametrize(("kind", "algorithm"), BUILDERS)
 def test_every_collective_comes_back_as_it_was(kind, algorithm):
-    schedule = collective(kind, algorithm, num_ranks=4, nbytes=44, node_size=2)
+    node_size = 2 if algorithm == "hierarchical" else None
+    schedule = collective(kind, algorithm, num_ranks=4, nbytes=44, node_size=node_size)
     assert from_json(to_json(schedule)) == schedule
 
 
@@ -47,7 +48,7 @@ def test_every_command_comes_back_as_it_was(name):
     assert from_json(to_json(schedule)) == schedule
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(schedules(commands | calls))
 def test_any_schedule_comes_back_as_it_was(schedule):
     assert from_json(to_json(schedule)) == schedule
@@ -284,18 +285,19 @@ def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path):
 
 
 def test_a_schedule_is_checked_when_it_is_loaded(tmp_path):
-    path = written(tmp_path, to_json(SMALL))
-    load(path)
+    path = tmp_path / "x.json"
     lanes = ((SMALL.programs[0].queues[1].commands[0],),) * 2
     queue = Queue("stream0", (Launch(lanes),))
     save(Schedule("racy", 2, (Program((0,), (queue,)),), SMALL.buffers), path)
-    with pytest.raises(RaceError, match=r"x\.json: stream0@0 lane 0 #1 Copy and stream0@0 lane 1"):
+    with pytest.raises(RaceError, match=r"x\.json: stream0@0 lane 0 #2 Copy and stream0@0 lane 1"):
         load(path)
     assert load(path, check=False).name == "racy"
 
 
-leaves = st.one_of(
-    st.integers(-3, 9), st.integers(), st.sampled_from(["", "in", "x", None, 1.5, [], {}, [0], True])
+leaves: st.SearchStrategy[object] = st.one_of(
+    st.integers(-3, 9),
+    st.integers(),
+    st.sampled_from(["", "in", "x", None, 1.5, [], {}, [0], True]),
 )
 
 
@@ -305,9 +307,9 @@ def places(inner, path=()):
         yield path
     steps = inner.items() if isinstance(inner, dict) else enumerate(inner)
     for key, value in steps if isinstance(inner, (dict, list)) else ():
-        yield from places(value, (*path, key)) if isinstance(value, (dict, list)) else [
-            (*path, key)
-        ]
+        yield from (
+            places(value, (*path, key)) if isinstance(value, (dict, list)) else [(*path, key)]
+        )
 
 
 TEXTS = [
@@ -323,7 +325,7 @@ TEXTS = [
 PLACES = [list(places(json.loads(text))) for text in TEXTS]
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_a_file_holds_ends_in_a_schedule_or_in_our_own_error(tmp_path_factory, data):
     number = data.draw(st.integers(0, len(TEXTS) - 1))

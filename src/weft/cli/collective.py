@@ -68,7 +68,7 @@ def collective(
     from weft.units import parse_sizes
 
     path = output_path(None if output == "-" else output, _SUFFIXES)
-    answers: "Found"
+    answers: Found
     if _is_file(kind):
         platform, answers = _of_file(kind, on, ranks, run=run)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.collectives import chain, direct, dma, halving_doubling, hierarchical, ring, tree
+from weft.collectives import chain, direct, dma, halving_doubling, hierarchical, pull, ring, tree
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def _dma(build: Callable[..., Schedule], *features: str) -> dict[str, Callable[.
 BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "broadcast": {
         "direct": direct.broadcast,
+        "pull": pull.broadcast,
         "tree": tree.broadcast,
         "binomial": tree.binomial_broadcast,
         "scatter-allgather": chain.scatter_all_gather,
@@ -36,6 +37,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "all_gather": {
         "ring": ring.all_gather,
         "direct": direct.all_gather,
+        "pull": pull.all_gather,
         "halving-doubling": halving_doubling.all_gather,
         "hierarchical": hierarchical.all_gather,
         **_dma(dma.all_gather, "pcpy", "bcst", "b2b"),
@@ -43,19 +45,23 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
         "direct": direct.reduce_scatter,
+        "pull": pull.reduce_scatter,
         "halving-doubling": halving_doubling.reduce_scatter,
     },
     "all_reduce": {
         "ring": ring.all_reduce,
         "direct": direct.all_reduce,
+        "pull": pull.all_reduce,
         "tree": tree.all_reduce,
         "halving-doubling": halving_doubling.all_reduce,
         "hierarchical": hierarchical.all_reduce,
     },
     "all_to_all": {
         "direct": direct.all_to_all,
+        "pull": pull.all_to_all,
         **_dma(dma.all_to_all, "pcpy", "swap", "b2b"),
     },
+    "reduce": {"pull": pull.reduce},
     "gather": {"direct": direct.gather},
     "scatter": {"direct": direct.scatter},
     "send_recv": {"direct": direct.send_recv},
@@ -67,10 +73,7 @@ KINDS = tuple(BUILDERS)
 def algorithms(kind: str) -> tuple[str, ...]:
     """The names of the algorithms that exist for ``kind``."""
     if kind not in BUILDERS:
-        raise UnknownNameError(
-            f"no collective is called {kind!r}{nearest(kind, KINDS)}",
-            f"Known: {', '.join(KINDS)}.",
-        )
+        raise UnknownNameError(f"no collective is called {kind!r}.", nearest(kind, KINDS))
     return tuple(BUILDERS[kind])
 
 
@@ -90,14 +93,11 @@ def collective(
     """
     known = algorithms(kind)
     if algorithm not in known:
-        exists = any(algorithm in builders for builders in BUILDERS.values())
-        what = (
-            f"{algorithm!r} does not apply to {kind}"
-            if exists
-            else (f"no algorithm is called {algorithm!r}{nearest(algorithm, known)}")
-        )
-        error = UsageError if exists else UnknownNameError
-        raise error(f"{what}.", f"For {kind}: {', '.join(known)}.")
+        if any(algorithm in builders for builders in BUILDERS.values()):
+            what, hint = f"{algorithm!r} does not apply to {kind}.", ", ".join(known)
+            raise UsageError(what, f"For {kind}: {hint}.")
+        what = f"no algorithm is called {algorithm!r}."
+        raise UnknownNameError(what, nearest(algorithm, known))
     if num_ranks < 2:
         raise UsageError(f"{kind} needs at least 2 ranks, not {num_ranks}.")
     if nbytes < 0:

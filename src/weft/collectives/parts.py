@@ -50,6 +50,11 @@ ITEM_BYTES = {
     "int16": 2,
     "int8": 1,
     "uint8": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
 }
 
 

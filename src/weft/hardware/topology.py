@@ -46,7 +46,7 @@ def crossings(levels: tuple[Level, ...], src: Ints, dst: Ints) -> Iterator[Cross
         stride *= level.size
 
 
-def ring_hops(size: int, src: Any, dst: Any) -> Any:  # noqa: ANN401 - numbers or arrays
+def ring_hops(size: int, src: Any, dst: Any) -> Any:
     """Hops from position to position the shorter way round, negative against the numbers."""
     forward = (dst - src) % size
     return np.where(forward <= size - forward, forward, forward - size)

@@ -2,7 +2,8 @@
 
 from weft.runtime.interpreter import Prepared, prepare, run
 from weft.runtime.meeting import world
+from weft.runtime.memory import Memory
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 
-__all__ = ["Prepared", "World", "prepare", "run", "spawn", "world"]
+__all__ = ["Memory", "Prepared", "World", "prepare", "run", "spawn", "world"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from weft._core import Member, Program, reduction_item_bytes
 from weft.errors import RunError, ScheduleError
-from weft.runtime.layout import LINE, Layout
+from weft.runtime.layout import LINE, PLACE, Layout
 from weft.schedule import Decode, Encode, Kernel, Kind, Reduce, Table
 
 Ints = NDArray[np.int64]
@@ -33,14 +33,19 @@ class Site:
 
 
 def build_program(
-    member: Member, site: Site, rank: int, engine_numbers: Mapping[str, int]
+    member: Member,
+    site: Site,
+    rank: int,
+    engine_numbers: Mapping[str, int],
+    *,
+    elastic: bool = False,
 ) -> Program:
-    """Give the native program of ``rank``."""
+    """Give the native program of ``rank``; where elastic, slices are as long as what is bound."""
     table = site.layout.table
     rows = site.layout.rows_of(rank)
     named, reduction = _reductions(table, rows)
     gate, hold = _gates(site, rank, rows)
-    access_start, accesses = _accesses(site, rows)
+    access_start, accesses = _accesses(table, rows)
     try:
         return Program(
             member,
@@ -54,6 +59,9 @@ def build_program(
             reduction=reduction,
             reductions=named,
             strands=_strands(table, rank, rows, engine_numbers),
+            places=_places(site),
+            own=_own(site, rank),
+            elastic=elastic,
             stamps=site.start(rank) + site.layout.stamps,
         )
     except ValueError as error:
@@ -84,15 +92,37 @@ def _kinds(table: Table, rows: Ints) -> Ints:
     return np.where(marked, Kind.CALL, table.kind[rows]).astype(np.int64)
 
 
-def _accesses(site: Site, rows: Ints) -> tuple[Ints, Ints]:
-    table = site.layout.table
+def _accesses(table: Table, rows: Ints) -> tuple[Ints, Ints]:
+    """Give where the slices of each row start, and of each slice rank, buffer, offset, bytes."""
     counts = table.access_start[rows + 1] - table.access_start[rows]
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     inner = np.arange(start[-1]) - np.repeat(start[:-1], counts)
     mine = np.repeat(table.access_start[rows], counts) + inner
-    where = site.start(table.access_rank[mine].astype(np.int64))
-    offset = where + site.layout.buffers[table.access_buffer[mine]] + table.access_offset[mine]
-    return start, np.stack([offset, table.access_nbytes[mine]], axis=1)
+    columns = (table.access_rank, table.access_buffer, table.access_offset, table.access_nbytes)
+    return start, np.stack([column[mine].astype(np.int64) for column in columns], axis=1)
+
+
+def _places(site: Site) -> Ints:
+    """Give where the word that places a buffer lies: by rank and buffer."""
+    flat = site.layout.table.schedule
+    first = site.start(np.arange(flat.num_ranks, dtype=np.int64)) + site.layout.places
+    places: Ints = first[:, None] + np.arange(len(flat.buffers), dtype=np.int64) * PLACE
+    return places
+
+
+def _own(site: Site, rank: int) -> Ints:
+    """Give of each buffer its home, the bytes there, its size, and who uses it how."""
+    layout = site.layout
+    roles = [buffer.role for buffer in layout.table.schedule.buffers]
+    columns = (
+        site.start(rank) + layout.buffers[:-1],
+        layout.homes[:, rank],
+        layout.sizes[:, rank],
+        layout.shared[:, rank],
+        np.asarray([role in ("in", "inout") for role in roles], bool),
+        np.asarray([role in ("out", "inout") for role in roles], bool),
+    )
+    return np.stack([column.astype(np.int64) for column in columns], axis=1)
 
 
 def _flag_words(site: Site, rows: Ints) -> Ints:

@@ -12,14 +12,15 @@ from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, ne
 from weft.runtime.columns import Site, build_program, engine_queues
 from weft.runtime.kernels import Bytes, KernelError, Kernels, Op
 from weft.runtime.layout import STAMPS, Layout, require_bounds, require_equal_sizes
-from weft.runtime.world import World
+from weft.runtime.memory import Bindable, Binder, homeless_of
+from weft.runtime.crew import Crew
 from weft.schedule import Schedule, write_out
 from weft.timeline import Timeline
 
 
 def run(
     schedule: Schedule,
-    world: World,
+    world: Crew,
     data: Mapping[str, NDArray[Any]] | None = None,
     ops: Mapping[str, Op] | None = None,
 ) -> Timeline:
@@ -37,10 +38,14 @@ def run(
     return timeline
 
 
-def prepare(schedule: Schedule, world: World) -> "Prepared":
+def prepare(
+    schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False
+) -> "Prepared":
     """Give every rank memory for ``schedule``, so that it can be executed again and again.
 
-    Collective: every rank passes the same schedule.
+    ``bound``: every execution binds the caller's memory to the in, out and inout buffers,
+    which need none of their own then. ``elastic``: every slice of the schedule is a whole
+    buffer, and as long as what is bound to it. Collective: every rank passes the same.
     """
     digest = hashlib.blake2b(repr(schedule).encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
@@ -56,7 +61,7 @@ def prepare(schedule: Schedule, world: World) -> "Prepared":
         raise RunError(
             f"{schedule.name} is for {schedule.num_ranks} ranks, this world has {world.num_ranks}."
         )
-    return Prepared(schedule, world)
+    return Prepared(schedule, world, bound=bound or elastic, elastic=elastic)
 
 
 class Prepared:
@@ -65,11 +70,17 @@ class Prepared:
     Close it, on every rank, to give the memory back; arrays of its buffers are invalid then.
     """
 
-    def __init__(self, schedule: Schedule, world: World) -> None:
+    def __init__(
+        self, schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False
+    ) -> None:
         self.schedule = schedule
         self.world = world
         self.table = write_out(schedule)
-        self._layout = Layout(self.table)
+        self._elastic = elastic
+        self._layout = layout = Layout(self.table)
+        if bound:
+            self._layout = Layout(self.table, homeless_of(layout, stages=world.stages))
+        self._binder = Binder(self._layout, world.rank, elastic=elastic)
         require_bounds(self._layout)
         require_equal_sizes(self.table)
         engines = world.engine_numbers(engine_queues(self.table))
@@ -79,6 +90,11 @@ class Prepared:
         self.together(f"memory for {schedule.name}", lambda: self._take_memory(engines))
         self._map_peers()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of heap that it takes on a rank."""
+        return self._layout.nbytes
+
     def buffer(self, name: str) -> Bytes:
         """Give this rank's bytes of a buffer, without a copy."""
         if name not in self.table.buffers:
@@ -87,24 +103,64 @@ class Prepared:
             )
         number = self.table.buffers.index(name)
         offset = self._site.start(self.world.rank) + int(self._layout.buffers[number])
-        return self.world.member.view(offset, int(self._layout.sizes[number, self.world.rank]))
+        return self.world.member.view(offset, int(self._layout.homes[number, self.world.rank]))
 
     @overload
     def run(
-        self, ops: Mapping[str, Op] | None = None, *, timeline: Literal[False] = False
+        self,
+        ops: Mapping[str, Op] | None = None,
+        *,
+        bind: Mapping[str, Bindable] | None = None,
+        timeline: Literal[False] = False,
     ) -> None: ...
     @overload
-    def run(self, ops: Mapping[str, Op] | None = None, *, timeline: Literal[True]) -> Timeline: ...
     def run(
-        self, ops: Mapping[str, Op] | None = None, *, timeline: bool = False
+        self,
+        ops: Mapping[str, Op] | None = None,
+        *,
+        bind: Mapping[str, Bindable] | None = None,
+        timeline: Literal[True],
+    ) -> Timeline: ...
+    def run(
+        self,
+        ops: Mapping[str, Op] | None = None,
+        *,
+        bind: Mapping[str, Bindable] | None = None,
+        timeline: bool = False,
     ) -> Timeline | None:
-        """Execute once more; with ``timeline`` (on every rank) give the spans of all ranks."""
+        """Execute once more; with ``timeline`` (on every rank) give the spans of all ranks.
+
+        ``bind`` names memory of this rank that stands for its buffers, in this execution
+        only: arrays of ``world.empty``, any other array, or a Memory.
+        """
         if self._closed:
             raise RunError(f"{self.schedule.name} is closed; prepare it again.")
         self.world.require_sound()
-        self._execute(ops or {}, timeline=timeline)
-        self._executions += 1
+        binds = self.binds(bind or {})
+        self._execute(ops or {}, binds, timeline=timeline)
         return self._timeline() if timeline else None
+
+    def binds(self, bind: Mapping[str, Bindable]) -> list[tuple[int, int, int]]:
+        """Give what is bound as the native core reads it."""
+        return self._binder.binds(bind)
+
+    def execute(self, binds: list[tuple[int, int, int]], call: str) -> None:
+        """Execute in this thread, as the collective call of that name."""
+        execution = self._executions
+        self._executions += 1
+        try:
+            halt = self._program.run(self.world.member, execution, False, None, binds, call)
+        except BaseException as error:
+            self.world.fail_with(error, f" in {call}")
+            raise
+        if halt is not None:
+            self.world.raise_halt(halt, self.where)
+
+    def submit(self, binds: list[tuple[int, int, int]], call: str) -> int:
+        """Let the world's worker execute it after what it has; give the job's number."""
+        execution = self._executions
+        self._executions += 1
+        return self._program.submit(self.world.member, execution, binds, call)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Copy arrays into this rank's buffers."""
@@ -135,6 +191,7 @@ class Prepared:
     def close(self) -> None:
         """Give the memory back. Collective."""
         if not self._closed:
+            self.world.drain()
             self._closed = True
             self.world.agree(f"close {self.schedule.name}")
             self._give_back()
@@ -158,7 +215,9 @@ class Prepared:
         world, rank = self.world, self.world.rank
         for offset, nbytes in self._layout.ranges(rank):
             world.member.reserve(self._site.start(rank) + offset, nbytes)
-        self._program = build_program(world.member, self._site, rank, engines)
+        self._program = build_program(
+            world.member, self._site, rank, engines, elastic=self._elastic
+        )
         self._kernels = Kernels(world.member, self._site, rank)
 
     def _map_peers(self) -> None:
@@ -172,11 +231,16 @@ class Prepared:
         self.world.member.release(start, self._layout.nbytes)
         self.world.blocks.give_back(self._site.block)
 
-    def _execute(self, ops: Mapping[str, Op], *, timeline: bool) -> None:
+    def _execute(
+        self, ops: Mapping[str, Op], binds: list[tuple[int, int, int]], *, timeline: bool
+    ) -> None:
+        self.world.drain()
+        execution = self._executions
+        self._executions += 1
         try:
             self._kernels.require(ops)
             halt = self._program.run(
-                self.world.member, self._executions, timeline, self._kernels.caller(ops)
+                self.world.member, execution, timeline, self._kernels.caller(ops), binds, ""
             )
         except KernelError as error:
             self._raise_of_op(error)
@@ -184,9 +248,10 @@ class Prepared:
             self.world.fail_with(error, f" in {self.schedule.name}")
             raise
         if halt is not None:
-            self.world.raise_halt(halt, self._where)
+            self.world.raise_halt(halt, self.where)
 
-    def _where(self, number: int) -> str:
+    def where(self, number: int) -> str:
+        """Name the command of a row of this rank."""
         return self.table.where(self._kernels.rows[number]) if number >= 0 else self.schedule.name
 
     def _raise_of_op(self, error: KernelError) -> NoReturn:

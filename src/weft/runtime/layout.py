@@ -1,4 +1,4 @@
-"""Where a schedule's flags, doorbells, stamps and buffers lie in a rank's region."""
+"""Where a schedule's flags, doorbells, places, stamps and buffers lie in a rank's region."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ Ints = NDArray[np.int64]
 
 LINE = 64  # a flag or doorbell has a cache line of its own
 STAMPS = 16  # bytes a row: begin and end, nanoseconds
+PLACE = 16  # bytes a buffer: where it lies in this execution, and how much there is of it
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,11 @@ class Layout:
     """Offsets from the start of a block, the same for every rank.
 
     A buffer takes the room of its largest rank; memory is reserved for each rank's own size.
+    ``homeless`` buffers have none: the caller's memory is bound to them in every execution.
     """
 
     table: Table
+    homeless: frozenset[int] = frozenset()
 
     @cached_property
     def rank_of_row(self) -> NDArray[np.int32]:
@@ -47,10 +50,32 @@ class Layout:
         """Where the doorbells start, one a queue; flags stand before them."""
         return self.table.schedule.num_flags * LINE
 
+    @cached_property
+    def homes(self) -> Ints:
+        """Bytes of memory that each buffer has of its own on each rank."""
+        homes = self.sizes.copy()
+        homes[list(self.homeless)] = 0
+        return homes
+
+    @cached_property
+    def shared(self) -> NDArray[np.bool_]:
+        """Whether other ranks touch a buffer: by buffer and rank."""
+        table = self.table
+        row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
+        foreign = self.rank_of_row[row_of] != table.access_rank
+        shared = np.zeros(self.sizes.shape, bool)
+        shared[table.access_buffer[foreign], table.access_rank[foreign]] = True
+        return shared
+
+    @property
+    def places(self) -> int:
+        """Where the places start, one a buffer."""
+        return self.doorbells + len(self.table.queues) * LINE
+
     @property
     def stamps(self) -> int:
         """Where the stamps start."""
-        return self.doorbells + len(self.table.queues) * LINE
+        return self.places + round_up(len(self.table.schedule.buffers) * PLACE, LINE)
 
     @cached_property
     def _front(self) -> int:
@@ -62,7 +87,7 @@ class Layout:
     def buffers(self) -> Ints:
         """Where each buffer starts: large ones on a page."""
         offsets, at = [], self._front
-        for size in self.sizes.max(axis=1, initial=0).tolist():
+        for size in self.homes.max(axis=1, initial=0).tolist():
             at = round_up(at, PAGE if size >= PAGE else LINE)
             offsets.append(at)
             at += size
@@ -76,7 +101,7 @@ class Layout:
     def ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """Give what a rank needs memory for: offset and bytes."""
         yield 0, self._front
-        sizes = self.sizes[:, rank].tolist()
+        sizes = self.homes[:, rank].tolist()
         yield from zip(self.buffers[:-1].tolist(), sizes, strict=True)
 
 

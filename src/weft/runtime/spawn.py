@@ -14,7 +14,8 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from weft._core import Launcher, die_with
 from weft.errors import RankDiedError, RunError, UsageError, WeftError
-from weft.runtime.world import DEFAULT_TIMEOUT, Reason, World, launch
+from weft.runtime.crew import DEFAULT_TIMEOUT, Reason, launch
+from weft.runtime.world import World
 
 P = ParamSpec("P")
 R = TypeVar("R")

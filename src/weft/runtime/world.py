@@ -1,244 +1,282 @@
-"""A World: some processes of one machine that share a heap."""
+"""A World: ranks of one machine that share memory and compute together."""
 
-import atexit
-import contextlib
-import os
-import sys
-import traceback
-import weakref
-from collections.abc import Callable
-from enum import IntEnum
-from types import TracebackType
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
 
-from weft._core import Launcher, Member
-from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
-from weft.runtime.blocks import PAGE, Blocks, round_up
-from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-DEFAULT_TIMEOUT = 300.0
-_MOST_ADDRESSES = 1 << 45  # a quarter of what Linux gives a process on x86-64
-_TO_START = 60.0  # seconds at least for the others to start: they import their modules first
-_MOST_SHOWN = 960  # bytes that a rank can show the others at once
+from weft.errors import RunError, UsageError
+from weft.runtime.cache import Asked, Cache
+from weft.runtime.crew import DEFAULT_TIMEOUT, Crew, launch
+from weft.runtime.memory import Bindable, Memory, located
+from weft.runtime.work import Work
+
+IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
+
+_names: dict[Any, str] = {}
 
 
-class Reason(IntEnum):
-    """Why a world broke, as the native core numbers it."""
-
-    RAISED = 1
-    TIMEOUT = 2
-    DIED = 3
-
-
-class Cause(IntEnum):
-    """Why a rank gave up waiting, as the native core numbers it."""
-
-    FAULT = 0
-    STOPPED = 1
-    TIMEOUT = 2
-    DIED = 3
-    LEFT = 4
-    SLOT = 5
+def _dtype_of(x: Bindable) -> str:
+    if isinstance(x, Memory):
+        return x.dtype
+    name = _names.get(x.dtype)
+    if name is None:
+        name = _names[x.dtype] = x.dtype.name
+    return name
 
 
-class Halt(NamedTuple):
-    """Where a rank gave up, and how far what it waited for had come."""
+def _parts(memory: Bindable, splits: Sequence[int] | None, num_ranks: int, *, writable: bool
+           ) -> list[tuple[int, int]]:
+    """Cut memory into one part for each rank: address and bytes. Splits count elements."""
+    address, nbytes = located(memory, writable=writable)
+    if splits is None:
+        if nbytes % num_ranks:
+            raise UsageError(f"{nbytes} bytes cannot be shared evenly by {num_ranks} ranks.")
+        sizes = [nbytes // num_ranks] * num_ranks
+    else:
+        item = 1 if isinstance(memory, Memory) else memory.itemsize
+        sizes = [count * item for count in splits]
+        if len(sizes) != num_ranks or sum(sizes) != nbytes or min(sizes) < 0:
+            raise UsageError(f"splits {list(splits)} do not cut {nbytes} bytes for {num_ranks} ranks.")
+    parts = []
+    for size in sizes:
+        parts.append((address, size))
+        address += size
+    return parts
 
-    cause: Cause
-    rank: int
-    row: int
-    have: int
-    want: int
 
-
-_ERRORS: dict[Reason, type[RunError]] = {
-    Reason.RAISED: RunError,
-    Reason.TIMEOUT: RunTimeoutError,
-    Reason.DIED: RankDiedError,
-}
-
-
-class World:
+class World(Crew):
     """One rank's view of its world; ``weft.spawn`` and ``weft.world`` make it.
 
-    Its methods are collective: every rank calls them, in the same order. After a fault
-    (a rank died, raised or was waited for too long) every call on every rank raises it.
+    Collectives take contiguous numpy arrays or a Memory, fastest in arrays of ``empty``.
+    ``x`` is this rank's input. ``algorithm`` names one of weft.collectives; ``async_op``
+    returns a Work at once. All ranks make the same calls in the same order.
     """
 
     def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.rank = rank
-        self.timeout = timeout
-        self.member = Member(name, rank, max(timeout, _TO_START))
-        self.num_ranks = self.member.num_ranks
-        self.blocks = Blocks(self.member.region_bytes)
-        self._engines: dict[str, int] = {}
-        self._closed = False
-        self._num_cores = self._count_cores()
-        if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed
-            self.member.unlink()
-        self.member.set_timeout(timeout)
-        self.engine_numbers(())
-        _open_worlds.add(self)
+        super().__init__(name, rank, timeout=timeout)
+        self._cache = Cache(self)
+        self._under_way: list[Work] = []
+        self._blocks: dict[int, int] = {}  # of empty(): block by address
 
-    def barrier(self) -> None:
-        """Return when every rank has come here."""
-        self.agree("barrier")
+    def all_gather(
+        self, out: Bindable, x: Bindable, *, algorithm: str | None = None, async_op: bool = False
+    ) -> Work | None:
+        """Fill ``out`` with the ``x`` of all ranks, in their order."""
+        there, total = located(out)
+        here, nbytes = located(x, writable=False)
+        if total != nbytes * self.num_ranks:
+            raise UsageError(
+                f"all_gather of {nbytes} bytes by {self.num_ranks} ranks does not fill {total}."
+            )
+        asked = Asked("all_gather", total, _dtype_of(x), algorithm=algorithm or "")
+        binds = [(IN, here, nbytes), (OUT, there, total)]
+        return self._call(asked, binds, (out, x), async_op=async_op)
 
-    def agree(self, call: str, payload: bytes = b"") -> list[bytes]:
-        """Give what every rank passed; all must have made the same ``call``."""
-        self.require_sound()
-        mine = call.encode()[:400] + b"\0" + payload
-        self.member.show(mine[:_MOST_SHOWN])
-        self._wait_for_all(call)
-        shown = [self.member.shown(rank).split(b"\0", 1) for rank in range(self.num_ranks)]
-        self._wait_for_all(call)
-        self._require_same_call([name.decode(errors="replace") for name, _ in shown])
-        return [text for _, text in shown]
-
-    def region(self, rank: int) -> int:
-        """Give the offset in the heap at which a rank's region starts."""
-        return self.member.control_bytes + rank * self.member.region_bytes
-
-    def engine_numbers(self, queues: tuple[str, ...]) -> dict[str, int]:
-        """Give a number to the engine of each of these queues; one queue keeps its engine."""
-        for queue in queues:
-            self._engines.setdefault(queue, len(self._engines) + 1)
-        threads = self.num_ranks * (1 + len(self._engines))
-        self.member.set_spins(threads <= self._num_cores)
-        return self._engines
-
-    def fail(self, reason: Reason, rank: int, text: str) -> None:
-        """Break the world: every rank that waits stops, and says why."""
-        self.member.fail(reason, rank, text.encode())
-
-    def fail_with(self, error: BaseException, doing: str = "") -> None:
-        """Break the world because this rank raised ``error``."""
-        what = "".join(traceback.format_exception_only(error)).strip()
-        self.fail(Reason.RAISED, self.rank, f"rank {self.rank} raised {what}{doing}")
-
-    def require_sound(self) -> None:
-        """Raise if this world is closed or broken."""
-        if self._closed:
-            raise RunError("this world is closed.")
-        self._raise_fault("")
-
-    def raise_halt(self, halt: tuple[int, int, int, int, int], where: Callable[[int], str]) -> None:
-        """Turn what made this rank give up into an error, here and on every other rank."""
-        found = Halt(Cause(halt[0]), *halt[1:])
-        place = where(found.row)
-        waited = f" while rank {self.rank} waited at {place}"
-        match found.cause:
-            case Cause.DIED:
-                pid = self.member.pid(found.rank)
-                self.fail(Reason.DIED, found.rank, f"rank {found.rank} died (pid {pid})")
-            case Cause.LEFT:
-                self.fail(Reason.DIED, found.rank, f"rank {found.rank} left the world")
-            case Cause.TIMEOUT:
-                self.fail(Reason.TIMEOUT, found.rank, self._too_long(found, place))
-                waited = ""
-            case Cause.SLOT:
-                wrong = f"a slot of {found.have} bytes where {found.want} are wanted"
-                self.fail(Reason.RAISED, self.rank, f"rank {self.rank} found {wrong} at {place}")
-                waited = ""
-            case Cause.FAULT | Cause.STOPPED:
-                pass
-        self._raise_fault(waited)
-        raise RunError(f"an engine stopped{waited}.")  # pragma: no cover - it says why above
-
-    def close(self) -> None:
-        """Leave the world. Arrays of its buffers stay valid, nothing else does."""
-        if not self._closed:
-            self._closed = True
-            self.member.leave()
-            _open_worlds.discard(self)
-
-    def __enter__(self) -> "World":  # noqa: PYI034 - Self needs Python 3.11
-        return self
-
-    def __exit__(
+    def reduce_scatter(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None and not self._closed:
-            self.fail_with(error)
-        self.close()
+        out: Bindable,
+        x: Bindable,
+        op: str = "sum",
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Reduce ``x`` over all ranks; ``out`` is this rank's part of the result."""
+        there, nbytes = located(out)
+        here, total = located(x, writable=False)
+        if total != nbytes * self.num_ranks:
+            raise UsageError(
+                f"reduce_scatter of {total} bytes by {self.num_ranks} ranks leaves not {nbytes}."
+            )
+        asked = Asked("reduce_scatter", total, _dtype_of(x), op, algorithm=algorithm or "")
+        binds = [(IN, here, total), (OUT, there, nbytes)]
+        return self._call(asked, binds, (out, x), async_op=async_op)
 
-    def __repr__(self) -> str:
-        return f"<World: rank {self.rank} of {self.num_ranks}>"
+    def all_reduce(
+        self, x: Bindable, op: str = "sum", *, algorithm: str | None = None, async_op: bool = False
+    ) -> Work | None:
+        """Reduce ``x`` over all ranks, in place.
 
-    def _too_long(self, halt: Halt, place: str) -> str:
-        come = f" ({halt.have} of {halt.want} came)" if halt.want else ""
-        text = f"rank {self.rank} waited {self.timeout:g} s at {place}{come}"
-        if halt.rank < 0:
-            return text
-        missing = " did not come" if halt.row < 0 else ""
-        stopped = " is stopped" if self.member.is_stopped(halt.rank) else ""
-        both = " and" if missing and stopped else ""
-        return f"{text}; rank {halt.rank}{missing}{both}{stopped}"
+        Operators: sum, avg, prod, min, max, ``premul:FACTOR``; band, bor, bxor of integers.
+        """
+        here, nbytes = located(x)
+        asked = Asked("all_reduce", nbytes, _dtype_of(x), op, algorithm=algorithm or "")
+        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
 
-    def _raise_fault(self, waited: str) -> None:
-        fault = self.member.fault()
-        if fault is None:
-            return
-        reason, rank, text = Reason(fault[0]), fault[1], fault[2].decode(errors="replace")
-        hint = {
-            Reason.RAISED: "",
-            Reason.TIMEOUT: "If the others are only slow, give a longer timeout.",
-            Reason.DIED: f"Look into the output of rank {rank} for the reason.",
-        }[reason]
-        mine = "" if reason is Reason.RAISED and rank == self.rank else waited
-        raise _ERRORS[reason](f"{text}{mine}.", hint)
+    def broadcast(
+        self, x: Bindable, root: int = 0, *, algorithm: str | None = None, async_op: bool = False
+    ) -> Work | None:
+        """Copy the root's ``x`` into that of all ranks."""
+        here, nbytes = located(x)
+        asked = Asked("broadcast", nbytes, _dtype_of(x), "", self._root(root), algorithm or "")
+        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
 
-    def _wait_for_all(self, call: str) -> None:
-        if halt := self.member.barrier():
-            self.raise_halt(halt, lambda _: call)
+    def reduce(
+        self,
+        x: Bindable,
+        root: int = 0,
+        op: str = "sum",
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Reduce ``x`` over all ranks into the root's; those of the others stay."""
+        here, nbytes = located(x)
+        asked = Asked("reduce", nbytes, _dtype_of(x), op, self._root(root), algorithm or "")
+        binds = [(IN, here, nbytes), (OUT, here, nbytes if self.rank == root else 0)]
+        return self._call(asked, binds, x, async_op=async_op)
 
-    def _require_same_call(self, calls: list[str]) -> None:
-        for rank, call in enumerate(calls):
-            if call != calls[0]:
-                raise DisagreeError(
-                    f"rank 0 calls {calls[0]}, rank {rank} calls {call}.",
-                    "Every rank must make the same calls in the same order.",
-                )
+    def all_to_all(
+        self,
+        out: Bindable,
+        x: Bindable,
+        out_splits: Sequence[int] | None = None,
+        in_splits: Sequence[int] | None = None,
+        *,
+        algorithm: str | None = None,
+        async_op: bool = False,
+    ) -> Work | None:
+        """Part j of rank i's ``x`` becomes part i of rank j's ``out``.
 
-    def _count_cores(self) -> int:
-        """Count the cores that the ranks may use together; a pinned rank has one of them."""
-        mine = sum(1 << core for core in os.sched_getaffinity(0))
-        masks = self.agree("world", mine.to_bytes(512, "little"))
-        everyone = 0
-        for mask in masks:
-            everyone |= int.from_bytes(mask, "little")
-        return everyone.bit_count()
+        Splits are elements for each rank (bytes of a Memory); without them parts are even.
+        """
+        if out_splits is None and in_splits is None:
+            there, total = located(out)
+            here, nbytes = located(x, writable=False)
+            if total != nbytes:
+                raise UsageError(f"all_to_all of {nbytes} bytes does not fill {total}.")
+            asked = Asked("all_to_all", total, _dtype_of(x), algorithm=algorithm or "")
+            binds = [(IN, here, nbytes), (OUT, there, total)]
+            return self._call(asked, binds, (out, x), async_op=async_op)
+        sent = _parts(x, in_splits, self.num_ranks, writable=False)
+        received = _parts(out, out_splits, self.num_ranks, writable=True)
+        return self._exchange(sent, received, _dtype_of(x), (out, x), async_op=async_op)
+
+    def gather(
+        self, out: Bindable | None, x: Bindable, root: int = 0, *, async_op: bool = False
+    ) -> Work | None:
+        """Fill the root's ``out`` with the ``x`` of all ranks; the others pass None."""
+        here, nbytes = located(x, writable=False)
+        binds = [(IN, here, nbytes)]
+        binds += self._at_root(OUT, out, nbytes * self.num_ranks, root)
+        asked = Asked("gather", nbytes * self.num_ranks, _dtype_of(x), root=self._root(root))
+        return self._call(asked, binds, (out, x), async_op=async_op)
+
+    def scatter(
+        self, out: Bindable, x: Bindable | None, root: int = 0, *, async_op: bool = False
+    ) -> Work | None:
+        """Give every rank its part of the root's ``x``; the others pass None."""
+        there, nbytes = located(out)
+        binds = [(OUT, there, nbytes)]
+        binds += self._at_root(IN, x, nbytes * self.num_ranks, root)
+        asked = Asked("scatter", nbytes * self.num_ranks, _dtype_of(out), root=self._root(root))
+        return self._call(asked, binds, (out, x), async_op=async_op)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:
+        """Give an array that all ranks can reach, at the same offset on all of them.
+
+        Collective, with equal bytes everywhere; ``free`` gives it back, closing the world too.
+        """
+        kind = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        self.drain()
+        self.agree(f"empty({nbytes} bytes)")
+        block = self.blocks.take(max(nbytes, 1))
+        self.member.reserve(self.region(self.rank) + block, nbytes)
+        self.agree(f"empty({nbytes} bytes) taken")
+        for rank in range(self.num_ranks):  # nobody pays for the first touch later
+            self.member.populate(self.region(rank) + block, nbytes)
+        array: NDArray[Any] = self.member.view(self.region(self.rank) + block, nbytes).view(kind)
+        self._blocks[located(array)[0]] = block
+        return array.reshape(shape)
+
+    def free(self, array: NDArray[Any]) -> None:
+        """Give the memory of an array of ``empty`` back. Collective; the array is invalid then."""
+        address, nbytes = located(array)
+        if address not in self._blocks:
+            raise RunError("this array is not one that empty() of this world returned.")
+        self.drain()
+        self.agree(f"free({nbytes} bytes)")
+        block = self._blocks.pop(address)
+        self.member.release(self.region(self.rank) + block, nbytes)
+        self.blocks.give_back(block)
+
+    def group(self, ranks: Sequence[int]) -> "World | None":
+        """Make a world of some ranks; None on those that are not among them.
+
+        Every rank of this world calls it, with the group that it will be in, if any.
+        """
+        chosen = sorted(set(ranks))
+        if not chosen or len(chosen) != len(ranks) or not 0 <= chosen[0] <= chosen[-1] < self.num_ranks:
+            raise UsageError(f"ranks {list(ranks)} are no group of {self.num_ranks} ranks.")
+        self.drain()
+        if self.rank not in chosen:
+            self.agree("group")
+            self.agree("group made")
+            return None
+        with closing(launch(len(chosen))) if self.rank == chosen[0] else _Nothing() as launcher:
+            name = launcher.name.encode() if launcher else b""
+            name = self.agree("group", name)[chosen[0]]
+            made = World(name.decode(), chosen.index(self.rank), timeout=self.timeout)
+            self.agree("group made")
+        return made
+
+    def _call(
+        self, asked: Asked, binds: list[tuple[int, int, int]], keep: Any, *, async_op: bool
+    ) -> Work | None:
+        ready = self._cache.find(asked)
+        if not async_op and self.member.is_idle():
+            ready.run(binds, ready.call)
+            return None
+        self.require_sound()
+        job = ready.prepared.submit(binds, ready.call)
+        work = Work(self, job, ready.call, ready.prepared.where, keep)
+        if not async_op:
+            work.wait()
+            return None
+        # Whoever drops a Work must not take the memory away from under it.
+        self._under_way = [each for each in self._under_way if not each.is_done()]
+        self._under_way.append(work)
+        return work
+
+    def _exchange(
+        self,
+        sent: list[tuple[int, int]],
+        received: list[tuple[int, int]],
+        dtype: str,
+        keep: Any,
+        *,
+        async_op: bool,
+    ) -> Work | None:
+        if self.stages:
+            raise RunError("uneven parts need process_vm_readv, which this system forbids.")
+        binds = [(number, *part) for number, part in enumerate([*sent, *received])]
+        return self._call(Asked("exchange", 0, dtype), binds, keep, async_op=async_op)
+
+    def _at_root(
+        self, number: int, memory: Bindable | None, nbytes: int, root: int
+    ) -> list[tuple[int, int, int]]:
+        if self.rank != root:
+            return []
+        address, size = (0, 0) if memory is None else located(memory)
+        if size != nbytes:
+            raise UsageError(f"the root's memory has {size} bytes, {nbytes} are needed.")
+        return [(number, address, size)]
+
+    def _root(self, root: int) -> int:
+        if not 0 <= root < self.num_ranks:
+            raise UsageError(f"root {root} is not one of {self.num_ranks} ranks.")
+        return root
 
 
-_open_worlds: "weakref.WeakSet[World]" = weakref.WeakSet()
+class _Nothing:
+    """In place of a launcher on ranks that launch nothing."""
 
+    def __enter__(self) -> None:
+        return None
 
-@atexit.register
-def _leave_worlds() -> None:
-    """A process that ends well leaves; one that ends by an exception tells the others."""
-    for world in list(_open_worlds):
-        error = getattr(sys, "last_value", None)
-        if error is not None:
-            world.fail_with(error)
-        world.close()
-
-
-def launch(num_ranks: int) -> Launcher:
-    """Create the shared memory of a world; what dead ones left behind is removed first."""
-    if num_ranks < 1:
-        raise UsageError(f"a world has at least one rank, not {num_ranks}.")
-    with contextlib.suppress(OSError):  # a directory that cannot be listed holds nothing of ours
-        remove_leftovers()
-    room = os.statvfs(SHARED_MEMORY)
-    # Addresses for twice the room there is: memory is what runs out, not a hole of its size.
-    nbytes = min(2 * room.f_blocks * room.f_frsize, _MOST_ADDRESSES // num_ranks)
-    try:
-        return Launcher(num_ranks, round_up(nbytes, PAGE))
-    except OSError as error:
-        raise RunError(
-            f"no shared memory for {num_ranks} ranks: {error.strerror}.",
-            f"Look at {SHARED_MEMORY}: its room, its permissions.",
-        ) from error
+    def __exit__(self, *_: object) -> None:
+        return None

@@ -74,7 +74,7 @@ def _check(schedule: Schedule) -> None:
         check_schedule(schedule)
     except WeftError:
         raise
-    except (ArithmeticError, LookupError) as error:
+    except (ArithmeticError, LookupError, ValueError) as error:
         raise FormatError(
             f"a peer, a table or a flag of {schedule.name} leads nowhere: {error}."
         ) from error

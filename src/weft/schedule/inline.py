@@ -204,7 +204,7 @@ def _parts(program: Program, bindings: dict[str, _Binding]) -> Iterator[range | 
 def as_ranks(ranks: np.ndarray[Any, np.dtype[np.int64]]) -> range | tuple[int, ...]:
     """A range where the ranks stand evenly apart, else all of them."""
     steps = np.diff(ranks)
-    if len(ranks) and (steps == steps[:1]).all():
+    if len(ranks) and (steps == steps[:1]).all() and (steps > 0).all():
         step = int(steps[0]) if len(steps) else 1
         return range(int(ranks[0]), int(ranks[-1]) + 1, step)
     return tuple(ranks.tolist())

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 30_000_000  # of commands and of slices: a few GB
 
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """The commands of ``ranks``, written out. Columns of rows, of accesses, of threads.

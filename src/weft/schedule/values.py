@@ -183,9 +183,9 @@ def flipped(group: Group, bits: int) -> Peer:
 def bind_rank(value: RankValue, outer: Group) -> RankValue:
     """``value`` of a schedule whose ranks are the positions of ``outer``."""
     if isinstance(value, int):
-        if outer.ranks:
+        if outer.size == len(outer.ranks):
             return outer.ranks[value]
-        return Peer(Index(Group(outer.size, outer.stride)), (value,) * outer.size)
+        return Peer(Index(outer), (value,) * outer.size)
     return Peer(_bind_index(value.index, outer), value.table)
 
 

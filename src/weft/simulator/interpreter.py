@@ -33,8 +33,8 @@ def simulate(
     """How long ``schedule`` takes on ``platform``, command by command.
 
     Ranks that do the same are simulated once (``collapse``). With a ``tolerance`` transfers
-    that end within that part of the elapsed time share one new solution of the rates, which
-    is much faster where tens of thousands of different transfers are in flight.
+    that end within that part of the time since the last one began share one new solution of
+    the rates, which is much faster where tens of thousands of them are in flight at once.
     """
     if schedule.num_ranks != platform.num_ranks:
         if schedule.num_ranks > platform.num_ranks:

@@ -1,0 +1,233 @@
+// Programs for Python: columns become rows, rows are executed.
+#include "bind_runtime.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "member.hpp"
+#include "reductions.hpp"
+
+using weft::Condition;
+using weft::Halt;
+using weft::Heap;
+using weft::Member;
+using weft::Program;
+
+namespace {
+
+using Column = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::uint64_t unsigned_of(std::int64_t value) {
+  if (value < 0) throw std::invalid_argument("a column holds a negative number");
+  return static_cast<std::uint64_t>(value);
+}
+
+// The columns of a program as Python hands them over. Offsets are from the heap's start.
+struct Columns {
+  Column kind, access_start;
+  Matrix accesses;          // rank, buffer, offset, nbytes
+  Matrix gate, hold, wait;  // word's offset or -1, value, step
+  Matrix raised;            // word's offset or -1, by how much
+  Column reduction;         // into reductions, or -1
+  Matrix strands;           // begin, end, launch or -1, runner
+  Matrix places;            // of a rank and buffer: where its word lies
+  Matrix own;               // home's offset, its bytes, nbytes, shared, filled, taken
+};
+
+void require(bool holds) {
+  if (!holds) throw std::invalid_argument("the columns of a program do not fit together");
+}
+
+void check_shapes(const Columns& c) {
+  const std::size_t num_rows = c.kind.shape(0);
+  require(num_rows < UINT32_MAX && c.accesses.shape(0) < UINT32_MAX);
+  require(c.access_start.shape(0) == num_rows + 1 && c.reduction.shape(0) == num_rows);
+  for (const Matrix* matrix : {&c.gate, &c.hold, &c.wait}) {
+    require(matrix->shape(0) == num_rows && matrix->shape(1) == 3);
+  }
+  require(c.raised.shape(0) == num_rows && c.raised.shape(1) == 2);
+  require(c.accesses.shape(1) == 4 && c.strands.shape(1) == 4);
+  require(c.own.shape(1) == 6 && c.own.shape(0) == c.places.shape(1));
+}
+
+Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) {
+  if (matrix(row, 0) < 0) return {};
+  return {&heap.word(unsigned_of(matrix(row, 0))), unsigned_of(matrix(row, 1)),
+          unsigned_of(matrix(row, 2))};
+}
+
+weft::Row row_at(const Heap& heap, const Columns& c, std::size_t i,
+                 const std::vector<weft::Reduction>& reductions) {
+  require(c.kind(i) >= 0 && c.kind(i) <= static_cast<int>(weft::Kind::call));
+  require(c.access_start(i) >= 0 && c.access_start(i) <= c.access_start(i + 1) &&
+          unsigned_of(c.access_start(i + 1)) <= c.accesses.shape(0));
+  weft::Row row;
+  row.kind = static_cast<weft::Kind>(c.kind(i));
+  row.first_access = static_cast<std::uint32_t>(c.access_start(i));
+  row.num_accesses = static_cast<std::uint32_t>(c.access_start(i + 1) - c.access_start(i));
+  row.gate = condition_at(heap, c.gate, i);
+  row.hold = condition_at(heap, c.hold, i);
+  row.wait = condition_at(heap, c.wait, i);
+  if (c.raised(i, 0) >= 0) {
+    row.raised = &heap.word(unsigned_of(c.raised(i, 0)));
+    row.by = unsigned_of(c.raised(i, 1));
+  }
+  if (c.reduction(i) >= 0) row.reduction = reductions.at(unsigned_of(c.reduction(i)));
+  return row;
+}
+
+weft::Strand strand_at(const Columns& c, std::size_t i) {
+  const auto small = [&](std::size_t column) {
+    const std::uint64_t value = unsigned_of(c.strands(i, column));
+    require(value < UINT32_MAX);
+    return static_cast<std::uint32_t>(value);
+  };
+  return {small(0), small(1), c.strands(i, 2), small(3)};
+}
+
+weft::Place* place_at(const Heap& heap, const Columns& c, std::size_t rank, std::size_t buffer) {
+  require(rank < c.places.shape(0) && buffer < c.places.shape(1));
+  const std::uint64_t offset = unsigned_of(c.places(rank, buffer));
+  require(offset % alignof(weft::Place) == 0);
+  return reinterpret_cast<weft::Place*>(heap.bytes(offset, sizeof(weft::Place)).data());
+}
+
+weft::Access access_at(const Heap& heap, const Columns& c, std::size_t i) {
+  const std::uint64_t rank = unsigned_of(c.accesses(i, 0));
+  return {place_at(heap, c, rank, unsigned_of(c.accesses(i, 1))), static_cast<std::uint32_t>(rank),
+          unsigned_of(c.accesses(i, 2)), unsigned_of(c.accesses(i, 3))};
+}
+
+weft::Own own_at(const Heap& heap, const Columns& c, int rank, std::size_t i) {
+  weft::Own own;
+  own.place = place_at(heap, c, static_cast<std::size_t>(rank), i);
+  own.home = {unsigned_of(c.own(i, 0)), unsigned_of(c.own(i, 1))};
+  static_cast<void>(heap.bytes(own.home.word, own.home.nbytes));
+  own.nbytes = unsigned_of(c.own(i, 2));
+  own.shared = c.own(i, 3) != 0;
+  own.filled = c.own(i, 4) != 0;
+  own.taken = c.own(i, 5) != 0;
+  *own.place = own.home;  // nobody looks before all have met again
+  return own;
+}
+
+weft::Finder finder_of(Member& member, bool elastic) {
+  weft::Finder finder;
+  finder.heap = member.heap().bytes(0, member.heap().size());
+  finder.self = static_cast<std::uint32_t>(member.rank());
+  finder.elastic = elastic;
+  for (int rank = 0; rank < member.control().num_ranks(); ++rank) {
+    finder.pids.push_back(static_cast<pid_t>(member.control().pid(rank)));
+  }
+  return finder;
+}
+
+Program build(Member& member, const Columns& c, bool elastic,
+              const std::vector<std::pair<std::string, std::string>>& named,
+              std::uint64_t stamps) {
+  check_shapes(c);
+  const Heap& heap = member.heap();
+  std::vector<weft::Reduction> reductions;
+  for (const auto& [dtype, op] : named) reductions.push_back(weft::reduction_of(dtype, op));
+  Program program;
+  program.finder = finder_of(member, elastic);
+  for (std::size_t i = 0; i < c.accesses.shape(0); ++i) {
+    program.accesses.push_back(access_at(heap, c, i));
+  }
+  for (std::size_t i = 0; i < c.own.shape(0); ++i) {
+    program.own.push_back(own_at(heap, c, member.rank(), i));
+  }
+  for (std::size_t i = 0; i < c.kind.shape(0); ++i) {
+    program.rows.push_back(row_at(heap, c, i, reductions));
+  }
+  std::vector<std::uint32_t> runners;
+  for (std::size_t i = 0; i < c.strands.shape(0); ++i) {
+    program.strands.push_back(strand_at(c, i));
+    if (program.strands.back().runner > 0) runners.push_back(program.strands.back().runner);
+  }
+  std::sort(runners.begin(), runners.end());
+  runners.erase(std::unique(runners.begin(), runners.end()), runners.end());
+  program.engines = std::move(runners);
+  require(program.engines.empty() || program.engines.back() <= 4096);
+  static_cast<void>(heap.bytes(stamps, program.rows.size() * 2 * sizeof(std::uint64_t)));
+  if (!program.rows.empty()) program.stamps = &heap.word(stamps);
+  weft::link_lanes(program);
+  weft::Checker(program).check();
+  return program;
+}
+
+using Binds = std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>>;
+
+std::vector<weft::Bound> bound_of(const Binds& binds) {
+  std::vector<weft::Bound> result;
+  for (const auto& [buffer, address, nbytes] : binds) {
+    result.push_back({buffer, {reinterpret_cast<std::byte*>(address), nbytes}});
+  }
+  return result;
+}
+
+nb::object run(const Program& program, Member& member, std::uint64_t execution, bool stamps,
+               nb::object kernel, const Binds& binds, std::string_view call) {
+  weft::Hooks hooks;
+  hooks.kernel = [&](std::size_t row) {
+    const nb::gil_scoped_acquire gil;
+    kernel(row);
+  };
+  hooks.poll = poll_signals;
+  weft::Binding binding(program, bound_of(binds));
+  std::atomic<bool> stop = false;
+  std::optional<Halt> halt;
+  {
+    const nb::gil_scoped_release release;
+    halt = member.run(program, execution, stamps, hooks, binding, call, stop);
+  }
+  return to_tuple(halt);
+}
+
+std::uint64_t submit(const Program& program, Member& member, std::uint64_t execution,
+                     const Binds& binds, std::string call) {
+  return member.submit(program, execution, bound_of(binds), std::move(call));
+}
+
+}  // namespace
+
+void bind_program(nb::module_& module) {
+  module.def("reduction_item_bytes", [](const std::string& dtype, const std::string& op) {
+    return weft::reduction_of(dtype, op).item_bytes;
+  }, nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");
+  nb::class_<Program>(module, "Program", "What one rank executes.")
+      .def(
+          "__init__",
+          [](Program* self, Member& member, Column kind, Column access_start, Matrix accesses,
+             Matrix gate, Matrix hold, Matrix wait, Matrix raised, Column reduction,
+             const nb::list& reductions, Matrix strands, Matrix places, Matrix own,
+             bool elastic, std::uint64_t stamps) {
+            std::vector<std::pair<std::string, std::string>> named;
+            for (const nb::handle entry : reductions) {
+              named.emplace_back(nb::cast<std::string>(entry[0]), nb::cast<std::string>(entry[1]));
+            }
+            const Columns columns{kind, access_start, accesses, gate,      hold,
+                                  wait, raised,       reduction, strands, places, own};
+            new (self) Program(build(member, columns, elastic, named, stamps));
+          },
+          nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"),
+          nb::arg("gate"), nb::arg("hold"), nb::arg("wait"), nb::arg("raised"),
+          nb::arg("reduction"), nb::arg("reductions"), nb::arg("strands"), nb::arg("places"),
+          nb::arg("own"), nb::arg("elastic"), nb::arg("stamps"),
+          nb::keep_alive<1, 2>())
+      .def("run", &run, nb::arg("member"), nb::arg("execution"), nb::arg("stamps"),
+           nb::arg("kernel").none(), nb::arg("binds"), nb::arg("call"))
+      .def("submit", &submit, nb::arg("member"), nb::arg("execution"), nb::arg("binds"),
+           nb::arg("call"));
+}
+

@@ -1,0 +1,31 @@
+// What the files that bind the runtime share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+
+#include "control.hpp"
+#include "watch.hpp"
+
+namespace nb = nanobind;
+
+// Lets Python see Ctrl-C while a rank waits.
+inline void poll_signals() {
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+inline nb::object to_tuple(const std::optional<weft::Halt>& halt) {
+  if (!halt) return nb::none();
+  return nb::make_tuple(static_cast<int>(halt->cause), halt->rank, halt->row, halt->have,
+                        halt->want);
+}
+
+inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {
+  if (!fault) return nb::none();
+  const nb::bytes text(fault->text.data(), fault->text.size());
+  return nb::make_tuple(static_cast<int>(fault->reason), fault->rank, text);
+}
+
+void bind_program(nb::module_& module);

@@ -1,0 +1,181 @@
+"""Pull algorithms: a rank reads what it needs straight from its peers' memory.
+
+Every byte of a result is moved once, by the rank that wants it, and only inputs are touched
+by others. A reduction reads all its sources at once, in the order of ranks, so that results
+do not depend on who computes which part. Made for shared memory, where reading is as cheap
+as writing.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    launched,
+    own,
+    schedule_of,
+    signal,
+    to_all,
+    wait,
+)
+from weft.schedule import (
+    SELF,
+    Broadcast,
+    Buffer,
+    Copy,
+    Group,
+    Index,
+    Program,
+    Queue,
+    Reduce,
+    Repeat,
+    Schedule,
+    Slice,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from weft.collectives.parts import Items
+
+READY, DONE = 0, 1
+PIECE = 128 << 10  # what is reduced and written on while it is in the second-level cache
+SHARED_WORK = 128 << 10  # from here on the root of a broadcast writes its share
+
+
+def all_gather(num_ranks: int, nbytes: int) -> Schedule:
+    """Every rank reads the parts of all others."""
+    chunk = divided(nbytes, num_ranks, "all_gather")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    theirs, place = Index(chunks.group, 1, (1,)), Index(chunks.group)
+    source = Slice(shifted(chunks.group, 1, 1), "in", 0, chunk)
+    local = Copy(own("in", 0, chunk), chunks.slice(SELF, "out", place))
+    each = Copy(source, chunks.slice(SELF, "out", theirs))
+    queue = _pulling(chunks.group, (local,), (each,))
+    return schedule_of("pull all_gather", num_ranks, [queue], in_out(chunk, nbytes), 2)
+
+
+def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
+    """Chunk j of rank i becomes chunk i of rank j."""
+    divided(nbytes, num_ranks, "all_to_all")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    place, theirs = Index(chunks.group), Index(chunks.group, 1, (1,))
+    source = chunks.slice(shifted(chunks.group, 1, 1), "in", place)
+    local = Copy(chunks.slice(SELF, "in", place), chunks.slice(SELF, "out", place))
+    each = Copy(source, chunks.slice(SELF, "out", theirs))
+    queue = _pulling(chunks.group, (local,), (each,))
+    return schedule_of("pull all_to_all", num_ranks, [queue], in_out(nbytes, nbytes), 2)
+
+
+def reduce_scatter(
+    num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Every rank adds up its chunk of all inputs."""
+    chunk = divided(nbytes, num_ranks, "reduce_scatter")
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    add = Reduce(_everyones(chunks, "in"), own("out", 0, chunk), dtype, op)
+    queue = _together(chunks.group, (add,))
+    return schedule_of("pull reduce_scatter", num_ranks, [queue], in_out(nbytes, chunk), 2)
+
+
+def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
+    """Every rank adds up its chunk and writes it to all, piece by piece.
+
+    A piece of chunk i is touched by rank i alone, everywhere: it reads all of them, then
+    overwrites them. So there is nothing to wait for between the two.
+    """
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    programs = []
+    for rank, (start, stop) in enumerate(pairwise(chunks.offsets)):
+        work: Items = ()
+        for at in range(start, stop, PIECE):
+            size = min(PIECE, stop - at)
+            everywhere = tuple(Slice(r, "data", at, size) for r in range(num_ranks))
+            mine, others = everywhere[rank], everywhere[:rank] + everywhere[rank + 1 :]
+            work += (Reduce(everywhere, mine, dtype, op), *_written(mine, others))
+        programs.append(Program((rank,), (_together(chunks.group, work),)))
+    return Schedule("pull all_reduce", num_ranks, tuple(programs), (in_place(nbytes),), 2)
+
+
+def reduce(
+    num_ranks: int, nbytes: int, *, root: int = 0, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Every rank adds up its chunk of all inputs into the root's output."""
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    result = chunks.slice(root, "out", Index(chunks.group))
+    add = Reduce(_everyones(chunks, "in"), result, dtype, op)
+    sizes = tuple(nbytes if r == root else 0 for r in range(num_ranks))
+    buffers = (Buffer("in", nbytes, "in"), Buffer("out", sizes, "out"))
+    queue = _together(chunks.group, (add,))
+    return schedule_of("pull reduce", num_ranks, [queue], buffers, 2)
+
+
+def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """Every rank reads from the root, which writes a share itself where that is worth it."""
+    group = Group(num_ranks)
+    share = nbytes // num_ranks // 64 * 64 if nbytes >= SHARED_WORK else 0
+    peer = shifted(group, 1, 1)
+    push = Copy(own("data", 0, share), Slice(peer, "data", 0, share))
+    pull = Copy(Slice(root, "data", share, nbytes - share), own("data", share, nbytes - share))
+    pushed = (wait(READY, num_ranks - 1), push) if share else ()
+    first = (to_all(group, READY), wait(DONE, num_ranks - 1))
+    at_root = launched(first, Repeat(num_ranks - 1, (*pushed, signal(peer, DONE))))
+    elsewhere = (signal(root, READY), wait(READY), pull, signal(root, DONE), wait(DONE))
+    others = tuple(r for r in range(num_ranks) if r != root)
+    programs = (Program((root,), (at_root,)), Program(others, (launched(elsewhere),)))
+    return Schedule("pull broadcast", num_ranks, programs, (in_place(nbytes),), 2)
+
+
+def exchange(num_ranks: int, nbytes: int = 1) -> Schedule:
+    """Rank i reads ``to{i}`` of rank j into its ``from{j}``: whole buffers of any size.
+
+    An all-to-all of uneven parts, when it is run with slices as long as what is bound.
+    """
+    ranks = range(num_ranks)
+    buffers = [Buffer(f"to{r}", nbytes, "in") for r in ranks]
+    buffers += [Buffer(f"from{r}", nbytes, "out") for r in ranks]
+    programs = []
+    for me in ranks:
+        lanes = [
+            (
+                wait(READY, num_ranks - 1),
+                Copy(Slice(peer, f"to{me}", 0, nbytes), own(f"from{peer}", 0, nbytes)),
+                signal(peer, DONE),
+            )
+            for peer in ((me + k) % num_ranks for k in range(1, num_ranks))
+        ]
+        local = Copy(own(f"to{me}", 0, nbytes), own(f"from{me}", 0, nbytes))
+        first = (to_all(Group(num_ranks), READY), local, wait(DONE, num_ranks - 1))
+        programs.append(Program((me,), (launched(first, *lanes),)))
+    return Schedule("pull exchange", num_ranks, tuple(programs), tuple(buffers), 2)
+
+
+def _pulling(group: Group, local: Items, each: Items) -> Queue:
+    """A lane for each peer that reads from it, and one that greets and works locally."""
+    peer, others = shifted(group, 1, 1), group.size - 1
+    first = (to_all(group, READY), *local, wait(DONE, others))
+    return launched(first, Repeat(others, (wait(READY, others), *each, signal(peer, DONE))))
+
+
+def _together(group: Group, work: Items) -> Queue:
+    """Greet, work when all are there, leave when all are done."""
+    others = group.size - 1
+    lane = (to_all(group, READY), wait(READY, others), *work)
+    return launched((*lane, to_all(group, DONE), wait(DONE, others)))
+
+
+def _everyones(chunks: Chunks, buffer: str) -> tuple[Slice, ...]:
+    """My chunk of everyone's buffer, in the order of ranks."""
+    place = Index(chunks.group)
+    return tuple(chunks.slice(rank, buffer, place) for rank in range(chunks.group.size))
+
+
+def _written(mine: Slice, others: tuple[Slice, ...]) -> Items:
+    if len(others) > 1:
+        return (Broadcast(mine, others),)
+    return tuple(Copy(mine, other) for other in others)

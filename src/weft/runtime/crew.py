@@ -1,0 +1,288 @@
+"""A Crew: some processes of one machine that share a heap, meet in it and fail together."""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+import traceback
+import weakref
+from collections.abc import Callable
+from enum import IntEnum
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from weft._core import Launcher, Member
+from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
+from weft.runtime.blocks import PAGE, Blocks, round_up
+from weft.runtime.memory import STAGED
+from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
+
+T = TypeVar("T", bound="Crew")
+DEFAULT_TIMEOUT = 300.0
+_MOST_ADDRESSES = 1 << 45  # a quarter of what Linux gives a process on x86-64
+_TO_START = 60.0  # seconds at least for the others to start: they import their modules first
+_MOST_SHOWN = 960  # bytes that a rank can show the others at once
+
+
+class Reason(IntEnum):
+    """Why a world broke, as the native core numbers it."""
+
+    RAISED = 1
+    TIMEOUT = 2
+    DIED = 3
+    DISAGREE = 4
+
+
+class Cause(IntEnum):
+    """Why a rank gave up waiting, as the native core numbers it."""
+
+    FAULT = 0
+    STOPPED = 1
+    TIMEOUT = 2
+    DIED = 3
+    LEFT = 4
+    SLOT = 5
+    MEMORY = 6
+    SIZE = 7
+    DISAGREE = 8
+
+
+class Halt(NamedTuple):
+    """Where a rank gave up, and how far what it waited for had come."""
+
+    cause: Cause
+    rank: int
+    row: int
+    have: int
+    want: int
+
+
+_ERRORS: dict[Reason, type[RunError]] = {
+    Reason.RAISED: RunError,
+    Reason.TIMEOUT: RunTimeoutError,
+    Reason.DIED: RankDiedError,
+    Reason.DISAGREE: DisagreeError,
+}
+
+
+class Crew:
+    """What a World is before it computes anything: ranks, their heap, their faults.
+
+    Its methods are collective: every rank calls them, in the same order. After a fault
+    (a rank died, raised or was waited for too long) every call on every rank raises it.
+    """
+
+    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.rank = rank
+        self.timeout = timeout
+        self.member = Member(name, rank, max(timeout, _TO_START))
+        self.num_ranks = self.member.num_ranks
+        self.blocks = Blocks(self.member.region_bytes)
+        self._engines: dict[str, int] = {}
+        self._closed = False
+        self._num_cores = self._count_cores()
+        self.stages = not self._can_read_all()
+        self.member.set_staging(self.stages, STAGED)
+        if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed
+            self.member.unlink()
+        self.member.set_timeout(timeout)
+        self.engine_numbers(())
+        _open_worlds.add(self)
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        self.agree("barrier")
+
+    def agree(self, call: str, payload: bytes = b"") -> list[bytes]:
+        """Give what every rank passed; all must have made the same ``call``."""
+        self.require_sound()
+        mine = call.encode()[:400] + b"\0" + payload
+        self.member.show(mine[:_MOST_SHOWN])
+        self._wait_for_all(call)
+        shown = [self.member.shown(rank).split(b"\0", 1) for rank in range(self.num_ranks)]
+        self._wait_for_all(call)
+        self._require_same_call([name.decode(errors="replace") for name, _ in shown])
+        return [text for _, text in shown]
+
+    def region(self, rank: int) -> int:
+        """Give the offset in the heap at which a rank's region starts."""
+        return self.member.control_bytes + rank * self.member.region_bytes
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """How memory of another rank is reached, by where it lies."""
+        ordinary = "a copy in the heap" if self.stages else "process_vm_readv"
+        return {"heap": "shared memory", "ordinary": ordinary}
+
+    def drain(self) -> None:
+        """Wait for what was handed to the worker: calls keep their order."""
+        if not self.member.is_idle():
+            self.member.drain()
+
+    def engine_numbers(self, queues: tuple[str, ...]) -> dict[str, int]:
+        """Give a number to the engine of each of these queues; one queue keeps its engine."""
+        for queue in queues:
+            self._engines.setdefault(queue, len(self._engines) + 1)
+        threads = self.num_ranks * (1 + len(self._engines))
+        self.member.set_spins(threads <= self._num_cores)
+        return self._engines
+
+    def fail(self, reason: Reason, rank: int, text: str) -> None:
+        """Break the world: every rank that waits stops, and says why."""
+        self.member.fail(reason, rank, text.encode())
+
+    def fail_with(self, error: BaseException, doing: str = "") -> None:
+        """Break the world because this rank raised ``error``."""
+        what = "".join(traceback.format_exception_only(error)).strip()
+        self.fail(Reason.RAISED, self.rank, f"rank {self.rank} raised {what}{doing}")
+
+    def require_sound(self) -> None:
+        """Raise if this world is closed or broken."""
+        if self._closed:
+            raise RunError("this world is closed.")
+        self._raise_fault("")
+
+    def raise_halt(self, halt: tuple[int, int, int, int, int], where: Callable[[int], str]) -> None:
+        """Turn what made this rank give up into an error, here and on every other rank."""
+        found = Halt(Cause(halt[0]), *halt[1:])
+        place = where(found.row)
+        waited = f" while rank {self.rank} waited at {place}"
+        match found.cause:
+            case Cause.DIED:
+                pid = self.member.pid(found.rank)
+                self.fail(Reason.DIED, found.rank, f"rank {found.rank} died (pid {pid})")
+            case Cause.LEFT:
+                self.fail(Reason.DIED, found.rank, f"rank {found.rank} left the world")
+            case Cause.TIMEOUT:
+                self.fail(Reason.TIMEOUT, found.rank, self._too_long(found, place))
+                waited = ""
+            case Cause.SLOT:
+                wrong = f"a slot of {found.have} bytes where {found.want} are wanted"
+                self.fail(Reason.RAISED, self.rank, f"rank {self.rank} found {wrong} at {place}")
+                waited = ""
+            case Cause.MEMORY:
+                why = os.strerror(found.have)
+                text = f"rank {self.rank} cannot reach the memory of rank {found.rank} ({why})"
+                self.fail(Reason.RAISED, self.rank, f"{text} at {place}")
+                waited = ""
+            case Cause.SIZE:
+                wrong = f"{found.have} bytes from rank {found.rank} where it wants {found.want}"
+                self.fail(Reason.DISAGREE, self.rank, f"rank {self.rank} gets {wrong} at {place}")
+                waited = ""
+            case Cause.DISAGREE:
+                self.fail(Reason.DISAGREE, found.rank, self.member.disagreement(found.rank))
+                waited = ""
+            case Cause.FAULT | Cause.STOPPED:
+                pass
+        self._raise_fault(waited)
+        raise RunError(f"an engine stopped{waited}.")  # pragma: no cover - it says why above
+
+    def close(self) -> None:
+        """Leave the world. Arrays of its buffers stay valid, nothing else does."""
+        if not self._closed:
+            self._closed = True
+            self.member.leave()
+            _open_worlds.discard(self)
+
+    def __enter__(self: T) -> T:  # noqa: PYI019 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and not self._closed:
+            self.fail_with(error)
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<World: rank {self.rank} of {self.num_ranks}>"
+
+    def _too_long(self, halt: Halt, place: str) -> str:
+        come = f" ({halt.have} of {halt.want} came)" if halt.want else ""
+        text = f"rank {self.rank} waited {self.timeout:g} s at {place}{come}"
+        if halt.rank < 0:
+            return text
+        missing = " did not come" if halt.row < 0 else ""
+        stopped = " is stopped" if self.member.is_stopped(halt.rank) else ""
+        both = " and" if missing and stopped else ""
+        return f"{text}; rank {halt.rank}{missing}{both}{stopped}"
+
+    def _raise_fault(self, waited: str) -> None:
+        fault = self.member.fault()
+        if fault is None:
+            return
+        reason, rank, text = Reason(fault[0]), fault[1], fault[2].decode(errors="replace")
+        hint = {
+            Reason.RAISED: "",
+            Reason.TIMEOUT: "If the others are only slow, give a longer timeout.",
+            Reason.DIED: f"Look into the output of rank {rank} for the reason.",
+            Reason.DISAGREE: "Every rank must make the same calls in the same order.",
+        }[reason]
+        mine = "" if reason is Reason.RAISED and rank == self.rank else waited
+        raise _ERRORS[reason](f"{text}{mine}.", hint)
+
+    def _wait_for_all(self, call: str) -> None:
+        if halt := self.member.barrier():
+            self.raise_halt(halt, lambda _: call)
+
+    def _require_same_call(self, calls: list[str]) -> None:
+        for rank, call in enumerate(calls):
+            if call != calls[0]:
+                raise DisagreeError(
+                    f"rank 0 calls {calls[0]}, rank {rank} calls {call}.",
+                    "Every rank must make the same calls in the same order.",
+                )
+
+    def _can_read_all(self) -> bool:
+        """Try whether every rank may read the memory of every other, as the system allows it."""
+        probe = (ctypes.c_uint64 * 1)()
+        shown = self.agree("memory", ctypes.addressof(probe).to_bytes(8, "little"))
+        mine = all(
+            rank == self.rank or self.member.can_read(rank, int.from_bytes(address, "little"))
+            for rank, address in enumerate(shown)
+        )
+        return all(answer == b"y" for answer in self.agree("memory read", b"y" if mine else b"n"))
+
+    def _count_cores(self) -> int:
+        """Count the cores that the ranks may use together; a pinned rank has one of them."""
+        mine = sum(1 << core for core in os.sched_getaffinity(0))
+        masks = self.agree("world", mine.to_bytes(512, "little"))
+        everyone = 0
+        for mask in masks:
+            everyone |= int.from_bytes(mask, "little")
+        return everyone.bit_count()
+
+
+_open_worlds: "weakref.WeakSet[Crew]" = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_worlds() -> None:
+    """A process that ends well leaves; one that ends by an exception tells the others."""
+    for world in list(_open_worlds):
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            world.fail_with(error)
+        world.close()
+
+
+def launch(num_ranks: int) -> Launcher:
+    """Create the shared memory of a world; what dead ones left behind is removed first."""
+    if num_ranks < 1:
+        raise UsageError(f"a world has at least one rank, not {num_ranks}.")
+    with contextlib.suppress(OSError):  # a directory that cannot be listed holds nothing of ours
+        remove_leftovers()
+    room = os.statvfs(SHARED_MEMORY)
+    # Addresses for twice the room there is: memory is what runs out, not a hole of its size.
+    nbytes = min(2 * room.f_blocks * room.f_frsize, _MOST_ADDRESSES // num_ranks)
+    try:
+        return Launcher(num_ranks, round_up(nbytes, PAGE))
+    except OSError as error:
+        raise RunError(
+            f"no shared memory for {num_ranks} ranks: {error.strerror}.",
+            f"Look at {SHARED_MEMORY}: its room, its permissions.",
+        ) from error

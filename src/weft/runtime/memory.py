@@ -1,0 +1,96 @@
+"""Memory that a caller brings: arrays, or an address somebody vouches for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft._core import address_of
+from weft.errors import RunError, UnknownNameError, nearest
+from weft.runtime.layout import Layout
+from weft.schedule import Kind
+
+STAGED = 32 << 10  # bytes: copying so little into the heap is cheaper than a system call
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """``nbytes`` from ``address`` on; whoever passes it keeps them alive and in one piece."""
+
+    address: int
+    nbytes: int
+    dtype: str = "uint8"
+
+
+Bindable = NDArray[Any] | Memory
+Bind = tuple[int, int, int]
+
+
+def located(memory: Bindable, *, writable: bool = True) -> tuple[int, int]:
+    """Give address and bytes of an array or Memory."""
+    if isinstance(memory, Memory):
+        return memory.address, memory.nbytes
+    try:
+        return address_of(memory, writable)
+    except (ValueError, BufferError) as error:
+        what = "written to" if writable and not memory.flags.writeable else "one piece"
+        raise RunError(f"the array cannot be bound: it is not {what} ({error}).") from error
+
+
+def homeless_of(layout: Layout, *, stages: bool) -> frozenset[int]:
+    """Give the buffers that need no memory in the heap when the caller always binds his.
+
+    Others need a copy there where it is small, or where nobody can read ordinary memory.
+    """
+    return frozenset(
+        number
+        for number, buffer in enumerate(layout.table.schedule.buffers)
+        if buffer.role != "scratch"
+        and not (
+            layout.shared[number].any()
+            and (stages or layout.sizes[number].max(initial=0) <= STAGED)
+        )
+    )
+
+
+class Binder:
+    """Turns what a caller binds into numbers, after looking whether it fits."""
+
+    def __init__(self, layout: Layout, rank: int, *, elastic: bool) -> None:
+        table = layout.table
+        self._name = table.schedule.name
+        self._buffers = table.buffers
+        self._roles = [buffer.role for buffer in table.schedule.buffers]
+        self._sizes = None if elastic else layout.sizes[:, rank].tolist()
+        self._needed = [b for b in layout.homeless if elastic or layout.sizes[b, rank]]
+        row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
+        fixed = np.isin(table.kind[row_of], (Kind.KERNEL, Kind.ENCODE, Kind.DECODE))
+        self._fixed = set(np.unique(table.access_buffer[fixed]).tolist())
+
+    def binds(self, memory: Mapping[str, Bindable]) -> list[Bind]:
+        """Give buffer number, address and bytes of everything bound."""
+        binds = [self._bind(name, what) for name, what in memory.items()]
+        for number in self._needed:
+            if self._buffers[number] not in memory:
+                raise RunError(f"{self._name} needs memory for {self._buffers[number]!r}.")
+        return binds
+
+    def _bind(self, name: str, memory: Bindable) -> Bind:
+        if name not in self._buffers:
+            raise UnknownNameError(
+                f"{self._name} has no buffer {name!r}.", nearest(name, self._buffers)
+            )
+        number = self._buffers.index(name)
+        if number in self._fixed or self._roles[number] == "scratch":
+            raise RunError(
+                f"nothing can be bound to {name!r} of {self._name}.",
+                "Kernels, codecs and scratch use the schedule's own memory.",
+            )
+        address, nbytes = located(memory, writable=self._roles[number] != "in")
+        if self._sizes is not None and nbytes != self._sizes[number]:
+            raise RunError(
+                f"what is bound to {name!r} has {nbytes} bytes, the buffer {self._sizes[number]}."
+            )
+        return number, address, nbytes

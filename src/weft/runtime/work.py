@@ -1,0 +1,40 @@
+"""What a call returns that is carried out later."""
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.errors import RunTimeoutError
+from weft.runtime.crew import Crew
+
+
+class Work:
+    """A collective handed to the world's worker: wait for it before its memory is touched."""
+
+    __slots__ = ("_call", "_crew", "_job", "_keep", "_where")
+
+    def __init__(
+        self, crew: Crew, job: int, call: str, where: Callable[[int], str], keep: Any
+    ) -> None:
+        self._crew = crew
+        self._job = job
+        self._call = call
+        self._where = where
+        self._keep = keep  # arrays whose memory is used until the job is done
+
+    def is_done(self) -> bool:
+        """Tell whether it has ended, well or not; ``wait`` raises what went wrong."""
+        return self._crew.member.is_done(self._job)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it is done; raise what went wrong, or that ``timeout`` seconds passed."""
+        # A job ends by its own deadline; jobs before it may use theirs, too.
+        seconds = 1e9 if timeout is None else timeout
+        done, halt = self._crew.member.wait_job(self._job, seconds)
+        if halt is not None:
+            self._crew.raise_halt(halt, self._where)
+        if not done:
+            raise RunTimeoutError(f"{self._call} was not done within {timeout:g} s.")
+        self._keep = None
+
+    def __repr__(self) -> str:
+        return f"<Work: {self._call}, {'done' if self.is_done() else 'under way'}>"

@@ -1,0 +1,152 @@
+"""What flows: the bytes of each row, the units of launches, and all that both demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.cost import kernel_flow
+from weft.errors import ScheduleError
+from weft.schedule import READ, WRITE, Copy, Encode, Kernel, Kind, Launch
+from weft.simulator.demands import Demands, Resource, key
+from weft.simulator.network import add_network, transfers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.hardware import Device, Platform
+    from weft.schedule import Queue
+    from weft.simulator.rows import Rows
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Units = NDArray[np.int32]
+
+
+def flow_sizes(rows: Rows) -> Floats:
+    """Bytes that flow: what is written, what a kernel's traffic is, less what codecs save."""
+    table = rows.table
+    size = np.zeros(table.num_rows)
+    size[rows.moves] = table.access_nbytes[table.access_start[1:][rows.moves] - 1]
+    ratios = dict(table.schedule.ratios)
+    slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
+    for copy, _, mine in rows.of_kind(Copy) if slots else ():
+        size[mine] /= slots.get(copy.src.buffer, 1.0)
+    for kernel, _, mine in rows.of_kind(Kernel):
+        size[mine] = kernel_flow(kernel.cost, rows.platform.require_device()).size
+    return size
+
+
+def launch_units(rows: Rows) -> Units:
+    """The units that launches take: as many as asked for, or as fill the links."""
+    units = np.zeros(rows.table.num_rows, np.int32)
+    if rows.device is None:
+        return units
+    enough = collective_units(rows.platform)
+    for launch, queue, mine in rows.of_kind(Launch):
+        most = masked_units(queue, rows.device)
+        wanted = min(enough, most) if launch.units is None else launch.units
+        if not 1 <= wanted <= most:
+            raise ScheduleError(
+                f"{rows.table.where(int(mine[0]))} asks for {wanted} units; "
+                f"{rows.device.name} has {most} for it.",
+                f"Ask for 1 to {most}.",
+            )
+        units[mine] = wanted
+    return units
+
+
+def masked_units(queue: Queue, device: Device) -> int:
+    """How many units of a device the commands of a queue may use."""
+    first, last = queue.units or (0, device.units)
+    if not 0 <= first < last <= device.units:
+        raise ScheduleError(
+            f"{queue.name} is confined to units {first} up to {last}; {device.name} has "
+            f"{device.units}.",
+            f"A mask goes from a first unit up to a later one, at most {device.units}.",
+        )
+    return last - first
+
+
+def collective_units(platform: Platform) -> int:
+    """The units a collective kernel takes when nobody says: enough to fill a rank's links."""
+    device = platform.require_device()
+    fastest = max((level.rate for level in platform.levels), default=0.0)
+    return max(1, min(device.units, int(np.ceil(fastest / device.unit_copy_rate))))
+
+
+def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
+    """What each row demands of which resource, its cap, and how many units each rank has."""
+    demands = Demands()
+    add_network(demands, rows.platform, rows.symmetry, transfers(rows.table, size))
+    cap = np.full(rows.table.num_rows, np.inf)
+    ranks, pools = rows.ranks, np.empty(0, np.int32)
+    if (device := rows.device) is not None:
+        pools = np.full(len(ranks), device.units, np.int32)
+        _add_memory(demands, rows, size, device)
+        _add_launches(demands, rows, units, device)
+        _add_engines(demands, rows)
+        _add_kernels(demands, rows, units, cap, device)
+    columns = demands.columns(rows.table.num_rows)
+    numbers = {k: number for number, k in enumerate(columns["key"].tolist())}
+    wanted = key(Resource.UNITS, ranks)[: len(pools)].tolist()
+    resource = np.array([numbers.get(k, -1) for k in wanted], np.int32)
+    return {**columns, "cap": cap, "pool_units": pools, "pool_resource": resource}
+
+
+def _add_memory(demands: Demands, rows: Rows, size: Floats, device: Device) -> None:
+    """Every byte read or written passes the memory of the rank that has it."""
+    table = rows.table
+    row = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
+    passes = np.where(table.access_mode == READ | WRITE, 2, 1)
+    weight = passes * table.access_nbytes / np.maximum(size[row], 1)
+    used = (table.kind[row] != Kind.KERNEL) & (weight > 0)
+    owner = rows.symmetry.representative(table.access_rank.astype(np.int64)[used])
+    demands.add(row[used], key(Resource.MEMORY, owner), weight[used], device.memory_rate)
+
+
+def _add_launches(demands: Demands, rows: Rows, units: Units, device: Device) -> None:
+    """What moves inside a launch is moved by its units."""
+    mine = np.flatnonzero(rows.in_lane & rows.moves)
+    launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
+    demands.add(mine, key(Resource.LAUNCH, launch), 1.0, units[launch] * device.unit_copy_rate)
+
+
+def _add_engines(demands: Demands, rows: Rows) -> None:
+    """An engine writes at its rate: a broadcast to two costs it twice the bytes.
+
+    Queues beyond the engines that there are share them in turn.
+    """
+    mine = np.flatnonzero(rows.by_engine)
+    if not len(mine):
+        return
+    table, dma = rows.table, rows.dma()
+    written = np.concatenate(([0], np.cumsum((table.access_mode & WRITE) > 0)))
+    writes = written[table.access_start[mine + 1]] - written[table.access_start[mine]]
+    engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
+    keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
+    demands.add(mine, keys, writes, dma.engine_rate)
+
+
+def _numbers(queues: tuple[str, ...]) -> Ints:
+    """The number in each name: 3 of copy3."""
+    digits = (name[len(name.rstrip("0123456789")) :] for name in queues)
+    return np.array([int(number or 0) for number in digits])
+
+
+def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device: Device) -> None:
+    """A bare kernel runs on units that no launch holds, one in a lane on those of its launch."""
+    for kernel, queue, mine in rows.of_kind(Kernel):
+        flow = kernel_flow(kernel.cost, device)
+        rank, seconds = rows.rank[mine], flow.unit_seconds
+        launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
+        if flow.memory:
+            demands.add(mine, key(Resource.MEMORY, rank), flow.memory, device.memory_rate)
+        if seconds and launch[0] >= 0:
+            rate = device.unit_copy_rate  # what moves there counts units by their bytes
+            demands.add(mine, key(Resource.LAUNCH, launch), seconds * rate, units[launch] * rate)
+        elif seconds:
+            demands.add(mine, key(Resource.UNITS, rank), seconds, float(device.units))
+            if queue.units:
+                cap[mine] = masked_units(queue, device) / seconds

@@ -1,0 +1,88 @@
+"""A Table together with the platform that it is priced on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from weft.schedule import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from weft.hardware import Device, Dma, Platform
+    from weft.schedule import Command, Queue, Table
+    from weft.schedule.symmetry import Symmetry
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+MOVES = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE, Kind.ENCODE, Kind.DECODE)
+C = TypeVar("C", bound="Command")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows to be priced, and columns that several prices need."""
+
+    table: Table
+    platform: Platform
+    symmetry: Symmetry
+    rank: Ints
+    thread_kind: NDArray[np.str_]  # host, stream, copy or nic
+    queue_kind: NDArray[np.str_]  # the same by row
+    in_lane: Bools
+    moves: Bools  # rows that move data
+
+    @classmethod
+    def of(cls, table: Table, platform: Platform, symmetry: Symmetry) -> Rows:
+        """Look up what is asked of every row."""
+        kinds = np.array([name.rstrip("0123456789") for name in table.queues] or [""])
+        thread_kind = kinds[table.thread_queue]
+        return cls(
+            table,
+            platform,
+            symmetry,
+            rank=table.thread_rank[table.thread].astype(np.int64),
+            thread_kind=thread_kind,
+            queue_kind=thread_kind[table.thread],
+            in_lane=table.thread_lane[table.thread] >= 0,
+            moves=np.isin(table.kind, MOVES),
+        )
+
+    @property
+    def device(self) -> Device | None:
+        """What every rank is; None on a bare network."""
+        return self.platform.device
+
+    @property
+    def ranks(self) -> Ints:
+        """The ranks that have commands, in order."""
+        return np.unique(self.table.thread_rank).astype(np.int64)
+
+    @property
+    def by_engine(self) -> Bools:
+        """Rows that a DMA engine carries out."""
+        on_copy: Bools = self.queue_kind == "copy"
+        return self.moves & on_copy
+
+    def dma(self) -> Dma:
+        """The engines that rows on copy queues need."""
+        return self.platform.require_device().require_dma()
+
+    def of_kind(self, kind: type[C]) -> Iterator[tuple[C, Queue, Ints]]:
+        """Each stored command of one kind, the queue it stands in, and its rows."""
+        table = self.table
+        wanted = [number for number, c in enumerate(table.commands) if isinstance(c, kind)]
+        rows = np.flatnonzero(np.isin(table.command, wanted))
+        rows = rows[np.argsort(table.command[rows], kind="stable")]
+        starts = np.flatnonzero(np.diff(table.command[rows], prepend=-1))
+        for mine in np.split(rows, starts[1:]) if len(rows) else ():
+            command = table.commands[table.command[mine[0]]]
+            if isinstance(command, kind):
+                decl = table.thread_decl[table.thread[mine[0]]]
+                yield command, table.thread_queue_of[decl], mine
