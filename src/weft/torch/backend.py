@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.torch.c10d import PrefixStore, Store
+from weft.torch.c10d import BarrierOptions, PrefixStore, Store
 from weft.torch.channel import Channel
 from weft.torch.gathers import Gathers
 from weft.torch.inner import make_inner
@@ -32,6 +32,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         self._rank, self._size = rank, size
         self._name = self._desc = ""
         self._inner: dict[str, Any] = {}
+        self._under_way = []
         self.completer = Completer()
         self.channel = Channel(meet(store, rank, size, timeout))
 
@@ -111,16 +112,18 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
     ) -> None:
         """Meet, and say who did not come."""
         world = self.channel.world
+        opts = BarrierOptions()
+        opts.asyncOp = False
         world.member.set_timeout((timeout or self.timeout).total_seconds())
         try:
-            self.channel.barrier(async_op=False)
+            self.barrier(opts)
         finally:
             world.member.set_timeout(self.timeout.total_seconds())
 
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first."""
         self.completer.close()
-        self.channel.close()
+        self.channel.world.close()
         for backend in self._inner.values():
             backend.shutdown()
         self._inner.clear()

@@ -28,6 +28,7 @@ __all__ = [
     "REDUCE",
     "REDUCE_SCATTER",
     "SCATTER",
+    "BarrierOptions",
     "PrefixStore",
     "ProcessGroup",
     "Store",

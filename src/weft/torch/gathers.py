@@ -63,12 +63,13 @@ class Gathers(Group):
         """Give the root everyone's tensor."""
         x, root = readable(only(inputs)), opts.rootRank
         if self.rank() != root:
-            return self.work([], Call([self.channel.gather(None, x, root, async_op=opts.asyncOp)]))
+            handle = self.channel.gather(None, x, root, async_op=opts.asyncOp)
+            return self.work([], Call([handle], keep=x))
         outs = only(outputs)
         self._require_equal(outs, x, "gather")
         room, finish = room_for(outs)
         handle = self.channel.gather(room, x, root, async_op=opts.asyncOp)
-        return self.work(outs, Call([handle], finish))
+        return self.work(outs, Call([handle], finish, x))
 
     @by_device
     def scatter(
@@ -81,16 +82,17 @@ class Gathers(Group):
             self._require_equal(only(inputs), room, "scatter")
             whole = joined(only(inputs))
         handle = self.channel.scatter(room, whole, opts.rootRank, async_op=opts.asyncOp)
-        return self.work(outputs, Call([handle], finish))
+        return self.work(outputs, Call([handle], finish, whole))
 
     @by_device
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
         """Give each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
         room, finish = room_for(outputs)
-        taken, given = ([tensor.numel() for tensor in side] for side in (outputs, inputs))
-        handle = self.channel.all_to_all(room, joined(inputs), taken, given, async_op=opts.asyncOp)
-        return self.work(outputs, Call([handle], finish))
+        splits = ([t.numel() for t in outputs], [t.numel() for t in inputs])
+        x = joined(inputs)
+        handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
+        return self.work(outputs, Call([handle], finish, x))
 
     @by_device
     def all_to_all_single(
@@ -104,9 +106,14 @@ class Gathers(Group):
         """Give each rank some rows; without splits all get as many."""
         require_same([output, input], 2, "all_to_all")
         room, finish = writable(output)
-        taken, given = self._elements(output, output_splits), self._elements(input, input_splits)
-        handle = self.channel.all_to_all(room, readable(input), taken, given, async_op=opts.asyncOp)
-        return self.work([output], Call([handle], finish))
+        splits = None
+        if output_splits or input_splits:
+            splits = self._elements(output, output_splits), self._elements(input, input_splits)
+        else:
+            self._require_even(output)
+        x = readable(input)
+        handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
+        return self.work([output], Call([handle], finish, x))
 
     alltoall_base = all_to_all_single
 
@@ -115,7 +122,8 @@ class Gathers(Group):
         if any(out.numel() != x.numel() for out in outputs):
             return self._allgather_uneven(outputs, x, opts)
         room, finish = room_for(outputs)
-        return Call([self.channel.all_gather(room, readable(x), async_op=opts.asyncOp)], finish)
+        whole = readable(x)
+        return Call([self.channel.all_gather(room, whole, async_op=opts.asyncOp)], finish, whole)
 
     def _allgather_uneven(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
         """Every rank broadcasts its tensor: sizes are known to all from the outputs."""
@@ -144,7 +152,8 @@ class Gathers(Group):
                 f"of {output.numel()}."
             )
         room, finish = writable(output)
-        return Call([self.channel.all_gather(room, readable(x), async_op=opts.asyncOp)], finish)
+        whole = readable(x)
+        return Call([self.channel.all_gather(room, whole, async_op=opts.asyncOp)], finish, whole)
 
     def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:
         require_same([*tensors, one], self.size() + 1, what)
@@ -158,10 +167,13 @@ class Gathers(Group):
         """Turn rows for each rank into elements."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
-            if rows % self.size():
-                raise UsageError(f"all_to_all: {rows} rows among {self.size()} ranks.")
+            self._require_even(tensor)
             return [tensor.numel() // self.size()] * self.size()
         if len(splits) != self.size() or sum(splits) != rows:
             raise UsageError(f"all_to_all: splits {list(splits)} of {rows} rows.")
         width = tensor.numel() // rows if rows else 0
         return [split * width for split in splits]
+
+    def _require_even(self, tensor: Tensor) -> None:
+        if tensor.dim() and tensor.shape[0] % self.size():
+            raise UsageError(f"all_to_all: {tensor.shape[0]} rows among {self.size()} ranks.")

@@ -17,6 +17,7 @@ class Group(ProcessGroup):
     completer: Completer
     store: Store
     timeout: timedelta
+    _under_way: list[tuple[Pending, object]]
 
     def work(self, tensors: list[Tensor], *calls: Call) -> Work:
         """Give the Work of some calls that write ``tensors``."""
@@ -28,6 +29,13 @@ class Group(ProcessGroup):
                 one()
 
         if handles:
-            return Pending(handles, tensors, finish if finishes else None, self.completer)
+            work = Pending(handles, tensors, finish if finishes else None, self.completer)
+            self._keep(work, [call.keep for call in calls])
+            return work
         finish()
         return Done(tensors)
+
+    def _keep(self, work: Pending, memory: object) -> None:
+        """Hold what a work uses until it is done, even if its caller drops it."""
+        self._under_way = [held for held in self._under_way if not held[0].is_completed()]
+        self._under_way.append((work, memory))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from weft.errors import RunError
 from weft.runtime import World
+from weft.runtime.crew import launch
 from weft.runtime.leftovers import SHARED_MEMORY
-from weft.runtime.world import launch
 from weft.torch.c10d import Store
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

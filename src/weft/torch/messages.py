@@ -78,19 +78,16 @@ class Receipt:
         """Whether the message is there."""
         return self._done or self._group.store.check([self._key])
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Take the message; False when it does not come in time."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Take the message."""
         limit = self._group.timeout.total_seconds() if timeout is None else timeout
         if not self._comes(limit):
-            if timeout is not None:
-                return False
             raise RunTimeoutError(
                 f"rank {self._group.rank()} waited {limit:g} s for a message of rank {self._src}."
             )
         if not self._done:
             self._take()
             self._done = True
-        return True
 
     def _comes(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

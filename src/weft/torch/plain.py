@@ -13,10 +13,14 @@ Finish = Callable[[], None]
 
 
 class Call(NamedTuple):
-    """What a collective left behind: handles to wait for, and what is to be done then."""
+    """What a collective left behind: handles to wait for, and what is to be done then.
+
+    ``keep`` is what it reads until then; what it writes is kept by ``finish`` or the caller.
+    """
 
     handles: Sequence[Handle | None]
     finish: Finish | None = None
+    keep: Tensor | Sequence[Tensor] | None = None
 
 
 def readable(tensor: Tensor) -> Tensor:

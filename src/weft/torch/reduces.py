@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from weft.errors import UsageError
@@ -46,8 +47,11 @@ class Reduces(Group):
 
     @by_device
     def reduce_scatter_single(
-        self, output: Tensor, input: Tensor, opts: Any = REDUCE_SCATTER
-    ) -> Work:  # noqa: A002
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - torch names it
+        opts: Any = REDUCE_SCATTER,
+    ) -> Work:
         """Reduce a tensor, each rank the part of its number."""
         return self.work([output], self._reduce_scatter(output, input, opts))
 
@@ -65,7 +69,9 @@ class Reduces(Group):
 
     def barrier(self, opts: Any = BARRIER) -> Work:
         """Wait for every rank."""
-        return self.work([], Call([self.channel.barrier(async_op=opts.asyncOp)]))
+        token = torch.empty(1, dtype=torch.uint8)
+        handle = self.channel.all_reduce(token, "max", async_op=opts.asyncOp)
+        return self.work([token], Call([handle]))
 
     def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
         room, finish = writable(tensor, keep=True)
@@ -81,8 +87,9 @@ class Reduces(Group):
             )
         room, finish = writable(output)
         op = reduction_of(opts.reduceOp)
-        handle = self.channel.reduce_scatter(room, readable(x), op, async_op=opts.asyncOp)
-        return Call([handle], finish)
+        whole = readable(x)
+        handle = self.channel.reduce_scatter(room, whole, op, async_op=opts.asyncOp)
+        return Call([handle], finish, whole)
 
     def _reduce_scatter_uneven(self, output: Tensor, parts: list[Tensor], opts: Any) -> list[Call]:
         """Reduce every rank's part to it."""
@@ -97,4 +104,4 @@ class Reduces(Group):
         def carry() -> None:
             output.copy_(mine.view(output.shape))
 
-        return [Call(handles, carry)]
+        return [Call(handles, carry, rooms)]

@@ -1,8 +1,7 @@
 """Reduce operations of torch.distributed by weft's names."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor
 from torch.distributed import ReduceOp
 
 from weft.errors import UsageError
@@ -20,17 +19,10 @@ _NAMES = {
 }
 
 
-class Reduction(NamedTuple):
-    """An operation, and the factor of a premultiplied sum."""
-
-    name: str
-    factor: float | Tensor | None = None
-
-
-def reduction_of(op: Any) -> Reduction:
+def reduction_of(op: Any) -> str:
     """Read the operation out of a collective's options."""
     kind = op.op
     name = _NAMES.get(kind)
     if name is None:
         raise UsageError(f"weft knows no reduce operation {kind}.")
-    return Reduction(name, op.factor if name == "premul" else None)
+    return name if name != "premul" else f"premul:{float(op.factor)!r}"

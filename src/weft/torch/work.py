@@ -18,8 +18,8 @@ __all__ = ["Completer", "Done", "Handle", "Pending"]
 class Handle(Protocol):
     """Something under way in a world."""
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Return when it is done; raise how it failed."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it is done; raise how it failed, or that it takes longer."""
 
     def is_done(self) -> bool:
         """Whether wait would return at once."""
@@ -154,13 +154,12 @@ class Pending(Work):
 
     def _wait_for(self, handle: Handle, seconds: float | None) -> None:
         try:
-            done = handle.wait(seconds)
-        except Exception as error:  # noqa: BLE001 - kept for whoever asks
+            handle.wait(seconds)
+        except Exception as error:
+            if isinstance(error, RunTimeoutError) and not handle.is_done():
+                raise  # it goes on: only this wait is over
             with self._lock:
                 self._error = self._error or error
-            return
-        if not done:
-            raise RunTimeoutError(f"the collective was not done within {seconds:g} s.")
 
 
 class Completer:
