@@ -121,17 +121,6 @@ weft::Own own_at(const Heap& heap, const Columns& c, int rank, std::size_t i) {
   return own;
 }
 
-weft::Finder finder_of(Member& member, bool elastic) {
-  weft::Finder finder;
-  finder.heap = member.heap().bytes(0, member.heap().size());
-  finder.self = static_cast<std::uint32_t>(member.rank());
-  finder.elastic = elastic;
-  for (int rank = 0; rank < member.control().num_ranks(); ++rank) {
-    finder.pids.push_back(static_cast<pid_t>(member.control().pid(rank)));
-  }
-  return finder;
-}
-
 Program build(Member& member, const Columns& c, bool elastic,
               const std::vector<std::pair<std::string, std::string>>& named,
               std::uint64_t stamps) {
@@ -140,7 +129,7 @@ Program build(Member& member, const Columns& c, bool elastic,
   std::vector<weft::Reduction> reductions;
   for (const auto& [dtype, op] : named) reductions.push_back(weft::reduction_of(dtype, op));
   Program program;
-  program.finder = finder_of(member, elastic);
+  program.finder = member.finder(elastic);
   for (std::size_t i = 0; i < c.accesses.shape(0); ++i) {
     program.accesses.push_back(access_at(heap, c, i));
   }

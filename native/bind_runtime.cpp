@@ -273,4 +273,5 @@ void bind_runtime(nb::module_& module) {
   bind_launcher(module);
   bind_member(module);
   bind_program(module);
+  bind_mail(module);
 }

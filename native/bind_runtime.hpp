@@ -29,3 +29,4 @@ inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {
 }
 
 void bind_program(nb::module_& module);
+void bind_mail(nb::module_& module);

@@ -17,6 +17,7 @@
 #include "engine.hpp"
 #include "executor.hpp"
 #include "heap.hpp"
+#include "mail.hpp"
 #include "worker.hpp"
 
 namespace weft {
@@ -56,6 +57,43 @@ class Member {
 
   // Whether a core is there for every thread that waits; else spinning only takes them away.
   void set_spins(bool spins) noexcept { spins_ = spins; }
+
+  // What a command of this rank needs to know of the others.
+  [[nodiscard]] Finder finder(bool elastic = false) const {
+    Finder finder;
+    finder.heap = heap_.bytes(0, heap_.size());
+    finder.self = static_cast<std::uint32_t>(rank_);
+    finder.elastic = elastic;
+    for (int rank = 0; rank < control_.num_ranks(); ++rank) {
+      finder.pids.push_back(static_cast<pid_t>(control_.pid(rank)));
+    }
+    return finder;
+  }
+
+  // Tells where the slots lie; all ranks do, before the first message.
+  void open_mail(std::uint64_t start, std::uint64_t step) { mail_.emplace(heap_, finder(), start, step); }
+  [[nodiscard]] Mail& mail() { return mail_.value(); }
+
+  // Until ``attempt`` answers true. ``other`` is whom we wait for.
+  std::optional<Halt> wait_for(const std::function<bool()>& attempt, int other,
+                               const std::function<void()>& poll) {
+    const std::atomic<bool> stop = false;
+    Watch watch(control_, rank_, stop, poll);
+    Patience patience(spins_, timeout_);
+    try {
+      while (!attempt()) {
+        patience.pause();
+        if (auto halt = watch.check(patience)) {
+          if (halt->rank < 0) halt->rank = other;
+          return halt;
+        }
+      }
+    } catch (const Unreachable& rank) {
+      return Halt{rank.error == ESRCH ? Cause::died : Cause::memory, static_cast<int>(rank.rank), -1,
+                  static_cast<std::uint64_t>(rank.error), 0};
+    }
+    return std::nullopt;
+  }
 
   std::optional<Halt> barrier(const std::function<void()>& poll) {
     const std::uint64_t count = control_.arrive(rank_);
@@ -216,6 +254,7 @@ class Member {
   pid_t pid_ = ::getpid();
   bool here_ = true;
   Staging staging_;
+  std::optional<Mail> mail_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Worker> worker_;  // last: it uses all of the above
 };

@@ -234,3 +234,32 @@ def many_sizes(world):
 
 def test_memory_of_many_sizes_is_bounded_and_given_back():
     assert spawn(many_sizes, 2, timeout=30) == [True, True]
+
+
+def messages(world):
+    n, me = world.num_ranks, world.rank
+    good = []
+    for count in (0, 10, 1984, 1985, 100_000):
+        x, got = values(me, count, np.uint8), np.empty(count, np.uint8)
+        # Everyone to the next and from the one before, all at once: no order may deadlock.
+        sent = world.send(x, (me + 1) % n, async_op=True)
+        world.recv(got, (me - 1) % n)
+        sent.wait()
+        good.append(np.array_equal(got, values((me - 1) % n, count, np.uint8)))
+    if me == 0:
+        sent = [world.send(np.full(3, tag), 1, tag, async_op=True) for tag in range(5)]
+        sent.append(world.send(np.full(3, 77), 1, 2, async_op=True))
+        for each in sent:
+            each.wait()
+    if me == 1:
+        for tag in (4, 2, 0, 1, 3, 2):
+            got = np.empty(3, int)
+            world.recv(got, 0, tag)
+            good.append(int(got[0]))
+    world.barrier()
+    return good
+
+
+def test_messages_find_their_way_by_tag():
+    results = spawn(messages, 3, timeout=30)
+    assert results == [[True] * 5, [True] * 5 + [4, 2, 0, 1, 3, 77], [True] * 5]

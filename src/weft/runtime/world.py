@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from weft.errors import RunError, UsageError
 from weft.runtime.cache import Asked, Cache
 from weft.runtime.crew import DEFAULT_TIMEOUT, Crew, launch
+from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bindable, Memory, located
 from weft.runtime.work import Work
 
@@ -57,6 +58,7 @@ class World(Crew):
 
     def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         super().__init__(name, rank, timeout=timeout)
+        open_slots(self)
         self._cache = Cache(self)
         self._under_way: list[Work] = []
         self._blocks: dict[int, int] = {}  # of empty(): block by address
@@ -175,6 +177,18 @@ class World(Crew):
         asked = Asked("scatter", nbytes * self.num_ranks, _dtype_of(out), root=self._root(root))
         return self._call(asked, binds, (out, x), async_op=async_op)
 
+    def send(
+        self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False
+    ) -> Message | None:
+        """Send ``x`` to a rank that receives it; little of it goes without waiting for that."""
+        return self._message(Message(self, x, to, tag, sends=True), async_op=async_op)
+
+    def recv(
+        self, x: Bindable, source: int, tag: int = 0, *, async_op: bool = False
+    ) -> Message | None:
+        """Receive ``x`` from a rank: its oldest message of that tag, as long as ``x``."""
+        return self._message(Message(self, x, source, tag, sends=False), async_op=async_op)
+
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:
         """Give an array that all ranks can reach, at the same offset on all of them.
 
@@ -241,6 +255,13 @@ class World(Crew):
         self._under_way = [each for each in self._under_way if not each.is_done()]
         self._under_way.append(work)
         return work
+
+    def _message(self, message: Message, *, async_op: bool) -> Message | None:
+        if async_op:
+            message.is_done()  # a message that can go goes now
+            return message
+        message.wait()
+        return None
 
     def _exchange(
         self,

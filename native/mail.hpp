@@ -1,0 +1,135 @@
+// Messages from one rank to another: slots in the receiver's region, a row for each sender.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "far.hpp"
+#include "flag.hpp"
+#include "heap.hpp"
+#include "place.hpp"
+
+namespace weft {
+
+class Mail {
+ public:
+  static constexpr std::size_t kSlots = 8;
+  static constexpr std::size_t kInline = 1984;  // so little is sent with the slot: nobody waits
+
+  // Null: free to be written by the sender. The sender posts, the receiver takes it and, if
+  // it held the bytes itself, frees it; else the sender does when it sees that it was taken.
+  enum State : std::uint64_t { kFree = 0, kPosted = 1, kTaken = 2 };
+
+  struct alignas(kLine) Slot {
+    std::uint64_t state;
+    std::uint64_t tag;
+    std::uint64_t sequence;
+    std::uint64_t nbytes;
+    Place place;  // used where the slot is too small
+    std::array<std::byte, kInline> bytes;
+  };
+  using Row = std::array<Slot, kSlots>;
+
+  static constexpr std::size_t nbytes(int num_ranks) { return static_cast<std::size_t>(num_ranks) * sizeof(Row); }
+
+  // ``start``: where the rows of rank 0 begin; those of the next rank lie ``step`` further.
+  Mail(const Heap& heap, Finder finder, std::uint64_t start, std::uint64_t step)
+      : heap_(heap), finder_(std::move(finder)), far_(finder_.pids), start_(start), step_(step) {
+    for (std::size_t rank = 0; rank < finder_.pids.size(); ++rank) static_cast<void>(row(rank, 0));
+  }
+  Mail(const Mail&) = delete;
+  Mail& operator=(const Mail&) = delete;
+
+  static bool fits(std::size_t nbytes) noexcept { return nbytes <= kInline; }
+
+  // The number of the slot, or nothing when all are taken.
+  std::optional<std::size_t> post(std::uint32_t to, std::uint64_t tag, Bytes data) {
+    Row& slots = row(to, finder_.self);
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      Slot& slot = slots[i];
+      // Acquire: what the receiver read from the slot, it read before it freed it.
+      if (state(slot).load(std::memory_order_acquire) != kFree) continue;
+      slot.tag = tag;
+      slot.sequence = ++sequence_;
+      slot.nbytes = data.size();
+      if (fits(data.size())) {
+        if (!data.empty()) std::memcpy(slot.bytes.data(), data.data(), data.size());
+      } else {
+        slot.place = placed(data);
+      }
+      // Release: who sees it posted sees what was written above, and the data itself.
+      state(slot).store(kPosted, std::memory_order_release);
+      return i;
+    }
+    return std::nullopt;
+  }
+
+  // Whether the receiver has taken a slot that did not hold the bytes itself.
+  bool sent(std::uint32_t to, std::size_t number) {
+    Slot& slot = row(to, finder_.self).at(number);
+    if (state(slot).load(std::memory_order_acquire) != kTaken) return false;
+    state(slot).store(kFree, std::memory_order_release);
+    return true;
+  }
+
+  // The bytes of the message that was taken, or nothing while there is none of this tag. One
+  // of another size than ``into`` is left. Throws Unreachable.
+  std::optional<std::size_t> take(std::uint32_t from, std::uint64_t tag, Bytes into) {
+    Slot* slot = oldest(row(finder_.self, from), tag);
+    if (slot == nullptr) return std::nullopt;
+    if (slot->nbytes != into.size()) return slot->nbytes;
+    if (fits(into.size())) {
+      if (!into.empty()) std::memcpy(into.data(), slot->bytes.data(), into.size());
+      state(*slot).store(kFree, std::memory_order_release);
+    } else {
+      const Access whole(&slot->place, from, 0, into.size());
+      const auto piece = finder_.find(whole);
+      if (!piece) throw Unreachable{from, EFAULT};
+      far_.copy(*piece, {into, 0, finder_.self});
+      state(*slot).store(kTaken, std::memory_order_release);
+    }
+    return into.size();
+  }
+
+ private:
+  static std::atomic_ref<std::uint64_t> state(Slot& slot) noexcept {
+    return std::atomic_ref(slot.state);
+  }
+
+  static Slot* oldest(Row& slots, std::uint64_t tag) {
+    Slot* found = nullptr;
+    for (Slot& slot : slots) {
+      if (state(slot).load(std::memory_order_acquire) != kPosted || slot.tag != tag) continue;
+      if (found == nullptr || slot.sequence < found->sequence) found = &slot;
+    }
+    return found;
+  }
+
+  [[nodiscard]] Place placed(Bytes data) const noexcept {
+    const Bytes heap = finder_.heap;
+    if (data.data() >= heap.data() && data.data() < heap.data() + heap.size()) {
+      return {static_cast<std::uint64_t>(data.data() - heap.data()), data.size()};
+    }
+    return {Place::kOrdinary | reinterpret_cast<std::uint64_t>(data.data()), data.size()};
+  }
+
+  // What ``from`` sends to ``to``.
+  [[nodiscard]] Row& row(std::size_t to, std::size_t from) const {
+    if (from >= finder_.pids.size() || to >= finder_.pids.size()) throw std::out_of_range("rank");
+    const std::uint64_t offset = start_ + to * step_ + from * sizeof(Row);
+    if (offset % kLine != 0) throw std::out_of_range("a slot is not aligned");
+    return *reinterpret_cast<Row*>(heap_.bytes(offset, sizeof(Row)).data());
+  }
+
+  const Heap& heap_;
+  Finder finder_;
+  Far far_;
+  std::uint64_t start_, step_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace weft
