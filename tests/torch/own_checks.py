@@ -174,8 +174,9 @@ def tensors_are_distributed() -> None:
     parts = distribute_tensor(whole, mesh, [Shard(0)])
     assert torch.equal(parts.full_tensor(), whole)
     assert torch.equal(parts.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
-    assert torch.equal((parts.t() @ parts).redistribute(mesh, [Replicate()]).to_local(),
-                       whole.t() @ whole)
+    assert torch.equal(
+        (parts.t() @ parts).redistribute(mesh, [Replicate()]).to_local(), whole.t() @ whole
+    )
 
 
 @check

@@ -15,7 +15,9 @@ STEPS = 6
 
 def model() -> nn.Module:
     torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 33), nn.ReLU(), nn.Linear(33, 1))
+    return nn.Sequential(
+        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 33), nn.ReLU(), nn.Linear(33, 1)
+    )
 
 
 def losses(net: nn.Module, optimizer: Any) -> list[float]:
@@ -40,9 +42,7 @@ def zero(group: Any) -> list[float]:
     net = DistributedDataParallel(model(), process_group=group)
     return losses(
         net,
-        ZeroRedundancyOptimizer(
-            net.parameters(), torch.optim.AdamW, process_group=group, lr=1e-2
-        ),
+        ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, process_group=group, lr=1e-2),
     )
 
 

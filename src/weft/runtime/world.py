@@ -28,8 +28,9 @@ def _dtype_of(x: Bindable) -> str:
     return name
 
 
-def _parts(memory: Bindable, splits: Sequence[int] | None, num_ranks: int, *, writable: bool
-           ) -> list[tuple[int, int]]:
+def _parts(
+    memory: Bindable, splits: Sequence[int] | None, num_ranks: int, *, writable: bool
+) -> list[tuple[int, int]]:
     """Cut memory into one part for each rank: address and bytes. Splits count elements."""
     address, nbytes = located(memory, writable=writable)
     if splits is None:
@@ -40,7 +41,9 @@ def _parts(memory: Bindable, splits: Sequence[int] | None, num_ranks: int, *, wr
         item = 1 if isinstance(memory, Memory) else memory.itemsize
         sizes = [count * item for count in splits]
         if len(sizes) != num_ranks or sum(sizes) != nbytes or min(sizes) < 0:
-            raise UsageError(f"splits {list(splits)} do not cut {nbytes} bytes for {num_ranks} ranks.")
+            raise UsageError(
+                f"splits {list(splits)} do not cut {nbytes} bytes for {num_ranks} ranks."
+            )
     parts = []
     for size in sizes:
         parts.append((address, size))
@@ -157,6 +160,18 @@ class World(Crew):
         received = _parts(out, out_splits, self.num_ranks, writable=True)
         return self._exchange(sent, received, _dtype_of(x), (out, x), async_op=async_op)
 
+    def exchange(
+        self, outs: Sequence[Bindable], xs: Sequence[Bindable], *, async_op: bool = False
+    ) -> Work | None:
+        """Give ``xs[j]`` to rank j and fill ``outs[i]`` with what rank i gives: any sizes."""
+        if len(outs) != self.num_ranks or len(xs) != self.num_ranks:
+            raise UsageError(
+                f"{len(xs)} parts given and {len(outs)} taken by {self.num_ranks} ranks."
+            )
+        sent = [located(x, writable=False) for x in xs]
+        received = [located(out) for out in outs]
+        return self._exchange(sent, received, _dtype_of(xs[0]), (outs, xs), async_op=async_op)
+
     def gather(
         self, out: Bindable | None, x: Bindable, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
@@ -177,9 +192,7 @@ class World(Crew):
         asked = Asked("scatter", nbytes * self.num_ranks, _dtype_of(out), root=self._root(root))
         return self._call(asked, binds, (out, x), async_op=async_op)
 
-    def send(
-        self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False
-    ) -> Message | None:
+    def send(self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False) -> Message | None:
         """Send ``x`` to a rank that receives it; little of it goes without waiting for that."""
         return self._message(Message(self, x, to, tag, sends=True), async_op=async_op)
 
@@ -224,7 +237,11 @@ class World(Crew):
         Every rank of this world calls it, with the group that it will be in, if any.
         """
         chosen = sorted(set(ranks))
-        if not chosen or len(chosen) != len(ranks) or not 0 <= chosen[0] <= chosen[-1] < self.num_ranks:
+        if (
+            not chosen
+            or len(chosen) != len(ranks)
+            or not 0 <= chosen[0] <= chosen[-1] < self.num_ranks
+        ):
             raise UsageError(f"ranks {list(ranks)} are no group of {self.num_ranks} ranks.")
         self.drain()
         if self.rank not in chosen:

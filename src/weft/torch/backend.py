@@ -10,6 +10,7 @@ from weft.torch.c10d import BarrierOptions, PrefixStore, Store
 from weft.torch.channel import Channel
 from weft.torch.gathers import Gathers
 from weft.torch.inner import make_inner
+from weft.torch.mailbox import Mailbox
 from weft.torch.meeting import meet
 from weft.torch.messages import Messages
 from weft.torch.reduces import Reduces
@@ -26,7 +27,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg] # its stub misses this form
         self.store = store
         self.timeout = timeout
         self._rank, self._size = rank, size
@@ -35,6 +36,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         self._under_way = []
         self.completer = Completer()
         self.channel = Channel(meet(store, rank, size, timeout))
+        self.mailbox = Mailbox(self.channel)
 
     def size(self) -> int:
         """Count the ranks."""

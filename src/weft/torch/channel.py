@@ -7,6 +7,7 @@ from torch import Tensor
 
 from weft.runtime import Memory, World
 from weft.runtime.crew import Reason
+from weft.runtime.mail import Message
 from weft.runtime.work import Work
 
 _NAMES = {
@@ -64,6 +65,25 @@ class Channel:
         size = x.element_size()
         taken, given = ([count * size for count in side] for side in splits)
         return self.world.all_to_all(memory_of(out), memory_of(x), taken, given, async_op=async_op)
+
+    def exchange(
+        self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
+    ) -> Work | None:
+        """Give a tensor to each rank and take one of each, of any sizes."""
+        rooms, parts = [memory_of(out) for out in outs], [memory_of(x) for x in xs]
+        return self.world.exchange(rooms, parts, async_op=async_op)
+
+    def send(self, x: Tensor, to: int, tag: int) -> Message:
+        """Send to a rank; the message is carried on by whoever looks at it."""
+        message = self.world.send(memory_of(x), to, tag, async_op=True)
+        assert message is not None
+        return message
+
+    def recv(self, x: Tensor, source: int, tag: int) -> Message:
+        """Receive from a rank, in the order of its messages with that tag."""
+        message = self.world.recv(memory_of(x), source, tag, async_op=True)
+        assert message is not None
+        return message
 
     def gather(self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool) -> Work | None:
         """Join the ranks' inputs on the root; others pass no output."""

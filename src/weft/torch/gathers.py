@@ -9,7 +9,16 @@ from weft.errors import UsageError
 from weft.torch.c10d import ALL_GATHER, ALL_TO_ALL, BROADCAST, GATHER, SCATTER, Work
 from weft.torch.group import Group
 from weft.torch.inner import by_device
-from weft.torch.plain import Call, joined, only, readable, require_same, room_for, writable
+from weft.torch.plain import (
+    Call,
+    joined,
+    only,
+    readable,
+    require_same,
+    room_for,
+    rooms_for,
+    writable,
+)
 
 
 class Gathers(Group):
@@ -20,14 +29,15 @@ class Gathers(Group):
         """Give every rank the root's tensor."""
         room, finish = writable(only(tensors), keep=True)
         handle = self.channel.broadcast(room, opts.rootRank, async_op=opts.asyncOp)
-        return self.work(tensors, Call([handle], finish))
+        return self.work(tensors, handle, finish)
 
     @by_device
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
     ) -> Work:
         """Give every rank everyone's tensor, each in a tensor of its own."""
-        return self.work(only(outputs), self._allgather(only(outputs), only(inputs), opts))
+        outs = only(outputs)
+        return self.works(outs, self._allgather(outs, only(inputs), opts))
 
     @by_device
     def allgather_coalesced(
@@ -35,14 +45,16 @@ class Gathers(Group):
     ) -> Work:
         """All-gather several tensors; ``outputs`` has a list for each rank."""
         calls = [
-            self._allgather(list(outs), x, opts) for *outs, x in zip(*outputs, inputs, strict=True)
+            call
+            for *outs, x in zip(*outputs, inputs, strict=True)
+            for call in self._allgather(outs, x, opts)
         ]
-        return self.work([out for outs in outputs for out in outs], *calls)
+        return self.works([out for outs in outputs for out in outs], calls)
 
     @by_device
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
         """Give every rank everyone's tensor in one."""
-        return self.work([output], self._all_gather_single(output, input, opts))
+        return self.work([output], *self._all_gather_single(output, input, opts))
 
     _allgather_base = all_gather_single
 
@@ -54,7 +66,7 @@ class Gathers(Group):
         calls = [
             self._all_gather_single(out, x, opts) for out, x in zip(outputs, inputs, strict=True)
         ]
-        return self.work(outputs, *calls)
+        return self.works(outputs, calls)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -64,12 +76,12 @@ class Gathers(Group):
         x, root = readable(only(inputs)), opts.rootRank
         if self.rank() != root:
             handle = self.channel.gather(None, x, root, async_op=opts.asyncOp)
-            return self.work([], Call([handle], keep=x))
+            return self.work([], handle, keep=x)
         outs = only(outputs)
         self._require_equal(outs, x, "gather")
         room, finish = room_for(outs)
         handle = self.channel.gather(room, x, root, async_op=opts.asyncOp)
-        return self.work(outs, Call([handle], finish, x))
+        return self.work(outs, handle, finish, x)
 
     @by_device
     def scatter(
@@ -82,17 +94,13 @@ class Gathers(Group):
             self._require_equal(only(inputs), room, "scatter")
             whole = joined(only(inputs))
         handle = self.channel.scatter(room, whole, opts.rootRank, async_op=opts.asyncOp)
-        return self.work(outputs, Call([handle], finish, whole))
+        return self.work(outputs, handle, finish, whole)
 
     @by_device
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
         """Give each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
-        room, finish = room_for(outputs)
-        splits = ([t.numel() for t in outputs], [t.numel() for t in inputs])
-        x = joined(inputs)
-        handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
-        return self.work(outputs, Call([handle], finish, x))
+        return self.works(outputs, [self._exchange(outputs, inputs, opts)])
 
     @by_device
     def all_to_all_single(
@@ -113,36 +121,39 @@ class Gathers(Group):
             self._require_even(output)
         x = readable(input)
         handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
-        return self.work([output], Call([handle], finish, x))
+        return self.work([output], handle, finish, x)
 
     alltoall_base = all_to_all_single
 
-    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
+    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> list[Call]:
         require_same([*outputs, x], self.size() + 1, "all_gather")
+        mine = outputs[self.rank()]
+        if mine.numel() != x.numel():
+            raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
+        if not self.channel.world.stages:
+            return [self._exchange(outputs, [x] * self.size(), opts)]
         if any(out.numel() != x.numel() for out in outputs):
             return self._allgather_uneven(outputs, x, opts)
         room, finish = room_for(outputs)
         whole = readable(x)
-        return Call([self.channel.all_gather(room, whole, async_op=opts.asyncOp)], finish, whole)
+        return [Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)]
 
-    def _allgather_uneven(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
+    def _exchange(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Call:
+        """Carry tensors straight into those of the others."""
+        rooms, finish = rooms_for(outputs)
+        parts = [readable(x) for x in inputs]
+        return Call(self.channel.exchange(rooms, parts, async_op=opts.asyncOp), finish, parts)
+
+    def _allgather_uneven(self, outputs: list[Tensor], x: Tensor, opts: Any) -> list[Call]:
         """Every rank broadcasts its tensor: sizes are known to all from the outputs."""
-        if outputs[self.rank()].numel() != x.numel():
-            raise UsageError(
-                f"all_gather: {x.numel()} elements for an output of {outputs[self.rank()].numel()}."
-            )
-        outputs[self.rank()].copy_(x.view(outputs[self.rank()].shape))
+        mine = outputs[self.rank()]
+        mine.copy_(x.view(mine.shape))
         calls = []
         for root, out in enumerate(outputs):
             room, finish = writable(out, keep=True)
-            calls.append((self.channel.broadcast(room, root, async_op=opts.asyncOp), finish))
-
-        def carry() -> None:
-            for _, finish in calls:
-                if finish is not None:
-                    finish()
-
-        return Call([handle for handle, _ in calls], carry)
+            handle = self.channel.broadcast(room, root, async_op=opts.asyncOp)
+            calls.append(Call(handle, finish))
+        return calls
 
     def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> Call:
         require_same([output, x], 2, "all_gather")
@@ -153,7 +164,7 @@ class Gathers(Group):
             )
         room, finish = writable(output)
         whole = readable(x)
-        return Call([self.channel.all_gather(room, whole, async_op=opts.asyncOp)], finish, whole)
+        return Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)
 
     def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:
         require_same([*tensors, one], self.size() + 1, what)

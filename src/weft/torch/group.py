@@ -1,13 +1,14 @@
 """What the parts of a process group share."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from torch import Tensor
 
 from weft.torch.c10d import ProcessGroup, Store, Work
 from weft.torch.channel import Channel
-from weft.torch.plain import Call
-from weft.torch.work import Completer, Done, Pending
+from weft.torch.plain import Call, Finish
+from weft.torch.work import DONE, Completer, Handle, Pending
 
 
 class Group(ProcessGroup):
@@ -19,9 +20,23 @@ class Group(ProcessGroup):
     timeout: timedelta
     _under_way: list[tuple[Pending, object]]
 
-    def work(self, tensors: list[Tensor], *calls: Call) -> Work:
-        """Give the Work of some calls that write ``tensors``."""
-        handles = [handle for call in calls for handle in call.handles if handle is not None]
+    def work(
+        self,
+        tensors: list[Tensor],
+        handle: Handle | None,
+        finish: Finish | None = None,
+        keep: object = None,
+    ) -> Work:
+        """Give the Work of a call that writes ``tensors``, and reads ``keep`` meanwhile."""
+        if handle is None:
+            if finish is not None:
+                finish()
+            return DONE
+        return self._pending([handle], tensors, finish, keep)
+
+    def works(self, tensors: list[Tensor], calls: Sequence[Call]) -> Work:
+        """Give the Work of several calls."""
+        handles = [call.handle for call in calls if call.handle is not None]
         finishes = [call.finish for call in calls if call.finish is not None]
 
         def finish() -> None:
@@ -29,13 +44,15 @@ class Group(ProcessGroup):
                 one()
 
         if handles:
-            work = Pending(handles, tensors, finish if finishes else None, self.completer)
-            self._keep(work, [call.keep for call in calls])
-            return work
+            return self._pending(handles, tensors, finish, [call.keep for call in calls])
         finish()
-        return Done(tensors)
+        return DONE
 
-    def _keep(self, work: Pending, memory: object) -> None:
-        """Hold what a work uses until it is done, even if its caller drops it."""
+    def _pending(
+        self, handles: list[Handle], tensors: list[Tensor], finish: Finish | None, keep: object
+    ) -> Pending:
+        work = Pending(handles, tensors, finish, self.completer)
+        # Even if its caller drops the work, its memory stays until it is done.
         self._under_way = [held for held in self._under_way if not held[0].is_completed()]
-        self._under_way.append((work, memory))
+        self._under_way.append((work, keep))
+        return work

@@ -6,7 +6,6 @@ from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
-from torch import Tensor
 
 from weft.errors import UsageError
 from weft.torch.c10d import Store
@@ -32,19 +31,11 @@ def by_device(method: Callable[..., Any]) -> Any:
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        tensor = first_tensor(args)
-        if tensor is None or tensor.is_cpu:
+        tensor = args[0]
+        while tensor.__class__ is list:
+            tensor = tensor[0] if tensor else args[1]  # only the root brings both lists
+        if tensor.is_cpu:
             return method(self, *args, **options)
         return getattr(self.inner(tensor.device.type), name)(*args, **options)
 
     return call
-
-
-def first_tensor(values: Any) -> Tensor | None:
-    """Find a tensor in lists of lists."""
-    for value in values:
-        if isinstance(value, Tensor):
-            return value
-        if isinstance(value, list) and (found := first_tensor(value)) is not None:
-            return found
-    return None

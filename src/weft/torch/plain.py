@@ -13,14 +13,14 @@ Finish = Callable[[], None]
 
 
 class Call(NamedTuple):
-    """What a collective left behind: handles to wait for, and what is to be done then.
+    """What a collective left behind: a handle to wait for, and what is to be done then.
 
     ``keep`` is what it reads until then; what it writes is kept by ``finish`` or the caller.
     """
 
-    handles: Sequence[Handle | None]
+    handle: Handle | None
     finish: Finish | None = None
-    keep: Tensor | Sequence[Tensor] | None = None
+    keep: object = None
 
 
 def readable(tensor: Tensor) -> Tensor:
@@ -58,6 +58,20 @@ def room_for(tensors: Sequence[Tensor]) -> tuple[Tensor, Finish | None]:
             _carry(tensor, part)
 
     return room, carry
+
+
+def rooms_for(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | None]:
+    """Give room for each of several tensors, and what carries them to strided ones."""
+    if all(tensor.is_contiguous() for tensor in tensors):
+        return tensors, None
+    pairs = [writable(tensor) for tensor in tensors]
+
+    def carry() -> None:
+        for _, finish in pairs:
+            if finish is not None:
+                finish()
+
+    return [room for room, _ in pairs], carry
 
 
 def only(tensors: Sequence[Any]) -> Any:

@@ -19,12 +19,12 @@ class Reduces(Group):
     @by_device
     def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
         """Reduce in place, on every rank."""
-        return self.work(tensors, self._allreduce(only(tensors), opts))
+        return self.work(tensors, *self._allreduce(only(tensors), opts))
 
     @by_device
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = ALL_REDUCE_COALESCED) -> Work:
         """Reduce several tensors in place."""
-        return self.work(tensors, *[self._allreduce(tensor, opts) for tensor in tensors])
+        return self.works(tensors, [self._allreduce(tensor, opts) for tensor in tensors])
 
     @by_device
     def reduce(self, tensors: list[Tensor], opts: Any = REDUCE) -> Work:
@@ -32,7 +32,7 @@ class Reduces(Group):
         room, finish = writable(only(tensors), keep=True)
         op = reduction_of(opts.reduceOp)
         handle = self.channel.reduce(room, opts.rootRank, op, async_op=opts.asyncOp)
-        return self.work(tensors, Call([handle], finish))
+        return self.work(tensors, handle, finish)
 
     @by_device
     def reduce_scatter(
@@ -42,8 +42,8 @@ class Reduces(Group):
         output, parts = only(outputs), only(inputs)
         require_same([*parts, output], self.size() + 1, "reduce_scatter")
         if any(part.numel() != output.numel() for part in parts):
-            return self.work(outputs, *self._reduce_scatter_uneven(output, parts, opts))
-        return self.work(outputs, self._reduce_scatter(output, joined(parts), opts))
+            return self.works(outputs, self._reduce_scatter_uneven(output, parts, opts))
+        return self.work(outputs, *self._reduce_scatter(output, joined(parts), opts))
 
     @by_device
     def reduce_scatter_single(
@@ -53,7 +53,7 @@ class Reduces(Group):
         opts: Any = REDUCE_SCATTER,
     ) -> Work:
         """Reduce a tensor, each rank the part of its number."""
-        return self.work([output], self._reduce_scatter(output, input, opts))
+        return self.work([output], *self._reduce_scatter(output, input, opts))
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -63,7 +63,7 @@ class Reduces(Group):
     ) -> Work:
         """Reduce-scatter several tensors."""
         calls = [self._reduce_scatter(out, x, opts) for out, x in zip(outputs, inputs, strict=True)]
-        return self.work(outputs, *calls)
+        return self.works(outputs, calls)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -71,12 +71,12 @@ class Reduces(Group):
         """Wait for every rank."""
         token = torch.empty(1, dtype=torch.uint8)
         handle = self.channel.all_reduce(token, "max", async_op=opts.asyncOp)
-        return self.work([token], Call([handle]))
+        return self.work([token], handle)
 
     def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
         room, finish = writable(tensor, keep=True)
         op = reduction_of(opts.reduceOp)
-        return Call([self.channel.all_reduce(room, op, async_op=opts.asyncOp)], finish)
+        return Call(self.channel.all_reduce(room, op, async_op=opts.asyncOp), finish)
 
     def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> Call:
         require_same([output, x], 2, "reduce_scatter")
@@ -89,14 +89,14 @@ class Reduces(Group):
         op = reduction_of(opts.reduceOp)
         whole = readable(x)
         handle = self.channel.reduce_scatter(room, whole, op, async_op=opts.asyncOp)
-        return Call([handle], finish, whole)
+        return Call(handle, finish, whole)
 
     def _reduce_scatter_uneven(self, output: Tensor, parts: list[Tensor], opts: Any) -> list[Call]:
         """Reduce every rank's part to it."""
         op = reduction_of(opts.reduceOp)
         rooms = [part.clone().contiguous() for part in parts]
-        handles = [
-            self.channel.reduce(room, root, op, async_op=opts.asyncOp)
+        calls = [
+            Call(self.channel.reduce(room, root, op, async_op=opts.asyncOp), keep=room)
             for root, room in enumerate(rooms)
         ]
         mine = rooms[self.rank()]
@@ -104,4 +104,4 @@ class Reduces(Group):
         def carry() -> None:
             output.copy_(mine.view(output.shape))
 
-        return [Call(handles, carry, rooms)]
+        return [*calls, Call(None, carry)]

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.futures import Future
 
-from weft.errors import RunTimeoutError, UsageError
+from weft.errors import RunTimeoutError
 from weft.torch.c10d import Work
 
-__all__ = ["Completer", "Done", "Handle", "Pending"]
+__all__ = ["DONE", "Completer", "Handle", "Pending", "Received"]
 
 
 class Handle(Protocol):
@@ -26,11 +26,7 @@ class Handle(Protocol):
 
 
 class Done(Work):
-    """What was carried out before the call returned."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
+    """What was carried out before the call returned: nothing is left to ask."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it took its time
         """Return at once."""
@@ -52,14 +48,29 @@ class Done(Work):
         """Return at once."""
 
     def result(self) -> list[Tensor]:
-        """Give the tensors that were written."""
-        return self._tensors
+        """Give nothing: who did not ask for a Work has the tensors."""
+        return []
 
     def get_future(self) -> "Future[Any]":
         """Give a future that is done."""
         future: Future[Any] = Future()
-        future.set_result(self._tensors)
+        future.set_result([])
         return future
+
+
+class Received(Done):
+    """A message that came from anyone."""
+
+    def __init__(self, source: int) -> None:
+        super().__init__()
+        self._source = source
+
+    def _source_rank(self) -> int:
+        """Give the rank that sent it."""
+        return self._source
+
+
+DONE = Done()
 
 
 class Pending(Work):
@@ -81,13 +92,6 @@ class Pending(Work):
         self._error: BaseException | None = None
         self._over = False
         self._future: Future[Any] | None = None
-        self.source: int | None = None
-
-    def _source_rank(self) -> int:
-        """Give the rank that sent, of a message that came from anyone."""
-        if self.source is None:
-            raise UsageError("only a receive from anyone has a source.")
-        return self.source
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it is done; raise how it failed, each time it is asked."""

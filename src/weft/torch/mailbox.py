@@ -1,0 +1,104 @@
+"""The messages of a group that are under way, all carried on by whoever waits for one."""
+
+import threading
+import time
+from pathlib import Path
+
+from weft.errors import RankDiedError, RunTimeoutError
+from weft.runtime.mail import Message
+from weft.torch.channel import Channel
+
+_AWAKE = 200  # looks before a waiting rank sleeps between them
+_SLEEP = 50e-6
+_LOOK = 0.5  # seconds between looks whether the other rank lives
+
+Key = tuple[bool, int, int]  # sends, peer, tag
+
+
+class Letter:
+    """One message, in turn with those of its peer and tag."""
+
+    def __init__(self, mailbox: "Mailbox", message: Message, key: Key) -> None:
+        self._mailbox = mailbox
+        self.message = message
+        self.key = key
+        self.done = False
+
+    def is_done(self) -> bool:
+        """Tell whether it has come or gone."""
+        self._mailbox.carry_on()
+        return self.done
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it has come or gone."""
+        self._mailbox.wait_for(self, timeout)
+
+
+class Mailbox:
+    """Two ranks that send each other long messages first and receive then do not block.
+
+    A long message is read by its receiver out of the sender's memory, so both have to look
+    after it; a rank that waits for one of its messages looks after all of them.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._letters: list[Letter] = []
+        self._lock = threading.Lock()
+
+    def post(self, message: Message, key: Key) -> Letter:
+        """Take a message on, and do at once what can be done."""
+        letter = Letter(self, message, key)
+        with self._lock:
+            self._letters.append(letter)
+        self.carry_on()
+        return letter
+
+    def carry_on(self) -> None:
+        """Look once after every message; those of one peer and tag go one after another."""
+        with self._lock:
+            blocked: set[Key] = set()
+            for letter in self._letters:
+                if letter.key not in blocked:
+                    letter.done = letter.message.is_done()
+                    if not letter.done:
+                        blocked.add(letter.key)
+            self._letters = [letter for letter in self._letters if not letter.done]
+
+    def wait_for(self, letter: Letter, timeout: float | None) -> None:
+        """Look until this message is done."""
+        begin = time.monotonic()
+        limit = self._channel.world.timeout if timeout is None else timeout
+        looked, tries = begin, 0
+        while not letter.is_done():
+            tries += 1
+            if tries < _AWAKE:
+                continue
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                self._require_alive(letter)
+                looked = now
+            if now - begin > limit:
+                rank = self._channel.world.rank
+                raise RunTimeoutError(f"rank {rank} waited {limit:g} s for {letter.message!r}.")
+            time.sleep(_SLEEP)
+
+    def _require_alive(self, letter: Letter) -> None:
+        world, peer = self._channel.world, letter.key[1]
+        world.require_sound()
+        pid = world.member.pid(peer)
+        if not is_alive(pid) and not letter.is_done():
+            raise RankDiedError(
+                f"rank {peer} died (pid {pid}) while rank {world.rank} waited for "
+                f"{letter.message!r}.",
+                f"Look into the output of rank {peer} for the reason.",
+            )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may still be listed for its parent."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
