@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from tests.torch.collective_cases import values
+import weft.torch
 from weft.errors import UsageError
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -131,6 +132,7 @@ def a_message_from_anyone_names_its_sender() -> None:
         assert senders == set(range(1, dist.get_world_size()))
     else:
         dist.send(values(4), 0)
+    dist.barrier()  # a message of the next check would come from anyone, too
 
 
 @check
@@ -177,6 +179,20 @@ def tensors_are_distributed() -> None:
     assert torch.equal(
         (parts.t() @ parts).redistribute(mesh, [Replicate()]).to_local(), whole.t() @ whole
     )
+
+
+@check
+def tensors_lie_in_the_heap() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float8_e5m2, torch.complex64):
+        x = weft.torch.empty((3, 50_000), dtype)
+        x.copy_(values(3, 50_000))
+        dist.broadcast(x, 1)
+        assert torch.equal(x.to(torch.complex64), values(3, 50_000, rank=1).to(torch.complex64))
+        weft.torch.free(x)
+    model = torch.nn.Linear(3, 2)
+    model.weight.data = weft.torch.empty((2, 3)).fill_(1)
+    model(torch.ones(1, 3)).sum().backward()
+    assert torch.equal(model.weight.grad, torch.ones(2, 3))
 
 
 @check

@@ -1,8 +1,7 @@
 """Memory that a caller brings: arrays, or an address somebody vouches for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,7 @@ from weft.schedule import Kind
 STAGED = 32 << 10  # bytes: copying so little into the heap is cheaper than a system call
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):  # a tuple is made in a third of the time of a frozen dataclass
     """``nbytes`` from ``address`` on; whoever passes it keeps them alive and in one piece."""
 
     address: int

@@ -1,1 +1,45 @@
 """Tensors in the symmetric heap of a group: other ranks reach them without a copy."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.errors import UsageError
+from weft.runtime import World
+from weft.torch.c10d import ProcessGroup
+from weft.torch.group import Group
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    *,
+    group: ProcessGroup | None = None,
+) -> Tensor:
+    """Give a tensor in memory that all ranks of a weft group share, at one place on all of them.
+
+    Collectives on it skip a copy or a system call that ordinary memory needs. Collective:
+    every rank of the group asks for as many bytes. It is a CPU tensor like any other; its
+    memory is given back by ``free`` and by the end of the group.
+    """
+    sizes = torch.Size([shape] if isinstance(shape, int) else shape)
+    dtype = dtype or torch.get_default_dtype()
+    nbytes = sizes.numel() * dtype.itemsize
+    flat = torch.from_numpy(world_of(group).empty(nbytes, "uint8"))
+    return flat.view(dtype).view(sizes)
+
+
+def free(tensor: Tensor, *, group: ProcessGroup | None = None) -> None:
+    """Give the memory of a tensor of ``empty`` back. Collective; it must not be used again."""
+    world_of(group).free(tensor.detach().view(-1).view(torch.uint8).numpy())
+
+
+def world_of(group: ProcessGroup | None = None) -> World:
+    """Give the world of a weft group, by default of the default group."""
+    group = group or dist.group.WORLD
+    if not isinstance(group, Group):
+        what = "there is no process group" if group is None else f"{group.name()} is no weft group"
+        raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
+    return group.channel.world
