@@ -26,6 +26,8 @@ class Asked(NamedTuple):
     algorithm: str = ""
 
     def __str__(self) -> str:
+        if self.kind == "barrier":
+            return self.kind
         parts = [f"{self.nbytes} bytes"]
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []

@@ -63,6 +63,11 @@ class World(Crew):
         self._under_way: list[Work] = []
         self._blocks: dict[int, int] = {}  # of empty(): block by address
 
+    def barrier(self, *, async_op: bool = False) -> Work | None:
+        """Return when every rank has come here."""
+        self.require_sound()
+        return self._call(Asked("barrier"), [], None, async_op=async_op)
+
     def all_gather(
         self, out: Bindable, x: Bindable, *, algorithm: str | None = None, async_op: bool = False
     ) -> Work | None:
