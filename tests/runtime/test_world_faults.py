@@ -168,8 +168,9 @@ def test_wrong_arguments_are_told_at_once():
 def no_operator(world):
     x = np.ones(10, np.float32)
     return [
-        error_of(lambda: world.all_reduce(x, op, algorithm=algorithm))[:2]
-        for op, algorithm in (("band", None), ("avg", "ring"), ("sum", "rign"))
+        error_of(lambda: world.all_reduce(x, "band"))[:2],
+        error_of(lambda: world.all_reduce(x, "avg", algorithm="ring"))[:2],
+        error_of(lambda: world.all_reduce(x, algorithm="rign"))[:2],
     ]
 
 

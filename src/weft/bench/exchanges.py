@@ -77,7 +77,7 @@ def carried_by_weft(world: World, exchange: Exchange, path: str) -> Carrier:
         return Carrier(x, out, lambda: method(*arguments))
     here, out = world.empty(len(x)), world.empty(room)
     here[:] = x
-    options = {"dtype": "float32"} if "reduce" in exchange.kind else {}
+    options: dict[str, Any] = {"dtype": "float32"} if "reduce" in exchange.kind else {}
     schedule = collective(
         exchange.kind, "pull", num_ranks=world.num_ranks, nbytes=exchange.nbytes, **options
     )

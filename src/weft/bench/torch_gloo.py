@@ -27,10 +27,13 @@ def carried_by_gloo(exchange: Exchange, rank: int) -> Carrier:
     """Let Gloo do it, on ordinary tensors, which are all it has."""
     x, out = exchange.given(rank), np.empty(exchange.room(), np.float32)
     there, here = torch.from_numpy(out), torch.from_numpy(x)
+    # torch 2.13 gave them new names and warns about the old ones.
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     acts: dict[str, Callable[[], Any]] = {
         "broadcast": lambda: dist.broadcast(here, 0),
-        "all_gather": lambda: dist.all_gather_into_tensor(there, here),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(there, here),
+        "all_gather": lambda: all_gather(there, here),
+        "reduce_scatter": lambda: reduce_scatter(there, here),
         "all_reduce": lambda: dist.all_reduce(here),
         "all_to_all": lambda: dist.all_to_all_single(there, here),
     }

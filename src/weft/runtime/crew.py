@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from weft._core import Launcher, Member
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
-from weft.runtime.memory import STAGED
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
+from weft.runtime.memory import STAGED
 
 T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0
