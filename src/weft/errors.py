@@ -65,7 +65,9 @@ class TooLargeError(ScheduleError):
 
 
 class RunError(WeftError, RuntimeError):
-    """A run did not end well."""
+    """A run did not end well. ``recent`` are the last calls of every rank, where known."""
+
+    recent: tuple[str, ...] = ()
 
 
 class RunTimeoutError(RunError, TimeoutError):

@@ -179,7 +179,7 @@ def test_ranks_that_disagree_say_who_and_what():
         assert (
             same_name[1] == "rank 0 prepares 'the same', rank 1 prepares 'the same', which differs."
         )
-        assert call == (kind, "rank 0 calls prepare, rank 1 calls barrier.")
+        assert call == (kind, "rank 0 calls prepare, rank 1 calls barrier as call 1.")
 
 
 def bad_arguments(world):

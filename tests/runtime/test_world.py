@@ -238,7 +238,7 @@ def test_memory_of_many_sizes_is_bounded_and_given_back():
 
 def messages(world):
     n, me = world.num_ranks, world.rank
-    good = []
+    good: list[int] = []
     for count in (0, 10, 1984, 1985, 100_000):
         x, got = values(me, count, np.uint8), np.empty(count, np.uint8)
         # Everyone to the next and from the one before, all at once: no order may deadlock.

@@ -9,7 +9,15 @@ from weft.errors import UnknownNameError, nearest
 
 __all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
 
-_PARTS = {"__init__", "cost", "harness", "machine", "rows"}  # what the benchmarks are made of
+_PARTS = {
+    "__init__",
+    "cost",
+    "exchanges",
+    "harness",
+    "machine",
+    "rows",
+    "torch_gloo",
+}  # what the benchmarks are made of
 
 
 def bench_names() -> tuple[str, ...]:

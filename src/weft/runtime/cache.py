@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.collectives import collective, pull
 from weft.collectives.catalogue import BUILDERS
@@ -15,17 +15,23 @@ MOST = 256  # prepared at once
 MOST_BYTES = 256 << 20  # of heap that they take on a rank, together
 
 
-class Asked(NamedTuple):
-    """A collective call: what all ranks must ask alike."""
+# A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
+Asked = tuple[str, int, str, str, int, str]
+
+
+class Question(NamedTuple):
+    """What all ranks of a call must ask alike."""
 
     kind: str
-    nbytes: int = 0
-    dtype: str = ""
-    op: str = ""
-    root: int = -1
-    algorithm: str = ""
+    nbytes: int
+    dtype: str
+    op: str
+    root: int  # -1: there is none
+    algorithm: str
 
     def __str__(self) -> str:
+        if self.kind == "barrier":
+            return self.kind
         parts = [f"{self.nbytes} bytes"]
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []
@@ -56,15 +62,16 @@ class Cache:
         return ready
 
     def _make(self, asked: Asked) -> Ready:
-        crew, call = self._crew, str(asked)
+        crew, question = self._crew, Question(*asked)
+        call = str(question)
         crew.require_sound()
         crew.drain()
         # Shown before anybody waits: a rank that asks something else is found out.
         number = crew.member.begin_call(call)
         crew.agree(f"{call} as call {number}")
-        schedule = _schedule_of(asked, crew.num_ranks)
+        schedule = _schedule_of(question, crew.num_ranks)
         self._make_room()
-        prepared = prepare(schedule, crew, bound=True, elastic=asked.kind == "exchange")
+        prepared = prepare(schedule, crew, bound=True, elastic=question.kind == "exchange")
         crew.member.end_call(number)
         ready = Ready(prepared, call, prepared.execute)
         self._ready[asked] = ready
@@ -80,11 +87,11 @@ class Cache:
             ready.prepared.close()
 
 
-def _schedule_of(asked: Asked, num_ranks: int) -> Schedule:
+def _schedule_of(asked: Question, num_ranks: int) -> Schedule:
     if asked.kind == "exchange":
         return pull.exchange(num_ranks)
     algorithm = asked.algorithm or ("pull" if "pull" in BUILDERS[asked.kind] else "direct")
-    options: dict[str, object] = {}
+    options: dict[str, Any] = {}
     if asked.op:
         options |= {"dtype": asked.dtype, "op": asked.op}
         _require_order(asked.op, algorithm)
@@ -99,5 +106,6 @@ def _require_order(op: str, algorithm: str) -> None:
     """Raise where an operator needs all sources at once and the algorithm joins them in turn."""
     if (op == "avg" or op.startswith("premul")) and algorithm != "pull":
         raise UsageError(
-            f"{op.split(':')[0]} cannot be computed by {algorithm!r}.", "Leave the algorithm out."
+            f"{op.partition(':')[0]} cannot be computed by {algorithm!r}.",
+            "Leave the algorithm out.",
         )

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from weft._core import Launcher, Member
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
-from weft.runtime.memory import STAGED
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
+from weft.runtime.memory import STAGED
 
 T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0
@@ -90,10 +90,6 @@ class Crew:
         self.engine_numbers(())
         _open_worlds.add(self)
 
-    def barrier(self) -> None:
-        """Return when every rank has come here."""
-        self.agree("barrier")
-
     def agree(self, call: str, payload: bytes = b"") -> list[bytes]:
         """Give what every rank passed; all must have made the same ``call``."""
         self.require_sound()
@@ -127,6 +123,17 @@ class Crew:
         threads = self.num_ranks * (1 + len(self._engines))
         self.member.set_spins(threads <= self._num_cores)
         return self._engines
+
+    def recent(self, most: int = 8) -> tuple[str, ...]:
+        """Give the last calls of every rank, as the flight recorder has them: 64 are kept."""
+        lines = []
+        for rank in range(self.num_ranks):
+            latest, ended = self.member.last_call(rank)
+            for number in range(max(latest - most, 0) + 1, latest + 1):
+                if text := self.member.call(rank, number):
+                    state = "done" if number <= ended else "under way"
+                    lines.append(f"rank {rank} call {number}: {text}, {state}")
+        return tuple(lines)
 
     def fail(self, reason: Reason, rank: int, text: str) -> None:
         """Break the world: every rank that waits stops, and says why."""
@@ -223,7 +230,9 @@ class Crew:
             Reason.DISAGREE: "Every rank must make the same calls in the same order.",
         }[reason]
         mine = "" if reason is Reason.RAISED and rank == self.rank else waited
-        raise _ERRORS[reason](f"{text}{mine}.", hint)
+        failure = _ERRORS[reason](f"{text}{mine}.", hint)
+        failure.recent = self.recent()
+        raise failure
 
     def _wait_for_all(self, call: str) -> None:
         if halt := self.member.barrier():
@@ -232,10 +241,12 @@ class Crew:
     def _require_same_call(self, calls: list[str]) -> None:
         for rank, call in enumerate(calls):
             if call != calls[0]:
-                raise DisagreeError(
+                failure = DisagreeError(
                     f"rank 0 calls {calls[0]}, rank {rank} calls {call}.",
                     "Every rank must make the same calls in the same order.",
                 )
+                failure.recent = self.recent()
+                raise failure
 
     def _can_read_all(self) -> bool:
         """Try whether every rank may read the memory of every other, as the system allows it."""

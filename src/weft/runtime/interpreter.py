@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, nearest
 from weft.runtime.columns import Site, build_program, engine_queues
+from weft.runtime.crew import Crew
 from weft.runtime.kernels import Bytes, KernelError, Kernels, Op
 from weft.runtime.layout import STAMPS, Layout, require_bounds, require_equal_sizes
 from weft.runtime.memory import Bindable, Binder, homeless_of
-from weft.runtime.crew import Crew
 from weft.schedule import Schedule, write_out
 from weft.timeline import Timeline
 
@@ -154,7 +154,7 @@ class Prepared:
             self.world.fail_with(error, f" in {call}")
             raise
         if halt is not None:
-            self.world.raise_halt(halt, self.where)
+            self.world.raise_halt(halt, lambda row: f"{call} ({self.where(row)})")
 
     def submit(self, binds: list[tuple[int, int, int]], call: str) -> int:
         """Let the world's worker execute it after what it has; give the job's number."""

@@ -53,7 +53,7 @@ class Layout:
     @cached_property
     def homes(self) -> Ints:
         """Bytes of memory that each buffer has of its own on each rank."""
-        homes = self.sizes.copy()
+        homes: Ints = self.sizes.copy()
         homes[list(self.homeless)] = 0
         return homes
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from weft.errors import RunError, RunTimeoutError, UsageError
-from weft.runtime.leftovers import PREFIX, SHARED_MEMORY, is_at
 from weft.runtime.crew import DEFAULT_TIMEOUT, launch
+from weft.runtime.leftovers import PREFIX, SHARED_MEMORY, is_at
 from weft.runtime.world import World
 
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

@@ -1,13 +1,13 @@
 """Memory that a caller brings: arrays, or an address somebody vouches for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft._core import address_of
-from weft.errors import RunError, UnknownNameError, nearest
+from weft.errors import RunError, UnknownNameError, UsageError, nearest
 from weft.runtime.layout import Layout
 from weft.schedule import Kind
 
@@ -35,6 +35,42 @@ def located(memory: Bindable, *, writable: bool = True) -> tuple[int, int]:
     except (ValueError, BufferError) as error:
         what = "written to" if writable and not memory.flags.writeable else "one piece"
         raise RunError(f"the array cannot be bound: it is not {what} ({error}).") from error
+
+
+_names: dict[Any, str] = {}
+
+
+def dtype_of(x: Bindable) -> str:
+    """Give the name of the dtype."""
+    if isinstance(x, Memory):
+        return x.dtype
+    name = _names.get(x.dtype)
+    if name is None:
+        name = _names[x.dtype] = x.dtype.name
+    return name
+
+
+def parts_of(
+    memory: Bindable, splits: Sequence[int] | None, num_ranks: int, *, writable: bool
+) -> list[tuple[int, int]]:
+    """Cut memory into one part for each rank: address and bytes. Splits count elements."""
+    address, nbytes = located(memory, writable=writable)
+    if splits is None:
+        if nbytes % num_ranks:
+            raise UsageError(f"{nbytes} bytes cannot be shared evenly by {num_ranks} ranks.")
+        sizes = [nbytes // num_ranks] * num_ranks
+    else:
+        item = 1 if isinstance(memory, Memory) else memory.itemsize
+        sizes = [count * item for count in splits]
+        if len(sizes) != num_ranks or sum(sizes) != nbytes or min(sizes) < 0:
+            raise UsageError(
+                f"splits {list(splits)} do not cut {nbytes} bytes for {num_ranks} ranks."
+            )
+    parts = []
+    for size in sizes:
+        parts.append((address, size))
+        address += size
+    return parts
 
 
 def homeless_of(layout: Layout, *, stages: bool) -> frozenset[int]:

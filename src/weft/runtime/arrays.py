@@ -1,0 +1,47 @@
+"""Arrays in the heap of a world."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from weft.errors import RunError
+from weft.runtime.crew import DEFAULT_TIMEOUT, Crew
+from weft.runtime.memory import located
+
+
+class Arrays(Crew):
+    """A crew that shares arrays."""
+
+    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        super().__init__(name, rank, timeout=timeout)
+        self._blocks: dict[int, int] = {}  # by address
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:
+        """Give an array that all ranks can reach, at the same offset on all of them.
+
+        Collective, with equal bytes everywhere; ``free`` gives it back, closing the world too.
+        """
+        kind = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        self.drain()
+        self.agree(f"empty({nbytes} bytes)")
+        block = self.blocks.take(max(nbytes, 1))
+        self.member.reserve(self.region(self.rank) + block, nbytes)
+        self.agree(f"empty({nbytes} bytes) taken")
+        for rank in range(self.num_ranks):  # nobody pays for the first touch later
+            self.member.populate(self.region(rank) + block, nbytes)
+        array: NDArray[Any] = self.member.view(self.region(self.rank) + block, nbytes).view(kind)
+        self._blocks[located(array)[0]] = block
+        return array.reshape(shape)
+
+    def free(self, array: NDArray[Any]) -> None:
+        """Give the memory of an array of ``empty`` back. Collective; the array is invalid then."""
+        address, nbytes = located(array)
+        if address not in self._blocks:
+            raise RunError("this array is not one that empty() of this world returned.")
+        self.drain()
+        self.agree(f"free({nbytes} bytes)")
+        block = self._blocks.pop(address)
+        self.member.release(self.region(self.rank) + block, nbytes)
+        self.blocks.give_back(block)

@@ -1,0 +1,223 @@
+"""A rank that dies, stops or asks for something else is named on every other, soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.runtime.left import nothing_left
+from weft.collectives import collective
+from weft.errors import RankDiedError, RunError
+from weft.runtime import prepare, spawn
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    with nothing_left():
+        yield
+
+
+def error_of(act):
+    began = time.monotonic()
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        recent = getattr(error, "recent", ())
+        return type(error).__name__, str(error), recent, time.monotonic() - began
+    return "", "", (), 0.0
+
+
+def ask_otherwise(world, prepared_before, later):
+    x, longer = np.ones(1000, np.float32), np.ones(2000, np.float32)
+    if prepared_before:
+        world.all_reduce(x)
+        world.all_reduce(longer)
+
+    def act():
+        mine = longer if world.rank == 1 else x
+        work = world.all_reduce(mine, async_op=later)
+        if work is not None:
+            work.wait()
+
+    return error_of(act)
+
+
+@pytest.mark.parametrize("prepared_before", [True, False])
+@pytest.mark.parametrize("later", [True, False])
+def test_ranks_that_ask_for_different_things_learn_it_soon(prepared_before, later):
+    for kind, text, recent, seconds in spawn(ask_otherwise, 3, prepared_before, later, timeout=30):
+        assert kind == "DisagreeError"
+        assert "rank 1 calls all_reduce(8000 bytes, float32, sum)" in text
+        assert "call " in text
+        assert any("all_reduce(4000 bytes, float32, sum)" in line for line in recent)
+        assert seconds < 5
+
+
+def call_another(world):
+    x = np.ones(100)
+    world.all_reduce(x)
+    if world.rank == 0:
+        return error_of(lambda: world.all_reduce(x))
+    return error_of(world.barrier)
+
+
+def test_a_barrier_is_not_a_reduction():
+    for kind, text, _, seconds in spawn(call_another, 2, timeout=30):
+        assert kind == "DisagreeError"
+        assert "barrier" in text
+        assert "all_reduce(800 bytes, float64, sum)" in text
+        assert seconds < 5
+
+
+def dtypes(world):
+    x = np.ones(100, np.int32 if world.rank else np.float32)
+    return error_of(lambda: world.all_reduce(x))
+
+
+def test_another_dtype_is_a_disagreement():
+    for kind, text, _, _ in spawn(dtypes, 2, timeout=30):
+        assert kind == "DisagreeError"
+        assert "int32" in text
+        assert "float32" in text
+
+
+def lose_one(world, how, later, path):
+    x = np.ones(300_000)
+    world.all_reduce(x)
+    if world.rank == 1:
+        os.kill(os.getpid(), how)
+
+    def act():
+        for _ in range(3):
+            work = world.all_reduce(x, async_op=later)
+            if work is not None:
+                work.wait()
+
+    kind, text, _, seconds = error_of(act)
+    (path / str(world.rank)).write_text(f"{kind}: {text}")
+    assert seconds < 15
+    again = error_of(lambda: world.all_reduce(x, async_op=later))
+    assert again[0] == kind
+    raise RunError(text)
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_survivors_of_a_killed_rank_get_its_name(tmp_path, later):
+    with pytest.raises(RankDiedError, match="rank 1 died"):
+        spawn(lose_one, 3, signal.SIGKILL, later, tmp_path, timeout=30)
+    for rank in (0, 2):
+        assert (tmp_path / str(rank)).read_text().startswith("RankDiedError: rank 1 died")
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_a_stopped_rank_is_a_timeout(tmp_path, later):
+    with pytest.raises(RunError):
+        spawn(lose_one, 3, signal.SIGSTOP, later, tmp_path, timeout=1)
+    for rank in (0, 2):
+        assert (tmp_path / str(rank)).read_text().startswith("RunTimeoutError: rank ")
+
+
+def leave_while_busy(world):
+    x = np.ones(1000)
+    world.all_reduce(x)
+    if world.rank == 0:
+        world.all_reduce(x, async_op=True)  # nobody else comes, nobody waits
+
+
+def test_a_rank_may_end_with_work_under_way():
+    began = time.monotonic()
+    spawn(leave_while_busy, 2, timeout=30)
+    assert time.monotonic() - began < 15
+
+
+def wrong_usage(world):
+    x = np.ones(10, np.float32)
+    frozen = np.ones(10)
+    frozen.setflags(write=False)
+    acts = [
+        lambda: world.all_gather(np.ones(3), x),
+        lambda: world.reduce_scatter(np.ones(3), x),
+        lambda: world.all_to_all(np.ones(3), x),
+        lambda: world.all_to_all(x, x.copy(), [5, 4], [5, 5]),
+        lambda: world.broadcast(x, 7),
+        lambda: world.all_reduce(frozen),
+        lambda: world.all_reduce(np.ones((4, 4))[:, 1]),
+        lambda: world.gather(None if world.rank == 0 else x, x, 0) if world.rank == 0 else 1 / 0,
+        lambda: world.group([0, 9]),
+        lambda: world.send(x, world.rank),
+        lambda: world.send(x, 1 - world.rank, -1),
+        lambda: world.free(x),
+    ]
+    return [error_of(act)[0] for act in acts]
+
+
+def test_wrong_arguments_are_told_at_once():
+    usage = ["UsageError"] * 5
+    more = ["UsageError"] * 3 + ["RunError"]
+    first, second = spawn(wrong_usage, 2, timeout=30)
+    assert first == [*usage, "RunError", "RunError", "UsageError", *more]
+    assert second == [*usage, "RunError", "RunError", "ZeroDivisionError", *more]
+
+
+def no_operator(world):
+    x = np.ones(10, np.float32)
+    return [
+        error_of(lambda: world.all_reduce(x, "band"))[:2],
+        error_of(lambda: world.all_reduce(x, "avg", algorithm="ring"))[:2],
+        error_of(lambda: world.all_reduce(x, algorithm="rign"))[:2],
+    ]
+
+
+def test_what_cannot_be_computed_is_named():
+    for result in spawn(no_operator, 2, timeout=30):
+        assert result[0][0] == "RunError"
+        assert "no reduction is called 'band' for float32" in result[0][1]
+        assert result[1] == ("UsageError", "avg cannot be computed by 'ring'.")
+        assert result[2][0] == "UnknownNameError"
+
+
+def bind_wrongly(world):
+    schedule = collective("all_gather", "pull", num_ranks=2, nbytes=200)
+    good = {"in": np.ones(100, np.uint8), "out": np.ones(200, np.uint8)}
+    with prepare(schedule, world, bound=True) as prepared:
+        errors = [
+            error_of(lambda: prepared.run(bind={**good, "in": np.ones(3)}))[:2],
+            error_of(lambda: prepared.run(bind={"in": good["in"]}))[:2],
+            error_of(lambda: prepared.run(bind={**good, "inn": good["in"]}))[:2],
+        ]
+        prepared.run(bind=good)
+    return errors
+
+
+def test_what_is_bound_must_fit():
+    for errors in spawn(bind_wrongly, 2, timeout=30):
+        assert errors[0] == ("RunError", "what is bound to 'in' has 24 bytes, the buffer 100.")
+        assert errors[1] == ("RunError", "pull all_gather needs memory for 'out'.")
+        assert errors[2][0] == "UnknownNameError"
+
+
+def staged(world):
+    """As where no process may read another's memory."""
+    world.stages = True
+    world.member.set_staging(True, 0)
+    x = np.full(100_000, 1.0 + world.rank)
+    out = np.empty(200_000)
+    world.all_gather(out, x)
+    world.all_reduce(x)
+    got = np.empty(5000, np.uint8)
+    sent = world.send(np.full(5000, world.rank, np.uint8), 1 - world.rank, async_op=True)
+    world.recv(got, 1 - world.rank)
+    sent.wait()
+    return bool((x == 3).all()), out[0], out[-1], int(got[-1]), world.paths["ordinary"]
+
+
+def test_without_permission_to_read_each_other_memory_is_staged():
+    path = "a copy in the heap"
+    results = spawn(staged, 2, timeout=30)
+    assert results == [(True, 1.0, 2.0, 1, path), (True, 1.0, 2.0, 0, path)]
