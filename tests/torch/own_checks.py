@@ -8,11 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import _make_nccl_premul_sum
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from tests.torch.collective_cases import values
 import weft.torch
+from tests.torch.collective_cases import values
 from weft.errors import UsageError
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -25,6 +27,10 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 def everyone(*shape: int, dtype: str = "float32") -> list[Tensor]:
     return [values(*shape, dtype=dtype, rank=rank) for rank in range(dist.get_world_size())]
+
+
+def total(tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors).sum(0, dtype=tensors[0].dtype)
 
 
 def group() -> Any:
@@ -43,11 +49,11 @@ def averages_are_taken() -> None:
 @check
 def premultiplied_sums_are_taken() -> None:
     x = values(99)
-    dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))
-    assert torch.equal(x, sum(everyone(99)) * 0.5)
+    dist.all_reduce(x, _make_nccl_premul_sum(0.5))
+    assert torch.equal(x, total(everyone(99)) * 0.5)
     out, x = torch.empty(11), values(11 * dist.get_world_size())
-    dist.reduce_scatter_tensor(out, x, dist._make_nccl_premul_sum(2.0))
-    want = sum(everyone(11 * dist.get_world_size())) * 2
+    dist.reduce_scatter_tensor(out, x, _make_nccl_premul_sum(2.0))
+    want = total(everyone(11 * dist.get_world_size())) * 2
     assert torch.equal(out, want.chunk(dist.get_world_size())[dist.get_rank()])
 
 
@@ -65,7 +71,7 @@ def short_integers_and_complex_numbers_are_summed() -> None:
     for dtype in ("int16", "complex64", "complex128"):
         x = values(33, dtype=dtype)
         dist.all_reduce(x)
-        assert torch.equal(x, sum(everyone(33, dtype=dtype)))
+        assert torch.equal(x, total(everyone(33, dtype=dtype)))
 
 
 @check
@@ -77,7 +83,7 @@ def lists_may_be_uneven() -> None:
     assert all(map(torch.equal, outs, want))
     out = torch.empty(3 + rank)
     dist.reduce_scatter(out, [values(3 + r) for r in range(size)])
-    assert torch.equal(out, sum(values(3 + rank, rank=r) for r in range(size)))
+    assert torch.equal(out, total([values(3 + rank, rank=r) for r in range(size)]))
 
 
 @check
@@ -94,7 +100,7 @@ def coalesced_calls_give_the_same() -> None:
     size = dist.get_world_size()
     tensors = [values(5), values(7)]
     group().allreduce_coalesced(tensors).wait()
-    assert all(torch.equal(t, sum(everyone(len(t)))) for t in tensors)
+    assert all(torch.equal(t, total(everyone(len(t)))) for t in tensors)
     outs = [torch.empty(5 * size), torch.empty(7 * size)]
     group().allgather_into_tensor_coalesced(outs, [values(5), values(7)]).wait()
     assert all(torch.equal(o, torch.cat(everyone(n))) for o, n in zip(outs, (5, 7), strict=True))
@@ -106,11 +112,11 @@ def coalesced_calls_give_the_same() -> None:
 @check
 def a_manager_coalesces() -> None:
     tensors = [values(5), values(7)]
-    with dist._coalescing_manager(async_ops=True) as manager:
+    with _coalescing_manager(async_ops=True) as manager:
         for tensor in tensors:
             dist.all_reduce(tensor)
     manager.wait()
-    assert all(torch.equal(t, sum(everyone(len(t)))) for t in tensors)
+    assert all(torch.equal(t, total(everyone(len(t)))) for t in tensors)
 
 
 @check
@@ -118,8 +124,8 @@ def a_future_holds_the_result() -> None:
     x = values(200_000)
     work = dist.all_reduce(x, async_op=True)
     doubled = work.get_future().then(lambda future: future.value()[0] * 2)
-    assert torch.equal(doubled.wait(), 2 * sum(everyone(200_000)))
-    assert torch.equal(work.result()[0], sum(everyone(200_000)))
+    assert torch.equal(doubled.wait(), 2 * total(everyone(200_000)))
+    assert torch.equal(work.result()[0], total(everyone(200_000)))
     assert work.is_success()
     assert work.exception() is None
 
@@ -165,7 +171,8 @@ def groups_of_any_ranks_work() -> None:
 @check
 def barriers_pass() -> None:
     dist.barrier()
-    dist.barrier(async_op=True).wait()
+    work: Any = dist.barrier(async_op=True)
+    work.wait()
     group().monitored_barrier(timedelta(seconds=30))
 
 
@@ -173,7 +180,7 @@ def barriers_pass() -> None:
 def tensors_are_distributed() -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     whole = values(8, 6, rank=0)
-    parts = distribute_tensor(whole, mesh, [Shard(0)])
+    parts: Any = distribute_tensor(whole, mesh, [Shard(0)])
     assert torch.equal(parts.full_tensor(), whole)
     assert torch.equal(parts.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
     assert torch.equal(
@@ -192,6 +199,7 @@ def tensors_lie_in_the_heap() -> None:
     model = torch.nn.Linear(3, 2)
     model.weight.data = weft.torch.empty((2, 3)).fill_(1)
     model(torch.ones(1, 3)).sum().backward()
+    assert model.weight.grad is not None
     assert torch.equal(model.weight.grad, torch.ones(2, 3))
 
 

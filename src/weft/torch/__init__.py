@@ -1,9 +1,9 @@
 """weft for PyTorch: ``import weft.torch`` registers the backend ``weft``.
 
-    import torch.distributed as dist
-    import weft.torch
+import torch.distributed as dist
+import weft.torch
 
-    dist.init_process_group("weft")
+dist.init_process_group("weft")
 """
 
 from weft.torch.backend import WeftProcessGroup, register

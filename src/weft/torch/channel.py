@@ -73,6 +73,11 @@ class Channel:
         rooms, parts = [memory_of(out) for out in outs], [memory_of(x) for x in xs]
         return self.world.exchange(rooms, parts, async_op=async_op)
 
+    def give_all(self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool) -> Work | None:
+        """Give every rank a tensor and take one of each: an all-gather into separate tensors."""
+        rooms = [memory_of(out) for out in outs]
+        return self.world.exchange(rooms, [memory_of(x)] * len(rooms), async_op=async_op)
+
     def send(self, x: Tensor, to: int, tag: int) -> Message:
         """Send to a rank; the message is carried on by whoever looks at it."""
         message = self.world.send(memory_of(x), to, tag, async_op=True)

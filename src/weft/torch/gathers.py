@@ -37,7 +37,8 @@ class Gathers(Group):
     ) -> Work:
         """Give every rank everyone's tensor, each in a tensor of its own."""
         outs = only(outputs)
-        return self.works(outs, self._allgather(outs, only(inputs), opts))
+        calls = self._allgather(outs, only(inputs), opts)
+        return self.work(outs, *calls[0]) if len(calls) == 1 else self.works(outs, calls)
 
     @by_device
     def allgather_coalesced(
@@ -100,7 +101,10 @@ class Gathers(Group):
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
         """Give each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
-        return self.works(outputs, [self._exchange(outputs, inputs, opts)])
+        rooms, finish = rooms_for(outputs)
+        parts = [readable(x) for x in inputs]
+        handle = self.channel.exchange(rooms, parts, async_op=opts.asyncOp)
+        return self.work(outputs, handle, finish, parts)
 
     @by_device
     def all_to_all_single(
@@ -131,18 +135,15 @@ class Gathers(Group):
         if mine.numel() != x.numel():
             raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
         if not self.channel.world.stages:
-            return [self._exchange(outputs, [x] * self.size(), opts)]
+            rooms, finish = rooms_for(outputs)
+            whole = readable(x)
+            handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)
+            return [Call(handle, finish, whole)]
         if any(out.numel() != x.numel() for out in outputs):
             return self._allgather_uneven(outputs, x, opts)
         room, finish = room_for(outputs)
         whole = readable(x)
         return [Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)]
-
-    def _exchange(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Call:
-        """Carry tensors straight into those of the others."""
-        rooms, finish = rooms_for(outputs)
-        parts = [readable(x) for x in inputs]
-        return Call(self.channel.exchange(rooms, parts, async_op=opts.asyncOp), finish, parts)
 
     def _allgather_uneven(self, outputs: list[Tensor], x: Tensor, opts: Any) -> list[Call]:
         """Every rank broadcasts its tensor: sizes are known to all from the outputs."""

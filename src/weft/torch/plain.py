@@ -84,10 +84,11 @@ def only(tensors: Sequence[Any]) -> Any:
 def require_same(tensors: Sequence[Tensor], number: int, what: str) -> None:
     """Raise unless there are that many tensors, all of one dtype."""
     if len(tensors) != number:
-        raise UsageError(f"{what}: {len(tensors)} tensors for {number} ranks.")
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) > 1:
-        raise UsageError(f"{what}: tensors of {' and '.join(sorted(map(str, dtypes)))}.")
+        raise UsageError(f"{what}: {len(tensors)} tensors where {number} are needed.")
+    dtype = tensors[0].dtype
+    for tensor in tensors:
+        if tensor.dtype is not dtype:
+            raise UsageError(f"{what}: tensors of {dtype} and {tensor.dtype}.")
 
 
 def _carry(tensor: Tensor, part: Tensor) -> None:
