@@ -176,7 +176,7 @@ def objects(group):
     size = dist.get_world_size()
     everyone: list[Any] = [None] * size
     dist.all_gather_object(everyone, {"rank": dist.get_rank()}, group=group)
-    told = [{"root": 5}] if dist.get_rank() == 0 else [None]
+    told: list[Any] = [{"root": 5}] if dist.get_rank() == 0 else [None]
     dist.broadcast_object_list(told, 0, group=group)
     return [torch.tensor([one["rank"] for one in everyone]), torch.tensor(told[0]["root"])]
 

@@ -122,7 +122,7 @@ def a_manager_coalesces() -> None:
 @check
 def a_future_holds_the_result() -> None:
     x = values(200_000)
-    work = dist.all_reduce(x, async_op=True)
+    work: Any = dist.all_reduce(x, async_op=True)
     doubled = work.get_future().then(lambda future: future.value()[0] * 2)
     assert torch.equal(doubled.wait(), 2 * total(everyone(200_000)))
     assert torch.equal(work.result()[0], total(everyone(200_000)))
@@ -145,7 +145,7 @@ def a_message_from_anyone_names_its_sender() -> None:
 def long_messages_arrive() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     got = torch.empty(3 << 20, dtype=torch.int32)
-    request = dist.isend(torch.full_like(got, rank), (rank + 1) % size)
+    request: Any = dist.isend(torch.full_like(got, rank), (rank + 1) % size)
     dist.recv(got, (rank - 1) % size)
     request.wait()
     assert (got == (rank - 1) % size).all()

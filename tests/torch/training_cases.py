@@ -47,9 +47,9 @@ def zero(group: Any) -> list[float]:
 
 
 def fsdp(group: Any) -> list[float]:
-    mesh = DeviceMesh.from_group(group or dist.group.WORLD, "cpu")
+    mesh = DeviceMesh.from_group(group, "cpu")
     net = model()
-    for layer in net:
+    for layer in net.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)

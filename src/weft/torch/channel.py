@@ -78,17 +78,9 @@ class Channel:
         rooms = [memory_of(out) for out in outs]
         return self.world.exchange(rooms, [memory_of(x)] * len(rooms), async_op=async_op)
 
-    def send(self, x: Tensor, to: int, tag: int) -> Message:
-        """Send to a rank; the message is carried on by whoever looks at it."""
-        message = self.world.send(memory_of(x), to, tag, async_op=True)
-        assert message is not None
-        return message
-
-    def recv(self, x: Tensor, source: int, tag: int) -> Message:
-        """Receive from a rank, in the order of its messages with that tag."""
-        message = self.world.recv(memory_of(x), source, tag, async_op=True)
-        assert message is not None
-        return message
+    def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Message:
+        """Make a message to or from a rank; whoever looks at it carries it on."""
+        return Message(self.world, memory_of(x), peer, tag, sends=sends)
 
     def gather(self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool) -> Work | None:
         """Join the ranks' inputs on the root; others pass no output."""

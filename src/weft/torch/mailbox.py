@@ -4,6 +4,8 @@ import threading
 import time
 from pathlib import Path
 
+from torch import Tensor
+
 from weft.errors import RankDiedError, RunTimeoutError
 from weft.runtime.mail import Message
 from weft.torch.channel import Channel
@@ -46,9 +48,10 @@ class Mailbox:
         self._letters: list[Letter] = []
         self._lock = threading.Lock()
 
-    def post(self, message: Message, key: Key) -> Letter:
+    def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Letter:
         """Take a message on, and do at once what can be done."""
-        letter = Letter(self, message, key)
+        message = self._channel.message(x, peer, tag, sends=sends)
+        letter = Letter(self, message, (sends, peer, tag))
         with self._lock:
             self._letters.append(letter)
         self.carry_on()

@@ -24,14 +24,14 @@ class Messages(Group):
     def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
         """Send to a rank."""
         x = readable(only(tensors))
-        letter = self.mailbox.post(self.channel.send(x, dst, tag), (True, dst, tag))
+        letter = self.mailbox.post(x, dst, tag, sends=True)
         return self.work(tensors, letter, keep=x)
 
     @by_device
     def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
         """Receive from a rank, in the order of its sends with that tag."""
         room, finish = writable(only(tensors))
-        letter = self.mailbox.post(self.channel.recv(room, src, tag), (False, src, tag))
+        letter = self.mailbox.post(room, src, tag, sends=False)
         return self.work(tensors, letter, finish, room)
 
     @by_device
@@ -39,7 +39,7 @@ class Messages(Group):
         """Receive from whoever sends first; its Work says who that was."""
         room, finish = writable(only(tensors))
         others = [rank for rank in range(self.size()) if rank != self.rank()]
-        offers = {src: self.channel.recv(room, src, tag) for src in others}
+        offers = {src: self.channel.message(room, src, tag, sends=False) for src in others}
         deadline = time.monotonic() + self.timeout.total_seconds()
         while time.monotonic() < deadline:
             for src, offer in offers.items():
