@@ -32,12 +32,11 @@ class Calls {
     const std::uint64_t number = ref(latest_).load(std::memory_order_relaxed) + 1;
     Entry& entry = entries_[number % kKept];
     ref(entry.number).store(0, std::memory_order_relaxed);
-    // The words below may not be seen before the zero above.
-    std::atomic_thread_fence(std::memory_order_release);
     std::array<std::uint64_t, kText / 8> words{};
     std::memcpy(words.data(), text.data(), std::min(text.size(), kText));
+    // Release: who sees a word sees the zero above.
     for (std::size_t i = 0; i < words.size(); ++i) {
-      ref(entry.words[i]).store(words[i], std::memory_order_relaxed);
+      ref(entry.words[i]).store(words[i], std::memory_order_release);
     }
     // Release: who sees the number sees the words.
     ref(entry.number).store(number, std::memory_order_release);
@@ -64,11 +63,10 @@ class Calls {
       return std::nullopt;
     }
     std::array<std::uint64_t, kText / 8> words;
+    // Acquire: a word of a later call would come with its zero.
     for (std::size_t i = 0; i < words.size(); ++i) {
-      words[i] = ref(entry.words[i]).load(std::memory_order_relaxed);
+      words[i] = ref(entry.words[i]).load(std::memory_order_acquire);
     }
-    // Words of a later call would come with its zero.
-    std::atomic_thread_fence(std::memory_order_acquire);
     if (ref(entry.number).load(std::memory_order_relaxed) != number) return std::nullopt;
     const char* begin = reinterpret_cast<const char*>(words.data());
     return std::string(begin, std::find(begin, begin + kText, '\0'));

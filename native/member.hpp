@@ -104,6 +104,8 @@ class Member {
       while (!control_.has_arrived(rank, count)) {
         patience.pause();
         if (auto halt = watch.check(patience)) {
+          // Who came here in time may fail at once further on: that is not of this barrier.
+          if (control_.has_arrived(rank, count)) break;
           if (halt->rank < 0) halt->rank = rank;
           return halt;
         }

@@ -7,6 +7,7 @@
 
 #include "check.hpp"
 #include "member.hpp"
+#include "reductions.hpp"
 
 namespace {
 

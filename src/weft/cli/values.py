@@ -83,6 +83,8 @@ class Values:
                 return self.give(0) if rank == self.num_ranks - 1 else self.give(0)[:0]
             case "all_reduce":
                 return self._sum()
+            case "reduce" if rank == 0:
+                return self._sum()
             case "reduce_scatter":
                 return self._sum().view(np.uint8)[place]
             case _:

@@ -1,0 +1,123 @@
+// Jobs keep their order, calls are read while they are written, messages arrive once.
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "member.hpp"
+
+namespace {
+
+using weft::Calls;
+using weft::Cause;
+using weft::Halt;
+using weft::Heap;
+using weft::Mail;
+using weft::Worker;
+
+void test_jobs_run_one_after_another_and_are_seen_when_done() {
+  Worker worker(true);
+  std::vector<int> order;  // no lock: only the worker writes, and done orders it
+  std::uint64_t last = 0;
+  for (int i = 0; i < 200; ++i) {
+    last = worker.submit([&order, i](std::atomic<bool>&) {
+      order.push_back(i);
+      return std::optional<Halt>();
+    });
+    if (i == 100) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps by now
+  }
+  CHECK(worker.wait(last, std::chrono::seconds(30), nullptr));
+  CHECK(worker.is_idle() && order.size() == 200);
+  for (int i = 0; i < 200; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
+}
+
+void test_a_failed_job_is_told_once_and_a_slow_one_is_late() {
+  Worker worker(false);
+  std::atomic<bool> go = false;
+  const auto slow = worker.submit([&](std::atomic<bool>&) {
+    while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
+    return std::optional<Halt>(Halt{Cause::died, 3});
+  });
+  CHECK(!worker.wait(slow, std::chrono::milliseconds(3), nullptr));
+  go.store(true, std::memory_order_release);
+  worker.drain(nullptr);
+  CHECK(worker.is_done(slow));
+  CHECK(worker.take_halt(slow)->rank == 3);
+  CHECK(!worker.take_halt(slow));
+}
+
+void test_a_worker_that_goes_stops_its_job() {
+  Worker worker(false);
+  worker.submit([](std::atomic<bool>& stop) {
+    while (!stop.load(std::memory_order_relaxed)) std::this_thread::yield();
+    return std::optional<Halt>();
+  });
+  worker.submit([](std::atomic<bool>&) -> std::optional<Halt> { std::abort(); });
+}
+
+void test_a_reader_never_sees_half_a_call() {
+  static Calls calls;
+  std::atomic<bool> over = false;
+  std::thread reader([&] {
+    while (!over.load(std::memory_order_acquire)) {
+      const std::uint64_t number = calls.latest();
+      if (const auto text = calls.text(number)) {
+        CHECK(*text == std::string(80, static_cast<char>('a' + number % 26)));
+      }
+    }
+  });
+  for (std::uint64_t i = 1; i <= 20000; ++i) {
+    CHECK(calls.begin(std::string(80, static_cast<char>('a' + i % 26))) == i);
+    calls.end(i);
+  }
+  over.store(true, std::memory_order_release);
+  reader.join();
+  CHECK(!calls.text(20000 - Calls::kKept) && calls.text(20000 - Calls::kKept + 1));
+  CHECK(calls.ended() == 20000);
+}
+
+void test_every_message_arrives_once_and_in_order() {
+  const Heap heap = Heap::create(1 << 20);
+  heap.unlink();
+  weft::Finder finder;
+  finder.heap = heap.bytes(0, heap.size());
+  finder.pids = {::getpid(), ::getpid()};
+  const auto mail_of = [&](std::uint32_t rank) {
+    weft::Finder mine = finder;
+    mine.self = rank;
+    return std::make_unique<Mail>(heap, mine, 0, Mail::nbytes(2));
+  };
+  constexpr int kMessages = 3000;
+  std::thread sender([&] {
+    const auto mail = mail_of(0);
+    for (int i = 0; i < kMessages; ++i) {
+      std::vector<int> data(i % 3 == 0 ? 1000 : 10, i);  // every third is longer than a slot
+      const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
+      std::optional<std::size_t> slot;
+      while (!(slot = mail->post(1, 5, bytes))) std::this_thread::yield();
+      while (!Mail::fits(bytes.size()) && !mail->sent(1, *slot)) std::this_thread::yield();
+    }
+  });
+  const auto mail = mail_of(1);
+  for (int i = 0; i < kMessages; ++i) {
+    std::vector<int> data(i % 3 == 0 ? 1000 : 10, -1);
+    const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
+    CHECK(!mail->take(0, 6, bytes));
+    std::optional<std::size_t> size;
+    while (!(size = mail->take(0, 5, bytes))) std::this_thread::yield();
+    CHECK(*size == bytes.size() && data.front() == i && data.back() == i);
+  }
+  sender.join();
+}
+
+}  // namespace
+
+int main() {
+  test_jobs_run_one_after_another_and_are_seen_when_done();
+  test_a_failed_job_is_told_once_and_a_slow_one_is_late();
+  test_a_worker_that_goes_stops_its_job();
+  test_a_reader_never_sees_half_a_call();
+  test_every_message_arrives_once_and_in_order();
+}
