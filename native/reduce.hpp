@@ -89,12 +89,16 @@ WEFT_INLINE void reduce_blocks(std::span<const Bytes> srcs, Bytes dst,
     };
     const std::byte* left = source(0, held.data());
     for (std::size_t i = 1; i < srcs.size(); ++i) {
-      std::byte* out = i + 1 == srcs.size() && !after ? dst.data() + at : held.data();
+      const bool last = i + 1 == srcs.size() && !after;
+      std::byte* out = last ? dst.data() + at : held.data();
       merge<T, Op, kLevel>(left, source(i, other.data()), out, count);
       left = out;
     }
-    if (after) rescale<T>(left, dst.data() + at, count, scale, srcs.size());
-    else if (srcs.size() == 1) std::memmove(dst.data() + at, left, size);
+    if (after) {
+      rescale<T>(left, dst.data() + at, count, scale, srcs.size());
+    } else if (srcs.size() == 1) {
+      std::memmove(dst.data() + at, left, size);
+    }
   }
 }
 

@@ -148,13 +148,14 @@ void test_memory_that_is_gone_is_unreachable() {
 }
 
 void test_streamed_copies_are_exact_whatever_the_alignment() {
-  auto from = filled(weft::kStreamed + 300, 0), to = filled(weft::kStreamed + 300, 0);
+  constexpr std::size_t kStreamed = 5000;
+  auto from = filled(kStreamed + 300, 0), to = filled(kStreamed + 300, 0);
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = std::byte(i * 31 % 251);
   for (const std::size_t shift : {0, 1, 63, 64}) {
-    const std::size_t size = weft::kStreamed + 100;
-    weft::copy(Bytes(from).subspan(7, size), Bytes(to).subspan(shift, size));
+    const std::size_t size = kStreamed + 100;
+    weft::copy(Bytes(from).subspan(7, size), Bytes(to).subspan(shift, size), kStreamed);
     CHECK(std::memcmp(from.data() + 7, to.data() + shift, size) == 0);
-    weft::copy(Bytes(to).subspan(shift, size), Bytes(to).subspan(shift + 9, size));
+    weft::copy(Bytes(to).subspan(shift, size), Bytes(to).subspan(shift + 9, size), kStreamed);
     CHECK(std::memcmp(from.data() + 7, to.data() + shift + 9, size) == 0);
   }
 }

@@ -111,14 +111,17 @@ void test_two_ranks_exchange_through_an_engine_and_lanes() {
   heap.unlink();
 }
 
+constexpr auto kShort = std::chrono::milliseconds(50);  // for what is meant to time out
+
 struct Alone {
   Heap heap = world_of(1);
-  Member member{heap.name(), 0, std::chrono::milliseconds(50)};
+  Member member{heap.name(), 0, std::chrono::seconds(30)};
   Alone() { heap.unlink(); }
 };
 
 void test_a_timeout_names_the_row_and_the_count() {
   Alone alone;
+  alone.member.set_timeout(kShort);
   Line line;
   line.word = 10 * 3 + 1;  // ten executions, and one signal more
   for (const std::uint32_t runner : {0U, 2U}) {
@@ -151,6 +154,7 @@ void test_a_gate_and_a_hold_keep_a_row_from_starting() {
     CHECK(to == from);
   }
   program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}};  // nobody releases it
+  alone.member.set_timeout(kShort);
   const auto halt = alone.member.run(program, 3, false, {});
   CHECK(halt && halt->cause == Cause::timeout && halt->row == 0 && halt->want == 1);
 }

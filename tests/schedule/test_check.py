@@ -59,7 +59,6 @@ SEND = Copy(own("in"), Slice(AFTER, "out", 0, 8))
 FROM_SEND = (SEND, signal(AFTER, SENT), wait(SENT))
 GREET = (signal(BEFORE, READY), wait(READY))
 EVERYONE = range(3)
-known = pytest.mark.xfail(reason="the checks do not see this yet")
 
 
 def refused(schedule, error, *parts):
@@ -178,6 +177,11 @@ def test_a_submit_feeds_a_queue_that_has_commands():
     refused(made(("host", commands)), FlagError, "host@0 #0 Submit feeds copy0@1, which has no co")
 
 
+def test_a_submit_hands_over_something():
+    queues = (("host", [Submit(SELF, "copy0", 2), Submit(SELF, "copy0", -1)]), ("copy0", [COPY]))
+    refused(made(*queues), ScheduleError, "host@0 #1 Submit hands over -1 commands")
+
+
 def test_a_queue_is_fed_all_its_commands():
     queues = (("host", [Submit(SELF, "copy0", 2)]), ("copy0", [COPY]))
     refused(made(*queues), FlagError, "2 commands are submitted to copy0@0, which has 1.")
@@ -222,7 +226,7 @@ def test_a_hold_that_nobody_releases_is_missed():
 def test_nobody_is_touched_before_it_has_entered():
     early = made(("copy0", FROM_SEND), ranks=EVERYONE)
     refused(early, RaceError, " #0 Copy may touch the buffers of rank ")
-    with pytest.raises(RaceError, match="copy0@0 #0 Copy may touch the buffers of rank 1 before "):
+    with pytest.raises(RaceError, match=r"copy0@. #0 Copy may touch the buffers of rank . before "):
         check(early)
 
 
@@ -252,7 +256,6 @@ def test_a_write_and_a_read_have_an_order():
     check(made(("copy0", [COPY, signal(SELF, 0)]), ("copy1", [wait(0), read])))
 
 
-@known
 def test_reads_need_no_order():
     queues = [(f"copy{k}", [Copy(own("in", 0, 4), own("out", 4 * k, 4))]) for k in range(2)]
     check(made(*queues))
@@ -281,14 +284,12 @@ def rotated(place, nbytes=16):
     return Schedule("alike", 4, (program,), (Buffer("a", nbytes, "in"), Buffer("b", 4)))
 
 
-@known
 def test_offsets_of_ranks_that_are_alike_lie_in_the_buffer():
     place = Rel(0, (), (Term(Index(Group(4)), 4),))
     check(rotated(place))
     refused(rotated(Rel(1, (), place.terms)), BoundsError, "copy0@3 #0 Copy touches bytes 13 to 17")
 
 
-@known
 def test_ranks_that_are_alike_do_not_race_where_their_offsets_meet():
     group = Group(4)
     after, before = shifted(group, 1), shifted(group, -1)
@@ -305,7 +306,6 @@ def test_ranks_that_are_alike_do_not_race_where_their_offsets_meet():
     refused(schedule, RaceError, "stream0@3 lane 0 #1 Copy and stream0@2 lane 1 #4 Copy")
 
 
-@known
 @pytest.mark.parametrize(
     "command",
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from weft.hardware import Device, Dma, Flops, Host, Level, Platform, Power
 from weft.schedule import (
@@ -97,20 +99,23 @@ def hear(flag: int = 0, count: int = 1) -> Wait:
     return Wait(Flag(SELF, flag), count)
 
 
-def queue(name: str, *commands: Command | Repeat, **options: object) -> Queue:
-    return Queue(name, commands, **options)  # type: ignore[arg-type] - as they are given
+def queue(
+    name: str,
+    *commands: Command | Repeat,
+    priority: int = 0,
+    units: tuple[int, int] | None = None,
+) -> Queue:
+    return Queue(name, commands, priority=priority, units=units)
 
 
-def made(num_ranks: int, ranks: dict[int, tuple[Queue, ...]], num_flags: int = 8) -> Schedule:
+def made(num_ranks: int, ranks: Mapping[int, Sequence[Queue]]) -> Schedule:
     """What each of ``ranks`` does on its queues."""
-    programs = tuple(Program((rank,), queues) for rank, queues in ranks.items())
+    programs = tuple(Program((rank,), tuple(queues)) for rank, queues in ranks.items())
     buffers = (Buffer("x", 1 << 40), Buffer("y", 1 << 40))
-    return Schedule("by hand", num_ranks, programs, buffers, num_flags)
+    return Schedule("by hand", num_ranks, programs, buffers, num_flags=8)
 
 
-def spans(
-    schedule: Schedule, platform: Platform
-) -> dict[tuple[int, str, int], tuple[float, float]]:
-    """Start and end by (rank, queue, id)."""
+def spans(schedule: Schedule, platform: Platform) -> dict[tuple[int, str, int], Any]:
+    """(start, end) by (rank, queue, id)."""
     timeline = simulate(schedule, platform, collapse=False)
     return {(s.rank, s.queue, s.id): (s.start, s.end) for s in timeline.spans()}

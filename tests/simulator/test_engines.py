@@ -30,13 +30,14 @@ from weft.simulator import simulate
 
 MOVING = 1000 * US  # 10 MB at 10 GB/s
 HOLD = Flag(0, 3)
+ONE = (move(0, 1, 10 * MB),)
 
 
 def close(seconds):
     return pytest.approx(seconds, rel=1e-12)
 
 
-def fed(*commands, copies=(move(0, 1, 10 * MB),), hold=None):
+def fed(*commands, copies=ONE, hold=None):
     """A host that hands an engine its copies and a signal, then does ``commands``."""
     engine = queue("copy0", *copies, tell(0))
     host = queue("host", Submit(0, "copy0", len(copies) + 1, hold), *commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.simulator.paper import (
@@ -18,6 +19,7 @@ from tests.simulator.paper import (
     queue,
     tell,
 )
+from weft import _core
 from weft.collectives import collective
 from weft.errors import (
     DeadlockError,
@@ -28,8 +30,10 @@ from weft.errors import (
     UsageError,
 )
 from weft.hardware import Level, platform
-from weft.schedule import Cost, Kernel, Submit
+from weft.schedule import Cost, Kernel, Submit, write_out
 from weft.simulator import simulate
+from weft.simulator.pricing import price
+from weft.simulator.symmetry import platform_symmetry
 
 NETWORK = bare(Level("switch", 2, 1e9))
 
@@ -143,3 +147,55 @@ def test_a_kernel_of_a_dtype_that_the_device_does_not_know():
     error = refused(UnknownNameError, made(1, {0: (queue("stream0", kernel),)}), machine(1))
     assert str(error) == "paper has no flop rate for dtype 'fp31'"
     assert error.hint == "Did you mean 'fp32'?"
+
+
+def columns_of_a_launch():
+    """Priced columns with one of everything that is an index, and how many flags they use."""
+    stream = queue("stream0", launch((move(0, 1, 8), tell(0)), (hear(),), units=1))
+    ranks = {0: (stream, queue("nic0", tell(0)), queue("host", Submit(0, "nic0", 1)))}
+    network = machine()
+    symmetry = platform_symmetry(made(2, ranks), network, collapse=False)
+    table = write_out(made(2, ranks))
+    return price(table, network, symmetry)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("thread", 99, "thread is out of range"),
+        ("thread", -1, "thread is out of range"),
+        ("next", 99, "next is out of range"),
+        ("flag", 99, "flag is out of range"),
+        ("flag", -1, "a flag is missing"),
+        ("target", 99, "target is out of range"),
+        ("target", -1, "a target is missing"),
+        ("lanes", 99, "lanes is out of range"),
+        ("lanes_start", 7, "lanes_start"),
+        ("thread_first", 99, "thread_first is out of range"),
+        ("thread_launch", 99, "thread_launch is out of range"),
+        ("thread_pool", 99, "thread_pool is out of range"),
+        ("pool_resource", 99, "pool_resource is out of range"),
+        ("demand_resource", 99, "demand_resource is out of range"),
+        ("before", -1.0, "before is negative"),
+        ("size", np.nan, "size is negative"),
+        ("latency", -1.0, "latency is negative"),
+        ("thread_fetch", -1.0, "thread_fetch is negative"),
+    ],
+)
+def test_the_native_core_refuses_columns_that_could_do_harm(name, wrong, message):
+    priced = columns_of_a_launch()
+    column = priced.columns[name].copy()
+    column[:] = wrong
+    times = np.zeros(len(priced.columns["step"]))
+    with pytest.raises(ValueError, match=message):
+        _core.simulate({**priced.columns, name: column}, priced.num_flags, 0.0, times, times.copy())
+
+
+def test_the_native_core_refuses_columns_of_unequal_length():
+    priced = columns_of_a_launch()
+    times = np.zeros(len(priced.columns["step"]))
+    with pytest.raises(ValueError, match="start and end need one entry a row"):
+        _core.simulate(priced.columns, priced.num_flags, 0.0, times[1:], times)
+    short = {**priced.columns, "size": priced.columns["size"][1:]}
+    with pytest.raises(ValueError, match="size has the wrong length"):
+        _core.simulate(short, priced.num_flags, 0.0, times, times.copy())

@@ -39,7 +39,7 @@ def fair_rates(entries, caps, capacity):
     """``entries`` are (resource, weight) by flow."""
     start = np.cumsum([0, *map(len, entries)])
     flat = [entry for flow in entries for entry in flow]
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "demand_start": start.astype(np.int64),
         "demand_resource": np.array([r for r, _ in flat], np.int32),
         "demand_weight": np.array([w for _, w in flat], np.float64),

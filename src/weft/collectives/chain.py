@@ -37,7 +37,8 @@ READY, SENT, READY_ROOT, GATHERED = 0, 1, 2, 3
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None) -> Schedule:
     """Each rank passes piece k to the next while piece k+1 arrives.
 
-    K pieces of C bytes take (n - 2 + K)(latency + C / rate).
+    K pieces of C bytes take (n - 2 + K) C / rate, and one latency a hop: a piece leaves as soon
+    as the one before it has left, not when that has arrived.
     """
     piece = piece or default_piece(nbytes)
     group = Group(num_ranks)

@@ -1,7 +1,12 @@
-"""The Schedule: what is done, on which queue, in which order. Its meaning is written here."""
+"""The Schedule: what is done, on which queue, in which order. Its meaning is written here.
+
+Files, and the checks of what they hold, are found when first used: pricing needs neither.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from weft.schedule.accesses import READ, WRITE
-from weft.schedule.files import from_json, load, save, to_json
 from weft.schedule.ir import (
     Broadcast,
     Buffer,
@@ -29,6 +34,9 @@ from weft.schedule.ir import (
 from weft.schedule.schedule import Place, Schedule
 from weft.schedule.table import Table, count_rows, write_out
 from weft.schedule.values import SELF, Group, Index, Peer, Rel, Term, flipped, shifted
+
+if TYPE_CHECKING:
+    from weft.schedule.files import from_json, load, save, to_json
 
 __all__ = [
     "READ",
@@ -73,3 +81,17 @@ __all__ = [
     "to_json",
     "write_out",
 ]
+
+_FOUND_LATER = {
+    "from_json": "weft.schedule.files",
+    "load": "weft.schedule.files",
+    "save": "weft.schedule.files",
+    "to_json": "weft.schedule.files",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FOUND_LATER:
+        message = f"module 'weft.schedule' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(_FOUND_LATER[name]), name)

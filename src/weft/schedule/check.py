@@ -18,6 +18,7 @@ import numpy as np
 from weft.errors import BoundsError, ScheduleError
 from weft.schedule.inline import inline
 from weft.schedule.ir import Kind, Launch
+from weft.schedule.layout import uses_alike
 from weft.schedule.order import find_order
 from weft.schedule.races import check_entry_and_exit, check_races, touches_of
 from weft.schedule.symmetry import BOTH, Symmetry, find_symmetry, natural_dims, nothing_alike
@@ -46,6 +47,8 @@ def check(schedule: Schedule, *, collapse: bool = True) -> None:
     _check_programs(flat)
     dims = natural_dims(flat) if collapse else (flat.num_ranks,)
     symmetry = find_symmetry(flat, dims, [BOTH] * len(dims)) if collapse else nothing_alike(dims)
+    if not uses_alike(flat, symmetry):
+        symmetry = nothing_alike(dims)
     table = write_out(flat, symmetry.representatives(), seen_by=symmetry.seen_by)
     _check_places(table)
     _check_flags(table)
@@ -114,15 +117,23 @@ def _check_places(table: Table) -> None:
 
 
 def _check_flags(table: Table) -> None:
-    limit = table.schedule.num_flags
-    used = table.flag_rank >= 0
+    limit, num_ranks = table.schedule.num_flags, table.schedule.num_ranks
+    used = (table.kind == Kind.SIGNAL) | (table.kind == Kind.WAIT) | (table.flag_rank != -1)
     wrong = used & ((table.flag_index < 0) | (table.flag_index >= limit))
-    wrong |= used & (table.flag_rank >= table.schedule.num_ranks)
+    wrong |= used & ((table.flag_rank < 0) | (table.flag_rank >= num_ranks))
     if wrong.any():
         row = int(np.argmax(wrong))
         raise BoundsError(
             f"{table.where(row)} uses flag {table.flag_index[row]}@{table.flag_rank[row]}; each of "
-            f"{table.schedule.num_ranks} ranks has {limit} flags."
+            f"{num_ranks} ranks has {limit} flags."
+        )
+    submits = table.kind == Kind.SUBMIT
+    wrong = submits & (table.count < 1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ScheduleError(
+            f"{table.where(row)} hands over {table.count[row]} commands.",
+            "A Submit hands over at least one.",
         )
     waits = table.kind == Kind.WAIT
     wrong = waits & (table.flag_rank != table.thread_rank[table.thread])
@@ -138,6 +149,13 @@ def _check_bounds(table: Table, symmetry: Symmetry) -> None:
     """Every slice lies in its buffer, and what is copied fits where it goes."""
     if not len(table.access_rank):
         return
+    outside = (table.access_rank < 0) | (table.access_rank >= table.schedule.num_ranks)
+    if outside.any():
+        access = int(np.argmax(outside))
+        raise BoundsError(
+            f"{table.where(_row_of(table, access))} touches rank {table.access_rank[access]}; "
+            f"there are {table.schedule.num_ranks} ranks."
+        )
     owner = symmetry.representative(table.access_rank.astype(np.int64))
     size = np.zeros(len(owner), np.int64)
     for number, buffer in enumerate(table.schedule.buffers):
@@ -148,10 +166,10 @@ def _check_bounds(table: Table, symmetry: Symmetry) -> None:
     wrong = (start < 0) | (nbytes < 0) | (start + nbytes > size)
     if wrong.any():
         access = int(np.argmax(wrong))
-        row = int(np.searchsorted(table.access_start, access, side="right")) - 1
+        stop = start[access] + nbytes[access]
         raise BoundsError(
-            f"{table.where(row)} touches bytes {start[access]} to {start[access] + nbytes[access]} "
-            f"of {table.buffers[table.access_buffer[access]]}@{owner[access]}, which has "
+            f"{table.where(_row_of(table, access))} touches bytes {start[access]} to {stop} of "
+            f"{table.buffers[table.access_buffer[access]]}@{owner[access]}, which has "
             f"{size[access]}.",
             "Slices lie inside their buffers.",
         )
@@ -165,3 +183,7 @@ def _check_bounds(table: Table, symmetry: Symmetry) -> None:
             f"{table.where(row)} has slices of different sizes.",
             "Source and destination of a move are equally long.",
         )
+
+
+def _row_of(table: Table, access: int) -> int:
+    return int(np.searchsorted(table.access_start, access, side="right")) - 1

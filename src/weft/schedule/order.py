@@ -47,10 +47,13 @@ class Order:
     when: Ints  # the round in which an event happens
     first_private: int  # counters from here on are no flags
 
-    def before(self, thread: Ints, place: Ints) -> Ints:
-        """The last event of a thread in front of a place (an index; its thread may differ)."""
-        found: Ints = np.searchsorted(_keys(self.thread, self.place), _keys(thread, place))
-        return found - 1
+    def last_before(self, thread: Ints, place: Ints) -> Ints:
+        """The round of the last event of a thread in front of a place; -1 if there is none."""
+        if not len(self.thread):
+            return np.full(len(thread), -1)
+        event = np.searchsorted(_keys(self.thread, self.place), _keys(thread, place)) - 1
+        same = (event >= 0) & (self.thread[event] == thread)
+        return np.where(same, self.when[event], -1)
 
 
 def _keys(thread: Any, place: Any) -> Any:

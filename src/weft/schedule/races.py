@@ -232,9 +232,7 @@ def _conflicts(order: Order, touches: Touches) -> Iterator[tuple[int, int]]:
     overlapping = _overlapping(where[sequence], touches.start[sequence], touches.stop[sequence])
     if not overlapping.any():
         return
-    event = order.before(touches.thread, touches.place)
-    same = (event >= 0) & (order.thread[event] == touches.thread)
-    when = np.where(same, order.when[event], -1)
+    when = order.last_before(touches.thread, touches.place)
     starts = np.concatenate(([0], bounds))
     busy = np.logical_or.reduceat(overlapping, starts)
     for group, is_busy in zip(np.split(sequence, bounds), busy.tolist(), strict=True):

@@ -207,6 +207,14 @@ def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
     return BOTH if dim == 2 and group.stride == stride else frozenset((ROTATE,))
 
 
+def commutes(index: Index, symmetry: Symmetry) -> bool:
+    """Whether this position moves along when the ranks are moved as ``symmetry`` says."""
+    places = zip(symmetry.dims, symmetry.strides, symmetry.actions, strict=True)
+    return not index.group.ranks and all(
+        action is None or action in _ways_of(index, dim, stride) for dim, stride, action in places
+    )
+
+
 def _power(number: int) -> bool:
     return number & (number - 1) == 0
 

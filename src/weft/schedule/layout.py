@@ -1,0 +1,124 @@
+"""Whether symmetric ranks also use their buffers alike.
+
+Symmetry says that ranks do the same to each other at the same time; it says nothing of
+offsets, which differ from rank to rank. They are alike if a buffer is cut into chunks, every
+access names its chunk by a position in a group, and moving the ranks renames the chunks:
+then what overlaps on one rank overlaps on all. Chunks may be cut into chunks again, so the
+place of an access is written in digits, the coarsest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.schedule.accesses import accesses
+from weft.schedule.ir import Repeat, bodies
+from weft.schedule.symmetry import Symmetry, commutes
+from weft.schedule.values import Group, Index, Rel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from weft.schedule.ir import Buffer, Command, Slice
+    from weft.schedule.schedule import Schedule
+
+
+class Digit(NamedTuple):
+    """Positions in a group, each a chunk of ``scale`` bytes."""
+
+    group: Group
+    scale: int
+
+    @property
+    def block(self) -> int:
+        """The bytes of all positions together."""
+        return self.group.size * self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """One stored access: its digits, what is added to them, and how long it is."""
+
+    digits: tuple[Digit, ...]
+    index: Index | None  # of the last digit
+    added: tuple[int, ...]  # what each loop adds at most, and the base
+    nbytes: int
+
+
+def uses_alike(flat: Schedule, symmetry: Symmetry) -> bool:
+    """Whether all ranks that ``symmetry`` takes as one use their buffers alike."""
+    uses: dict[str, list[_Use]] = {buffer.name: [] for buffer in flat.buffers}
+    for command, counts in _stored(flat):
+        for _, where in accesses(command):
+            use = _use(where, counts, symmetry)
+            if use is None or where.buffer not in uses:
+                return False
+            uses[where.buffer].append(use)
+    return all(_fits(buffer, uses[buffer.name]) for buffer in flat.buffers)
+
+
+def _stored(flat: Schedule) -> Iterator[tuple[Command, tuple[int, ...]]]:
+    """Every stored command with the counts of the loops around it."""
+    pending: list[tuple[Command | Repeat, tuple[int, ...]]] = [
+        (c, ()) for p in flat.programs for queue in p.queues for c in queue.commands
+    ]
+    while pending:
+        item, counts = pending.pop()
+        if isinstance(item, Repeat):
+            pending += [(c, (*counts, item.count)) for c in item.body]
+            continue
+        yield item, counts
+        for body in bodies(item):
+            pending += [(c, counts) for c in body]
+
+
+def _use(where: Slice, counts: tuple[int, ...], symmetry: Symmetry) -> _Use | None:
+    """An access in digits; None where it has no such form."""
+    offset = Rel(where.offset) if isinstance(where.offset, int) else where.offset
+    length = where.nbytes if isinstance(where.nbytes, int) else where.nbytes.base
+    if isinstance(where.nbytes, Rel) and (any(where.nbytes.steps) or where.nbytes.terms):
+        return None
+    terms = sorted((t for t in offset.terms if t.varies), key=lambda t: -t.scale)
+    if any(t.table or t.scale < 0 or not commutes(t.index, symmetry) for t in terms):
+        return None
+    digits = tuple(Digit(t.index.group, t.scale) for t in terms)
+    loops = zip(offset.steps, counts, strict=False)
+    added = (offset.base, *(step * max(0, count - 1) for step, count in loops))
+    if any(a < 0 for a in added):
+        return None
+    return _Use(digits, terms[-1].index if terms else None, added, length)
+
+
+def _fits(buffer: Buffer, uses: list[_Use]) -> bool:
+    used = [use for use in uses if use.nbytes]
+    digits = max((use.digits for use in used), key=len, default=())
+    if not digits:
+        return isinstance(buffer.nbytes, int) or len(set(buffer.nbytes)) == 1
+    if not isinstance(buffer.nbytes, int) or buffer.nbytes % digits[0].block:
+        return False
+    nested = all(
+        inner.block <= outer.scale and outer.scale % inner.block == 0
+        for outer, inner in pairwise(digits)
+    )
+    return nested and all(_in_digits(use, digits) for use in used)
+
+
+def _in_digits(use: _Use, digits: tuple[Digit, ...]) -> bool:
+    """Whether an access is a chunk, whole smaller chunks of it, or lies in a smallest one."""
+    if use.digits != digits[: len(use.digits)]:
+        return False
+    block = digits[0].block
+    inside = sum(a for a in use.added if a % block)  # the rest skips whole blocks
+    if len(use.digits) < len(digits):
+        chunk = use.digits[-1].scale if use.digits else block
+        return inside == 0 and use.nbytes % chunk == 0 and (not use.digits or use.nbytes == chunk)
+    scale = digits[-1].scale
+    if inside + use.nbytes <= scale:
+        return True
+    # Several chunks side by side, as halving and doubling take them: a block of 2^k.
+    chunks, rest = divmod(use.nbytes, scale)
+    power = chunks & (chunks - 1) == 0
+    aligned = use.index is not None and use.index.xor and use.index.mask & (chunks - 1) == 0
+    return inside == 0 and rest == 0 and power and aligned

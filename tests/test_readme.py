@@ -1,0 +1,52 @@
+"""What the README shows can be done as it stands there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+COMMANDS = [
+    line.split("#")[0].strip()
+    for _, block in BLOCKS
+    for line in block.splitlines()
+    if line.startswith("weft ") and not line.startswith("weft bench")
+]
+
+
+@pytest.mark.multiprocess
+def test_the_example_runs(tmp_path):
+    (code,) = [block for language, block in BLOCKS if language == "python"]
+    (tmp_path / "example.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "524288" in done.stdout
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_run(tmp_path, command):
+    start = "import sys; from weft.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", start, *shlex.split(command)[1:]]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_file_it_links_to_exists():
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    for link in links:
+        assert (Path(__file__).parents[1] / link).exists(), link
