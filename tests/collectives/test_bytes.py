@@ -8,7 +8,7 @@ import pytest
 
 from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
 from weft.errors import SizeError, UnknownNameError, UsageError
-from weft.schedule import Broadcast, Copy, Signal, Submit, Swap, Wait
+from weft.schedule import Broadcast, Copy, Reduce, Signal, Submit, Swap, Wait
 from weft.schedule.check import check
 
 N = 8
@@ -20,21 +20,25 @@ ODD = {"nbytes": 9}
 def moved(schedule):
     """The bytes that go to another rank, in all."""
     return sum(
-        slice_to.nbytes
-        for _, command in schedule.commands()
-        for slice_from, slice_to in moves(command)
-        if slice_from.rank != slice_to.rank
+        nbytes
+        for place, command in schedule.commands()
+        for source, target, nbytes in moves(place.rank, command)
+        if source != target
     )
 
 
-def moves(command):
+def moves(runner, command):
+    """From which rank to which how much goes; a reduction happens where it runs."""
     match command:
         case Copy(src, dst):
-            return [(src, dst)]
+            return [(src.rank, dst.rank, dst.nbytes)]
         case Broadcast(src, dsts):
-            return [(src, dst) for dst in dsts]
+            return [(src.rank, dst.rank, dst.nbytes) for dst in dsts]
         case Swap(a, b):
-            return [(a, b), (b, a)]
+            return [(a.rank, b.rank, b.nbytes), (b.rank, a.rank, a.nbytes)]
+        case Reduce(srcs, dst):
+            read = [(src.rank, runner, src.nbytes) for src in srcs]
+            return [*read, (runner, dst.rank, dst.nbytes)]
         case _:
             return []
 
@@ -47,6 +51,7 @@ MINIMUM = {
     "all_to_all": N * (N - 1) * CHUNK,
     "gather": (N - 1) * CHUNK,
     "scatter": (N - 1) * CHUNK,
+    "reduce": (N - 1) * SIZE + (N - 1) * CHUNK,
     "send_recv": SIZE,
     "barrier": 0,
 }
