@@ -36,6 +36,7 @@ install: .venv/.core ## everything into .venv, the native core built
 
 .venv/.core: .venv/.dependencies .venv/.modules $(NATIVE)
 	$(EDITABLE) . --no-deps
+	@$(BIN)/python -m compileall -q src # as pip does for what it copies; an editable install is not copied
 	@touch $@
 
 test: install ## every test but the slow ones
