@@ -97,7 +97,7 @@ def test_a_submission_to_a_queue_without_commands():
 def test_what_is_too_large_to_be_written_out():
     schedule = collective("all_reduce", "ring", num_ranks=8192, nbytes=8193)
     error = refused(TooLargeError, schedule, platform("switch(8192)@1GiB/s"))
-    assert "ring all_reduce of 8192 ranks would be written out as 469," in str(error)
+    assert "ring all_reduce of 8,192 ranks would be written out as 469," in str(error)
     assert "30,000,000 is the limit" in str(error)
     assert "a size that the ranks divide" in error.hint
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulator.paper import DEVICE, GB, US, bare, hear, machine, made, move, queue, tell
 from weft.collectives import collective
+from weft.errors import UsageError
 from weft.hardware import Level, platform
 from weft.simulator import simulate
 
@@ -137,3 +138,21 @@ def test_a_barrier_costs_a_latency():
 def test_a_message_costs_its_bytes_and_two_latencies():
     have = seconds("send_recv", "direct", "switch(8)@1GiB/s,500ns", MIB)
     assert have == pytest.approx(MIB / GIB + 1 * US)
+
+
+def test_a_read_from_another_rank_is_asked_for_first():
+    network = platform("switch(2)@1GB/s,10us")
+    nbytes = 1_000_000
+    pulled, pushed = (
+        simulate(collective("all_gather", name, num_ranks=2, nbytes=2 * nbytes), network).seconds
+        for name in ("pull", "direct")
+    )
+    greeting, moving, latency = 10e-6, nbytes / 1e9, 10e-6
+    assert pushed == pytest.approx(greeting + moving + latency)
+    # Asked for, sent, and then the reader says that it has it.
+    assert pulled == pytest.approx(greeting + 2 * latency + moving + latency)
+
+
+def test_pulling_stays_inside_a_node():
+    with pytest.raises(UsageError, match="spans nodes of 8"):
+        collective("all_gather", "pull", num_ranks=16, nbytes=1 << 20, node_size=8)

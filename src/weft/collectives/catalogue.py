@@ -104,10 +104,10 @@ def collective(
         raise UsageError(f"a collective cannot move {nbytes} bytes.")
     if algorithm == "hierarchical":
         options["node_size"] = node_size or 0
-    elif algorithm.startswith("dma") and node_size and num_ranks > node_size:
+    elif algorithm.startswith(("dma", "pull")) and node_size and num_ranks > node_size:
         raise UsageError(
-            f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; one host thread "
-            "feeds the engines of its own node only.",
+            f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; engines are "
+            "fed, and the memory of others is read, inside a node only.",
             "Use hierarchical, ring or direct between nodes.",
         )
     return BUILDERS[kind][algorithm](num_ranks, nbytes, **options)

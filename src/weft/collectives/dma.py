@@ -1,6 +1,6 @@
 """Collectives moved by DMA engines, fed by one host thread for all ranks of a node.
 
-The commands of FACTS in the literature on latency-bound DMA collectives: plain peer
+The commands of the literature on latency-bound DMA collectives (arXiv 2511.06605): plain peer
 copies, broadcast (one read, two writes), swap in place, back to back on one engine, and
 each of them prelaunched. Ranks tell the host that they are ready and learn from it that
 all is done, which stands in for the one process that owns all GPUs.

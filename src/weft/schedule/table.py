@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     SeenBy = Callable[[Any, Any], Any]
 
-MAX_ROWS = 30_000_000  # of commands and of slices: a few GB
+MAX_ROWS = 30_000_000  # of commands and of slices: some 300 bytes each while priced
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,8 @@ def _check_size(flat: Schedule, size: int, what: str) -> None:
         raise TooLargeError(
             f"{flat.name} of {flat.num_ranks:,} ranks would be written out as {size:,} {what}; "
             f"{MAX_ROWS:,} is the limit.",
-            "Lower the counts of its loops, or the number of its ranks.",
+            "Lower the counts of its loops or the number of its ranks; ranks that do the same are "
+            "taken as one, so a collective of a size that the ranks divide may fit.",
         )
 
 

@@ -76,7 +76,6 @@ class Template:
     def _queue(self, queue: Queue) -> None:
         size = num_rows_of(queue.commands)
         start = np.array([self.num_rows], np.int64)
-        self.first_id = self.num_rows
         self.declaration = len(self.names.declarations)
         self.names.declarations.append(queue)
         self.queue_number = self.names.queue(queue.name)

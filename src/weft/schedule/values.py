@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Numbers = Any  # an int, or an array of int64: every `at` below broadcasts
-Counters = "Sequence[Numbers]"  # one per enclosing Repeat, outermost first
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +32,7 @@ def _positions(ranks: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
 class Group:
     """``size`` ranks that stand ``stride`` apart.
 
-    The positions of a rank in its group is ``rank // stride % size``: ``Group(8)`` is a node
+    The position of a rank in its group is ``rank // stride % size``: ``Group(8)`` is a node
     of eight, ``Group(16, 8)`` the ranks of equal number in sixteen such nodes. With ``ranks``
     the group lives on that list: its entry j plays the part of rank j.
     """

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft import _core
-from weft.errors import DeadlockError, TooLargeError, UsageError
-from weft.schedule import Kind, count_rows, write_out
+from weft.errors import DeadlockError, UsageError
+from weft.schedule import Kind, write_out
 from weft.simulator.demands import LINKS, Resource, resource_kind
 from weft.simulator.pricing import Priced, price
 from weft.simulator.symmetry import platform_symmetry
@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
     from weft.schedule import Schedule, Table
-    from weft.schedule.symmetry import Symmetry
 
     Floats = NDArray[np.float64]
-
-# A row takes about 300 bytes while it is priced: this many fit into some 10 GB.
-MAX_ROWS = 30_000_000
 
 
 def simulate(
@@ -45,7 +41,7 @@ def simulate(
             )
         platform = platform.resized(schedule.num_ranks)
     symmetry = platform_symmetry(schedule, platform, collapse=collapse)
-    table = write_out(schedule, _within_limit(schedule, symmetry))
+    table = write_out(schedule, symmetry.representatives())
     priced = price(table, platform, symmetry)
     start = np.full(table.num_rows, np.nan)
     end = np.full(table.num_rows, np.nan)
@@ -63,19 +59,6 @@ def simulate(
         represents=represents,
         origin=0.0,
     )
-
-
-def _within_limit(schedule: Schedule, symmetry: Symmetry) -> NDArray[np.int64]:
-    ranks = symmetry.representatives()
-    num_rows = count_rows(schedule, ranks)
-    if num_rows > MAX_ROWS:
-        raise TooLargeError(
-            f"{schedule.name} of {schedule.num_ranks} ranks would be written out as {num_rows:,} "
-            f"commands; {MAX_ROWS:,} is the limit.",
-            "Ranks that do the same are simulated once: choose a size that the ranks divide, "
-            "or an algorithm that fits the platform's levels.",
-        )
-    return ranks
 
 
 def _check_ended(table: Table, end: Floats) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import Kind
+from weft.schedule import READ, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import MOVES, Rows
 
@@ -120,7 +120,7 @@ def _flags(rows: Rows) -> tuple[Numbers, int]:
 
 
 def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
-    """Seconds before a command acts: launches, the start of engines, submissions."""
+    """Seconds before bytes move: launches, the start of engines, submissions, far reads."""
     table, device = rows.table, rows.device
     before = np.zeros(table.num_rows)
     engines = rows.by_engine
@@ -132,7 +132,20 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[launches] = device.launch
         submits = np.flatnonzero(table.kind == Kind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
-    return before
+    return before + _asking(rows)
+
+
+def _asking(rows: Rows) -> Floats:
+    """What is read from another rank is asked for first, and comes a latency after that."""
+    table = rows.table
+    seconds = np.zeros(table.num_rows)
+    reads = np.flatnonzero(table.access_mode & READ)
+    row = np.searchsorted(table.access_start, reads, side="right") - 1
+    source = table.access_rank[reads].astype(np.int64)
+    away = source != rows.rank[row]
+    there_and_back = 2 * latencies(rows.platform.levels, rows.rank[row[away]], source[away])
+    np.maximum.at(seconds, row[away], there_and_back)
+    return seconds
 
 
 def _submission(rows: Rows, submits: Ints, target: Numbers, device: Device) -> Floats:
