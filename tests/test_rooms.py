@@ -45,10 +45,11 @@ PACKAGES = {
     "click": {"cli"},
     "rich": {"cli", "report", "bench"},
     "plotly": {"report"},
+    "mpi4py": {"bench"},
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "plotly"}
+OPTIONAL = {"torch", "triton", "plotly", "mpi4py"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 
