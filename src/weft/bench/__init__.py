@@ -16,6 +16,7 @@ _PARTS = {
     "environments",
     "exchange",
     "harness",
+    "limits",
     "machine",
     "mpi_rank",
     "rows",

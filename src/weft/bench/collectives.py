@@ -106,6 +106,7 @@ def row_of(
         busbw=algbw * exchange.bus_factor,
         wrong=outcome.wrong(path),
         wrong_peers={name: outcome.wrong(name) for name in options.against},
+        foreign=outcome.foreign,
         versions={name: teams[name].about for name in options.against},
     )
     return row

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
+from weft.bench.machine import foreign_share
 from weft.bench.rows import Peer
 from weft.bench.team import Team
 
@@ -21,10 +22,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Seconds of every round, and what was answered before and after them, by entry."""
+    """Seconds of every round, and what was answered before and after them, by entry.
+
+    ``foreign`` is the share of the cores that others used while all contestants slept.
+    """
 
     times: dict[str, tuple[float, ...]]
     answers: dict[str, list[Any]]
+    foreign: float = 0.0
 
     def beside(self, peer: str, mine: str) -> Peer:
         """Compare a peer with one of weft's: a ratio is taken inside a round."""
@@ -47,13 +52,19 @@ def compete(entries: Mapping[str, Entry], rounds: int) -> Outcome:
     answers = {name: _answers(name, entry.team) for name, entry in entries.items()}
     calls = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
     times: dict[str, list[float]] = {name: [] for name in entries}
+    foreign = foreign_share()
     for _ in range(rounds):
         for name, entry in entries.items():
             times[name].append(_slowest(name, entry.team, calls[name]))
     for name, entry in entries.items():
         answers[name] += _answers(name, entry.team)
         entry.team.ask("close", name)
-    return Outcome({name: tuple(each) for name, each in times.items()}, answers)
+    return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign)
+
+
+def seconds_of(name: str, team: Team) -> float:
+    """Time one entry that is open, long enough; the last of the tries counts."""
+    return _slowest(name, team, _calls_of(name, team))
 
 
 def _answers(name: str, team: Team) -> list[Any]:

@@ -110,8 +110,10 @@ def _print_json(results: list[dict[str, Any]]) -> None:
 
 
 def _print_rows(found: "Bench", rows: list["Row"]) -> None:
-    from weft.cli.bench_collectives import print_collective_rows
-    from weft.cli.bench_table import print_rows
+    from weft.cli.bench_collectives import print_collective_rows, print_figure_rows
+    from weft.cli.bench_table import print_notes, print_rows
 
+    own = {"collectives": print_collective_rows, "figures": print_figure_rows}
     print(found.question)
-    (print_collective_rows if found.name == "collectives" else print_rows)(rows)
+    own.get(found.name, print_rows)(rows)
+    print_notes(rows)

@@ -1,4 +1,4 @@
-"""The table of collectives, as nccl-tests prints it, with the peers behind."""
+"""The tables of collectives and of their figures, as nccl-tests prints it, with the peers behind."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +15,29 @@ def print_collective_rows(rows: Sequence[Row]) -> None:
         groups.setdefault((row.case["collective"], row.case["ranks"]), []).append(row)
     for (kind, ranks), members in groups.items():
         print_table(_columns(members), map(_flat, members), title=f"\n{kind}, {ranks} ranks")
+    _print_versions(rows)
+
+
+def print_figure_rows(rows: Sequence[Row]) -> None:
+    """Print what each case must reach and what it did."""
+    columns = [
+        Column("figure", "figure", right=False),
+        Column("collective", "collective", right=False),
+        Column("ranks", "ranks"),
+        Column("input_bytes", "input", format_size),
+        Column("path", "path", right=False),
+        Column("must", "must reach", right=False),
+        Column("reached", "reached", right=False),
+        Column("met", "met", right=False),
+        Column("wrong", "#wrong"),
+    ]
+    words = {True: "yes", False: "no", None: "not measured"}
+    shown = [row.case | row.more | {"met": words[row.more["met"]]} for row in rows]
+    print_table(columns, shown)
+    _print_versions(rows)
+
+
+def _print_versions(rows: Sequence[Row]) -> None:
     for row in rows[:1]:
         print("\npeers: " + (", ".join(row.more["versions"].values()) or "none"))
 
