@@ -79,3 +79,8 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+if __name__ == "__main__":
+    for _mpi in MPIS:
+        print(environment(_mpi, root()))

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import IO, Any, NamedTuple
 
 from weft.errors import RunError, RunTimeoutError
@@ -42,7 +43,7 @@ class Team:
             door.listen(num_ranks)
             try:
                 self._processes += (self._start(start, address) for start in starts)
-                self._lines = self._let_in(door, num_ranks)
+                self._let_in(door, num_ranks)
             except BaseException:
                 self.close()
                 raise
@@ -69,7 +70,8 @@ class Team:
     def close(self) -> None:
         """Send the ranks home; those that do not go are ended, with all they started."""
         for line in self._lines:
-            line.close()
+            with contextlib.suppress(OSError):  # what was not said any more
+                line.close()
         deadline = time.monotonic() + (LEAVE if self._lines else 0)
         for process in self._processes:
             _end(process, deadline)
@@ -85,34 +87,35 @@ class Team:
             start_new_session=True,  # a group of its own: it can be ended as a whole
         )
 
-    def _let_in(self, door: socket.socket, num_ranks: int) -> list[IO[str]]:
-        """Wait for all ranks; give their lines by rank."""
+    def _let_in(self, door: socket.socket, num_ranks: int) -> None:
+        """Wait for all ranks and sort their lines."""
         deadline = time.monotonic() + START
         door.settimeout(_LOOK)
-        lines: dict[int, IO[str]] = {}
-        while len(lines) < num_ranks:
-            if any(process.poll() is not None for process in self._processes):
+        ranks: list[int] = []
+        while len(ranks) < num_ranks:
+            if any(_ends_within(process.pid, 0) for process in self._processes):
                 raise self._died("did not start")
             if time.monotonic() > deadline:
                 raise RunTimeoutError(f"{self.name} did not start in {START:g} s.")
-            try:
-                line, _ = door.accept()
-            except TimeoutError:
-                continue
-            if not _is_ours(line):
-                line.close()
-                continue
-            rank, lines_end = self._greet(line)
-            lines[rank] = lines_end
-        return [lines[rank] for rank in range(num_ranks)]
+            with contextlib.suppress(TimeoutError):
+                ranks += self._greet(door.accept()[0])
+        self._lines = [
+            line for _, line in sorted(zip(ranks, self._lines, strict=True), key=itemgetter(0))
+        ]
 
-    def _greet(self, line: socket.socket) -> tuple[int, IO[str]]:
-        line.settimeout(ANSWER)
-        with line:  # the file below keeps the socket open
-            ends = line.makefile("rw", encoding="utf-8")
-        hello = json.loads(ends.readline())
+    def _greet(self, caller: socket.socket) -> list[int]:
+        """Keep the line to a rank and give its number; strangers are sent away."""
+        with caller:  # the file made here keeps the line open
+            if not _is_ours(caller):
+                return []
+            caller.settimeout(ANSWER)
+            self._lines.append(caller.makefile("rw", encoding="utf-8"))
+        text = self._lines[-1].readline()
+        if not text:
+            raise self._died("did not start")
+        hello = json.loads(text)
         self.about = hello["about"]
-        return hello["rank"], ends
+        return [hello["rank"]]
 
     def _died(self, what: str = "ended") -> RunError:
         """Say so with the last words of the contestant."""

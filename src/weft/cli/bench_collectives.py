@@ -1,4 +1,4 @@
-"""The tables of collectives and of their figures, as nccl-tests prints it, with the peers behind."""
+"""The tables of collectives, with the columns of nccl-tests, and of their figures."""
 
 from collections.abc import Sequence
 from typing import Any
