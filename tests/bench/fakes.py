@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+from weft.bench.leash import leashed
 from weft.bench.team import Start, Team
 
 FAKE = Path(__file__).parent / "fake_rank.py"
@@ -13,8 +14,11 @@ def fake_start(name, rank, log, manner=""):
     return Start([sys.executable, str(FAKE), name, str(rank), str(log), manner], {})
 
 
-def fake_team(log, name="fake", num_ranks=2, manner=""):
+def fake_team(log, name="fake", num_ranks=2, manner="", *, leash=False):
+    """Start a team; on a leash it ends with this process, even in the midst of its work."""
     starts = [fake_start(name, rank, log, manner) for rank in range(num_ranks)]
+    if leash:
+        starts = [Start(leashed(start.words), {}) for start in starts]
     return Team(name, num_ranks, starts)
 
 

@@ -113,20 +113,37 @@ def test_whoever_does_not_go_is_ended_with_all_it_started(log, monkeypatch):
     assert all(is_gone(pid) for pid in pids)
 
 
+def test_an_entry_that_takes_very_long_has_fewer_rounds(fake, monkeypatch):
+    monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
+    monkeypatch.setattr(contest, "_PATIENCE", 1e-9)
+    outcome = compete({"slow": Entry(fake(), {}), "slower": Entry(fake(), {})}, rounds=3)
+    assert [len(times) for times in outcome.times.values()] == [1, 1]
+    assert outcome.beside("slower", "slow").ratio > 0
+
+
 _KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from tests.bench.fakes import fake_team
-team = fake_team(sys.argv[2])
+team = fake_team(sys.argv[2], manner=sys.argv[3], leash=sys.argv[3] == "hang")
+if sys.argv[3]:
+    team.ask("open", "w", case={})
+    for line in team._lines:
+        line.write('{"do": "answer", "name": "w"}\\n')
+        line.flush()
 print(*[process.pid for process in team._processes], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_bench_that_is_killed_leaves_no_rank(log):
+@pytest.mark.parametrize("manner", ["", "hang"])
+def test_a_bench_that_is_killed_leaves_no_rank(log, manner):
     root = str(Path(FAKE).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, root, str(log)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", _KILLED, root, str(log), manner],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert all(is_gone(int(pid)) for pid in done.stdout.split())

@@ -16,6 +16,7 @@ _PARTS = {
     "environments",
     "exchange",
     "harness",
+    "leash",
     "limits",
     "machine",
     "mpi_rank",

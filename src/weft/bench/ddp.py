@@ -40,8 +40,7 @@ def _trained(teams: Mapping[str, Team], ranks: int, gradients: int, options: Opt
     entries["alone"] = Entry(teams["gloo"], _case(gradients, batch, alone=True))
     outcome = compete(entries, options.rounds)
     peer = outcome.beside("gloo", "dist")
-    shares = zip(outcome.times["alone"], outcome.times["gloo"], strict=True)
-    share = sorted(1 - alone / full for alone, full in shares)[options.rounds // 2]
+    share = 1 - 1 / outcome.beside("gloo", "alone").ratio
     difference = _difference(outcome.answers["dist"], outcome.answers["gloo"])
     what = {
         "model": "mlp",

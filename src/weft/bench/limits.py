@@ -31,7 +31,7 @@ class Faster:
 
     def __str__(self) -> str:
         best = "the best of " if len(self.peers) > 1 else ""
-        return f"{self.times:g}x {best}{', '.join(self.peers)}"
+        return f"{self.times:.3g}x {best}{', '.join(self.peers)}"
 
     def reached(self, row: Row) -> tuple[str, bool | None]:
         """Give the ratio to the best of the peers that were measured; all must have been."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from weft.bench import environments
 from weft.bench.environments import MPIS
+from weft.bench.leash import leashed
 from weft.bench.team import Start, Team
 from weft.errors import RunError, UnknownNameError, nearest
 
@@ -74,7 +75,8 @@ def _mpi(name: str, num_ranks: int) -> Start:
     program, *options = _LAUNCHERS[name]
     words = [str(home / "bin" / program), *options, "-n", str(num_ranks)]
     package = str(Path(__file__).parents[2])
-    return Start([*words, str(home / "bin" / "python"), "-c", _RANK, package], {})
+    python = [str(home / "bin" / "python"), "-c", _RANK, package]
+    return Start(leashed([*words, *python]), {})
 
 
 def _notice(text: str) -> None:
