@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bench.fakes import fake_team
-from weft.bench import collectives, ddp, environments, figures, teams
+from weft.bench import collectives, contest, ddp, environments, figures, teams
 from weft.bench.collectives import sized
 from weft.bench.environments import MPIS
 from weft.bench.exchange import KINDS
@@ -124,7 +124,8 @@ def test_without_torch_a_path_says_what_to_install(monkeypatch):
 @pytest.mark.multiprocess
 @pytest.mark.torch
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_weft_and_gloo_are_right(ranks):
+def test_weft_and_gloo_are_right(ranks, monkeypatch):
+    monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     options = Options(against=("gloo",), ranks=(ranks,), sizes=(4 << 10,), rounds=1)
     for row in collectives.run(options):
         assert row.more["wrong"] == 0
@@ -147,6 +148,7 @@ def test_a_real_mpi_is_right(mpi):
 @pytest.mark.multiprocess
 @pytest.mark.torch
 def test_training_has_the_same_losses(monkeypatch):
+    monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     monkeypatch.setattr(ddp, "_BATCHES", (4, 8))
     (row,) = ddp.run(Options(ranks=(2,), sizes=(32 << 10,), rounds=1))
     assert row.more["loss_difference"] <= 1e-6

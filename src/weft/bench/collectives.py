@@ -107,6 +107,7 @@ def row_of(
         wrong=outcome.wrong(path),
         wrong_peers={name: outcome.wrong(name) for name in options.against},
         foreign=outcome.foreign,
+        least={name: min(outcome.times[name]) for name in (path, *options.against)},
         versions={name: teams[name].about for name in options.against},
     )
     return row

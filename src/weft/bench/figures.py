@@ -83,7 +83,7 @@ FIGURES = (
     _reductions(4, _LARGE, Faster(1.2, PEERS)),
 )
 
-_KEPT = ("wrong", "foreign", "versions")
+_KEPT = ("wrong", "foreign", "least", "versions")
 Case = tuple[int, int, str]  # ranks, size, collective
 
 
