@@ -66,7 +66,7 @@ def _team(name: str, num_ranks: int) -> Team:
         "LOCAL_WORLD_SIZE": str(num_ranks),
     }
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
-    return Team(name, num_ranks, [Start(words, shared | rank) for rank in ranks])
+    return Team(name, num_ranks, [Start(leashed(words), shared | rank) for rank in ranks])
 
 
 def _mpi(name: str, num_ranks: int) -> Start:
