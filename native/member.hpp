@@ -118,13 +118,16 @@ class Member {
   void set_staging(Staging staging) noexcept { staging_ = staging; }
   [[nodiscard]] const Staging& staging() const noexcept { return staging_; }
 
-  // An execution whose buffers lie where the caller says, in a call of that name.
+  // An execution whose buffers lie where the caller says, in a call of that name. ``kept`` is
+  // an executor of the calling thread's strands that nobody else uses meanwhile.
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, Binding& binding, std::string_view call,
-                          std::atomic<bool>& stop) {
+                          std::atomic<bool>& stop, Executor* kept = nullptr) {
     const std::uint64_t number = call.empty() ? 0 : control_.calls(rank_).begin(call);
     binding.publish(staging_);
-    auto halt = run(program, execution, stamps, hooks, stop);
+    auto halt = kept != nullptr && program.engines.empty()
+                    ? run(*kept, execution, stamps, hooks, stop)
+                    : run(program, execution, stamps, hooks, stop);
     if (halt) return halt;
     binding.collect();
     if (number != 0) control_.calls(rank_).end(number);
@@ -144,6 +147,9 @@ class Member {
     });
   }
 
+  // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
+  std::uint64_t ask() noexcept { return ++num_asked_; }
+
   // Null until something was handed over.
   [[nodiscard]] Worker* worker() const noexcept { return worker_.get(); }
   [[nodiscard]] bool is_idle() const noexcept { return !worker_ || worker_->is_idle(); }
@@ -161,39 +167,44 @@ class Member {
     const Hooks none;
     std::vector<Part> parts;
     parts.reserve(program.engines.size() + 1);
-    parts.push_back({Executor(program, 0, execution, stamps, hooks), hooks, {}});
+    parts.push_back({Executor(program, 0), hooks, {}});
     for (const std::uint32_t runner : program.engines) {
       need_engine(runner);
-      parts.push_back({Executor(program, runner, execution, stamps, none), none, {}});
+      parts.push_back({Executor(program, runner), none, {}});
     }
+    const auto run_part = [this, execution, stamps, &stop](Part& part) {
+      part.halt = run(part.executor, execution, stamps, part.hooks, stop);
+    };
     {
       Joined joined{*this, program.engines, stop};
       for (std::size_t i = 0; i < program.engines.size(); ++i) {
         Part& part = parts[i + 1];
-        engines_[program.engines[i] - 1]->start([this, &part, &stop] { run(part, stop); });
+        engines_[program.engines[i] - 1]->start([&run_part, &part] { run_part(part); });
         ++joined.num_started;
       }
-      run(parts[0], stop);
+      run_part(parts[0]);
       joined.ended = true;
     }
     return first_cause(parts);
   }
 
- private:
   // What one thread does in an execution.
+  std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
+                          const Hooks& hooks, std::atomic<bool>& stop) {
+    Watch watch(control_, rank_, stop, hooks.poll);
+    Patience patience(spins_, timeout_);
+    auto halt = executor.run(execution, stamps, hooks, watch, patience);
+    // Relaxed: only makes the others stop; finish() orders what is read afterwards.
+    if (halt) stop.store(true, std::memory_order_relaxed);
+    return halt;
+  }
+
+ private:
   struct Part {
     Executor executor;
     const Hooks& hooks;
     std::optional<Halt> halt;
   };
-
-  void run(Part& part, std::atomic<bool>& stop) {
-    Watch watch(control_, rank_, stop, part.hooks.poll);
-    Patience patience(spins_, timeout_);
-    part.halt = part.executor.run(watch, patience);
-    // Relaxed: only makes the others stop; finish() orders what is read afterwards.
-    if (part.halt) stop.store(true, std::memory_order_relaxed);
-  }
 
   // Nobody may be waiting for it here, yet the others must not wait for us.
   void report(const Halt& halt, const std::string& call) {
@@ -253,6 +264,7 @@ class Member {
   int rank_;
   std::chrono::nanoseconds timeout_;
   bool spins_ = false;
+  std::uint64_t num_asked_ = 0;
   pid_t pid_ = ::getpid();
   bool here_ = true;
   Staging staging_;
