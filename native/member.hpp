@@ -119,15 +119,17 @@ class Member {
   [[nodiscard]] const Staging& staging() const noexcept { return staging_; }
 
   // An execution whose buffers lie where the caller says, in a call of that name. ``kept`` is
-  // an executor of the calling thread's strands that nobody else uses meanwhile.
+  // an executor of the calling thread's strands that nobody else uses meanwhile; a rank that is
+  // not ``alone`` computes beside it.
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, Binding& binding, std::string_view call,
-                          std::atomic<bool>& stop, Executor* kept = nullptr) {
+                          std::atomic<bool>& stop, Executor* kept = nullptr,
+                          bool alone = true) {
     const std::uint64_t number = call.empty() ? 0 : control_.calls(rank_).begin(call);
     binding.publish(staging_);
     auto halt = kept != nullptr && program.engines.empty()
                     ? run(*kept, execution, stamps, hooks, stop)
-                    : run(program, execution, stamps, hooks, stop);
+                    : run(program, execution, stamps, hooks, stop, alone);
     if (halt) return halt;
     binding.collect();
     if (number != 0) control_.calls(rank_).end(number);
@@ -137,11 +139,13 @@ class Member {
   // The same, some time later, after all that was handed over before; gives its number.
   std::uint64_t submit(const Program& program, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call) {
-    if (!worker_) worker_ = std::make_unique<Worker>(spins_);
+    // Who waits for the worker must let it have the core.
+    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false);
     auto binding = std::make_shared<Binding>(program, bound);
     return worker_->submit([this, &program, execution, binding = std::move(binding),
                             call = std::move(call)](std::atomic<bool>& stop) {
-      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop);
+      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop,
+                            /*kept=*/nullptr, /*alone=*/false);
       if (halt) report(*halt, call);
       return halt;
     });
@@ -163,7 +167,7 @@ class Member {
   }
 
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks, std::atomic<bool>& stop) {
+                          const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
     std::vector<Part> parts;
     parts.reserve(program.engines.size() + 1);
@@ -172,8 +176,8 @@ class Member {
       need_engine(runner);
       parts.push_back({Executor(program, runner), none, {}});
     }
-    const auto run_part = [this, execution, stamps, &stop](Part& part) {
-      part.halt = run(part.executor, execution, stamps, part.hooks, stop);
+    const auto run_part = [this, execution, stamps, alone, &stop](Part& part) {
+      part.halt = run(part.executor, execution, stamps, part.hooks, stop, alone);
     };
     {
       Joined joined{*this, program.engines, stop};
@@ -190,9 +194,9 @@ class Member {
 
   // What one thread does in an execution.
   std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks, std::atomic<bool>& stop) {
+                          const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins_, timeout_);
+    Patience patience(spins_ && alone, timeout_);
     auto halt = executor.run(execution, stamps, hooks, watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (halt) stop.store(true, std::memory_order_relaxed);

@@ -231,9 +231,7 @@ class Prepared:
         world, rank = self.world, self.world.rank
         for offset, nbytes in self._layout.ranges(rank):
             world.member.reserve(self._site.start(rank) + offset, nbytes)
-        self.program = build_program(
-            world.member, self._site, rank, engines, elastic=self._elastic
-        )
+        self.program = build_program(world.member, self._site, rank, engines, elastic=self._elastic)
         self._kernels = Kernels(world.member, self._site, rank)
 
     def _map_peers(self) -> None:
