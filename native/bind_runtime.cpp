@@ -273,5 +273,6 @@ void bind_runtime(nb::module_& module) {
   bind_launcher(module);
   bind_member(module);
   bind_program(module);
+  bind_desk(module);
   bind_mail(module);
 }

@@ -88,18 +88,52 @@ class Program:
         places: _Ints,
         own: _Ints,
         elastic: bool,
+        turns: int,
         stamps: int,
     ) -> None: ...
+    @property
+    def num_executions(self) -> int: ...
+    @property
+    def asked(self) -> int: ...
     def run(
         self,
         member: Member,
-        execution: int,
         stamps: bool,
         kernel: Callable[[int], None] | None,
         binds: Sequence[_Bind],
         call: str,
     ) -> _Halt | None: ...
-    def submit(self, member: Member, execution: int, binds: Sequence[_Bind], call: str) -> int: ...
+    def submit(self, member: Member, binds: Sequence[_Bind], call: str) -> int: ...
+
+class Desk:
+    def __init__(
+        self,
+        member: Member,
+        failed: Callable[[str, _Halt | None, BaseException | None], None],
+    ) -> None: ...
+    def add(
+        self,
+        kind: str,
+        nbytes: int,
+        dtype: object,
+        op: str,
+        root: int,
+        program: Program,
+        call: str,
+    ) -> None: ...
+    def clear(self) -> None: ...
+    def arrays(self, kind: str, out: object, x: object, op: str, root: int) -> bool: ...
+    def memory(
+        self,
+        kind: str,
+        to: int,
+        to_bytes: int,
+        from_address: int,
+        from_bytes: int,
+        dtype: object,
+        op: str,
+        root: int,
+    ) -> bool: ...
 
 def simulate(
     columns: dict[str, NDArray[Any]],

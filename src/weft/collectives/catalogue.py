@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.collectives import chain, direct, dma, halving_doubling, hierarchical, pull, ring, tree
+from weft.collectives import (
+    chain,
+    direct,
+    dma,
+    eager,
+    halving_doubling,
+    hierarchical,
+    pull,
+    ring,
+    tree,
+)
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "broadcast": {
         "direct": direct.broadcast,
         "pull": pull.broadcast,
+        "eager": eager.broadcast,
         "tree": tree.broadcast,
         "binomial": tree.binomial_broadcast,
         "scatter-allgather": chain.scatter_all_gather,
@@ -38,6 +49,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "ring": ring.all_gather,
         "direct": direct.all_gather,
         "pull": pull.all_gather,
+        "eager": eager.all_gather,
         "halving-doubling": halving_doubling.all_gather,
         "hierarchical": hierarchical.all_gather,
         **_dma(dma.all_gather, "pcpy", "bcst", "b2b"),
@@ -46,12 +58,14 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "ring": ring.reduce_scatter,
         "direct": direct.reduce_scatter,
         "pull": pull.reduce_scatter,
+        "eager": eager.reduce_scatter,
         "halving-doubling": halving_doubling.reduce_scatter,
     },
     "all_reduce": {
         "ring": ring.all_reduce,
         "direct": direct.all_reduce,
         "pull": pull.all_reduce,
+        "eager": eager.all_reduce,
         "tree": tree.all_reduce,
         "halving-doubling": halving_doubling.all_reduce,
         "hierarchical": hierarchical.all_reduce,
@@ -59,13 +73,14 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "all_to_all": {
         "direct": direct.all_to_all,
         "pull": pull.all_to_all,
+        "eager": eager.all_to_all,
         **_dma(dma.all_to_all, "pcpy", "swap", "b2b"),
     },
-    "reduce": {"pull": pull.reduce},
-    "gather": {"direct": direct.gather},
-    "scatter": {"direct": direct.scatter},
+    "reduce": {"pull": pull.reduce, "eager": eager.reduce},
+    "gather": {"direct": direct.gather, "eager": eager.gather},
+    "scatter": {"direct": direct.scatter, "eager": eager.scatter},
     "send_recv": {"direct": direct.send_recv},
-    "barrier": {"direct": direct.barrier, "tree": tree.barrier},
+    "barrier": {"direct": direct.barrier, "eager": eager.barrier, "tree": tree.barrier},
 }
 KINDS = tuple(BUILDERS)
 
@@ -104,7 +119,7 @@ def collective(
         raise UsageError(f"a collective cannot move {nbytes} bytes.")
     if algorithm == "hierarchical":
         options["node_size"] = node_size or 0
-    elif algorithm.startswith(("dma", "pull")) and node_size and num_ranks > node_size:
+    elif algorithm.startswith(("dma", "pull", "eager")) and node_size and num_ranks > node_size:
         raise UsageError(
             f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; engines are "
             "fed, and the memory of others is read, inside a node only.",

@@ -106,6 +106,11 @@ class Crew:
         return self.member.control_bytes + rank * self.member.region_bytes
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether ranks take turns on a core."""
+        return self.num_ranks > self._num_cores
+
+    @property
     def paths(self) -> dict[str, str]:
         """How memory of another rank is reached, by where it lies."""
         ordinary = "a copy in the heap" if self.stages else "process_vm_readv"

@@ -8,18 +8,17 @@ import torch.distributed as dist
 
 from weft.torch.c10d import BarrierOptions, PrefixStore, Store
 from weft.torch.channel import Channel
-from weft.torch.gathers import Gathers
 from weft.torch.inner import make_inner
 from weft.torch.mailbox import Mailbox
 from weft.torch.meeting import meet
 from weft.torch.messages import Messages
-from weft.torch.reduces import Reduces
+from weft.torch.repeated import Repeated
 from weft.torch.work import Completer
 
 __all__ = ["WeftProcessGroup", "register"]
 
 
-class WeftProcessGroup(Gathers, Reduces, Messages):
+class WeftProcessGroup(Repeated, Messages):
     """One rank's view of a group: a world in shared memory for CPU tensors.
 
     A group replaces what torch would make of several backends, so tensors of other devices
@@ -36,6 +35,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         self._under_way = []
         self.completer = Completer()
         self.channel = Channel(meet(store, rank, size, timeout))
+        self.desk = self.channel.world.desk
         self.mailbox = Mailbox(self.channel)
 
     def size(self) -> int:

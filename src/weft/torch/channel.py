@@ -10,7 +10,7 @@ from weft.runtime.crew import Reason
 from weft.runtime.mail import Message
 from weft.runtime.work import Work
 
-_NAMES = {
+NAMES = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
@@ -19,7 +19,7 @@ _NAMES = {
 
 def memory_of(tensor: Tensor) -> Memory:
     """Say where a contiguous tensor's elements lie. Whoever asks keeps the tensor alive."""
-    return Memory(tensor.data_ptr(), tensor.nbytes, _NAMES[tensor.dtype])
+    return Memory(tensor.data_ptr(), tensor.nbytes, NAMES[tensor.dtype])
 
 
 class Channel:

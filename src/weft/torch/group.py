@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from torch import Tensor
 
+from weft._core import Desk
 from weft.torch.c10d import ProcessGroup, Store, Work
 from weft.torch.channel import Channel
 from weft.torch.plain import Call, Finish
@@ -15,9 +16,11 @@ class Group(ProcessGroup):
     """A group of ranks with a channel between them."""
 
     channel: Channel
+    desk: Desk
     completer: Completer
     store: Store
     timeout: timedelta
+    _size: int
     _under_way: list[tuple[Pending, object]]
 
     def work(
