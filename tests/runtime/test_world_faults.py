@@ -171,6 +171,7 @@ def no_operator(world):
         error_of(lambda: world.all_reduce(x, "band"))[:2],
         error_of(lambda: world.all_reduce(x, "avg", algorithm="ring"))[:2],
         error_of(lambda: world.all_reduce(x, algorithm="rign"))[:2],
+        error_of(lambda: world.all_gather(np.ones(20, np.float32), x, algorithm="dma"))[:2],
     ]
 
 
@@ -180,6 +181,8 @@ def test_what_cannot_be_computed_is_named():
         assert "no reduction is called 'band' for float32" in result[0][1]
         assert result[1] == ("UsageError", "avg cannot be computed by 'ring'.")
         assert result[2][0] == "UnknownNameError"
+        assert result[3][0] == "UsageError"
+        assert "'dma' all_gather works in place" in result[3][1]
 
 
 def bind_wrongly(world):

@@ -15,6 +15,8 @@ MOST = 256  # prepared at once
 MOST_BYTES = 256 << 20  # of heap that they take on a rank, together
 
 
+_APART = ("all_gather", "all_to_all")  # some of their algorithms work in place
+
 # A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
 Asked = tuple[str, int, str, str, int, str]
 
@@ -99,7 +101,13 @@ def _schedule_of(asked: Question, num_ranks: int) -> Schedule:
         options["root"] = asked.root
     if num_ranks == 1:
         return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
-    return collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    if asked.kind in _APART and any(buffer.name == "data" for buffer in made.buffers):
+        raise UsageError(
+            f"{algorithm!r} {asked.kind} works in place, a call has an input and an output.",
+            "Prepare its schedule with weft.prepare, or name another algorithm.",
+        )
+    return made
 
 
 def _require_order(op: str, algorithm: str) -> None:

@@ -1,0 +1,137 @@
+"""Mixed random collectives on every rank, each byte of every result known beforehand."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+
+import weft.torch
+from tests.soak.calls import Bench, Flight, Schedules, by_torch, by_world
+from tests.soak.growth import Held, held
+from tests.soak.plan import Plan, Step
+from tests.soak.rooms import Rooms
+from tests.soak.values import case_of
+from weft.runtime import World
+
+GROUP = (0, 1, 3)  # of the ranks: three of them are no power of two
+_IN_FLIGHT = 6
+_SAMPLES = 40
+_RENEW = 400  # steps between new arenas in the heap
+_REGROUP = 2500  # steps between new groups
+
+
+@dataclass
+class Report:
+    """What a rank saw."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    samples: list[Held] = field(default_factory=list)
+
+
+class Traffic:
+    """One rank's part; its default group is weft's."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = weft.torch.world_of()
+        n = self.world.num_ranks
+        sizes = {"world": n, "torch": n, "prepared": n, "group": 3, "torch group": 3}
+        self._plan = Plan(seed, sizes)
+        self._rooms = Rooms(self.world)
+        self._dice = random.Random(f"{seed} of rank {self.world.rank}")
+        self._bench = Bench(self._rooms, self._dice)
+        self._schedules = Schedules(self.world)
+        self._flights: list[Flight] = []
+        self.report = Report()
+        self._make_groups()
+
+    def run(self, count: int) -> Report:
+        for number in range(count):
+            if number and number % _RENEW == 0:
+                self._land_all()
+                self._rooms.renew()
+            if number and number % _REGROUP == 0:
+                self._land_all()
+                self._end_groups()
+                self._make_groups()
+            if number % max(count // _SAMPLES, 1) == 0:
+                self.report.samples.append(held())
+            self._take(number, self._plan.draw())
+        self._land_all()
+        self._schedules.close()
+        self._end_groups()
+        return self.report
+
+    def _take(self, number: int, step: Step) -> None:
+        place = self._place(step.where)
+        if place is None:
+            return
+        size, me = (
+            (place.num_ranks, place.rank)
+            if isinstance(place, World)
+            else (dist.get_world_size(place), dist.get_rank(place))
+        )
+        case = case_of(step.ask, size, me, step.seed)
+        self._make_room(sum(each.nbytes + 256 for side in case for each in side))
+        self.report.calls[f"{step.where} {step.ask.kind}"] += 1
+        if step.where == "prepared":
+            if not self._schedules.run(step, case):
+                self._note(number, step)
+            return
+        call: Any = by_world if isinstance(place, World) else by_torch
+        flight = call(place, step, case, self._bench)
+        self._flights.append(flight)
+        if not step.later:
+            self._flights.pop()
+            self._land(flight)
+        while len(self._flights) > _IN_FLIGHT:
+            self._land(self._flights.pop(self._dice.randrange(len(self._flights))))
+
+    def _place(self, where: str) -> Any:
+        return {
+            "world": self.world,
+            "prepared": self.world,
+            "group": self._group,
+            "torch": dist.group.WORLD,
+            "torch group": self._torch_group if self._group is not None else None,
+        }[where]
+
+    def _make_groups(self) -> None:
+        mine = GROUP if self.world.rank in GROUP else (self.world.rank,)
+        group = self.world.group(mine)
+        if group is not None and len(mine) == 1:
+            group.close()
+            group = None
+        self._group = group
+        self._torch_group = dist.new_group(list(GROUP))
+
+    def _end_groups(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            dist.destroy_process_group(self._torch_group)
+
+    def _make_room(self, nbytes: int) -> None:
+        if not self._rooms.has(nbytes):
+            self._land_all()
+            self._rooms.restart()
+
+    def _land_all(self) -> None:
+        for flight in self._flights:
+            self._land(flight)
+        self._flights.clear()
+
+    def _land(self, flight: Flight) -> None:
+        if not flight.land():
+            self._note(-1, flight.step)
+
+    def _note(self, number: int, step: Step) -> None:
+        self.report.wrong.append(f"{number}: {step}")
+
+
+def run_traffic(seed: int, count: int) -> Report:
+    """On a rank of a weft group."""
+    return Traffic(seed).run(count)
