@@ -30,8 +30,7 @@ ALGORITHMS = {
 }
 WHERE = {"world": 40, "torch": 34, "group": 10, "torch group": 10, "prepared": 6}
 SIZES = {0: 3, 64: 40, 8 << 10: 34, 64 << 10: 15, 1 << 20: 8}  # bytes at most: how often
-_ASKED_AT_ONCE = 40  # of one place: most calls repeat what was asked before
-_NEW = 0.04
+_NEW = 0.04  # of all calls: most repeat what was asked before
 
 
 class Step(NamedTuple):
@@ -44,23 +43,28 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """Draws steps. ``ranks`` is how many take part, by place."""
+    """Draws steps. ``ranks`` is how many take part, by place; ``asks`` how many calls repeat."""
 
-    def __init__(self, seed: int, ranks: dict[str, int]) -> None:
+    def __init__(
+        self, seed: int, ranks: dict[str, int], *, asks: int = 40, largest: int = 1 << 20
+    ) -> None:
         self._random = random.Random(seed)
         self._ranks = ranks
-        self._asks: dict[str, list[Ask]] = {where: [] for where in WHERE}
+        self._where = {where: often for where, often in WHERE.items() if where in ranks}
+        self._sizes = {most: often for most, often in SIZES.items() if most <= largest}
+        self._num_asks = asks
+        self._asks: dict[str, list[Ask]] = {where: [] for where in ranks}
 
     def draw(self) -> Step:
         roll = self._random
-        where = self._one_of(WHERE)
+        where = self._one_of(self._where)
         return Step(where, self._ask(where), roll.random() < 0.4, roll.randrange(1 << 30))
 
     def _ask(self, where: str) -> Ask:
         asks = self._asks[where]
-        if len(asks) < _ASKED_AT_ONCE or self._random.random() < _NEW:
+        if len(asks) < self._num_asks or self._random.random() < _NEW:
             ask = self._new(where)
-            if len(asks) < _ASKED_AT_ONCE:
+            if len(asks) < self._num_asks:
                 asks.append(ask)
             else:
                 asks[self._random.randrange(len(asks))] = ask
@@ -86,7 +90,7 @@ class Plan:
         return Ask(kind, count, dtype, op, roll.randrange(num_ranks), algorithm)
 
     def _nbytes(self) -> int:
-        most = self._one_of(SIZES)
+        most = self._one_of(self._sizes)
         return self._random.randint(most // 8, most)
 
     def _one_of(self, weights: dict[Any, int]) -> Any:

@@ -12,7 +12,7 @@ from weft.runtime import Memory, World
 
 GUARD = 64
 _MARK = 0xA5
-_ARENA = 24 << 20
+ARENA = 24 << 20
 
 
 class Room:
@@ -63,22 +63,23 @@ class Comb:
 class Rooms:
     """Gives room after room of one arena in the heap, from the start again when it is full."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, nbytes: int = ARENA) -> None:
         self._world = world
-        self._arena = world.empty(_ARENA, "uint8")
+        self._arena = world.empty(nbytes, "uint8")
         self._at = 0
 
     def has(self, nbytes: int) -> bool:
         """Whether so much fits before the arena starts again, which needs all of it back."""
-        return self._at + nbytes + 64 * GUARD <= _ARENA
+        return self._at + nbytes + 64 * GUARD <= self._arena.size
 
     def restart(self) -> None:
         self._at = 0
 
     def renew(self) -> None:
         """Give the arena back and take another. Collective."""
+        nbytes = self._arena.size
         self._world.free(self._arena)
-        self._arena = self._world.empty(_ARENA, "uint8")
+        self._arena = self._world.empty(nbytes, "uint8")
         self._at = 0
 
     def take(self, nbytes: int, *, in_heap: bool) -> Room:

@@ -36,11 +36,11 @@ class Report:
 class Traffic:
     """One rank's part; its default group is weft's."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, asks: int) -> None:
         self.world = weft.torch.world_of()
         n = self.world.num_ranks
         sizes = {"world": n, "torch": n, "prepared": n, "group": 3, "torch group": 3}
-        self._plan = Plan(seed, sizes)
+        self._plan = Plan(seed, sizes, asks=asks)
         self._rooms = Rooms(self.world)
         self._dice = random.Random(f"{seed} of rank {self.world.rank}")
         self._bench = Bench(self._rooms, self._dice)
@@ -132,6 +132,6 @@ class Traffic:
         self.report.wrong.append(f"{number}: {step}")
 
 
-def run_traffic(seed: int, count: int) -> Report:
+def run_traffic(seed: int, count: int, asks: int = 40) -> Report:
     """On a rank of a weft group."""
-    return Traffic(seed).run(count)
+    return Traffic(seed, asks=asks).run(count)

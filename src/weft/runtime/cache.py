@@ -63,6 +63,10 @@ class Cache:
         self._ready.move_to_end(asked)
         return ready
 
+    def clear(self) -> None:
+        """Forget everything: the next use is a first one."""
+        self._ready.clear()
+
     def _make(self, asked: Asked) -> Ready:
         crew, question = self._crew, Question(*asked)
         call = str(question)

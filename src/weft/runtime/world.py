@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import RunError, UsageError
+from weft.errors import UsageError
 from weft.runtime.arrays import Arrays
 from weft.runtime.cache import Asked, Cache
 from weft.runtime.crew import DEFAULT_TIMEOUT
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
+from weft.runtime.spare import Spare
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
@@ -27,6 +28,7 @@ class World(Arrays):
         super().__init__(name, rank, timeout=timeout)
         open_slots(self)
         self._cache = Cache(self)
+        self._spare = Spare(self)
         self._under_way: list[Work] = []
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
@@ -177,6 +179,11 @@ class World(Arrays):
         """
         return join_group(self, ranks, World)
 
+    def disown(self, why: str) -> None:
+        """Let every call from now on raise ``why``: what was prepared is not found again."""
+        super().disown(why)
+        self._cache.clear()
+
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         ready = self._cache.find(asked)
         if not async_op and self.member.is_idle():
@@ -209,10 +216,13 @@ class World(Arrays):
         *,
         async_op: bool,
     ) -> Work | None:
+        taken: list[tuple[int, int]] = []
         if self.stages:
-            raise RunError("uneven parts need process_vm_readv, which this system forbids.")
+            sent, taken = self._spare.copies(sent)
         binds = [(number, *part) for number, part in enumerate([*sent, *received])]
-        return self._call(("exchange", 0, dtype, "", -1, ""), binds, keep, async_op=async_op)
+        work = self._call(("exchange", 0, dtype, "", -1, ""), binds, keep, async_op=async_op)
+        self._spare.release(taken, after=work)
+        return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:
         if self.rank != root:
