@@ -167,7 +167,10 @@ def closed(world):
 def test_a_closed_world_refuses_calls_it_has_made_before():
     first, second = spawn(closed, 2, timeout=30)
     assert first[1] == second[1] == ("RunError", "this world is closed.")
-    assert first[0] == ("RunError", "all_reduce(80 bytes, float64, sum) was cut off: this world is closed.")
+    assert first[0] == (
+        "RunError",
+        "all_reduce(80 bytes, float64, sum) was cut off: this world is closed.",
+    )
 
 
 def test_segments_are_private_and_cannot_be_guessed():

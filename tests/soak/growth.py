@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,7 @@ def held() -> Held:
     for path in files:
         with suppress(OSError):
             if "/weft-" in str(path.readlink()):
-                info = os.stat(path)
+                info = path.stat()
                 segments[info.st_ino] = info.st_blocks * 512
     threads = len(list(Path("/proc/self/task").iterdir()))
     return Held(int(private.split()[1]) << 10, sum(segments.values()), len(files), threads)

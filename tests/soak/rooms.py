@@ -57,6 +57,7 @@ class Comb:
         return bool((self._whole[:, 1] == _MARK).all() and np.array_equal(have, wanted))
 
     def tensor(self, dtype: str) -> torch.Tensor:
+        assert str(self._tensor.dtype) == f"torch.{dtype}"
         return self._tensor
 
 

@@ -1,12 +1,23 @@
-"""Mixed random collectives on every rank, each byte of every result known beforehand."""
+"""Mixed random collectives on every rank, each byte of every result known beforehand.
+
+``python -m tests.soak.traffic SEED COUNT ASKS`` prints a line of JSON for each rank.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import sys
+import tempfile
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import weft.torch
@@ -15,8 +26,10 @@ from tests.soak.growth import Held, held
 from tests.soak.plan import Plan, Step
 from tests.soak.rooms import Rooms
 from tests.soak.values import case_of
+from weft._core import die_with
 from weft.runtime import World
 
+RANKS = 4
 GROUP = (0, 1, 3)  # of the ranks: three of them are no power of two
 _IN_FLIGHT = 6
 _SAMPLES = 40
@@ -132,6 +145,39 @@ class Traffic:
         self.report.wrong.append(f"{number}: {step}")
 
 
-def run_traffic(seed: int, count: int, asks: int = 40) -> Report:
-    """On a rank of a weft group."""
-    return Traffic(seed, asks=asks).run(count)
+def be_rank(rank: int, folder: Path, seed: int, count: int, asks: int) -> None:
+    """Take part, and leave a report in the folder."""
+    store = dist.FileStore(str(folder / "store"), RANKS)  # type: ignore[attr-defined]
+    limit = timedelta(seconds=60)
+    dist.init_process_group("weft", store=store, rank=rank, world_size=RANKS, timeout=limit)
+    report = Traffic(seed, asks=asks).run(count)
+    dist.destroy_process_group()
+    (folder / f"{rank}").write_text(json.dumps(vars(report)))
+
+
+def main(seed: int, count: int, asks: int) -> list[str]:
+    """Fork the ranks, so that modules are imported once; give their reports."""
+    torch.set_num_threads(1)
+    parent, pids = os.getpid(), []
+    with tempfile.TemporaryDirectory() as name:
+        for rank in range(RANKS):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    if die_with(parent):
+                        be_rank(rank, Path(name), seed, count, asks)
+                        code = 0
+                except BaseException:  # noqa: BLE001 - its output is the test's
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            pids.append(pid)
+        codes = [os.waitpid(pid, 0)[1] for pid in pids]
+        if any(codes):
+            sys.exit(f"ranks ended with {codes}")
+        return [(Path(name) / f"{rank}").read_text() for rank in range(RANKS)]
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(main(*map(int, sys.argv[1:]))))

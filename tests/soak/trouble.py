@@ -6,6 +6,7 @@ Ranks are forked by a process that has one thread and no world: a start costs no
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import os
@@ -16,12 +17,12 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -35,11 +36,11 @@ from weft._core import die_with
 from weft.errors import RunError
 from weft.runtime import World
 from weft.runtime.crew import launch
-from weft.runtime.leftovers import PREFIX, SHARED_MEMORY, remove_leftovers
+from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 
 BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 BY_RANK = ("raise", "exit", "other collective", "other size", "other dtype")
-TROUBLES = (*BY_SIGNAL, *BY_RANK, "kill", "stop", "kill all")
+TROUBLES = (*BY_SIGNAL, *BY_RANK, "kill all", *BY_SIGNAL)
 TOLD = {
     "kill": "RankDiedError",
     "exit": "RankDiedError",
@@ -50,6 +51,7 @@ TOLD = {
     "other dtype": "DisagreeError",
 }
 TIMEOUT = 3.0  # seconds: a rank that is only slow must not look like one that stands still
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _PATIENCE = 60.0  # seconds until a rank that says nothing is a failure of the trial
 
 
@@ -65,6 +67,11 @@ class Trial:
     at: int  # the step, for what a rank does itself
     by_torch: bool
 
+    @property
+    def by_environment(self) -> bool:
+        """Whether the ranks find each other as those of torchrun do."""
+        return self.trouble == "kill all" and self.seed % 2 == 0
+
     @classmethod
     def drawn(cls, seed: int, number: int, *, by_torch: bool) -> Trial:
         dice = random.Random(f"{seed} {number}")
@@ -74,7 +81,7 @@ class Trial:
             num_ranks=num_ranks,
             trouble=TROUBLES[number % len(TROUBLES)],
             victim=dice.randrange(num_ranks),
-            after=dice.random() * 0.3,
+            after=dice.random(),
             at=dice.randrange(60),
             by_torch=by_torch and dice.random() < 0.5,
         )
@@ -140,6 +147,7 @@ def harm(trial: Trial, step: Step) -> Step:
 def be_rank(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
     """Live as a rank, and tell how it ended."""
     one, began = threads(), time.monotonic()
+    answer: dict[str, Any]
     try:
         with joined(trial, name, rank, store) as world:
             os.write(tell, b"ready\n")
@@ -157,6 +165,15 @@ def be_rank(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
 
 
 def joined(trial: Trial, name: str, rank: int, store: str) -> World:
+    if trial.by_environment:
+        os.environ |= {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(trial.num_ranks),
+            "LOCAL_WORLD_SIZE": str(trial.num_ranks),
+            "TORCHELASTIC_RUN_ID": str(trial.seed),
+        }
+        return weft.world(timeout=TIMEOUT)
     if not trial.by_torch:
         return World(name, rank, timeout=TIMEOUT)
     dist.init_process_group(
@@ -223,7 +240,8 @@ class Ranks:
 
 def carry_out(trial: Trial) -> dict[str, Any]:
     """Run one trial; ``wrong`` says what is not as it should be."""
-    before = set(SHARED_MEMORY.glob(f"{PREFIX}*"))
+    if trial.trouble == "kill all":
+        return kill_all(trial)
     everyone = list(range(trial.num_ranks))
     others = [rank for rank in everyone if rank != trial.victim]
     with tempfile.TemporaryDirectory() as folder:
@@ -231,10 +249,6 @@ def carry_out(trial: Trial) -> dict[str, Any]:
         ranks = Ranks(trial, launcher.name, str(Path(folder) / "store"))
         try:
             wrong = [] if ranks.hear(everyone, 1) else ["a rank did not come"]
-            if trial.trouble == "kill all":
-                time.sleep(trial.after)
-                ranks.signal(signal.SIGKILL, everyone)
-                return {**asdict(trial), "wrong": wrong, "answers": []}
             if trial.trouble in BY_SIGNAL:
                 time.sleep(trial.after)
                 ranks.signal(BY_SIGNAL[trial.trouble], [trial.victim])
@@ -248,14 +262,36 @@ def carry_out(trial: Trial) -> dict[str, Any]:
         finally:
             ranks.end()
             launcher.close()
-            left = [p.name for p in set(SHARED_MEMORY.glob(f"{PREFIX}*")) - before if mine(p)]
+        left = remove_leftovers()
     wrong += [f"left behind: {left}"] if left else []
     return {**asdict(trial), "wrong": wrong, "answers": answers}
 
 
-def mine(path: Path) -> bool:
-    """Whether a file has no owner; other worlds of this machine may come and go."""
-    return path.name in remove_leftovers()
+def kill_all(trial: Trial) -> dict[str, Any]:
+    """Kill all ranks and whoever started them, at once; then start again beside a live world."""
+    alive = launch(2)
+    leader = os.fork()
+    if leader == 0:
+        try:
+            os.setpgid(0, 0)
+            with tempfile.TemporaryDirectory() as folder:
+                name = "" if trial.by_environment else launch(trial.num_ranks).name
+                Ranks(trial, name, str(Path(folder) / "store")).hear([0], 2)
+        finally:
+            os._exit(0)
+    time.sleep(trial.after / 2)  # from before they meet until they are in traffic
+    os.killpg(leader, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:  # orphans are ours, too
+            os.waitpid(-1, 0)
+    next_one = launch(2)  # cleans up
+    left = remove_leftovers()
+    wrong = [f"left behind: {left}"] if left else []
+    if not (SHARED_MEMORY / alive.name.removeprefix("/")).exists():
+        wrong.append("what a live world owns was removed")
+    next_one.close()
+    alive.close()
+    return {**asdict(trial), "wrong": wrong, "answers": []}
 
 
 def complaints(trial: Trial, answer: dict[str, Any]) -> list[str]:
@@ -266,7 +302,7 @@ def complaints(trial: Trial, answer: dict[str, Any]) -> list[str]:
         wrong.append(f"told {answer['kind']}: {text} {answer.get('trace', '')}")
     if f"rank {trial.victim}" not in text:
         wrong.append(f"does not name rank {trial.victim}: {text}")
-    if trial.trouble != "raise" and "call " not in text:
+    if trial.trouble != "raise" and "call" not in text:
         wrong.append(f"does not give the number of a call: {text}")
     if answer.get("threads", 0):
         wrong.append(f"{answer['threads']} threads left")
@@ -275,10 +311,11 @@ def complaints(trial: Trial, answer: dict[str, Any]) -> list[str]:
 
 def main(seed: int, count: int, *with_torch: str) -> None:
     torch.set_num_threads(1)
-    np.zeros(1)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in range(count):
         trial = Trial.drawn(seed, number, by_torch=bool(with_torch))
-        print(json.dumps(carry_out(trial)), flush=True)
+        sys.stdout.write(json.dumps(carry_out(trial)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

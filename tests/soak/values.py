@@ -19,7 +19,7 @@ REDUCED = (
 )
 MOVED = tuple(dict.fromkeys(dtype for dtype, _ in REDUCED))
 _POOL = 1 << 21  # elements that a rank draws from
-Array = np.ndarray[Any, Any]
+Array = Any  # of numpy: whatever it holds, it is compared as bytes
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
-"""Heap memory of one rank alone: copies of what others could not read where it lies."""
+"""Heap memory of one rank alone: no other rank has to take any at the same time."""
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.runtime.arrays import Arrays
 from weft.runtime.blocks import Blocks
@@ -12,10 +15,17 @@ from weft.runtime.work import Work
 Part = tuple[int, int]  # address, bytes
 
 
-class Spare:
-    """The end of this rank's region, which no other rank knows: it needs no agreement.
+class Lent(NamedTuple):
+    """Some bytes of the heap."""
 
-    Others find a copy by the place that is published with the call, as any bound memory.
+    block: int
+    bytes: NDArray[np.uint8]
+
+
+class Spare:
+    """The end of this rank's region, which the others do not know.
+
+    They find what lies there by the place that is published with a call, as all bound memory.
     """
 
     def __init__(self, crew: Arrays) -> None:
@@ -24,34 +34,45 @@ class Spare:
         self._blocks = Blocks(crew.member.region_bytes - crew.common_bytes)
         heap = crew.member.view(0, crew.region(crew.num_ranks))
         self._heap = range(located(heap)[0], located(heap)[0] + heap.size)
-        self._held: list[tuple[Work, list[Part]]] = []  # until a work is done
+        self._held: list[tuple[Work, list[Lent]]] = []  # until a work is done
 
-    def copies(self, parts: Sequence[Part]) -> tuple[list[Part], list[Part]]:
+    def is_shared(self, address: int) -> bool:
+        """Tell whether all ranks can reach what lies there."""
+        return address in self._heap
+
+    def take(self, nbytes: int) -> Lent:
+        """Take memory; OSError when the system has no more of it."""
+        block = self._blocks.take(nbytes)
+        try:
+            self._crew.member.reserve(self._start + block, nbytes)
+        except OSError:
+            self._blocks.give_back(block)
+            raise
+        return Lent(block, self._crew.member.view(self._start + block, nbytes))
+
+    def give_back(self, lent: Lent) -> None:
+        """Give memory back; nobody may use it any more."""
+        self._crew.member.release(self._start + lent.block, lent.bytes.size)
+        self._blocks.give_back(lent.block)
+
+    def copies(self, parts: Sequence[Part]) -> tuple[list[Part], list[Lent]]:
         """Give parts that all can read, and what was taken for them. One part is copied once."""
         self._give_back_done()
-        taken: list[Part] = []
-        found: dict[Part, int] = {}
+        found: dict[Part, Lent] = {}
         for address, nbytes in parts:
-            if nbytes and address not in self._heap and (address, nbytes) not in found:
-                found[address, nbytes] = self._copy(address, nbytes, taken)
-        return [(found.get(part, part[0]), part[1]) for part in parts], taken
+            if nbytes and not self.is_shared(address) and (address, nbytes) not in found:
+                lent = found[address, nbytes] = self.take(nbytes)
+                lent.bytes[:] = _bytes_at(address, nbytes)
+        there = {part: located(lent.bytes)[0] for part, lent in found.items()}
+        return [(there.get(part, part[0]), part[1]) for part in parts], list(found.values())
 
-    def release(self, taken: Sequence[Part], after: Work | None) -> None:
+    def release(self, taken: list[Lent], after: Work | None) -> None:
         """Give back what was taken, when that work is done."""
-        if after is not None:
-            self._held.append((after, list(taken)))
+        if after is not None and taken:
+            self._held.append((after, taken))
             return
-        for block, nbytes in taken:
-            self._crew.member.release(self._start + block, nbytes)
-            self._blocks.give_back(block)
-
-    def _copy(self, address: int, nbytes: int, taken: list[Part]) -> int:
-        block = self._blocks.take(nbytes)
-        taken.append((block, nbytes))
-        self._crew.member.reserve(self._start + block, nbytes)
-        here: Any = self._crew.member.view(self._start + block, nbytes)
-        here[:] = _bytes_at(address, nbytes)
-        return located(here)[0]
+        for lent in taken:
+            self.give_back(lent)
 
     def _give_back_done(self) -> None:
         held, self._held = self._held, []
@@ -60,4 +81,4 @@ class Spare:
 
 
 def _bytes_at(address: int, nbytes: int) -> Any:
-    return (ctypes.c_uint8 * nbytes).from_address(address)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

@@ -10,7 +10,7 @@ from weft.runtime.crew import DEFAULT_TIMEOUT
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
-from weft.runtime.spare import Spare
+from weft.runtime.spare import Lent, Spare
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
@@ -28,7 +28,7 @@ class World(Arrays):
         super().__init__(name, rank, timeout=timeout)
         open_slots(self)
         self._cache = Cache(self)
-        self._spare = Spare(self)
+        self.spare = Spare(self)
         self._under_way: list[Work] = []
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
@@ -216,12 +216,12 @@ class World(Arrays):
         *,
         async_op: bool,
     ) -> Work | None:
-        taken: list[tuple[int, int]] = []
+        taken: list[Lent] = []
         if self.stages:
-            sent, taken = self._spare.copies(sent)
+            sent, taken = self.spare.copies(sent)
         binds = [(number, *part) for number, part in enumerate([*sent, *received])]
         work = self._call(("exchange", 0, dtype, "", -1, ""), binds, keep, async_op=async_op)
-        self._spare.release(taken, after=work)
+        self.spare.release(taken, after=work)
         return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:

@@ -44,9 +44,7 @@ class Gathers(Group):
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
     ) -> Work:
         """All-gather several tensors; ``outputs`` has a list for each rank."""
-        calls = [
-            self._allgather(outs, x, opts) for *outs, x in zip(*outputs, inputs, strict=True)
-        ]
+        calls = [self._allgather(outs, x, opts) for *outs, x in zip(*outputs, inputs, strict=True)]
         return self.works([out for outs in outputs for out in outs], calls)
 
     @by_device

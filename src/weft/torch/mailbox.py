@@ -89,7 +89,9 @@ class Mailbox:
     def _give_up(self, letter: Letter, timeout: float | None) -> None:
         world = self._channel.world
         if timeout is None:  # the group's own timeout ends the group, everywhere
-            world.raise_halt((Cause.TIMEOUT, letter.key[1], -1, 0, 0), lambda _: str(letter.message))
+            world.raise_halt(
+                (Cause.TIMEOUT, letter.key[1], -1, 0, 0), lambda _: str(letter.message)
+            )
         raise RunTimeoutError(
             f"rank {world.rank} waited {timeout:g} s for {letter.message!r}"
             f"{world.member.missing(letter.key[1])}."

@@ -62,4 +62,4 @@ class Messages(Group):
             for src in offers:
                 if not is_alive(world.member.pid(src)):
                     world.raise_halt((Cause.DIED, src, -1, 0, 0), lambda _: place)
-        world.raise_halt((Cause.TIMEOUT, -1, -1, 0, 0), lambda _: place)
+        return world.raise_halt((Cause.TIMEOUT, -1, -1, 0, 0), lambda _: place)
