@@ -216,9 +216,14 @@ class Member {
       case Cause::disagree:
         control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
         return;
+      case Cause::size:
+        control_.fail(rank_, Reason::disagree, rank_,
+                      self + " gets " + std::to_string(halt.have) + " bytes from " + other +
+                          " where it wants " + std::to_string(halt.want) + " " +
+                          control_.doing(rank_));
+        return;
       case Cause::slot:
       case Cause::memory:
-      case Cause::size:
         control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);
         return;
     }

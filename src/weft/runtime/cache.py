@@ -34,7 +34,7 @@ class Question(NamedTuple):
     def __str__(self) -> str:
         if self.kind == "barrier":
             return self.kind
-        parts = [f"{self.nbytes} bytes"]
+        parts = [f"{self.nbytes} bytes"] if self.kind != "exchange" else []  # of any sizes
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []
         return f"{self.kind}({', '.join(parts)})"

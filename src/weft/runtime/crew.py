@@ -182,7 +182,8 @@ class Crew:
                 waited = ""
             case Cause.SIZE:
                 wrong = f"{found.have} bytes from rank {found.rank} where it wants {found.want}"
-                self.fail(Reason.DISAGREE, self.rank, f"rank {self.rank} gets {wrong} at {place}")
+                text = f"rank {self.rank} gets {wrong} {self.member.doing(self.rank)}"
+                self.fail(Reason.DISAGREE, self.rank, text)
                 waited = ""
             case Cause.DISAGREE:
                 self.fail(Reason.DISAGREE, found.rank, self.member.disagreement(found.rank))
