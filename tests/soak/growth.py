@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 
@@ -34,16 +35,15 @@ def grown(samples: list[Held]) -> str:
     """Say what the last quarter of a run holds more than the second quarter, if it is more.
 
     The first quarter warms up: caches fill, arenas of malloc come. Private memory moves by
-    some megabytes as malloc keeps and returns large blocks; a leak of 100 bytes a call would
-    be 5 MB in 50,000 calls, and of a whole operand far more.
+    some megabytes as malloc keeps and returns large blocks; a leak of 200 bytes a call would
+    be 10 MB in 50,000 calls, and of a whole operand far more.
     """
     quarter = len(samples) // 4
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
-    slack = Held(private=6 << 20, shared=64 << 20, descriptors=0, threads=0)
+    slack = Held(private=10 << 20, shared=24 << 20, descriptors=0, threads=0)
     worse = []
     for name, more in slack._asdict().items():
-        before = max(getattr(each, name) for each in early)
-        after = min(getattr(each, name) for each in late)
+        before, after = (median(getattr(each, name) for each in part) for part in (early, late))
         if after > before + more:
             worse.append(f"{name} grew from {before} to {after}")
     return "; ".join(worse)

@@ -81,8 +81,10 @@ class Plan:
         algorithm = roll.choice(ALGORITHMS[kind]) if named and kind in ALGORITHMS else ""
         if where == "world" and kind == "all_gather" and algorithm.startswith("dma"):
             algorithm = "ring"  # engines gather in place: only a prepared schedule does that
-        if algorithm and op and (op == "avg" or op.startswith("premul")):
-            op = "sum"
+        if algorithm and (op == "avg" or op.startswith("premul")):
+            op = "sum"  # they need all sources at once
+        if algorithm and op == "prod" and dtype.startswith("complex"):
+            op = "sum"  # the sign of a zero depends on the order of factors
         if where.startswith("torch") and dtype.startswith("complex") and op == "prod":
             op = "sum"  # torch refuses it before weft sees it
         parts = 1 if kind in ("all_reduce", "broadcast", "reduce", "message") else num_ranks

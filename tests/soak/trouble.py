@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 import weft.torch
-from tests.runtime.left import threads
+from tests.runtime.left import files, threads
 from tests.soak.calls import Bench, Flight, by_torch, by_world
 from tests.soak.plan import Plan, Step
 from tests.soak.rooms import Rooms
@@ -36,7 +36,7 @@ from weft._core import die_with
 from weft.errors import RunError
 from weft.runtime import World
 from weft.runtime.crew import launch
-from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
+from weft.runtime.leftovers import PREFIX, SHARED_MEMORY
 
 BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 BY_RANK = ("raise", "exit", "other collective", "other size", "other dtype")
@@ -150,7 +150,7 @@ def be_rank(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
     answer: dict[str, Any]
     try:
         with joined(trial, name, rank, store) as world:
-            os.write(tell, b"ready\n")
+            os.write(tell, f"{segments()}\n".encode())
             churn(world, trial)
     except RunError as error:
         answer = {"kind": type(error).__name__, "text": str(error), "recent": list(error.recent)}
@@ -162,6 +162,12 @@ def be_rank(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
         dist.destroy_process_group()
     answer |= {"threads": threads() - one, "seconds": round(time.monotonic() - began, 2)}
     os.write(tell, json.dumps(answer).encode() + b"\n")
+
+
+def segments() -> str:
+    """The names of the segments that this process has mapped."""
+    maps = Path("/proc/self/maps").read_text()
+    return " ".join({word for word in maps.split() if word.startswith(f"{SHARED_MEMORY}/{PREFIX}")})
 
 
 def joined(trial: Trial, name: str, rank: int, store: str) -> World:
@@ -227,6 +233,10 @@ class Ranks:
         said = self._said[rank].splitlines()
         return json.loads(said[1]) if len(said) > 1 else {"kind": "", "text": "said nothing"}
 
+    def segments(self) -> set[str]:
+        """The segments of those who came."""
+        return {name for said in self._said for name in said.decode().split("\n")[0].split()}
+
     def signal(self, number: int, ranks: list[int]) -> None:
         for rank in ranks:
             os.kill(self.pids[rank], number)
@@ -262,36 +272,48 @@ def carry_out(trial: Trial) -> dict[str, Any]:
         finally:
             ranks.end()
             launcher.close()
-        left = remove_leftovers()
+        left = [name for name in ranks.segments() if Path(name).exists()]
     wrong += [f"left behind: {left}"] if left else []
+    wrong += [] if ranks.segments() else ["no segment was seen"]
     return {**asdict(trial), "wrong": wrong, "answers": answers}
 
 
 def kill_all(trial: Trial) -> dict[str, Any]:
     """Kill all ranks and whoever started them, at once; then start again beside a live world."""
     alive = launch(2)
-    leader = os.fork()
-    if leader == 0:
-        try:
-            os.setpgid(0, 0)
-            with tempfile.TemporaryDirectory() as folder:
-                name = "" if trial.by_environment else launch(trial.num_ranks).name
-                Ranks(trial, name, str(Path(folder) / "store")).hear([0], 2)
-        finally:
-            os._exit(0)
-    time.sleep(trial.after / 2)  # from before they meet until they are in traffic
-    os.killpg(leader, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        while True:  # orphans are ours, too
-            os.waitpid(-1, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        leader = os.fork()
+        if leader == 0:
+            lead(trial, str(Path(folder) / "store"))
+        os.setpgid(leader, leader)
+        time.sleep(trial.after / 2)  # from before they meet until they are in traffic
+        os.killpg(leader, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while True:  # orphans are ours, too
+                os.waitpid(-1, 0)
+    dead = without_owner()
     next_one = launch(2)  # cleans up
-    left = remove_leftovers()
+    left = dead & without_owner()
     wrong = [f"left behind: {left}"] if left else []
     if not (SHARED_MEMORY / alive.name.removeprefix("/")).exists():
         wrong.append("what a live world owns was removed")
     next_one.close()
     alive.close()
-    return {**asdict(trial), "wrong": wrong, "answers": []}
+    return {**asdict(trial), "wrong": wrong, "answers": [], "dead": len(dead)}
+
+
+def lead(trial: Trial, store: str) -> None:
+    """Start the ranks in a group of processes of their own, and wait."""
+    try:
+        os.setpgid(0, 0)
+        name = "" if trial.by_environment else launch(trial.num_ranks).name
+        Ranks(trial, name, store).hear([0], 2)
+    finally:
+        os._exit(0)
+
+
+def without_owner() -> set[str]:
+    return {name for name in files() if "/" not in name}
 
 
 def complaints(trial: Trial, answer: dict[str, Any]) -> list[str]:

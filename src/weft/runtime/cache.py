@@ -1,5 +1,6 @@
 """Prepared schedules by what is asked for, the least recently used closed first."""
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,7 +53,8 @@ class Cache:
     """The first use of a call prepares it, on all ranks together."""
 
     def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+        # No circle: a closed world's memory and descriptors go with the last who knows it.
+        self._crew = weakref.ref(crew)
         self._ready: OrderedDict[Asked, Ready] = OrderedDict()
 
     def find(self, asked: Asked) -> Ready:
@@ -68,7 +70,8 @@ class Cache:
         self._ready.clear()
 
     def _make(self, asked: Asked) -> Ready:
-        crew, question = self._crew, Question(*asked)
+        crew, question = self._crew(), Question(*asked)
+        assert crew is not None
         call = str(question)
         crew.require_sound()
         crew.drain()

@@ -29,7 +29,7 @@ class Spare:
     """
 
     def __init__(self, crew: Arrays) -> None:
-        self._crew = crew
+        self._member = crew.member
         self._start = crew.region(crew.rank) + crew.common_bytes
         self._blocks = Blocks(crew.member.region_bytes - crew.common_bytes)
         heap = crew.member.view(0, crew.region(crew.num_ranks))
@@ -44,15 +44,15 @@ class Spare:
         """Take memory; OSError when the system has no more of it."""
         block = self._blocks.take(nbytes)
         try:
-            self._crew.member.reserve(self._start + block, nbytes)
+            self._member.reserve(self._start + block, nbytes)
         except OSError:
             self._blocks.give_back(block)
             raise
-        return Lent(block, self._crew.member.view(self._start + block, nbytes))
+        return Lent(block, self._member.view(self._start + block, nbytes))
 
     def give_back(self, lent: Lent) -> None:
         """Give memory back; nobody may use it any more."""
-        self._crew.member.release(self._start + lent.block, lent.bytes.size)
+        self._member.release(self._start + lent.block, lent.bytes.size)
         self._blocks.give_back(lent.block)
 
     def copies(self, parts: Sequence[Part]) -> tuple[list[Part], list[Lent]]:

@@ -183,6 +183,7 @@ class World(Arrays):
         """Let every call from now on raise ``why``: what was prepared is not found again."""
         super().disown(why)
         self._cache.clear()
+        self._under_way.clear()
 
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         ready = self._cache.find(asked)
