@@ -306,8 +306,8 @@ def lead(trial: Trial, store: str) -> None:
     """Start the ranks in a group of processes of their own, and wait."""
     try:
         os.setpgid(0, 0)
-        name = "" if trial.by_environment else launch(trial.num_ranks).name
-        Ranks(trial, name, store).hear([0], 2)
+        launcher = None if trial.by_environment else launch(trial.num_ranks)
+        Ranks(trial, launcher.name if launcher else "", store).hear([0], 2)
     finally:
         os._exit(0)
 
