@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -73,6 +75,18 @@ def test_a_barrier_is_not_a_reduction():
         assert "barrier" in text
         assert "all_reduce(800 bytes, float64, sum)" in text
         assert seconds < 5
+
+
+def traceback_of(world):
+    world.all_reduce(np.ones(100))
+    return "".join(traceback.format_exception(world._recorded(RunError("something"))))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks have no notes")
+def test_a_traceback_shows_the_last_calls():
+    for rank, text in enumerate(spawn(traceback_of, 2, timeout=30)):
+        assert "something\nThe last calls of every rank:\n" in text
+        assert f"\n  rank {rank} call 2: all_reduce(800 bytes, float64, sum), done\n" in text
 
 
 def dtypes(world):

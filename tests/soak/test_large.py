@@ -10,13 +10,12 @@ import pytest
 
 from tests.runtime.left import nothing_left
 from weft.runtime import spawn
-from weft.units import GiB
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LONG = (1 << 31) + (200 << 20) + 12_345  # bytes: past 2^31, and no multiple of anything
 CHUNK = 32 << 20
-NEEDED = 11 * GiB  # two ranks with an input and an output each
+NEEDED = 11 << 30  # two ranks with an input and an output each
 
 
 def room() -> int:

@@ -50,7 +50,6 @@ TOLD = {
     "other size": "DisagreeError",
     "other dtype": "DisagreeError",
 }
-TIMEOUT = 3.0  # seconds: a rank that is only slow must not look like one that stands still
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _PATIENCE = 60.0  # seconds until a rank that says nothing is a failure of the trial
 
@@ -66,6 +65,11 @@ class Trial:
     after: float  # seconds of traffic, for what comes from outside
     at: int  # the step, for what a rank does itself
     by_torch: bool
+
+    @property
+    def timeout(self) -> float:
+        """Seconds: a rank that is only slow must not look like one that stands still."""
+        return 4.0 if self.trouble == "stop" else 30.0
 
     @property
     def by_environment(self) -> bool:
@@ -179,15 +183,15 @@ def joined(trial: Trial, name: str, rank: int, store: str) -> World:
             "LOCAL_WORLD_SIZE": str(trial.num_ranks),
             "TORCHELASTIC_RUN_ID": str(trial.seed),
         }
-        return weft.world(timeout=TIMEOUT)
+        return weft.world(timeout=trial.timeout)
     if not trial.by_torch:
-        return World(name, rank, timeout=TIMEOUT)
+        return World(name, rank, timeout=trial.timeout)
     dist.init_process_group(
         "weft",
         store=dist.FileStore(store, trial.num_ranks),  # type: ignore[attr-defined]
         rank=rank,
         world_size=trial.num_ranks,
-        timeout=timedelta(seconds=TIMEOUT),
+        timeout=timedelta(seconds=trial.timeout),
     )
     return weft.torch.world_of()
 

@@ -23,6 +23,7 @@ T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0
 _MOST_ADDRESSES = 1 << 45  # a quarter of what Linux gives a process on x86-64
 _TO_START = 60.0  # seconds at least for the others to start: they import their modules first
+_MOST_NOTED = 32  # lines of the flight recorder in a traceback
 _MOST_SHOWN = 960  # bytes that a rank can show the others at once
 
 
@@ -246,9 +247,7 @@ class Crew:
             Reason.DISAGREE: "Every rank must make the same calls in the same order.",
         }[reason]
         mine = "" if reason is Reason.RAISED and rank == self.rank else waited
-        failure = _ERRORS[reason](f"{text}{mine}.", hint)
-        failure.recent = self.recent()
-        raise failure
+        raise self._recorded(_ERRORS[reason](f"{text}{mine}.", hint))
 
     def _wait_for_all(self, call: str) -> None:
         try:
@@ -266,8 +265,15 @@ class Crew:
                     f"rank 0 calls {calls[0]}, rank {rank} calls {call}.",
                     "Every rank must make the same calls in the same order.",
                 )
-                failure.recent = self.recent()
-                raise failure
+                raise self._recorded(failure)
+
+    def _recorded(self, failure: RunError) -> RunError:
+        """Add what the flight recorder has; a traceback shows the end of it."""
+        failure.recent = self.recent()
+        if sys.version_info >= (3, 11):
+            lines = self.recent(most=2)[:_MOST_NOTED]
+            failure.add_note("\n  ".join(["The last calls of every rank:", *lines]))
+        return failure
 
     def _can_read_all(self) -> bool:
         """Try whether every rank may read the memory of every other, as the system allows it."""
