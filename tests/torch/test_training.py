@@ -1,5 +1,9 @@
 """Trainings lose the same with weft as with Gloo."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -51,3 +55,21 @@ def test_the_heap_needs_fsdp2_and_a_weft_group():
             "gloo is no weft group.",
             "there is no FSDP2 module in this model.",
         ]
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "training.md"
+SCRIPTS = [each for each in GUIDE.read_text().split("```") if "range(10)" in each]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=["DDP", "FSDP2"])
+def test_the_scripts_of_the_guide_train(tmp_path, script):
+    path = tmp_path / "train.py"
+    path.write_text(script.removeprefix("python"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(path)], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    steps = [float(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(steps) == 10
+    assert all(0 < loss < 10 for loss in steps)
