@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from tests.runtime.left import eventually, nothing_left
 from tests.runtime.test_meeting import environment
 from tests.runtime.test_world_faults import error_of
-from weft.runtime import spawn
+from weft.runtime import permission, spawn
 from weft.runtime.crew import launch
 from weft.runtime.leftovers import PREFIX, SHARED_MEMORY
 
@@ -190,3 +192,14 @@ def test_segments_are_private_and_cannot_be_guessed():
     finally:
         for launcher in launchers:
             launcher.close()
+
+
+def test_only_what_the_launcher_started_is_let_in(monkeypatch):
+    asked = []
+    system = SimpleNamespace(prctl=lambda *args: asked.append(args))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
+    assert permission.let_siblings_read()
+    assert [(args[0], args[1].value) for args in asked] == [(0x59616D61, os.getppid())]
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert permission.let_siblings_read()
+    assert len(asked) == 1

@@ -29,12 +29,13 @@ def test_losses_are_those_of_gloo(trained, name):
 
 
 def test_fsdp_in_the_heap_loses_the_same_to_the_last_bit():
-    for plain, in_heap, used in on_ranks(fsdp_in_the_heap, 2):
+    for plain, in_heap, used, lent in on_ranks(fsdp_in_the_heap, 2):
         assert in_heap == plain
         ((calls, given, refused),) = used
         # Three layers: in a step each is gathered at least once and scattered once.
         assert calls >= STEPS * 3 * 2
         assert given > calls
+        assert lent <= 4 * 3  # and what a step gave back the next one takes again
         assert refused == 0
 
 

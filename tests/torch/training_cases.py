@@ -63,13 +63,14 @@ def sharded(group: Any) -> nn.Module:
     return net
 
 
-def fsdp_in_the_heap() -> tuple[list[float], list[float], list[tuple[int, int, int]]]:
-    """What FSDP2 loses without and with the heap, and how often that was used."""
+def fsdp_in_the_heap() -> tuple[list[float], list[float], list[tuple[int, int, int]], int]:
+    """What FSDP2 loses without and with the heap, how often and how much of that was used."""
     plain = fsdp(dist.group.WORLD)
     net = sharded(dist.group.WORLD)
     used = weft.torch.use_heap(net)
     found = losses(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
-    return plain, found, [(each.num_calls, each.num_given, each.num_refused) for each in used]
+    counts = [(each.num_calls, each.num_given, each.num_refused) for each in used]
+    return plain, found, counts, weft.torch.world_of().spare.num_lent
 
 
 TRAININGS = {"DDP": ddp, "ZeRO": zero, "FSDP2": fsdp}

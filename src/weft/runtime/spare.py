@@ -40,6 +40,11 @@ class Spare:
         """Tell whether all ranks can reach what lies there."""
         return address in self._heap
 
+    @property
+    def num_lent(self) -> int:
+        """How many pieces are taken."""
+        return len(self._blocks)
+
     def take(self, nbytes: int) -> Lent:
         """Take memory; OSError when the system has no more of it."""
         block = self._blocks.take(nbytes)

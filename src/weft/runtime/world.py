@@ -10,7 +10,7 @@ from weft.runtime.crew import DEFAULT_TIMEOUT
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
-from weft.runtime.spare import Lent, Spare
+from weft.runtime.spare import Spare
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
@@ -217,12 +217,17 @@ class World(Arrays):
         *,
         async_op: bool,
     ) -> Work | None:
-        taken: list[Lent] = []
-        if self.stages:
-            sent, taken = self.spare.copies(sent)
-        binds = [(number, *part) for number, part in enumerate([*sent, *received])]
-        work = self._call(("exchange", 0, dtype, "", -1, ""), binds, keep, async_op=async_op)
-        self.spare.release(taken, after=work)
+        asked = ("exchange", 0, dtype, "", -1, "")
+        if not self.stages:
+            binds = [(number, *part) for number, part in enumerate([*sent, *received])]
+            return self._call(asked, binds, keep, async_op=async_op)
+        copies, taken = self.spare.copies(sent)
+        binds = [(number, *part) for number, part in enumerate([*copies, *received])]
+        work = None
+        try:
+            work = self._call(asked, binds, keep, async_op=async_op)
+        finally:
+            self.spare.release(taken, after=work)
         return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:
