@@ -24,10 +24,17 @@ from weft.runtime.leftovers import PREFIX, SHARED_MEMORY
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(90)]
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left():
     with nothing_left():
         yield
+        for process in _started:  # where a test fails, its ranks may still wait
+            process.kill()
+            process.communicate()
+        _started.clear()
 
 
 BEGIN = """
@@ -35,6 +42,7 @@ BEGIN = """
     import numpy as np
     import weft.runtime
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     world = weft.runtime.world(timeout=60)
     x = np.ones(100_000)
     world.all_reduce(x)
@@ -46,15 +54,11 @@ BEGIN = """
 def start(tmp_path, script, num_ranks=2):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(BEGIN) + textwrap.dedent(script))
-    return [
-        subprocess.Popen(
-            [sys.executable, str(path), str(tmp_path)],
-            env=environment(rank, num_ranks, tmp_path),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(num_ranks)
-    ]
+    for rank in range(num_ranks):
+        command = [sys.executable, str(path), str(tmp_path)]
+        where = environment(rank, num_ranks, tmp_path)
+        _started.append(subprocess.Popen(command, env=where, stderr=subprocess.PIPE, text=True))
+    return list(_started)
 
 
 def ended(processes):
@@ -198,8 +202,9 @@ def test_only_what_the_launcher_started_is_let_in(monkeypatch):
     asked = []
     system = SimpleNamespace(prctl=lambda *args: asked.append(args))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
+    monkeypatch.setattr(os, "getppid", lambda: 4242)
     assert permission.let_siblings_read()
-    assert [(args[0], args[1].value) for args in asked] == [(0x59616D61, os.getppid())]
+    assert [(args[0], args[1].value) for args in asked] == [(0x59616D61, 4242)]
     monkeypatch.setattr(os, "getppid", lambda: 1)
     assert permission.let_siblings_read()
     assert len(asked) == 1
