@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from tests.runtime.left import eventually, nothing_left
 from tests.runtime.test_meeting import environment
 from tests.runtime.test_world_faults import error_of
+from tests.soak.growth import held
 from weft.runtime import permission, spawn
 from weft.runtime.crew import launch
 from weft.runtime.leftovers import PREFIX, SHARED_MEMORY
@@ -177,6 +179,29 @@ def test_a_closed_world_refuses_calls_it_has_made_before():
         "RunError",
         "all_reduce(80 bytes, float64, sum) was cut off: this world is closed.",
     )
+
+
+def come_and_go(world):
+    """What this process holds after each of some groups that it made, used and closed."""
+    gc.disable()  # nothing may wait for the collector of circles
+    seen = []
+    for _ in range(4):
+        group = world.group(range(world.num_ranks))
+        x = np.ones(1000)
+        group.all_reduce(x)
+        work = group.all_reduce(x, async_op=True)
+        work.wait()
+        group.exchange([x[:1], x[1:2]], [x[2:3], x[3:4]])
+        group.close()
+        del group, work
+        now = held()
+        seen.append((now.descriptors, now.threads, now.shared))
+    return seen
+
+
+def test_a_closed_world_is_gone_at_once():
+    for seen in spawn(come_and_go, 2, timeout=30):
+        assert len(set(seen)) == 1, seen
 
 
 def test_segments_are_private_and_cannot_be_guessed():
