@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,14 @@ def _enough_memory():
         yield
 
 
+@cache
+def base():
+    return np.resize(np.arange(251, dtype=np.uint8), CHUNK)
+
+
 def pattern(start, size, rank):
-    """Bytes that tell where they belong: they repeat only after 251 x 32 MiB."""
-    return np.resize(np.arange(251, dtype=np.uint8) + np.uint8(start // CHUNK + 101 * rank), size)
+    """Bytes that tell where they belong: other ones in every chunk, and on every rank."""
+    return base()[:size] + np.uint8((start // CHUNK + 101 * rank) % 256)
 
 
 def parts(array):
