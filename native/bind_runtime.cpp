@@ -211,6 +211,12 @@ void bind_member(nb::module_& module) {
              return self.control().disagreement(self.rank(), checked_rank(self, other));
            },
            nb::arg("other"))
+      .def("doing",
+           [](Member& self, int rank) { return self.control().doing(checked_rank(self, rank)); },
+           nb::arg("rank"))
+      .def("missing",
+           [](Member& self, int awaited) { return self.control().missing(self.rank(), awaited); },
+           nb::arg("awaited"))
       .def("call", &call_at, nb::arg("rank"), nb::arg("number"))
       .def("last_call",
            [](Member& self, int rank) {

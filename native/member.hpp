@@ -38,7 +38,7 @@ class Member {
   void leave() noexcept {
     if (std::exchange(here_, false)) {
       if (::getpid() == pid_) {
-        worker_.reset();
+        if (worker_) worker_->close();  // it stays: threads may be waiting for its jobs
         control_.leave(rank_);
         engines_.clear();
       } else {
@@ -219,17 +219,26 @@ class Member {
         return;
       case Cause::died:
       case Cause::left:
-        control_.fail(rank_, Reason::died, halt.rank, other + " died");
+        control_.fail(rank_, Reason::died, halt.rank,
+                      other + " died (pid " + std::to_string(control_.pid(halt.rank)) + ") " +
+                          control_.doing(halt.rank));
         return;
       case Cause::timeout:
-        control_.fail(rank_, Reason::timeout, halt.rank, self + " waited too long in " + call);
+        control_.fail(rank_, Reason::timeout, halt.rank,
+                      self + " waited too long " + control_.doing(rank_) +
+                          control_.missing(rank_, halt.rank));
         return;
       case Cause::disagree:
         control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
         return;
+      case Cause::size:
+        control_.fail(rank_, Reason::disagree, rank_,
+                      self + " gets " + std::to_string(halt.have) + " bytes from " + other +
+                          " where it wants " + std::to_string(halt.want) + " " +
+                          control_.doing(rank_));
+        return;
       case Cause::slot:
       case Cause::memory:
-      case Cause::size:
         control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);
         return;
     }

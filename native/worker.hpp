@@ -25,8 +25,11 @@ class Worker {
   explicit Worker(bool spins) : spins_(spins), thread_([this] { serve(); }) {}
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  // What has not begun never does; what has is told to stop.
-  ~Worker() {
+  ~Worker() { close(); }
+
+  // What has not begun never does; what has is told to stop. Whoever waits learns it.
+  void close() {
+    if (!thread_.joinable()) return;
     // Relaxed: the lock below orders it for a worker that sleeps; others look again anyway.
     stop_.store(true, std::memory_order_relaxed);
     {
@@ -35,6 +38,13 @@ class Worker {
     }
     wake_.notify_all();
     thread_.join();
+    const std::scoped_lock lock(mutex_);
+    const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
+    for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
+      halts_[number] = Halt{Cause::stopped};
+    }
+    jobs_.clear();
+    num_done_.store(last, std::memory_order_release);
   }
 
   // Gives the job's number; numbers count from one in the order of jobs.

@@ -16,6 +16,8 @@ MOST = 256  # prepared at once
 MOST_BYTES = 256 << 20  # of heap that they take on a rank, together
 
 
+_APART = ("all_gather", "all_to_all")  # some of their algorithms work in place
+
 # A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
 Asked = tuple[str, int, str, str, int, str]
 
@@ -33,7 +35,7 @@ class Question(NamedTuple):
     def __str__(self) -> str:
         if self.kind == "barrier":
             return self.kind
-        parts = [f"{self.nbytes} bytes"]
+        parts = [f"{self.nbytes} bytes"] if self.kind != "exchange" else []  # of any sizes
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []
         return f"{self.kind}({', '.join(parts)})"
@@ -53,7 +55,8 @@ class Cache:
     """
 
     def __init__(self, crew: Crew, choice: Choice) -> None:
-        self._crew = crew
+        # No circle: a closed world's memory and descriptors go with the last who knows it.
+        self._crew = weakref.ref(crew)
         self._choice = choice
         self._ready: dict[Asked, Ready] = {}
         here = weakref.ref(self)  # the desk must not keep alive what keeps it alive
@@ -75,20 +78,22 @@ class Cache:
             ready = self.find(asked)
             self.desk.add(kind, nbytes, dtype, op, root, ready.prepared.program, ready.call)
 
-    def close(self) -> None:
-        """Let go of everything."""
-        self.desk.clear()
-        self._ready.clear()
-
     def _give_up(self, call: str, halt: Any, error: BaseException | None) -> None:
-        if error is not None:
-            self._crew.fail_with(error, f" in {call}")
+        crew = self._crew()
+        if error is not None and crew is not None:
+            crew.fail_with(error, f" in {call}")
             return
         ready = next(ready for ready in self._ready.values() if ready.call == call)
         ready.prepared.give_up(halt, call)
 
+    def clear(self) -> None:
+        """Forget everything: the next use is a first one."""
+        self.desk.clear()
+        self._ready.clear()
+
     def _make(self, asked: Asked) -> Ready:
-        crew, question = self._crew, Question(*asked)
+        crew, question = self._crew(), Question(*asked)
+        assert crew is not None
         call = str(question)
         crew.require_sound()
         crew.drain()
@@ -96,7 +101,7 @@ class Cache:
         number = crew.member.begin_call(call)
         crew.agree(f"{call} as call {number}")
         elastic = question.kind == "exchange"
-        algorithm = "pull" if elastic else question.algorithm or self._algorithm(question)
+        algorithm = "pull" if elastic else question.algorithm or self._algorithm(question, crew)
         schedule = _schedule_of(question, crew.num_ranks, algorithm)
         turns = 1
         if algorithm == "eager" and crew.num_ranks > 1:
@@ -118,10 +123,9 @@ class Cache:
             self.desk.clear()
             self._ready.pop(oldest).prepared.close()
 
-    def _algorithm(self, asked: Question) -> str:
-        num_ranks = self._crew.num_ranks
+    def _algorithm(self, asked: Question, crew: Crew) -> str:
         return self._choice.algorithm(
-            asked.kind, asked.nbytes, num_ranks, crowded=self._crew.is_crowded
+            asked.kind, asked.nbytes, crew.num_ranks, crowded=crew.is_crowded
         )
 
 
@@ -136,7 +140,13 @@ def _schedule_of(asked: Question, num_ranks: int, algorithm: str) -> Schedule:
         options["root"] = asked.root
     if num_ranks == 1:
         return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
-    return collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    if asked.kind in _APART and any(buffer.name == "data" for buffer in made.buffers):
+        raise UsageError(
+            f"{algorithm!r} {asked.kind} works in place, a call has an input and an output.",
+            "Prepare its schedule with weft.prepare, or name another algorithm.",
+        )
+    return made
 
 
 def _require_order(op: str, algorithm: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import RunError, UsageError
+from weft.errors import UsageError
 from weft.runtime.arrays import Arrays
 from weft.runtime.cache import Asked, Cache
 from weft.runtime.choice import Choice
@@ -11,6 +11,7 @@ from weft.runtime.crew import DEFAULT_TIMEOUT
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
+from weft.runtime.spare import Spare
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
@@ -29,6 +30,7 @@ class World(Arrays):
         open_slots(self)
         self._cache = Cache(self, Choice())
         self.desk = self._cache.desk
+        self.spare = Spare(self)
         self._under_way: list[Work] = []
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
@@ -192,7 +194,7 @@ class World(Arrays):
     def close(self) -> None:
         """Leave the world. Arrays of its buffers stay valid, nothing else does."""
         super().close()
-        self._cache.close()
+        self._cache.clear()
 
     def _repeated(
         self, asked: Asked, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
@@ -201,6 +203,12 @@ class World(Arrays):
         work = self._call(asked, binds, (out, x), async_op=async_op)
         self._cache.keep(asked, x.dtype)
         return work
+
+    def disown(self, why: str) -> None:
+        """Let every call from now on raise ``why``: what was prepared is not found again."""
+        super().disown(why)
+        self._cache.clear()
+        self._under_way.clear()
 
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         ready = self._cache.find(asked)
@@ -234,10 +242,18 @@ class World(Arrays):
         *,
         async_op: bool,
     ) -> Work | None:
-        if self.stages:
-            raise RunError("uneven parts need process_vm_readv, which this system forbids.")
-        binds = [(number, *part) for number, part in enumerate([*sent, *received])]
-        return self._call(("exchange", 0, dtype, "", -1, ""), binds, keep, async_op=async_op)
+        asked = ("exchange", 0, dtype, "", -1, "")
+        if not self.stages:
+            binds = [(number, *part) for number, part in enumerate([*sent, *received])]
+            return self._call(asked, binds, keep, async_op=async_op)
+        copies, taken = self.spare.copies(sent)
+        binds = [(number, *part) for number, part in enumerate([*copies, *received])]
+        work = None
+        try:
+            work = self._call(asked, binds, keep, async_op=async_op)
+        finally:
+            self.spare.release(taken, after=work)
+        return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:
         if self.rank != root:

@@ -7,8 +7,9 @@ dist.init_process_group("weft")
 """
 
 from weft.torch.backend import WeftProcessGroup, register
-from weft.torch.memory import empty, free, world_of
+from weft.torch.heap import use_heap
+from weft.torch.memory import empty, free, monitored_barrier, world_of
 
-__all__ = ["WeftProcessGroup", "empty", "free", "world_of"]
+__all__ = ["WeftProcessGroup", "empty", "free", "monitored_barrier", "use_heap", "world_of"]
 
 register()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.torch.c10d import BarrierOptions, PrefixStore, Store
+from weft.torch.c10d import PrefixStore, Store
 from weft.torch.channel import Channel
 from weft.torch.inner import make_inner
 from weft.torch.mailbox import Mailbox
@@ -105,22 +105,7 @@ class WeftProcessGroup(Repeated, Messages):
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
         self.timeout = timeout
-        self.channel.world.member.set_timeout(timeout.total_seconds())
-
-    def monitored_barrier(
-        self,
-        timeout: timedelta | None = None,
-        wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are waited for
-    ) -> None:
-        """Meet, and say who did not come."""
-        world = self.channel.world
-        opts = BarrierOptions()
-        opts.asyncOp = False
-        world.member.set_timeout((timeout or self.timeout).total_seconds())
-        try:
-            self.barrier(opts)
-        finally:
-            world.member.set_timeout(self.timeout.total_seconds())
+        self.channel.world.set_timeout(timeout.total_seconds())
 
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first."""

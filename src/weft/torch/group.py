@@ -23,6 +23,19 @@ class Group(ProcessGroup):
     _size: int
     _under_way: list[tuple[Pending, object]]
 
+    def monitored_barrier(
+        self,
+        timeout: timedelta | None = None,
+        wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
+    ) -> None:
+        """Meet, and say who did not come."""
+        world = self.channel.world
+        world.set_timeout((timeout or self.timeout).total_seconds())
+        try:
+            world.barrier()
+        finally:
+            world.set_timeout(self.timeout.total_seconds())
+
     def work(
         self,
         tensors: list[Tensor],

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from weft.errors import RankDiedError, RunTimeoutError
+from weft.errors import RunTimeoutError
+from weft.runtime.crew import Cause
 from weft.runtime.mail import Message
 from weft.torch.channel import Channel
 
 _AWAKE = 200  # looks before a waiting rank sleeps between them
 _SLEEP = 50e-6
-_LOOK = 0.5  # seconds between looks whether the other rank lives
+LOOK = 0.5  # seconds between looks whether the other rank lives
 
 Key = tuple[bool, int, int]  # sends, peer, tag
 
@@ -78,24 +79,29 @@ class Mailbox:
             if tries < _AWAKE:
                 continue
             now = time.monotonic()
-            if now - looked > _LOOK:
+            if now - looked > LOOK:
                 self._require_alive(letter)
                 looked = now
             if now - begin > limit:
-                rank = self._channel.world.rank
-                raise RunTimeoutError(f"rank {rank} waited {limit:g} s for {letter.message!r}.")
+                self._give_up(letter, timeout)
             time.sleep(_SLEEP)
+
+    def _give_up(self, letter: Letter, timeout: float | None) -> None:
+        world = self._channel.world
+        if timeout is None:  # the group's own timeout ends the group, everywhere
+            world.raise_halt(
+                (Cause.TIMEOUT, letter.key[1], -1, 0, 0), lambda _: str(letter.message)
+            )
+        raise RunTimeoutError(
+            f"rank {world.rank} waited {timeout:g} s for {letter.message!r}"
+            f"{world.member.missing(letter.key[1])}."
+        )
 
     def _require_alive(self, letter: Letter) -> None:
         world, peer = self._channel.world, letter.key[1]
         world.require_sound()
-        pid = world.member.pid(peer)
-        if not is_alive(pid) and not letter.is_done():
-            raise RankDiedError(
-                f"rank {peer} died (pid {pid}) while rank {world.rank} waited for "
-                f"{letter.message!r}.",
-                f"Look into the output of rank {peer} for the reason.",
-            )
+        if not is_alive(world.member.pid(peer)) and not letter.is_done():
+            world.raise_halt((Cause.DIED, peer, -1, 0, 0), lambda _: str(letter.message))
 
 
 def is_alive(pid: int) -> bool:

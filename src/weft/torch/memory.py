@@ -1,6 +1,7 @@
 """Tensors in the symmetric heap of a group: other ranks reach them without a copy."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -36,10 +37,28 @@ def free(tensor: Tensor, *, group: ProcessGroup | None = None) -> None:
     world_of(group).free(tensor.detach().view(-1).view(torch.uint8).numpy())
 
 
+def monitored_barrier(
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,  # noqa: FBT001, FBT002 - as torch's, in which it may be swapped
+) -> None:
+    """Do what ``torch.distributed.monitored_barrier`` does: it takes no group but Gloo's.
+
+    Every rank that did not come within ``timeout`` (the group's, by default) is named on all
+    others, whether or not ``wait_all_ranks``. The group is broken then.
+    """
+    weft_group(group).monitored_barrier(timeout, wait_all_ranks)
+
+
 def world_of(group: ProcessGroup | None = None) -> World:
     """Give the world of a weft group, by default of the default group."""
+    return weft_group(group).channel.world
+
+
+def weft_group(group: ProcessGroup | None) -> Group:
+    """Give the group, or the default one, if it is weft's."""
     group = group or dist.group.WORLD
     if not isinstance(group, Group):
         what = "there is no process group" if group is None else f"{group.name()} is no weft group"
         raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
-    return group.channel.world
+    return group
