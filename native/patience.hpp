@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -24,13 +25,16 @@ inline void relax() noexcept {
 }
 
 // Yielding costs half a microsecond a round, sleeping 50: waits of a step spin or yield, and
-// only what hangs or computes for long sleeps. With more threads than cores spinning would
+// only what hangs or computes for long sleeps: the longer it waited, the longer, so that a
+// thread that waits for minutes takes nothing from one that computes on its core, and a sixteenth
+// is the most that it comes late. With more threads than cores spinning would
 // keep the one we wait for from running.
 class Patience {
  public:
   static constexpr auto kSpin = std::chrono::microseconds(2);
   static constexpr auto kYield = std::chrono::milliseconds(1);
-  static constexpr auto kSleep = std::chrono::microseconds(100);
+  static constexpr auto kShortSleep = std::chrono::microseconds(60);
+  static constexpr auto kLongSleep = std::chrono::milliseconds(1);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
   Patience(bool spins, Clock::duration timeout) noexcept : spins_(spins), timeout_(timeout) {}
@@ -45,7 +49,8 @@ class Patience {
     } else if (now_ - since_ < kYield) {
       ::sched_yield();
     } else {
-      std::this_thread::sleep_for(kSleep);
+      std::this_thread::sleep_for(
+          std::clamp<Clock::duration>((now_ - since_) / 16, kShortSleep, kLongSleep));
     }
     now_ = Clock::now();
   }

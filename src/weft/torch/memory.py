@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.runtime import World
+from weft.runtime import Engines, World
 from weft.torch.c10d import ProcessGroup
 from weft.torch.group import Group
 
@@ -43,3 +43,8 @@ def world_of(group: ProcessGroup | None = None) -> World:
         what = "there is no process group" if group is None else f"{group.name()} is no weft group"
         raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
     return group.channel.world
+
+
+def set_engines(engines: Engines, *, group: ProcessGroup | None = None) -> None:
+    """Say where this rank's engines and worker run, and how urgently; each rank for itself."""
+    world_of(group).set_engines(engines)
