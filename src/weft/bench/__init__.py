@@ -15,6 +15,7 @@ _PARTS = {
     "exchanges",
     "harness",
     "machine",
+    "overlap",
     "rows",
     "torch_gloo",
 }  # what the benchmarks are made of

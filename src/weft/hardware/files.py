@@ -263,9 +263,7 @@ def _required(table: Table, key: str, place: Place) -> object:
     return table[key]
 
 
-def _records(
-    reader: Reader, cls: type[Record], table: object, place: Place
-) -> dict[str, Record]:
+def _records(reader: Reader, cls: type[Record], table: object, place: Place) -> dict[str, Record]:
     """Read a table of tables, such as the flop rates by dtype."""
     if not isinstance(table, dict):
         raise place.wrong(table, _TABLES.get(cls, "a table of tables"))

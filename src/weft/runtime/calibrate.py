@@ -9,7 +9,7 @@ from typing import Any
 from weft.errors import UsageError
 from weft.hardware import Cores, Machine, Platform, here_path, platform_from_table, this_machine
 from weft.runtime import measuring
-from weft.runtime.measuring import DTYPES, RANKS, SETS, Measured, one_thread
+from weft.runtime.measuring import DTYPES, EDGE, RANKS, SETS, Measured, one_thread
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 from weft.units import format_size, parse_size
@@ -24,30 +24,27 @@ STEPS: tuple[tuple[str, Callable[[World], Measured]], ...] = (
     ("reads of other processes", measuring.far_reads),
     ("products of matrices", measuring.products),
 )
+_PRODUCT = f"product of {EDGE} x {EDGE} matrices, one thread"
 _ENOUGH = 1.03  # a store type must be so much faster at all larger sizes to be taken
 
 
 def measure_step(act: Callable[[World], Measured]) -> Measured:
-    """Measure one kind of thing on two ranks; what both did at once is the slower one's."""
+    """Measure one kind of thing on two ranks; what both did at once is the slower one's.
+
+    Gives seconds for each byte, flop, flag or call.
+    """
     with one_thread():
-        answers = spawn(act, RANKS, timeout=_TIMEOUT)
-    first, second = answers
-    slower = {
-        name: (max if name in ("spin", "yield", *_CALLS) else min)(value, second[name])
-        for name, value in first.items()
-        if name in second
-    }
-    return first | slower
-
-
-_CALLS = ("pull", "dma-b2b")
+        first, second = spawn(act, RANKS, timeout=_TIMEOUT)
+    return {name: max(seconds, second.get(name, 0.0)) for name, seconds in first.items()}
 
 
 def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     """Build the platform of this machine from the measurements of every step."""
     when = date or datetime.now(timezone.utc).date().isoformat()
     source = f"measured here on {when} by weft calibrate"
-    table = _table(found, this_machine(), _Writer(source))
+    rates = {step: {name: 1 / s for name, s in each.items()} for step, each in found.items()}
+    seconds = {"flags": found["flags"], "calls": found["calls"]}
+    table = _table(rates | seconds, this_machine(), _Writer(source))
     return platform_from_table(table, "here.toml")
 
 
@@ -110,8 +107,9 @@ def _device(
     past = max(copy[f"{largest} {store} alone"] for store in ("cached", "streamed"))
     launch = max(call["pull"] - _FLAGS_OF_A_PULL * latency["value"], 0.0)
     flops = {
-        dtype: {"achieved": write.achieved(rate, "product of 768 x 768 matrices, one thread")}
+        dtype: {"achieved": write.achieved(rate, _PRODUCT)}
         for dtype, rate in found["products of matrices"].items()
+        if dtype in ("fp32", "fp64")
     }
     nothing = write.derived(0.0, "the latency between cores has all of it")
     what = f"copy in {format_size(largest)}"
@@ -119,7 +117,10 @@ def _device(
         "extends": "cpu",
         "name": "here",
         "title": f"One core of {machine.cpu}",
-        "memory_bytes": write.derived(machine.memory // machine.cores, "an even share"),
+        "memory_bytes": {
+            **write.derived(0, "an even share"),
+            "value": machine.memory // machine.cores,
+        },
         "unit_copy_rate": write.achieved(past, what),
         "memory_rate": write.derived(2 * past, f"reads and writes of a {what}"),
         "launch": write.derived(launch, "a prepared call that moves nothing, less its flags"),
@@ -153,7 +154,10 @@ def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
     # Where the system forbids such reads everything goes through the heap: as slow as a copy.
     other = far.get("far both", found["copies"][f"{max(SETS)} cached both"] / 2)
     return {
-        "streamed_from": write.derived(_streamed_from(found["copies"]), "where they win"),
+        "streamed_from": {
+            **write.derived(0, "the size where they begin to win"),
+            "value": _streamed_from(found["copies"]),
+        },
         "far_rate": write.achieved(other, "process_vm_readv of 1 MiB, both ranks at once"),
         "yield_latency": write.derived(found["flags"]["yield"] / 2, "half a flag round trip"),
         "sets": sets,

@@ -1,14 +1,16 @@
 """What this machine achieves: two ranks measure copies, sums, flags, calls and products.
 
-Everything that is compared is measured in turn, round by round, and the median of the rounds
-counts, so that a noisy moment is noisy for all of it.
+Everything that is compared is measured in turn, round by round, so that a noisy moment is noisy
+for all of it. The median counts of those rounds in which the thread had its core to itself, as
+its CPU time shows; where others never let it, of the quieter half.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +24,12 @@ RANKS = 2
 SETS = tuple(16 << 10 << shift for shift in (0, 2, 4, 6, 8, 9, 10, 11, 12, 14))  # 16 KiB to 256 MiB
 STORES = ("cached", "streamed")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8")
+CALLS = ("pull", "dma-b2b")
 FAR = 1 << 20
-_ROUNDS = 5
-_LEAST = 2e-3  # seconds of one measurement: enough for the clock
+EDGE = 768  # of matrices: three of them fit the second-level caches of most, and it takes 10 ms
+_ROUNDS = 9
+_LEAST = 1e-3  # seconds of one measurement: enough for the clock, less than a turn of a thread
+_UNDISTURBED = 0.95  # of the time on the core
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Measured = dict[str, float]
@@ -50,7 +55,7 @@ def pin(world: World) -> None:
 
 
 def copies(world: World) -> Measured:
-    """Give bytes per second that a copy writes, by ``SET STORE alone|both``."""
+    """Give seconds for a byte that a copy writes, by ``SET STORE alone|both``."""
     pin(world)
     src, dst = world.empty(max(SETS) // 2, "uint8"), world.empty(max(SETS) // 2, "uint8")
     src[:], dst[:] = 1, 0
@@ -61,11 +66,11 @@ def copies(world: World) -> Measured:
 
     acts = {f"{each} {store}": act(each // 2, store) for each in SETS for store in STORES}
     sizes = {f"{each} {store}": each // 2 for each in SETS for store in STORES}
-    return _rates(world, acts, sizes)
+    return _seconds(world, acts, sizes)
 
 
 def sums(world: World) -> Measured:
-    """Give bytes per second that a sum of two writes, by ``SET alone|both`` and by dtype."""
+    """Give seconds for a byte that a sum of two writes, by ``SET alone|both`` and by dtype."""
     pin(world)
     room = max(SETS) // 3 // 64 * 64
     places = [located(world.empty(room, "uint8"))[0] for _ in range(3)]
@@ -76,7 +81,7 @@ def sums(world: World) -> Measured:
 
     acts = {name: act("float32", nbytes) for name, nbytes in sizes.items()}
     acts |= {dtype: act(dtype, FAR // 4) for dtype in DTYPES}
-    return _rates(world, acts, sizes | dict.fromkeys(DTYPES, FAR // 4))
+    return _seconds(world, acts, sizes | dict.fromkeys(DTYPES, FAR // 4))
 
 
 def flags(world: World) -> Measured:
@@ -86,42 +91,40 @@ def flags(world: World) -> Measured:
     word[0] = 0
     mine, _ = located(word)
     block = mine - located(world.member.view(world.region(world.rank), 8))[0]
-    other = world.region(1 - world.rank) + block
-    theirs, _ = located(world.member.view(other, 8))
-    count, raised = 2000, 0
-    times: dict[str, list[float]] = {"spin": [], "yield": []}
+    theirs, _ = located(world.member.view(world.region(1 - world.rank) + block, 8))
+    count, raised, first = 500, 0, world.rank == 0
+    found = Rounds()
     for _ in range(_ROUNDS):
-        for name in times:
+        for name in ("spin", "yield"):
             world.barrier()
-            first, spins = world.rank == 0, name == "spin"
-            seconds = time_round_trips(mine, theirs, raised, first, spins, count)
+            with found.timed(name, count):
+                time_round_trips(mine, theirs, raised, first, name == "spin", count)
             raised += count
-            times[name].append(seconds / count)
-    return {name: median(each) for name, each in times.items()}
+    return found.medians()
 
 
 def calls(world: World) -> Measured:
     """Give seconds of a prepared collective that moves next to nothing, by its algorithm."""
     pin(world)
-    nbytes, count = 64 * world.num_ranks, 200
-    names = ("pull", "dma-b2b")
-    times: dict[str, list[float]] = {name: [] for name in names}
-    ready = [
-        prepare(collective("all_gather", name, num_ranks=world.num_ranks, nbytes=nbytes), world)
-        for name in names
-    ]
+    nbytes, count = 64 * world.num_ranks, 50
+    ready = {
+        name: prepare(
+            collective("all_gather", name, num_ranks=world.num_ranks, nbytes=nbytes), world
+        )
+        for name in CALLS
+    }
+    found = Rounds()
     for _ in range(_ROUNDS):
-        for name, prepared in zip(names, ready, strict=True):
+        for name, prepared in ready.items():
             world.barrier()
-            begin = time.perf_counter()
-            for _ in range(count):
-                prepared.run()
-            times[name].append((time.perf_counter() - begin) / count)
-    return {name: median(each) for name, each in times.items()}
+            with found.timed(name, count):
+                for _ in range(count):
+                    prepared.run()
+    return found.medians()
 
 
 def far_reads(world: World) -> Measured:
-    """Give bytes per second that a rank reads from ordinary memory of another process."""
+    """Give seconds for a byte that a rank reads from ordinary memory of another process."""
     pin(world)
     theirs, mine = np.ones(FAR, np.uint8), np.zeros(FAR, np.uint8)
     shown = world.agree("far", located(theirs)[0].to_bytes(8, "little"))
@@ -129,40 +132,75 @@ def far_reads(world: World) -> Measured:
         return {}
     address = int.from_bytes(shown[1 - world.rank], "little")
     pid, dst = world.member.pid(1 - world.rank), located(mine)[0]
-    return _rates(
-        world, {"far": lambda count: time_reads(pid, address, dst, FAR, count)}, {"far": FAR}
-    )
+    act: Act = lambda count: time_reads(pid, address, dst, FAR, count)  # noqa: E731
+    found = _seconds(world, {"far": act}, {"far": FAR})
+    world.barrier()  # the other one still reads
+    return found
 
 
 def products(world: World) -> Measured:
-    """Give flop/s of products of matrices in one thread, by dtype."""
+    """Give seconds for a flop of products of matrices in one thread, by dtype; by rank 0 alone."""
     pin(world)
-    edge = 768
-    found: dict[str, list[float]] = {"fp32": [], "fp64": []}
-    factors = {"fp32": np.ones((edge, edge), np.float32), "fp64": np.ones((edge, edge))}
-    for _ in range(_ROUNDS + 1):
+    factors = {"fp32": np.ones((EDGE, EDGE), np.float32), "fp64": np.ones((EDGE, EDGE))}
+    found = Rounds()
+    for turn in range(_ROUNDS * (world.rank == 0)):
         for name, factor in factors.items():
-            begin = time.perf_counter()
-            factor @ factor
-            found[name].append(2 * edge**3 / (time.perf_counter() - begin))
-    return {name: median(each[1:]) for name, each in found.items()}  # the first one warms up
+            with found.timed(name if turn else "warming up", 2 * EDGE**3):
+                factor @ factor
+    world.barrier()
+    return found.medians()
 
 
-def _rates(world: World, acts: Mapping[str, Act], sizes: Mapping[str, int]) -> Measured:
-    """Measure each act on rank 0 alone and on both ranks at once; a rank waits asleep."""
+class Round(NamedTuple):
+    """How much of the time the thread was on its core, and the seconds of one of its acts."""
+
+    share: float
+    seconds: float
+
+
+def typical(rounds: Sequence[Round]) -> float:
+    """Give the median of the undisturbed rounds, or of the quieter half if those are few."""
+    quiet = [each.seconds for each in rounds if each.share >= _UNDISTURBED]
+    if len(quiet) * 3 < len(rounds):
+        quieter = sorted(rounds, reverse=True)[: (len(rounds) + 1) // 2]
+        quiet = [each.seconds for each in quieter]
+    return median(quiet)
+
+
+class Rounds:
+    """Rounds by what was measured in them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[Round]] = {}
+
+    @contextmanager
+    def timed(self, name: str, count: float = 1) -> Iterator[None]:
+        """Measure what stands inside, which does something ``count`` times."""
+        busy, begin = time.thread_time(), time.perf_counter()
+        yield
+        passed = max(time.perf_counter() - begin, 1e-9)
+        share = (time.thread_time() - busy) / passed
+        self.found.setdefault(name, []).append(Round(share, passed / count))
+
+    def medians(self) -> Measured:
+        """Give the typical seconds of each."""
+        return {name: typical(each) for name, each in self.found.items()}
+
+
+def _seconds(world: World, acts: Mapping[str, Act], sizes: Mapping[str, int]) -> Measured:
+    """Measure a byte of each act on rank 0 alone and on both ranks at once; a rank waits asleep."""
     counts = {name: _count(world, act) for name, act in acts.items()}
-    found: dict[str, list[float]] = {}
+    found = Rounds()
     for _ in range(_ROUNDS):
         for name, act in acts.items():
-            count = counts[name]
             world.barrier()
             if world.rank == 0:
-                seconds = act(count)
-                found.setdefault(f"{name} alone", []).append(sizes[name] * count / seconds)
+                with found.timed(f"{name} alone", counts[name] * sizes[name]):
+                    act(counts[name])
             world.barrier()
-            seconds = act(count)
-            found.setdefault(f"{name} both", []).append(sizes[name] * count / seconds)
-    return {name: median(each) for name, each in found.items()}
+            with found.timed(f"{name} both", counts[name] * sizes[name]):
+                act(counts[name])
+    return found.medians()
 
 
 def _count(world: World, act: Act) -> int:
