@@ -4,11 +4,9 @@ Rank 0 multiplies in its calling thread while its worker and engines communicate
 which does nothing else. A strategy is where those threads stand and who carries the bytes.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from statistics import median
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +25,11 @@ from weft.runtime.work import Work
 KINDS = ("all_gather", "all_to_all", "all_reduce", "broadcast")
 STRATEGIES = ("concurrent", "priority", "partition", "dma")
 RATIOS = (0.5, 1.0, 2.0)
-EDGE = 384  # of the matrices: 2 ms a product, so that a case can be sized finely
+EDGE = 256  # of the matrices: below a millisecond, so that a case can be sized finely
 BY_ENGINES = "dma-b2b+prelaunch"
 NICE = 10
-_LONG = 0.012  # seconds of communication of a case, many times what starting it takes
+_LONG = 0.005  # seconds of communication of a case, many times what starting it takes
+_PRODUCTS = 8
 _STREAM = 32 << 20  # bytes of the copy that the other core does all the time: no cache holds it
 _TIMEOUT = 120.0
 
@@ -54,20 +53,14 @@ class Times(NamedTuple):
     serial: float
     both: float
 
-    @property
-    def ideal(self) -> float:
-        """The longer of the two: all of the shorter one hidden."""
-        return max(self.compute, self.comm)
-
-    @property
-    def percent(self) -> float:
-        """How much of what could be gained was gained: 0 as slow as in turn, 100 ideal."""
-        return percent_of_ideal(self.compute + self.comm, self.ideal, self.both)
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What rank 0 saw of one case under one strategy."""
+    """What rank 0 saw of one case under one strategy; of each figure the best round counts.
+
+    Others who use the machine can only add to a time, and a case is over within a few turns of
+    their threads, so the best of many rounds is what the machine does by itself.
+    """
 
     case: Case
     strategy: str
@@ -76,16 +69,28 @@ class Outcome:
     num_products: int
     slowdown: float  # of the product beside a stream of copies on the other core
 
-    def median(self, what: str) -> float:
-        """Give the median over the rounds of a figure by its name."""
-        return median(getattr(each, what) for each in self.rounds)
+    @property
+    def best(self) -> Times:
+        """The least seconds of each."""
+        return Times(*(min(each) for each in zip(*self.rounds, strict=True)))
+
+    @property
+    def ideal(self) -> float:
+        """The longer of the two: all of the shorter one hidden."""
+        return max(self.best.compute, self.best.comm)
+
+    @property
+    def percent(self) -> float:
+        """How much of what could be gained was gained: 0 as slow as in turn, 100 ideal."""
+        best = self.best
+        return percent_of_ideal(best.compute + best.comm, self.ideal, best.both)
 
     @property
     def bound(self) -> float:
         """Give the percent of ideal that a memory shared with a stream of copies allows."""
-        compute, comm = self.median("compute"), self.median("comm")
-        slowed = max(comm, compute + comm * (1 - 1 / max(self.slowdown, 1.0)))
-        return percent_of_ideal(compute + comm, max(compute, comm), slowed)
+        best = self.best
+        slowed = best.compute + best.comm * (1 - 1 / max(self.slowdown, 1.0))
+        return percent_of_ideal(best.compute + best.comm, self.ideal, max(best.comm, slowed))
 
 
 def percent_of_ideal(serial: float, ideal: float, seconds: float) -> float:
@@ -117,36 +122,62 @@ def applies(strategy: str, kind: str) -> bool:
     return strategy != "dma" or BY_ENGINES in BUILDERS[kind]
 
 
-def measure(cases: list[Case], num_ranks: int, rounds: int) -> Iterator[Outcome]:
-    """Measure every case under every strategy, strategies in turn in every round."""
+def measure(
+    kind: str, nbytes: int, ratios: Sequence[float], num_ranks: int, rounds: int
+) -> list[Outcome]:
+    """Measure a collective in every ratio under every strategy, all in turn in every round."""
+    if kind not in KINDS:
+        raise UsageError(f"{kind} is not measured here.", f"Known: {', '.join(KINDS)}.")
     if num_ranks < 2:
         raise UsageError(f"a collective needs at least 2 ranks, not {num_ranks}.")
-    for case in cases:
-        with one_thread():
-            yield from spawn(be_rank, num_ranks, case, rounds, timeout=_TIMEOUT)[0]
+    whole = -(-nbytes // (64 * num_ranks)) * 64 * num_ranks  # what the ranks can share
+    cases = [Case(kind, whole, ratio) for ratio in ratios]
+    with one_thread():
+        return spawn(be_rank, num_ranks, cases, rounds, timeout=_TIMEOUT)[0]
 
 
-def be_rank(world: World, case: Case, rounds: int) -> list[Outcome]:
-    """Measure one case as one rank; rank 0 knows the times."""
+def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
+    """Measure the cases of one collective as one rank; rank 0 knows the times."""
     factor = np.ones((EDGE, EDGE), np.float32)
-    starts = {name: _starter(world, case, name) for name in STRATEGIES if applies(name, case.kind)}
-    for each in starts.values():  # the first call prepares it
-        _communicate(each, 1)
-    once = _said(
-        world, min(_timed(world, lambda: _communicate(starts["partition"], 1)) for _ in "123")
-    )
-    calls = max(1, round(_LONG / once))
-    alone = _said(world, min(_timed(world, lambda: _multiply(factor, 1)) for _ in "123"))
-    products = max(1, round(calls * once / case.ratio / alone))
-    found: dict[str, list[Times]] = {name: [] for name in starts}
+    kind = cases[0].kind
+    names = [name for name in STRATEGIES if applies(name, kind)]
+    starts = {name: _starter(world, cases[0], name) for name in names}
+    once = {name: _once(world, name, starts[name]) for name in names}
+    product = _said(world, _best(world, lambda: _multiply(factor, 1)))
+    sizes = {
+        (case, name): _size(once[name], product, case.ratio) for case in cases for name in names
+    }
+    found: dict[tuple[Case, str], list[Times]] = {each: [] for each in sizes}
     for _ in range(rounds):
-        for name, start in starts.items():
+        for name in names:
             world.set_engines(placement(name, world.rank))
-            found[name].append(_round(world, start, calls, factor, products))
-    slowdown = _slowdown(world, factor, products)
+            for case in cases:
+                calls, products = sizes[case, name]
+                times = _round(world, starts[name], calls, factor, products)
+                found[case, name].append(times)
+    slowdown = _slowdown(world, factor)
     return [
-        Outcome(case, name, tuple(each), calls, products, slowdown) for name, each in found.items()
+        Outcome(case, name, tuple(times), *sizes[case, name], slowdown)
+        for (case, name), times in found.items()
     ]
+
+
+def _once(world: World, strategy: str, start: Start) -> float:
+    """Give the seconds of one collective where the strategy puts it; the first prepares it."""
+    world.set_engines(placement(strategy, world.rank))
+    _communicate(start, 1)
+    return _said(world, _best(world, lambda: _communicate(start, 1)))
+
+
+def _size(once: float, product: float, ratio: float) -> tuple[int, int]:
+    """Say how many collectives and products make a case; few of them if they are long."""
+    calls = max(1, round(_LONG / once))
+    products = max(1, round(calls * once / ratio / product))
+    return calls, products
+
+
+def _best(world: World, act: Callable[[], None], times: int = 9) -> float:
+    return min(_timed(world, act) for _ in range(times))
 
 
 def _starter(world: World, case: Case, strategy: str) -> Start:
@@ -215,18 +246,18 @@ def _said(world: World, seconds: float) -> float:
     return float(world.agree("seconds", str(seconds).encode())[0])
 
 
-def _slowdown(world: World, factor: NDArray[Any], products: int) -> float:
-    """Give how much longer a product takes while the second core copies all the time."""
+def _slowdown(world: World, factor: NDArray[Any]) -> float:
+    """Give how much longer products take while the second core copies all the time."""
     world.set_engines(placement("partition", world.rank))
     stop = world.empty(8, "uint8")
     stop[:] = 0
-    ratios = []
-    for turn in range(5):
-        alone = _timed(world, lambda: _multiply(factor, products if world.rank == 0 else 0))
+    mine = _PRODUCTS if world.rank == 0 else 0
+    alone, beside = [], []
+    for turn in range(9):
+        alone.append(_timed(world, lambda: _multiply(factor, mine)))
         world.barrier()
-        beside = _beside_a_stream(world, factor, products, stop, turn + 1)
-        ratios.append(beside / alone)
-    return median(ratios)
+        beside.append(_beside_a_stream(world, factor, mine, stop, turn + 1))
+    return min(beside) / min(alone)
 
 
 def _beside_a_stream(
@@ -251,14 +282,3 @@ def _beside_a_stream(
 
 def _offset(world: World, array: NDArray[Any]) -> int:
     return located(array)[0] - located(world.member.view(world.region(world.rank), 1))[0]
-
-
-def cases(
-    kinds: tuple[str, ...], nbytes: int, ratios: tuple[float, ...], num_ranks: int
-) -> list[Case]:
-    """List the cases; sizes are rounded up to what the ranks can share."""
-    unknown = [kind for kind in kinds if kind not in KINDS]
-    if unknown:
-        raise UsageError(f"{unknown[0]} is not measured here.", f"Known: {', '.join(KINDS)}.")
-    whole = -(-nbytes // (64 * num_ranks)) * 64 * num_ranks
-    return [Case(kind, whole, ratio) for kind in kinds for ratio in ratios]

@@ -19,7 +19,9 @@ def c3(
         str, typer.Option(metavar="R,..", help="Time of the collectives / time of the GEMM.")
     ] = "0.5,1,2",
     ranks: Annotated[str, typer.Option(metavar="N", help="How many ranks.")] = "2",
-    rounds: Annotated[int, typer.Option(min=1, help="How often each one runs.")] = 5,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each one runs; the best counts.")
+    ] = 15,
     json: Json = False,
 ) -> None:
     """Measure what --run asks for."""

@@ -15,15 +15,17 @@ def c3_here(
     ratios: tuple[float, ...],
     *,
     num_ranks: int = 2,
-    rounds: int = 5,
+    rounds: int = 15,
     json: bool = False,
 ) -> list[dict[str, Any]]:
     """Measure, print and give the result rows."""
-    from weft.bench.overlap import STRATEGIES, applies, cases, measure
+    from weft.bench.overlap import measure
 
-    asked = cases(kinds, nbytes, ratios, num_ranks)
-    total = sum(applies(name, case.kind) for case in asked for name in STRATEGIES)
-    found = list(track(measure(asked, num_ranks, rounds), "measuring c3", total))
+    found = [
+        outcome
+        for kind in track(kinds, "measuring c3")
+        for outcome in measure(kind, nbytes, ratios, num_ranks, rounds)
+    ]
     rows = [_row(outcome) for outcome in found]
     if json:
         from weft.report.results import results_json
@@ -40,9 +42,8 @@ def _row(outcome: "Outcome") -> dict[str, Any]:
 
     case = outcome.case
     scenario = f"{case.kind} {format_size(case.nbytes)}, comm/gemm {case.ratio:g}"
-    seconds = outcome.median("both")
     row = {"scenario": scenario, "strategy": outcome.strategy, **figures(outcome)}
-    return {**row, "seconds": seconds, "basis": "measured"}
+    return {**row, "seconds": outcome.best.both, "basis": "measured"}
 
 
 def _print(found: "Sequence[Outcome]", rows: list[dict[str, Any]], num_ranks: int) -> None:
@@ -74,8 +75,7 @@ def _explain(found: "Sequence[Outcome]") -> None:
     slower = median(each.slowdown for each in found)
     print(
         f"\nbound: the GEMM takes {slower:.2f}x as long while the other core copies all the time; "
-        "the memory they share allows no more than that.\n"
-        "Isolated times, and so ideal and serial, are of the same cores as the strategy: concurrent "
-        "and priority\nleave threads to the system, partition and dma keep the GEMM on one core and "
-        "all communication on the other."
+        "the memory they\nshare allows no more than that. Isolated times, and so ideal and serial, "
+        "are of the same cores as the\nstrategy: concurrent and priority leave threads to the "
+        "system, partition and dma keep the GEMM on one core\nand all communication on the other."
     )

@@ -242,7 +242,7 @@ def _shared(reader: Reader, table: object, place: Place) -> Cores:
     if not isinstance(table, dict):
         raise place.wrong(table, "a table")
     sets = _records(reader, WorkingSet, _required(table, "sets", place), place.at("sets"))
-    for key in sets or {"": None}:
+    for key in sets or ("",):
         try:
             SIZE.read(key)
         except (ValueError, WeftError) as error:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
@@ -15,7 +15,7 @@ POLICIES = {"other": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_I
 _MOST = 64  # engines: a queue each of as many links as any node has
 _NICEST = 19
 
-Cores = frozenset[int]
+Cores = Collection[int]  # kept as a frozenset
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Engines:
         if self.caller != REST:
             assert not isinstance(self.caller, str)
             return self.caller
-        rest = allowed_cores() - (self.cores or frozenset())
+        rest = allowed_cores() - frozenset(self.cores or ())
         if not rest:
             raise UsageError(
                 f"engines on cores {_ranges(self.cores or ())} leave no core to the caller.",
@@ -135,12 +135,12 @@ def engines_of(rank: int, engines: "Engines | Iterable[Engines] | None") -> Engi
     return told[rank]
 
 
-def allowed_cores() -> Cores:
+def allowed_cores() -> frozenset[int]:
     """Give the cores that threads of this process may be put on: its group's, not its own mask's.
 
     The kernel cuts a wish for every core down to what is allowed.
     """
-    found: list[Cores] = []
+    found: list[frozenset[int]] = []
 
     def ask() -> None:
         with suppress(OSError):
@@ -163,10 +163,10 @@ def move(thread: int, cores: Cores | None) -> None:
             f"core {missing[0]} does not exist.",
             f"This machine has cores {_ranges(range(_num_cores()))}.",
         )
-    if not cores <= allowed_cores():
-        refused = _ranges(cores - allowed_cores())
+    refused = frozenset(cores) - allowed_cores()
+    if refused:
         raise UsageError(
-            f"core {refused} is not allowed to this process.",
+            f"core {_ranges(refused)} is not allowed to this process.",
             f"It may use {_ranges(allowed_cores())}, as its cgroup says.",
         )
     os.sched_setaffinity(thread, cores)
@@ -176,18 +176,18 @@ def _num_cores() -> int:
     return os.sysconf("SC_NPROCESSORS_CONF")
 
 
-def _cores(cores: Iterable[int] | str | None, name: str) -> Cores | None:
+def _cores(cores: Cores | str | None, name: str) -> frozenset[int] | None:
     if cores is None:
         return None
     found = frozenset(cores) if not isinstance(cores, str) else _read_ranges(cores, name)
     if not found:
         raise UsageError(f"{name} is empty.", "Give one core or more, or leave it out.")
     for core in found:
-        _require_whole(name, core, 0, 1 << 16)  # type: ignore[arg-type]
-    return found  # type: ignore[return-value]
+        _require_whole(name, core, 0, 1 << 16)
+    return found
 
 
-def _require_whole(name: str, value: int | None, least: int, most: int) -> None:
+def _require_whole(name: str, value: object, least: int, most: int) -> None:
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -215,7 +215,7 @@ def _value(key: str, word: str) -> Any:
         raise UsageError(f"{key} is {word!r}: expected a whole number.") from None
 
 
-def _read_ranges(text: str, name: str) -> Cores:
+def _read_ranges(text: str, name: str) -> frozenset[int]:
     try:
         pairs = [part.partition("-") for part in text.split("+")]
         spans = [(int(first), int(last if dash else first)) for first, dash, last in pairs]
