@@ -17,8 +17,8 @@ from weft.runtime.measuring import Round, Rounds, pin, typical
 from weft.schedule import Schedule
 from weft.timeline import Timeline
 
-_BATCHES = 15
-_BATCH_SECONDS = 0.004  # long enough for the clock, less than a turn of another thread
+_BATCHES = 25
+_BATCH_SECONDS = 0.001  # long enough for the clock, less than a turn of another thread
 _MOST_IN_A_BATCH = 200
 _TIMEOUT = 60.0
 

@@ -189,10 +189,10 @@ def _key(nbytes: int) -> str:
 def _streamed_from(copy: Measured) -> int:
     """Give the size of a copy from which going past the caches wins, with both cores at it."""
     wins = [copy[f"{s} streamed both"] > _ENOUGH * copy[f"{s} cached both"] for s in SETS]
-    return _first_of_the_rest([each // 2 for each in SETS], wins)
+    return first_of_the_rest([each // 2 for each in SETS], wins)
 
 
-def _first_of_the_rest(sizes: Sequence[int], wins: Sequence[bool]) -> int:
+def first_of_the_rest(sizes: Sequence[int], wins: Sequence[bool]) -> int:
     """Give the first size from which all win, or one beyond them if the last does not."""
     chosen = 2 * sizes[-1]
     for size, won in zip(reversed(sizes), reversed(wins), strict=True):

@@ -1,8 +1,8 @@
 """What this machine achieves: two ranks measure copies, sums, flags, calls and products.
 
 Everything that is compared is measured in turn, round by round, so that a noisy moment is noisy
-for all of it. The median counts of those rounds in which the thread had its core to itself, as
-its CPU time shows; where others hardly ever let it, the best round.
+for all of it. Medians count, of pieces of some microseconds inside a round and of the rounds: what
+other programs take of the cores, milliseconds at a time, falls out of the first of them.
 """
 
 import os
@@ -27,14 +27,14 @@ STORES = ("cached", "streamed")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8")
 CALLS = ("pull", "dma-b2b")
 FAR = 1 << 20
-EDGE = 768  # of matrices: three of them fit the second-level caches of most, and it takes 10 ms
-_ROUNDS = 9
-_LEAST = 1e-3  # seconds of one measurement: enough for the clock, less than a turn of a thread
+EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
+_ROUNDS = 5
+_LEAST = 2e-3  # seconds of one measurement: a hundred pieces
 _UNDISTURBED = 0.95  # of the time on the core
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Measured = dict[str, float]
-Act = Callable[[int], float]  # does it so many times and gives the seconds
+Act = Callable[[int], float]  # does it so many times and gives the seconds of one
 
 
 @contextmanager
@@ -93,35 +93,30 @@ def flags(world: World) -> Measured:
     mine, _ = located(word)
     block = mine - located(world.member.view(world.region(world.rank), 8))[0]
     theirs, _ = located(world.member.view(world.region(1 - world.rank) + block, 8))
-    count, raised, first = 500, 0, world.rank == 0
-    found = Rounds()
+    count, raised, first = 2000, 0, world.rank == 0
+    found: dict[str, list[float]] = {"spin": [], "yield": []}
     for _ in range(_ROUNDS):
-        for name in ("spin", "yield"):
+        for name, each in found.items():
             world.barrier()
-            with found.timed(name, count):
-                time_round_trips(mine, theirs, raised, first, name == "spin", count)
+            each.append(time_round_trips(mine, theirs, raised, first, name == "spin", count))
             raised += count
-    return found.medians()
+    return _medians(found)
 
 
 def calls(world: World) -> Measured:
     """Give seconds of a prepared collective that moves next to nothing, by its algorithm."""
     pin(world)
-    nbytes, count = 64 * world.num_ranks, 50
+    n = world.num_ranks
     ready = {
-        name: prepare(
-            collective("all_gather", name, num_ranks=world.num_ranks, nbytes=nbytes), world
-        )
+        name: prepare(collective("all_gather", name, num_ranks=n, nbytes=64 * n), world)
         for name in CALLS
     }
-    found = Rounds()
+    found: dict[str, list[float]] = {name: [] for name in CALLS}
     for _ in range(_ROUNDS):
         for name, prepared in ready.items():
             world.barrier()
-            with found.timed(name, count):
-                for _ in range(count):
-                    prepared.run()
-    return found.medians()
+            found[name] += [_seconds_of(prepared.run, 4) for _ in range(30)]
+    return _medians(found)
 
 
 def far_reads(world: World) -> Measured:
@@ -146,13 +141,24 @@ def products(world: World) -> Measured:
         "fp32": np.ones((EDGE, EDGE), np.float32),
         "fp64": np.ones((EDGE, EDGE)),
     }
-    found = Rounds()
-    for turn in range(_ROUNDS * (world.rank == 0)):
+    found: dict[str, list[float]] = {name: [] for name in factors}
+    for _ in range(12 * _ROUNDS * (world.rank == 0)):
         for name, factor in factors.items():
-            with found.timed(name if turn else "warming up", 2 * EDGE**3):
-                factor @ factor
+            seconds = _seconds_of(lambda factor=factor: factor @ factor, 1)  # type: ignore[misc]
+            found[name].append(seconds / (2 * EDGE**3))
     world.barrier()
-    return found.medians()
+    return _medians(found)
+
+
+def _seconds_of(act: Callable[[], Any], count: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(count):
+        act()
+    return (time.perf_counter() - begin) / count
+
+
+def _medians(found: Mapping[str, Sequence[float]]) -> Measured:
+    return {name: median(each) for name, each in found.items() if each}
 
 
 class Round(NamedTuple):
@@ -192,22 +198,20 @@ class Rounds:
 def _seconds(world: World, acts: Mapping[str, Act], sizes: Mapping[str, int]) -> Measured:
     """Measure a byte of each act on rank 0 alone and on both ranks at once; a rank waits asleep."""
     counts = {name: _count(world, act) for name, act in acts.items()}
-    found = Rounds()
+    found: dict[str, list[float]] = {}
     for _ in range(_ROUNDS):
         for name, act in acts.items():
             world.barrier()
             if world.rank == 0:
-                with found.timed(f"{name} alone", counts[name] * sizes[name]):
-                    act(counts[name])
+                found.setdefault(f"{name} alone", []).append(act(counts[name]) / sizes[name])
             world.barrier()
-            with found.timed(f"{name} both", counts[name] * sizes[name]):
-                act(counts[name])
-    return found.medians()
+            found.setdefault(f"{name} both", []).append(act(counts[name]) / sizes[name])
+    return _medians(found)
 
 
 def _count(world: World, act: Act) -> int:
     """Choose how often an act is repeated: the same on both ranks; this also warms it up."""
     act(1)
     world.barrier()
-    shown = world.agree("seconds", str(act(2) / 2).encode())
+    shown = world.agree("seconds", str(act(1)).encode())
     return max(1, int(_LEAST / max(1e-8, *(float(each) for each in shown))))
