@@ -24,6 +24,13 @@ std::uint64_t& word_at(std::uint64_t address) {
 void bind_measure(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   module.def(
+      "set_streamed_from",
+      [](std::uint64_t nbytes) {
+        weft::streaming_limit().store(nbytes, std::memory_order_relaxed);
+      },
+      nb::arg("nbytes"), "Let copies of so many bytes and more go past the caches.");
+  module.def("streamed_from", &weft::streamed_from, "The bytes from which copies do so.");
+  module.def(
       "time_copies",
       [](std::uint64_t src, std::uint64_t dst, std::uint64_t nbytes, bool streamed,
          std::uint32_t count) {

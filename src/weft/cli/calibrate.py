@@ -63,7 +63,7 @@ def _print(platform: "Platform") -> None:
 
 def _print_rest(platform: "Platform") -> None:
     from weft.report.text import Column, print_table
-    from weft.runtime.calibrate import thresholds
+    from weft.runtime.thresholds import thresholds
     from weft.units import format_rate, format_size, format_time
 
     device = platform.require_device()
@@ -88,6 +88,7 @@ def _print_rest(platform: "Platform") -> None:
             ),
         ),
         ("copies go past the caches", f"from {sizes['streamed_from']}"),
+        ("a second copy beats a meeting", f"up to {sizes['eager']}"),
         ("ordinary memory is staged", f"up to {sizes['staged_up_to']}"),
     ]
     print()

@@ -1,18 +1,18 @@
-"""From what was measured here to the platform ``here``, and to the sizes where a choice changes."""
+"""From what was measured here to the platform ``here``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from weft.errors import UsageError
-from weft.hardware import Cores, Machine, Platform, here_path, platform_from_table, this_machine
+from weft.hardware import Machine, Platform, here_path, platform_from_table, this_machine
 from weft.runtime import measuring
 from weft.runtime.measuring import DTYPES, EDGE, RANKS, SETS, Measured, one_thread
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
-from weft.units import format_size, parse_size
+from weft.units import format_size
 
 _TIMEOUT = 30.0
 _FLAGS_OF_A_PULL = 4  # ready, done, and a read that is asked for: there and back
@@ -200,34 +200,3 @@ def first_of_the_rest(sizes: Sequence[int], wins: Sequence[bool]) -> int:
             break
         chosen = size
     return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """Sizes in bytes from which something else is done, as the rates of this machine say.
-
-    ``streamed_from``: copies go past the caches. ``staged_up_to``: ordinary memory is copied into
-    the heap for others to read, and above that read from where it lies.
-    """
-
-    streamed_from: int
-    staged_up_to: int
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return ((each.name, getattr(self, each.name)) for each in fields(self))
-
-
-def thresholds(platform: Platform) -> Thresholds | None:
-    """Derive them from a platform that was calibrated; None from any other."""
-    shared = None if platform.device is None else platform.device.shared
-    if shared is None:
-        return None
-    return Thresholds(shared.streamed_from, _staged_up_to(shared))
-
-
-def _staged_up_to(shared: Cores) -> int:
-    """Staging copies a second time in a cache; reading far is one copy at the kernel's rate."""
-    sizes = sorted(parse_size(key) for key in shared.sets)
-    by_size = {parse_size(key): each for key, each in shared.sets.items()}
-    pays = [nbytes // 2 for nbytes in sizes if by_size[nbytes].cached_both > 2 * shared.far_rate]
-    return max(pays, default=0)

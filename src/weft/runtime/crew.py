@@ -18,6 +18,7 @@ from weft.runtime.blocks import PAGE, Blocks, round_up
 from weft.runtime.engines import Cores, Engines, move
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
+from weft.runtime.thresholds import choose_stores
 
 T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0
@@ -83,6 +84,7 @@ class Crew:
         engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
     ) -> None:
         engines.require_possible()
+        choose_stores()
         self.rank = rank
         self.timeout = timeout
         self.member = Member(name, rank, max(timeout, _TO_START))
