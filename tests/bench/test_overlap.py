@@ -49,9 +49,13 @@ def test_a_memory_that_slows_nothing_bounds_nothing():
 
 
 def test_a_partition_keeps_the_product_from_what_communicates():
-    computing, engines = placement("partition", 0).caller, placement("partition", 0).cores
+    computing, engines = (
+        placement("partition", 0).cores_of_caller(),
+        placement("partition", 0).cores,
+    )
     assert placement("partition", 1).caller == engines == placement("partition", 1).cores
     assert placement("dma", 0) == placement("partition", 0)
+    assert computing is not None
     assert len(computing) == 1
 
 

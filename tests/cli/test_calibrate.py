@@ -21,6 +21,7 @@ def test_a_calibration_is_a_platform_that_collectives_are_priced_on(capsys, tmp_
     assert "copies go past the caches" in text
     assert f"wrote {tmp_path}" in text
     found = platform("here").require_device().shared
+    assert found is not None
     assert len(found.sets) == len(SETS)
     assert main(["collective", "all_gather", "--on", "here", "--size", "1MiB", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] > 0
@@ -39,7 +40,9 @@ def test_c3_prints_percent_of_ideal_by_strategy(capsys):
     asked = ["c3", "--run", "--collective", "all_gather", "--size", "64KiB", "--ratio", "1"]
     assert main([*asked, "--rounds", "1"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in ("concurrent", "priority", "partition", "dma", "% of ideal"))
+    assert all(
+        name in text for name in ("concurrent", "priority", "partition", "dma", "% of ideal")
+    )
     assert main([*asked, "--rounds", "1", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["results"]
     keys = {"scenario", "strategy", "t_compute", "t_comm", "serial", "ideal", "seconds", "speedup"}

@@ -42,6 +42,7 @@ def test_what_was_measured_stands_in_the_platform_with_its_source():
     assert found.levels[0].latency == pytest.approx(2e-7)
     assert device.launch == pytest.approx(3e-6 - 4 * 2e-7)
     assert device.flop_rate("fp32") == pytest.approx(60e9)
+    assert device.shared is not None
     assert device.shared.sets["1MiB"].cached_both == pytest.approx(8e9)
     assert device.shared.reduces["bfloat16"].rate == pytest.approx(8e9)
     source = found.sources["device.shared.sets.1MiB.cached"]
@@ -78,6 +79,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 @pytest.mark.parametrize("streams", [SETS[0], 1 << 20, SETS[-1]])
 def test_copies_go_past_the_caches_from_where_that_wins(streams):
     found = thresholds(calibrated(measured(streams)))
+    assert found is not None
     assert found.streamed_from == streams // 2
 
 

@@ -89,4 +89,4 @@ def test_ranks_simulated_once_take_as_long_as_all_of_them(kind, algorithm):
 
 
 def test_other_platforms_are_priced_as_before():
-    assert platform("mi300x-8").device.shared is None
+    assert platform("mi300x-8").require_device().shared is None
