@@ -228,6 +228,8 @@ void bind_member(nb::module_& module) {
              return self.worker() == nullptr || self.worker()->is_done(job);
            }, nb::arg("job"))
       .def("drain", &drain)
+      .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
+      .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
       .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))
       .def("is_stopped",
@@ -281,4 +283,5 @@ void bind_runtime(nb::module_& module) {
   bind_program(module);
   bind_desk(module);
   bind_mail(module);
+  bind_measure(module);
 }

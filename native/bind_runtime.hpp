@@ -31,3 +31,4 @@ inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {
 void bind_desk(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_mail(nb::module_& module);
+void bind_measure(nb::module_& module);

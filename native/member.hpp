@@ -58,6 +58,25 @@ class Member {
   // Whether a core is there for every thread that waits; else spinning only takes them away.
   void set_spins(bool spins) noexcept { spins_ = spins; }
 
+  // The threads that carry out what the caller does not: the worker, then the engines up to
+  // that number. All are started, so that they can be given a place.
+  std::vector<pid_t> start_threads(std::uint32_t num_engines) {
+    need_worker();
+    if (num_engines > 0) need_engine(num_engines);
+    std::vector<pid_t> threads{worker_->thread()};
+    for (std::uint32_t runner = 1; runner <= engines_.size(); ++runner) {
+      need_engine(runner);
+      threads.push_back(engines_[runner - 1]->thread());
+    }
+    return threads;
+  }
+
+  // Ends them, when nothing is under way: the next ones have no place yet.
+  void end_threads() {
+    worker_.reset();
+    engines_.clear();
+  }
+
   // What a command of this rank needs to know of the others.
   [[nodiscard]] Finder finder(bool elastic = false) const {
     Finder finder;
@@ -139,8 +158,7 @@ class Member {
   // The same, some time later, after all that was handed over before; gives its number.
   std::uint64_t submit(const Program& program, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call) {
-    // Who waits for the worker must let it have the core.
-    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false);
+    need_worker();
     auto binding = std::make_shared<Binding>(program, bound);
     return worker_->submit([this, &program, execution, binding = std::move(binding),
                             call = std::move(call)](std::atomic<bool>& stop) {
@@ -246,7 +264,12 @@ class Member {
 
   void need_engine(std::uint32_t runner) {
     if (engines_.size() < runner) engines_.resize(runner);
-    if (!engines_[runner - 1]) engines_[runner - 1] = std::make_unique<Engine>();
+    if (!engines_[runner - 1]) engines_[runner - 1] = std::make_unique<Engine>(spins_);
+  }
+
+  void need_worker() {
+    // Who waits for the worker must let it have the core.
+    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false);
   }
 
   // Engines use what stands on the stack of run(), so it is not left before they end, and

@@ -26,9 +26,11 @@ inline void relax() noexcept {
 }
 
 // Yielding costs half a microsecond a round, sleeping 50: waits of a step spin or yield, and
-// only what hangs or computes for long sleeps. With more threads than cores spinning would
-// keep the one we wait for from running, and so it does where two ranks happen to share a core
-// of several: 20 us of it made a call of 9 us one of 25 on a busy machine.
+// only what hangs or computes for long sleeps: the longer it waited, the longer, so that a
+// thread that waits for minutes takes nothing from one that computes on its core, and a sixteenth
+// is the most that it comes late. With more threads than cores spinning would keep the one we
+// wait for from running, and so it does where two ranks happen to share a core of several: 20 us
+// of it made a call of 9 us one of 25 on a busy machine.
 //
 // What counts before sleeping is the time we had, not the clock: a yield that gave the core
 // away for a slice says nothing about how long the other rank will take.
@@ -37,7 +39,8 @@ class Patience {
   static constexpr auto kSpin = std::chrono::microseconds(2);
   static constexpr auto kTurn = std::chrono::microseconds(2);  // the most that one yield counts
   static constexpr auto kYield = std::chrono::milliseconds(1);
-  static constexpr auto kSleep = std::chrono::microseconds(100);
+  static constexpr auto kShortSleep = std::chrono::microseconds(60);
+  static constexpr auto kLongSleep = std::chrono::milliseconds(1);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
   Patience(bool spins, Clock::duration timeout) noexcept : spins_(spins), timeout_(timeout) {}
@@ -52,7 +55,8 @@ class Patience {
     } else if (awake_ < kYield) {
       ::sched_yield();
     } else {
-      std::this_thread::sleep_for(kSleep);
+      std::this_thread::sleep_for(
+          std::clamp<Clock::duration>((now_ - since_) / 16, kShortSleep, kLongSleep));
     }
     const auto last = std::exchange(now_, Clock::now());
     awake_ += std::min<Clock::duration>(now_ - last, kTurn);

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine.hpp"
 #include "patience.hpp"
 #include "watch.hpp"
 
@@ -22,7 +23,9 @@ class Worker {
   static constexpr auto kLong = std::chrono::hours(1);
   using Job = std::function<std::optional<Halt>(std::atomic<bool>& stop)>;
 
-  explicit Worker(bool spins) : spins_(spins), thread_([this] { serve(); }) {}
+  explicit Worker(bool spins) : spins_(spins), thread_([this] { serve(); }) {
+    started_.wait_past(0, false, Engine::kAwake);
+  }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() { close(); }
@@ -46,6 +49,8 @@ class Worker {
     jobs_.clear();
     num_done_.store(last, std::memory_order_release);
   }
+
+  [[nodiscard]] pid_t thread() const noexcept { return id_; }
 
   // Gives the job's number; numbers count from one in the order of jobs.
   std::uint64_t submit(Job job) {
@@ -99,6 +104,8 @@ class Worker {
 
  private:
   void serve() {
+    id_ = thread_id();
+    started_.ring();
     std::uint64_t number = 0;
     while (const auto job = next(number)) {
       const auto halt = (*job)(stop_);
@@ -129,6 +136,8 @@ class Worker {
   }
 
   bool spins_;
+  pid_t id_ = 0;
+  Bell started_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;

@@ -20,6 +20,7 @@ _PARTS = {
     "limits",
     "machine",
     "mpi_rank",
+    "overlap",
     "rows",
     "serving",
     "team",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.bench.rows import Row
+from weft.hardware.machine import cpu_model
 
 FORMAT = 1
 
@@ -48,7 +49,7 @@ def _finite(value: Any) -> Any:
 def machine() -> dict[str, Any]:
     """Describe this machine: results are compared only when this agrees."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": f"{platform.system()} {platform.release()}",
@@ -89,12 +90,3 @@ def _git(folder: Path, *arguments: str) -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
-
-
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    models = [line.split(":", 1)[1] for line in text.splitlines() if line.startswith("model name")]
-    return models[0].strip() if models else platform.processor()

@@ -7,6 +7,8 @@ import typer
 from typer.core import TyperGroup
 
 from weft.cli.bench import bench
+from weft.cli.c3 import c3
+from weft.cli.calibrate import calibrate
 from weft.cli.collective import collective
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
@@ -59,11 +61,21 @@ _add(
     "weft platforms mi300x-8",
 )
 _add(
+    calibrate,
+    "What does this machine achieve? The answer becomes the platform `here`.",
+    "weft calibrate",
+)
+_add(
     collective,
     "How long does a collective take, by each algorithm?\n\nKIND is broadcast, all_gather, "
     "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier, or a schedule "
     "file (.json) as -o writes it.",
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
+)
+_add(
+    c3,
+    "How much of a collective hides behind a product of matrices, by strategy?",
+    "weft c3 --run --collective all_gather",
 )
 _add(
     bench,

@@ -13,7 +13,7 @@ def print_collectives(platform: Platform, rows: Sequence[dict[str, Any]]) -> Non
     if not rows:
         return
     if any(row["basis"] == "measured" for row in rows):
-        _print_measured(rows)
+        _print_measured(platform, rows)
     else:
         _print_predicted(platform, rows)
 
@@ -34,7 +34,7 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
     print_table(columns, shown, title=title)
 
 
-def _print_measured(rows: Sequence[dict[str, Any]]) -> None:
+def _print_measured(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
     """Put the two rows of a case, measured and predicted, into one line."""
     measured = [row for row in rows if row["basis"] == "measured"]
     predicted = [row["seconds"] for row in rows if row["basis"] == "predicted"]
@@ -53,7 +53,10 @@ def _print_measured(rows: Sequence[dict[str, Any]]) -> None:
         Column("busbw", "busbw", format_rate),
         Column("wrong", "#wrong"),
     ]
-    title = f"{first['collective']}, {first['ranks']} ranks here, measured beside predicted on cpu"
+    title = (
+        f"{first['collective']}, {first['ranks']} ranks here, measured beside predicted "
+        f"on {platform.name}"
+    )
     print_table(columns, shown, title=title)
 
 

@@ -47,6 +47,45 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """How fast a core moves bytes when its rank has so many in use: caches make the difference.
+
+    Bytes written per second, by one core alone and by each of two at once (``_both``): copies
+    through the caches and past them, and sums of two sources of float32.
+    """
+
+    cached: Rate
+    cached_both: Rate
+    streamed: Rate
+    streamed_both: Rate
+    reduced: Rate
+    reduced_both: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Reducing:
+    """How fast a core adds up elements of one dtype, in bytes written per second."""
+
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Ranks that are cores of one memory: what they achieve by working set and by dtype.
+
+    ``streamed_from`` is the size from which copies go past the caches, ``far_rate`` what one
+    core reads from the memory of another process, ``yield_latency`` what a flag takes to be seen
+    by a thread that yields instead of spinning.
+    """
+
+    streamed_from: Bytes
+    far_rate: Rate
+    yield_latency: Seconds
+    sets: Mapping[str, WorkingSet] = field(hash=False)
+    reduces: Mapping[str, Reducing] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator. Rates without ``rated`` in their name are what software achieves.
 
@@ -55,6 +94,7 @@ class Device:
     memory moves half of it. ``launch`` passes on the device before a kernel starts, ``host_launch``
     on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
+    ``shared`` is there where ranks are cores of one memory and were measured as such.
     """
 
     name: str
@@ -75,6 +115,7 @@ class Device:
     flops: Mapping[str, Flops] = field(hash=False)
     power: Power
     dma: Dma | None = None
+    shared: Cores | None = None
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""

@@ -15,9 +15,11 @@ from typing import NamedTuple, NoReturn, TypeVar
 from weft._core import Launcher, Member
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
+from weft.runtime.engines import Cores, Engines, move
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
 from weft.runtime.permission import let_siblings_read
+from weft.runtime.thresholds import choose_stores
 
 T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0
@@ -75,7 +77,16 @@ class Crew:
     (a rank died, raised or was waited for too long) every call on every rank raises it.
     """
 
-    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
+    ) -> None:
+        engines.require_possible()
+        choose_stores()
         self.rank = rank
         self.timeout = timeout
         self.member = Member(name, rank, max(timeout, _TO_START))
@@ -83,8 +94,10 @@ class Crew:
         # The rest of its region a rank uses as it likes, without the others' knowledge.
         self.common_bytes = self.member.region_bytes // PAGE * 3 // 4 * PAGE
         self.blocks = Blocks(self.common_bytes)
-        self._engines: dict[str, int] = {}
         self._closed = ""  # why, once it is
+        self.engines = Engines()
+        self._numbers: dict[str, int] = {}
+        self._callers_cores: Cores | None = None  # where the calling thread was before
         self._num_cores = self._count_cores()
         self.stages = not (self._can_read_all() or (let_siblings_read() and self._can_read_all()))
         self.member.set_staging(self.stages, STAGED)
@@ -92,6 +105,7 @@ class Crew:
             self.member.unlink()
         self.member.set_timeout(timeout)
         self.engine_numbers(())
+        self.set_engines(engines)
         _open_worlds.add(self)
 
     def agree(self, call: str, payload: bytes = b"") -> list[bytes]:
@@ -129,10 +143,51 @@ class Crew:
     def engine_numbers(self, queues: tuple[str, ...]) -> dict[str, int]:
         """Give a number to the engine of each of these queues; one queue keeps its engine."""
         for queue in queues:
-            self._engines.setdefault(queue, len(self._engines) + 1)
-        threads = self.num_ranks * (1 + len(self._engines))
+            taken = len(self._numbers)
+            self._numbers.setdefault(queue, taken % (self.engines.number or taken + 1) + 1)
+        threads = self.num_ranks * (1 + self._num_engines)
         self.member.set_spins(threads <= self._num_cores)
-        return self._engines
+        self._place_threads()
+        return self._numbers
+
+    def set_engines(self, engines: Engines) -> None:
+        """Say where this rank's engines and worker run, and how urgently; each rank for itself.
+
+        Threads are started anew, since one that was made nice cannot be made urgent again. The
+        number of engines holds for schedules that are prepared from now on.
+        """
+        if engines == self.engines:
+            return
+        engines.require_possible()
+        self.drain()
+        self.member.end_threads()
+        self.engines = engines
+        self._move_caller(engines.cores_of_caller())
+        self._place_threads()
+
+    def threads(self) -> tuple[int, ...]:
+        """Give the numbers by which the kernel knows the worker and the engines of this rank."""
+        return tuple(self.member.start_threads(self._num_engines))
+
+    @property
+    def _num_engines(self) -> int:
+        return max(self._numbers.values(), default=0)
+
+    def _place_threads(self) -> None:
+        """What has no place of its own is started when it is needed."""
+        if self.engines != Engines():
+            for thread in self.threads():
+                self.engines.place(thread)
+
+    def _move_caller(self, cores: Cores | None) -> None:
+        """Put the calling thread on its cores, or back where it was."""
+        before = self._callers_cores
+        if cores is None:
+            self._callers_cores = None
+            move(0, before)
+        else:
+            self._callers_cores = before or frozenset(os.sched_getaffinity(0))
+            move(0, cores)
 
     def recent(self, most: int = 8) -> tuple[str, ...]:
         """Give the last calls of every rank, as the flight recorder has them: 64 are kept."""
@@ -206,6 +261,7 @@ class Crew:
         if not self._closed:
             self._closed = "this world is closed."
             self.member.leave()  # first: its worker may be in what was prepared
+            self._move_caller(None)
             self.disown(self._closed)
 
     def disown(self, why: str) -> None:

@@ -8,6 +8,7 @@ from weft.runtime.arrays import Arrays
 from weft.runtime.cache import Asked, Cache
 from weft.runtime.choice import Choice
 from weft.runtime.crew import DEFAULT_TIMEOUT
+from weft.runtime.engines import Engines
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
@@ -25,8 +26,15 @@ class World(Arrays):
     returns a Work at once. All ranks make the same calls in the same order.
     """
 
-    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        super().__init__(name, rank, timeout=timeout)
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
+    ) -> None:
+        super().__init__(name, rank, timeout=timeout, engines=engines)
         open_slots(self)
         self._cache = Cache(self, Choice())
         self.desk = self._cache.desk

@@ -11,6 +11,7 @@ from weft.errors import ScheduleError
 from weft.schedule import READ, WRITE, Copy, Encode, Kernel, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.network import add_network, transfers
+from weft.simulator.working_sets import add_shared_memory, seconds_per_byte
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from weft.hardware import Device, Platform
     from weft.schedule import Queue
     from weft.simulator.rows import Rows
+    from weft.simulator.working_sets import Seconds
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -84,9 +86,13 @@ def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
     ranks, pools = rows.ranks, np.empty(0, np.int32)
     if (device := rows.device) is not None:
         pools = np.full(len(ranks), device.units, np.int32)
-        _add_memory(demands, rows, size, device)
-        _add_launches(demands, rows, units, device)
-        _add_engines(demands, rows)
+        seconds = None if device.shared is None else seconds_per_byte(rows, size, device.shared)
+        if seconds is None:
+            _add_memory(demands, rows, size, device)
+        else:
+            add_shared_memory(demands, rows, np.flatnonzero(rows.moves), seconds.memory)
+        _add_launches(demands, rows, units, device, seconds)
+        _add_engines(demands, rows, seconds)
         _add_kernels(demands, rows, units, cap, device)
     columns = demands.columns(rows.table.num_rows)
     numbers = {k: number for number, k in enumerate(columns["key"].tolist())}
@@ -106,14 +112,18 @@ def _add_memory(demands: Demands, rows: Rows, size: Floats, device: Device) -> N
     demands.add(row[used], key(Resource.MEMORY, owner), weight[used], device.memory_rate)
 
 
-def _add_launches(demands: Demands, rows: Rows, units: Units, device: Device) -> None:
+def _add_launches(
+    demands: Demands, rows: Rows, units: Units, device: Device, seconds: Seconds | None
+) -> None:
     """What moves inside a launch is moved by its units."""
     mine = np.flatnonzero(rows.in_lane & rows.moves)
     launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
-    demands.add(mine, key(Resource.LAUNCH, launch), 1.0, units[launch] * device.unit_copy_rate)
+    weight = 1.0 if seconds is None else seconds.core[mine] * device.unit_copy_rate
+    rate = units[launch] * device.unit_copy_rate
+    demands.add(mine, key(Resource.LAUNCH, launch), weight, rate)
 
 
-def _add_engines(demands: Demands, rows: Rows) -> None:
+def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
     """An engine writes at its rate: a broadcast to two costs it twice the bytes.
 
     Queues beyond the engines that there are share them in turn.
@@ -126,7 +136,8 @@ def _add_engines(demands: Demands, rows: Rows) -> None:
     writes = written[table.access_start[mine + 1]] - written[table.access_start[mine]]
     engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
     keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
-    demands.add(mine, keys, writes, dma.engine_rate)
+    weight = writes if seconds is None else seconds.core[mine] * dma.engine_rate
+    demands.add(mine, keys, weight, dma.engine_rate)
 
 
 def _numbers(queues: tuple[str, ...]) -> Ints:

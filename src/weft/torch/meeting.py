@@ -1,11 +1,13 @@
 """The ranks of a process group find their world through the store of torch.distributed."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
 from weft.errors import RunError
 from weft.runtime import World
 from weft.runtime.crew import launch
+from weft.runtime.engines import engines_from
 from weft.runtime.leftovers import SHARED_MEMORY
 from weft.torch.c10d import Store
 
@@ -17,13 +19,13 @@ def meet(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> World:
     """Join the other ranks of a group; its store is private to the group."""
     store.set_timeout(timeout)
     _require_one_host(store, rank, num_ranks)
-    seconds = timeout.total_seconds()
+    seconds, engines = timeout.total_seconds(), engines_from(os.environ)
     if rank > 0:
-        return World(store.get(_SEGMENT).decode(), rank, timeout=seconds)
+        return World(store.get(_SEGMENT).decode(), rank, timeout=seconds, engines=engines)
     launcher = launch(num_ranks)
     try:
         store.set(_SEGMENT, launcher.name)
-        return World(launcher.name, rank, timeout=seconds)
+        return World(launcher.name, rank, timeout=seconds, engines=engines)
     finally:
         launcher.close()
 

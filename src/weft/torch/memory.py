@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.runtime import World
+from weft.runtime import Engines, World
 from weft.torch.c10d import ProcessGroup
 from weft.torch.group import Group
 
@@ -48,6 +48,11 @@ def monitored_barrier(
     others, whether or not ``wait_all_ranks``. The group is broken then.
     """
     weft_group(group).monitored_barrier(timeout, wait_all_ranks)
+
+
+def set_engines(engines: Engines, *, group: ProcessGroup | None = None) -> None:
+    """Say where this rank's engines and worker run, and how urgently; each rank for itself."""
+    world_of(group).set_engines(engines)
 
 
 def world_of(group: ProcessGroup | None = None) -> World:
