@@ -12,6 +12,7 @@ from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
+from weft.cli.validate import validate
 
 
 class Verbs(TyperGroup):
@@ -69,4 +70,10 @@ _add(
     bench,
     "How fast are weft and its peers at the same work? Without NAME: which questions are there?",
     "weft bench startup --rounds 9",
+)
+_add(
+    validate,
+    "How far is weft from what was published? Every figure it knows, with its source, what weft "
+    "computes, and whether it was fitted to.\n\nNAME is a group of figures; without one: all.",
+    "weft validate latte -o figures.html",
 )
