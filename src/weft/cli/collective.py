@@ -41,7 +41,8 @@ def collective(
         str,
         typer.Option(
             metavar="A,..",
-            help="Algorithms; auto is the fastest that applies, all is every one of them.",
+            help="Algorithms; auto is the fastest that applies, all is every one of them; nccl, "
+            "nccl-2.27.3 or nccl+int8 is what that library was measured to take.",
             autocompletion=complete_algorithm,
         ),
     ] = "auto",
@@ -76,6 +77,8 @@ def collective(
         platform = _platform(on, ranks, run=run)
         names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
         questions = _questions(kind, parse_sizes(size), platform)
+        if run:
+            _can_be_run(names)
         answers = _answers(questions, names, every=algorithm == "all", run=run)
     if output == "-":
         _print_trace(answers)
@@ -132,6 +135,14 @@ def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
             "which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms), or --run."
         )
     return platform(on, num_ranks=ranks)
+
+
+def _can_be_run(names: list[str]) -> None:
+    from weft.cli.library import library_algorithm
+
+    for name in names:
+        if library_algorithm(name):
+            raise UsageError(f"{name} can be priced, not run from here", "Use --on without --run.")
 
 
 def _known(kind: str) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
     ]
     title = f"{first['collective']}, {first['ranks']} ranks on {platform.name}, predicted"
     print_table(columns, shown, title=title)
+    for note in dict.fromkeys(f"{row['algorithm']}: {row['note']}" for row in rows if "note" in row):
+        print(note)
 
 
 def _print_measured(rows: Sequence[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import READ, Kind
+from weft.schedule import READ, Kernel, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import MOVES, Rows
 
@@ -132,6 +132,8 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[launches] = device.launch
         submits = np.flatnonzero(table.kind == Kind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
+    for kernel, _, mine in rows.of_kind(Kernel):
+        before[mine] += kernel.cost.seconds
     return before + _asking(rows)
 
 
