@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from weft.cost.nccl import links_of
 from weft.hardware import platform
 from weft.hardware.libraries import FOLDER, Fit, Library
 from weft.hardware.toml_text import to_toml
@@ -27,9 +26,8 @@ def main(devices: list[str]) -> int:
         print("the measured tables are not here: set WEFT_DATA to their folder", file=sys.stderr)
         return 1
     for device in devices or TABLES:
-        node = platform(f"{device}-8")
-        cells = read_cells(folder, device)
-        found = fitted_library(cells, device, links_of(node), by_count=node.staged)
+        cells = read_cells(folder, TABLES[device])
+        found = fitted_library(cells, platform(f"{device}-8"))
         path = FOLDER / f"nccl-{device}.toml"
         path.write_text(HEAD + to_toml(_table(found)), encoding="utf-8")
         print(f"wrote {path.name}: {len(found.fits)} fits to {len(cells)} cells")

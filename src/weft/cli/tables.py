@@ -1,6 +1,6 @@
 """The tables of collectives: predicted alone, or measured beside predicted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.hardware import Platform
@@ -32,8 +32,19 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
     ]
     title = f"{first['collective']}, {first['ranks']} ranks on {platform.name}, predicted"
     print_table(columns, shown, title=title)
-    for note in dict.fromkeys(f"{row['algorithm']}: {row['note']}" for row in rows if "note" in row):
+    for note in _notes(rows):
         print(note)
+
+
+def _notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say once what is to be kept in mind about rows, and at which sizes."""
+    noted: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for note in filter(None, row.get("note", "").split("; ")):
+            noted.setdefault((row["algorithm"], note), []).append(format_size(row["nbytes"]))
+    for (algorithm, note), sizes in noted.items():
+        every = len(sizes) == sum(row["algorithm"] == algorithm for row in rows)
+        yield f"{algorithm}{'' if every else ' of ' + ', '.join(sizes)}: {note}"
 
 
 def _print_measured(rows: Sequence[dict[str, Any]]) -> None:

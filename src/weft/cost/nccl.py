@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware import platform as measured_on
 from weft.hardware.libraries import library, library_devices, library_names
 from weft.hardware.topology import latencies
 from weft.units import format_size
@@ -54,11 +55,12 @@ def library_price(
     """Price ``kind`` of ``nbytes``, counted as nccl-tests does, among all ranks of ``platform``.
 
     Without a version it is the newest that was measured. The part of a time that grows with the
-    size follows the rate of the platform's links.
+    size follows the rate of the links, compared with the machine that was measured.
     """
     known = _library_on(platform, name)
     fit = _fit(known, kind, version, dtype, platform.num_ranks)
-    slower = known.link_rate / links_of(platform)
+    there = measured_on(known.node).resized(platform.num_ranks)
+    slower = links_of(there) / links_of(platform)
     seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
     return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
 

@@ -22,12 +22,14 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Geometric means of the relative error against the tables, and how many are within 20 %.
+    """Geometric means of the relative error against so many cells of the tables.
 
     ``fit`` is of the cells that were fitted to; the others are of cells that were not: every
-    second size, one number of ranks, or one version left out. None: nothing could be left out.
+    second size (``within_20`` is the share of these that is within 20 %), one number of ranks, or
+    one version left out. None: nothing could be left out.
     """
 
+    cells: int
     fit: float
     held_back: float
     within_20: float
@@ -63,13 +65,13 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library on a device. ``link_rate`` is what the links achieved where it was measured."""
+    """A library on a device; ``node`` is the machine of the catalogue that it was measured on."""
 
     name: str
     device: str
     basis: str
     source: str
-    link_rate: float
+    node: str
     smallest: int
     largest: int
     fits: tuple[Fit, ...]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.cost.nccl import law_seconds
+from weft.hardware import Platform
 from weft.hardware.libraries import Curve, Errors, Fit, Library, version_key
 from weft.validate.nccl_tables import SOURCE, Cell
 
@@ -20,7 +21,7 @@ Floats = NDArray[np.float64]
 
 # Where curves may bend, in bytes of a chunk. Chosen once for all devices, versions and collectives
 # from powers of two: those without which sizes that were held back are predicted worse.
-FIRST_KNOTS = tuple(2.0**k for k in (6, 14, 16, 20, 22, 24))
+FIRST_KNOTS = tuple(2.0**k for k in (6, 14, 15, 16, 20, 22, 24))
 STEP_KNOTS = tuple(2.0**k for k in (6, 12, 16, 17, 19, 21, 24, 26))
 SWITCH_KNOTS = tuple(2.0**k for k in (20, 26, 28))  # in bytes of the whole
 
@@ -86,7 +87,7 @@ def _fit_steps(cells: Sequence[Cell]) -> Fit:
         step=_curve(STEP_KNOTS, step) if len(step) else (),
         in_switch=(),
         in_switch_from=0,
-        errors=Errors(0.0, 0.0, 0.0),
+        errors=Errors(len(cells), 0.0, 0.0, 0.0),
     )
 
 
@@ -195,6 +196,7 @@ def cross_validated(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
     held_back = unseen(half_of)
     counts = len(fit.ranks) > 2
     errors = Errors(
+        cells=len(cells),
         fit=geomean_error(errors_of(fit, cells)),
         held_back=geomean_error(held_back),
         within_20=share_within(held_back),
@@ -203,11 +205,10 @@ def cross_validated(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
     return replace(fit, errors=errors)
 
 
-def fitted_library(
-    cells: Sequence[Cell], device: str, link_rate: float, *, by_count: bool
-) -> Library:
-    """Fit everything that was measured on a device."""
-    groups = groups_of(cells, by_count=by_count)
+def fitted_library(cells: Sequence[Cell], node: Platform) -> Library:
+    """Fit everything that was measured on a machine."""
+    device = node.require_device().name
+    groups = groups_of(cells, by_count=node.staged)
     fits = [cross_validated(group, sharp=device in SHARP) for group in groups]
     pairs = zip(fits, groups, strict=True)
     return Library(
@@ -215,7 +216,7 @@ def fitted_library(
         device=device,
         basis="fitted",
         source=SOURCE,
-        link_rate=link_rate,
+        node=node.name,
         smallest=min(c.nbytes for c in cells),
         largest=max(c.nbytes for c in cells),
         fits=tuple(_with_other_version(fit, group, fits) for fit, group in pairs),

@@ -16,7 +16,7 @@ from statistics import median
 from weft.hardware.libraries import version_key
 
 TABLES = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "l40s"}
-"""Devices with a table, and the folder of each."""
+"""Devices with a table, and the system that each is called after there."""
 
 SOURCE = "NVIDIA's tables, ai-dynamo/aiconfigurator @095f58a51c4c, Apache-2.0"
 
@@ -44,9 +44,9 @@ def data_folder() -> Path | None:
     return folder if (folder / "aiconfigurator").is_dir() else None
 
 
-def read_cells(folder: Path, device: str) -> tuple[Cell, ...]:
-    """Read the tables of all versions on a device."""
-    files = (folder / "aiconfigurator" / TABLES[device] / "comm").glob("nccl_*_nccl_perf.csv.gz")
+def read_cells(folder: Path, system: str) -> tuple[Cell, ...]:
+    """Read the tables of all versions on a system, such as ``h100_sxm``."""
+    files = (folder / "aiconfigurator" / system / "comm").glob("nccl_*_nccl_perf.csv.gz")
     found = {path.name.split("_")[1]: path for path in files}
     ordered = sorted(found, key=version_key)
     return tuple(cell for version in ordered for cell in _read_table(found[version], version))
