@@ -44,7 +44,13 @@ def _entries(fit: Fit) -> Iterator[tuple[str, Any]]:
         if key == "errors":
             yield key, {k: round(v, 4) for k, v in value.items() if v is not None}
         elif isinstance(value, tuple):
-            yield key, [[int(place[0]), place[1]] if isinstance(place, tuple) else place for place in value]
+            yield (
+                key,
+                [
+                    [int(place[0]), place[1]] if isinstance(place, tuple) else place
+                    for place in value
+                ],
+            )
         else:
             yield key, value
 

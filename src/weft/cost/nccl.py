@@ -16,6 +16,7 @@ ranks no longer counts and a curve over the whole size stands instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,8 +60,7 @@ def library_price(
     """
     known = _library_on(platform, name)
     fit = _fit(known, kind, version, dtype, platform.num_ranks)
-    there = measured_on(known.node).resized(platform.num_ranks)
-    slower = links_of(there) / links_of(platform)
+    slower = _measured_links(known.node, platform.num_ranks) / links_of(platform)
     seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
     return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
 
@@ -75,6 +75,12 @@ def own_seconds(platform: Platform, price: LibraryPrice) -> float:
     return max(0.0, price.seconds - device.launch - float(meeting))
 
 
+@lru_cache
+def _measured_links(node: str, num_ranks: int) -> float:
+    """Give the links of the first ranks of a machine of the catalogue, read once."""
+    return links_of(measured_on(node).resized(num_ranks))
+
+
 def links_of(platform: Platform) -> float:
     """Give the rate at which a rank reaches the rest of its node, over the levels of a node."""
     return sum(level.rate for level in platform.levels[: platform.node_levels])
@@ -84,7 +90,9 @@ def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -
     """Evaluate the law of a fit; ``slower`` stretches what grows with the size."""
     if fit.in_switch and num_ranks == max(fit.ranks):
         inside = on_curve(fit.in_switch, max(nbytes, fit.in_switch_from), slower)
-        outside = inside if nbytes >= fit.in_switch_from else _by_steps(fit, num_ranks, nbytes, slower)
+        outside = (
+            inside if nbytes >= fit.in_switch_from else _by_steps(fit, num_ranks, nbytes, slower)
+        )
         return min(inside, outside)
     return _by_steps(fit, num_ranks, nbytes, slower)
 
@@ -114,9 +122,7 @@ def on_curve(curve: Curve, nbytes: float, slower: float = 1.0) -> float:
 
 def _library_on(platform: Platform, name: str) -> Library:
     if name not in library_names():
-        raise UnknownNameError(
-            f"no library is called {name!r}", nearest(name, library_names())
-        )
+        raise UnknownNameError(f"no library is called {name!r}", nearest(name, library_names()))
     if platform.num_nodes > 1:
         raise UsageError(
             f"{name} was measured inside one node, {platform.name} has {platform.num_nodes}",

@@ -40,7 +40,7 @@ def targets() -> Iterator[Target]:
         known, note = library(NAME, device), "recorded"
         if folder is not None:
             node = platform(known.node)
-            known, note = fitted_library(read_cells(folder, system), node), "fitted again here"
+            known, note = fitted_library(read_cells(folder, system), node), "fitted again"
         yield from _left_out(known, note)
     if folder is not None:
         yield from _elsewhere(folder)
@@ -81,39 +81,37 @@ def _joined(cells: Iterable[int], errors: Iterable[float]) -> float:
 def _elsewhere(folder: Path) -> Iterator[Target]:
     """Compare the catalogue with what had no part in it: a device, a cluster, a version."""
     for collective, cells in _by_collective(read_cells(folder, "gb200")).items():
-        newest = [c for c in cells if c.version == "2.29.2"]
-        errors = _off("b200-8", newest)
+        errors = _off("b200", [c for c in cells if c.version == "2.29.2"])
         name = f"gb200 {collective} by b200's curves"
         yield _error(name, SOURCE, geomean_error(errors), note="what B300 inherits")
     logs = sorted((folder / "nccl_tests_h100" / "single_node").glob("N1_G*.log.gz"))
     found = [c for p in logs for c in read_nccl_tests(p, int(p.name[4]), "2.29.2")]
     for collective, cells in _by_collective(found).items():
         if collective != "sendrecv":
-            yield from _by_reach(f"h100 {collective}", _OTHER_H100, "h100-8", cells)
-    logs = [folder / "superbench_logs" / f"nccl_{name}.log" for name in ("allreduce", "allgather")]
-    found = [c for p in logs for c in read_nccl_tests(p, 8, "")]
-    for collective, cells in _by_collective(found).items():
-        # one process drives eight devices there, which costs 35 us at any size
+            yield from _by_reach("h100", collective, _OTHER_H100, cells)
+    for file, collective in (("allreduce", "all_reduce"), ("allgather", "all_gather")):
+        path = folder / "superbench_logs" / f"nccl_{file}.log"
+        cells = list(read_nccl_tests(path, 8, "", collective))
+        # One process drives eight devices there, which costs 35 us at any size.
         large = [c for c in cells if c.nbytes >= 64 << 20]
-        yield from _by_reach(f"a100 {collective} from 64 MiB", _OTHER_A100, "a100-8", large)
+        yield from _by_reach("a100", f"{collective} from 64 MiB", _OTHER_A100, large)
 
 
-def _by_reach(name: str, source: str, node: str, cells: list[Cell]) -> Iterator[Target]:
+def _by_reach(device: str, what: str, source: str, cells: list[Cell]) -> Iterator[Target]:
     """Tell sizes that the tables of the fit reach from larger ones."""
-    largest = library(NAME, node.split("-")[0]).largest
+    name, largest = f"{device} {what}, elsewhere", library(NAME, device).largest
     inside = [c for c in cells if c.nbytes <= largest]
     beyond = [c for c in cells if c.nbytes > largest]
-    yield _error(f"{name}, elsewhere", source, geomean_error(_off(node, inside)))
-    note = "outside measured sizes"
-    error = geomean_error(_off(node, beyond))
-    yield _error(f"{name}, elsewhere, up to 16 GiB", source, error, note=note)
+    yield _error(name, source, geomean_error(_off(device, inside)))
+    error, note = geomean_error(_off(device, beyond)), "outside measured sizes"
+    yield _error(f"{name}, larger", source, error, note=note)
 
 
-def _off(node: str, cells: Iterable[Cell]) -> list[float]:
+def _off(device: str, cells: Iterable[Cell]) -> list[float]:
     """Give relative errors of the catalogue's prices on the first ranks of a machine."""
     errors = []
     for cell in cells:
-        machine, dtype = platform(node, num_ranks=cell.num_ranks), cell.dtype or "float16"
+        machine, dtype = platform(f"{device}-8", num_ranks=cell.num_ranks), cell.dtype or "float16"
         price = library_price(machine, cell.collective, cell.nbytes, dtype=dtype)
         errors.append(price.seconds / cell.seconds - 1)
     return errors

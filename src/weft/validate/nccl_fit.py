@@ -1,23 +1,21 @@
 """Fit the curves of ``weft.cost.nccl`` to measured tables, and say how well they predict.
 
 Seconds are linear in how much each curve rises between its knots, and curves only rise: so a fit
-is a least-squares problem in numbers of zero or more, of relative errors, reweighted a few times
-until it is the absolute error that is small. Nothing is random.
+looks for numbers of zero or more with the smallest relative errors. Nothing is random.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.cost.nccl import law_seconds
 from weft.hardware import Platform
 from weft.hardware.libraries import Curve, Errors, Fit, Library, version_key
+from weft.validate.least_squares import Floats, smallest_errors
 from weft.validate.nccl_tables import SOURCE, Cell
-
-Floats = NDArray[np.float64]
 
 # Where curves may bend, in bytes of a chunk. Chosen once for all devices, versions and collectives
 # from powers of two: those without which sizes that were held back are predicted worse.
@@ -27,8 +25,6 @@ SWITCH_KNOTS = tuple(2.0**k for k in (20, 26, 28))  # in bytes of the whole
 
 SHARP = ("h100", "b200")  # devices behind switches that reduce
 SMALLEST_ERROR = 4e-4  # as in arXiv 2404.12674: a perfect hit must not decide a geometric mean
-_ROUNDS = 4
-_FLAT = 0.01  # errors under 1 % weigh alike: the tables repeat themselves no better
 
 
 def geomean_error(errors: Iterable[float]) -> float:
@@ -55,7 +51,12 @@ def fit_cells(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
         return plain
     sizes = sorted({c.nbytes for c in cells if c.nbytes >= 1 << 20})
     tried = [plain, *(_fit_switch(cells, most, size) for size in sizes[:-2])]
-    return min(tried, key=lambda fit: float(np.mean(np.minimum(np.abs(errors_of(fit, cells)), 0.5))))
+    return min(tried, key=lambda fit: _mean_error(errors_of(fit, cells)))
+
+
+def _mean_error(errors: list[float]) -> float:
+    """Give the mean error; one that is far off counts no more than one that is off by half."""
+    return float(np.minimum(np.abs(errors), 0.5).mean())
 
 
 def _fit_switch(cells: Sequence[Cell], most: int, size: int) -> Fit:
@@ -64,7 +65,7 @@ def _fit_switch(cells: Sequence[Cell], most: int, size: int) -> Fit:
     outside = _fit_steps([c for c in cells if c not in set(inside)])
     knots = [knot for knot in SWITCH_KNOTS if knot <= max(c.nbytes for c in inside)]
     rise = _rising(np.array([c.nbytes for c in inside], float), knots)
-    curve = _curve(knots, _least(rise, _seconds(inside)))
+    curve = _curve(knots, smallest_errors(rise, _seconds(inside)))
     return replace(outside, ranks=_ranks(cells), in_switch=curve, in_switch_from=size)
 
 
@@ -76,7 +77,7 @@ def _fit_steps(cells: Sequence[Cell]) -> Fit:
     parts = [_rising(chunk, FIRST_KNOTS)]
     if len(ranks) > 1:
         parts.append(others * _rising(chunk, STEP_KNOTS))
-    found = _least(np.hstack(parts), _seconds(cells))
+    found = smallest_errors(np.hstack(parts), _seconds(cells))
     first, step = found[: len(FIRST_KNOTS)], found[len(FIRST_KNOTS) :]
     return Fit(
         cells[0].version,
@@ -108,7 +109,7 @@ def _seconds(cells: Iterable[Cell]) -> Floats:
 def _rising(nbytes: Floats, knots: Sequence[float]) -> Floats:
     """Give, for each size, how much of the rise between any two knots lies below it."""
     columns = [np.ones_like(nbytes)]
-    for place, (left, right) in enumerate(zip(knots[:-1], knots[1:], strict=True), start=2):
+    for place, (left, right) in enumerate(pairwise(knots), start=2):
         share = (nbytes - left) / (right - left)
         columns.append(np.clip(share, 0, None if place == len(knots) else 1))
     return np.stack(columns, axis=1)
@@ -124,49 +125,6 @@ def _curve(knots: Sequence[float], rises: Floats) -> Curve:
 def _bends(places: list[tuple[float, float]], at: int) -> bool:
     (a, low), (b, middle), (c, high) = places[at - 1 : at + 2]
     return not np.isclose(middle, low + (high - low) * (b - a) / (c - a), rtol=1e-4, atol=0)
-
-
-def _least(rows: Floats, seconds: Floats) -> Floats:
-    """Give the rises with the smallest relative errors, absolute rather than squared."""
-    weight = 1 / seconds
-    found = np.zeros(rows.shape[1])
-    for _ in range(_ROUNDS):
-        weighted = rows * weight[:, None]
-        scale = np.sqrt((weighted**2).sum(axis=0)) + 1e-300
-        found = non_negative_least_squares(weighted / scale, seconds * weight) / scale
-        off = np.maximum(np.abs(rows @ found / seconds - 1), _FLAT)
-        weight = 1 / (seconds * np.sqrt(off))
-    return found
-
-
-def non_negative_least_squares(rows: Floats, wanted: Floats) -> Floats:
-    """Minimise |rows x - wanted| over x of zero or more (Lawson and Hanson, 1974)."""
-    normal, right = rows.T @ rows, rows.T @ wanted
-    normal = normal + np.eye(len(right)) * 1e-12 * np.trace(normal) / len(right)
-    x, used = np.zeros(len(right)), np.zeros(len(right), bool)
-    for _ in range(3 * len(right)):
-        gain = np.where(used, -np.inf, right - normal @ x)
-        best = int(np.argmax(gain))
-        if gain[best] <= 1e-10 * np.abs(right).max():
-            break
-        used[best] = True
-        x = _walk(normal, right, x, used)
-    return x
-
-
-def _walk(normal: Floats, right: Floats, x: Floats, used: NDArray[np.bool_]) -> Floats:
-    """Go to the best point of the ``used`` ones, dropping those that would turn negative."""
-    while used.any():
-        goal, inner = np.zeros_like(x), np.flatnonzero(used)
-        goal[inner] = np.linalg.solve(normal[np.ix_(inner, inner)], right[inner])
-        negative = inner[goal[inner] <= 0]
-        if not len(negative):
-            return goal
-        part = np.min(x[negative] / (x[negative] - goal[negative] + 1e-300))
-        x = x + part * (goal - x)
-        x[negative[np.argmin(x[negative])]] = 0.0
-        used &= x > 0
-    return np.zeros_like(x)
 
 
 def groups_of(cells: Iterable[Cell], *, by_count: bool) -> list[list[Cell]]:

@@ -65,16 +65,18 @@ def _read_table(path: Path, version: str) -> Iterator[Cell]:
         yield Cell(version, *key, median(seconds))
 
 
-def read_nccl_tests(path: Path, num_ranks: int, version: str) -> Iterator[Cell]:
-    """Read what nccl-tests printed: out-of-place times of each collective of a log."""
-    opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    collective = {"nccl_allreduce.log": "all_reduce", "nccl_allgather.log": "all_gather"}.get(
-        path.name, ""
-    )
-    with opened as lines:
-        for line in lines:
-            if "Collective test starting:" in line:
-                collective = line.split()[-1].removesuffix("_perf")
-                collective = _NAMES.get(collective, collective)
-            elif (match := _LINE.match(line)) and int(match[1]):
-                yield Cell(version, collective, "", num_ranks, int(match[1]), float(match[2]) / 1e6)
+def read_nccl_tests(
+    path: Path, num_ranks: int, version: str, collective: str = ""
+) -> Iterator[Cell]:
+    """Read what nccl-tests printed: the out-of-place times of each collective of a log.
+
+    Old logs do not say which ``collective`` they are of.
+    """
+    text = path.read_bytes()
+    lines = (gzip.decompress(text) if path.suffix == ".gz" else text).decode().splitlines()
+    for line in lines:
+        if "Collective test starting:" in line:
+            name = line.split()[-1]
+            collective = _NAMES.get(name, name.removesuffix("_perf"))
+        elif (match := _LINE.match(line)) and int(match[1]):
+            yield Cell(version, collective, "", num_ranks, int(match[1]), float(match[2]) / 1e6)
