@@ -32,6 +32,10 @@ LIMITED = ("a100", "h100", "b200")  # eight L40S share what joins them: measured
 _OTHER_H100 = "nccl-tests of another H100 cluster, xxrjun/nccl-tests-cluster @455de4f8dee2"
 _OTHER_A100 = "nccl-tests of A100 40GB in SuperBench @700d6501f110, version not stated"
 
+# All-reduces of fp32 in the traces of one DLRM step on 8 V100 (PARAM): their bytes, and the time
+# from the last rank's start to the first rank's end, without waiting.
+_V100_STEP = ((4 * 112, 18e-6), (4 * 226_960, 62e-6), (4 * 394_241, 82e-6))
+
 
 def targets() -> Iterator[Target]:
     """Compute the errors, device by device and collective by collective."""
@@ -42,8 +46,19 @@ def targets() -> Iterator[Target]:
             node = platform(known.node)
             known, note = fitted_library(read_cells(folder, system), node), "fitted again"
         yield from _left_out(known, note)
+    yield from _in_a_step_of_v100()
     if folder is not None:
         yield from _elsewhere(folder)
+
+
+def _in_a_step_of_v100() -> Iterator[Target]:
+    """Compare what V100 inherits with three transfers seen in traces: launches not included."""
+    machine, source = platform("v100-8"), "traces of a DLRM step on 8 V100, PARAM"
+    launch = machine.require_device().launch
+    for nbytes, seconds in _V100_STEP:
+        priced = library_price(machine, "all_reduce", nbytes, dtype="float32").seconds - launch
+        name, note = f"v100 all_reduce of {nbytes} bytes", "a far older NCCL than A100's table"
+        yield Target(NAME, name, 1e6 * seconds, "us", source, 1e6 * priced, note=note)
 
 
 def _left_out(known: Library, note: str) -> Iterator[Target]:
