@@ -47,6 +47,32 @@ def test_what_is_left_out_is_predicted_worse_than_what_is_fitted(device):
         assert 0 < fit.errors.fit < fit.errors.held_back < 0.15
 
 
+def last_rate(curve):
+    (left, low), (right, high) = curve[-2:]
+    return (right - left) / (high - low)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "b200"])
+@pytest.mark.parametrize("half", ["all_gather", "reduce_scatter"])
+def test_a_step_of_an_all_reduce_is_two_of_its_halves(device, half):
+    # Nobody told the fits so: a ring reduces and scatters first, then gathers.
+    fits = {(f.version, f.collective, f.dtypes != "int8"): f for f in library("nccl", device).fits}
+    for (version, kind, floats), whole in fits.items():
+        if kind == "all_reduce" and floats:
+            part = fits[version, half, True]
+            assert whole.step[0][1] == pytest.approx(2 * part.step[0][1], rel=0.1)
+            assert last_rate(whole.step) == pytest.approx(last_rate(part.step) / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("device", ["a100", "h100", "b200"])
+def test_links_of_the_catalogue_are_those_of_the_rings(device):
+    level = platform(f"{device}-8").levels[0]
+    for fit in library("nccl", device).fits:
+        if fit.collective == "all_gather" and fit.version != "2.23":
+            assert level.rate == pytest.approx(last_rate(fit.step), rel=0.05)
+            assert level.latency == pytest.approx(fit.step[0][1], rel=0.12)
+
+
 def test_reductions_inside_the_switch_are_found_where_switches_reduce():
     inside = {d for d in DEVICES for fit in library("nccl", d).fits if fit.in_switch}
     assert inside == {"h100", "h200", "b200", "b300"}

@@ -63,7 +63,7 @@ def test_a_plain_ring_is_found_exactly_whatever_is_left_out():
     fit = cross_validated(cells_of(ring))
     assert fit.errors.fit < 2e-3
     assert fit.errors.held_back < 2e-3
-    assert fit.errors.count_left_out < 2e-3
+    assert (fit.errors.count_left_out or 1) < 2e-3
     assert fit.errors.within_20 == 1.0
     assert law_seconds(fit, 6, 6 << 20) == pytest.approx(ring(6, 6 << 20), rel=0.01)
     assert law_seconds(fit, 8, 1 << 34) == pytest.approx(ring(8, 1 << 34), rel=0.01)
@@ -134,18 +134,19 @@ def test_logs_of_nccl_tests_are_read(tmp_path):
         gzip.compress(
             b"# Collective test starting: alltoall_perf\n"
             b"#       size  count  type  redop  root  time  algbw  busbw #wrong\n"
-            b"  33554432  524288  double  none  -1  123.32  272.09  238.08  0  123.18  272  238 N/A\n"
+            b"  33554432  524288 double none -1  123.32  272.09  238.08  0  123.18  272  238  N/A\n"
             b"# Collective test starting: all_reduce_perf\n"
             b"  33554432 4194304  double  sum  -1  182.98  183.38  320.92  0  182.56  183  321 0\n"
         )
     )
-    found = [(c.collective, c.nbytes, c.seconds) for c in read_nccl_tests(log, 8, "1")]
-    assert found == [
-        ("all_to_all", 1 << 25, pytest.approx(123.32e-6)),
-        ("all_reduce", 1 << 25, pytest.approx(182.98e-6)),
-    ]
+    found = list(read_nccl_tests(log, 8, "1"))
+    assert [c.collective for c in found] == ["all_to_all", "all_reduce"]
+    assert [c.nbytes for c in found] == [1 << 25, 1 << 25]
+    assert [c.seconds for c in found] == pytest.approx([123.32e-6, 182.98e-6])
     old = tmp_path / "old.log"
-    old.write_text("  0  0  float sum 35.20 0.00 0.00 N/A\n  8  2  float  34.66  0.01  0.02 N/A 1 2\n")
+    old.write_text(
+        "  0  0  float sum 35.20 0.00 0.00 N/A\n  8  2  float  34.66  0.01  0.02 N/A 1 2\n"
+    )
     (cell,) = read_nccl_tests(old, 8, "", "all_gather")
     assert (cell.collective, cell.nbytes) == ("all_gather", 8)
 
@@ -194,4 +195,4 @@ def test_cells_of_the_tables_are_bytes_and_seconds(data):
 
 def test_knots_are_the_same_for_every_device():
     assert len(FIRST_KNOTS) + len(STEP_KNOTS) == 15
-    assert nccl_tables.SOURCE == library("nccl", "h100").source
+    assert library("nccl", "h100").source == nccl_tables.SOURCE
