@@ -23,7 +23,6 @@ from weft.schedule import (
     Queue,
     Repeat,
     Schedule,
-    Signal,
     Submit,
     Swap,
     shifted,
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
     Queues = list[tuple[Command, ...]]
 
 HOST = 0  # the rank whose host thread feeds everyone
-READY, SYNC, DONE, RELEASE = 0, 1, 2, 3
+READY, DONE, RELEASE = 0, 1, 2
+SYNC = 3  # the first of the completions: every engine queue has one, and the host looks at each
 
 
 def all_gather(
@@ -131,33 +131,33 @@ def _fed(
     """
     programs = []
     submits: list[Submit] = []
-    num_syncs = 0
     release = Flag(SELF, RELEASE) if prelaunch else None
     for rank in range(num_ranks):
         engines = moves(rank)
+        first = SYNC + len(submits)
         queues = [
-            Queue(f"copy{number}", (*commands, Signal(Flag(HOST, SYNC))), host=HOST)
+            Queue(f"copy{number}", (*commands, signal(HOST, first + number)), host=HOST)
             for number, commands in enumerate(engines)
         ]
         submits += [
             Submit(rank, f"copy{number}", len(commands) + 1, release)
             for number, commands in enumerate(engines)
         ]
-        num_syncs += len(engines)
         if local:
             queues.append(launched(local))
         if rank != HOST:
             queues.append(Queue("host", (signal(HOST, READY), wait(DONE))))
         programs.append(Program((rank,), tuple(queues)))
-    host = Queue("host", _host_thread(num_ranks, tuple(submits), num_syncs, prelaunch=prelaunch))
+    host = Queue("host", _host_thread(num_ranks, tuple(submits), prelaunch=prelaunch))
     programs.append(Program((HOST,), (host,)))
-    return Schedule(name, num_ranks, tuple(programs), buffers, 4)
+    return Schedule(name, num_ranks, tuple(programs), buffers, SYNC + len(submits))
 
 
-def _host_thread(num_ranks: int, submits: Items, num_syncs: int, *, prelaunch: bool) -> Items:
+def _host_thread(num_ranks: int, submits: Items, *, prelaunch: bool) -> Items:
+    """Hand everything over (ahead of time: release it), then look at every completion."""
     ready = wait(READY, num_ranks - 1)
     start = (*submits, ready, signal(SELF, RELEASE)) if prelaunch else (ready, *submits)
-    syncs = tuple(wait(SYNC, number) for number in range(1, num_syncs + 1))
+    syncs = tuple(wait(SYNC + number) for number in range(len(submits)))
     others = Group(num_ranks)
     done = Repeat(num_ranks - 1, (signal(shifted(others, 1, 1), DONE),))
     return (*start, *syncs, done)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, UnknownNameError, nearest
-from weft.hardware.quantity import Bytes, Count, FlopRate, JoulesPerByte, Rate, Seconds, Watts
+from weft.hardware.quantity import Bytes, Count, FlopRate, JoulesPerByte, Rate, RatedRate, Seconds, Watts
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,12 @@ class Dma:
     """The copy engines of a device and what one command costs around its bytes.
 
     A command passes ``control`` (host, per command), ``doorbell`` (host, per submission), ``fetch``
-    (engine, per submission), ``start`` (engine, per command, before the first byte leaves), the
-    bytes, and ``sync`` (until the host sees the completion). A copy of more than ``packet_bytes``
-    is several packets.
+    (engine, per submission), ``start`` (engine, per packet, before its bytes leave), the bytes,
+    ``drain`` (engine, once before a signal that follows copies: until the last of them is known
+    to have landed, which copies back to back do not wait for), ``sync`` (until the completion
+    stands in the host's memory) and ``observe`` (host, per completion that it looks at, one after
+    another). A copy of more than ``packet_bytes`` is several packets. ``paired_rate`` is what an
+    engine writes in sum while a command has two destinations, a broadcast or a swap.
     """
 
     num_engines: Count
@@ -33,6 +36,14 @@ class Dma:
     start: Seconds
     sync: Seconds
     packet_bytes: Bytes
+    drain: Seconds = 0.0
+    observe: Seconds = 0.0
+    paired_rate: RatedRate = None
+
+    def write_rate(self, num_destinations: int) -> float:
+        """Bytes a second that one engine writes in sum to so many destinations at once."""
+        paired = self.paired_rate or self.engine_rate
+        return self.engine_rate if num_destinations < 2 else paired
 
 
 @dataclass(frozen=True, slots=True)

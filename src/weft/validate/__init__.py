@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from typing import Protocol
 
 from weft.errors import UnknownNameError, nearest
 from weft.validate.target import Target
@@ -14,18 +14,24 @@ __all__ = ["Group", "Target", "find_group", "group_names"]
 _PARTS = {"__init__", "target"}  # what the groups are made of
 
 
+class Figures(Protocol):
+    """What the file of a group holds."""
+
+    def targets(self) -> Iterator[Target]:
+        """Compute the figures, one after another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Figures of one origin, and the question that they answer together."""
 
     name: str
     question: str
-    module: ModuleType
+    figures: Figures
 
     def targets(self) -> Iterator[Target]:
         """Compute the figures, one after another."""
-        found: Iterator[Target] = self.module.targets()
-        return found
+        return self.figures.targets()
 
 
 def group_names() -> tuple[str, ...]:
