@@ -97,7 +97,12 @@ def test_a_device_multiplies_at_least_in_fp32(machine):
 def test_watts_at_full_load_are_the_rated_ones():
     device = platform("mi300x-8").require_device()
     power = device.power
-    full = power.idle + power.unit * device.units + power.memory_byte * device.memory_rate
+    full = (
+        power.idle
+        + power.active
+        + power.unit * device.units
+        + power.memory_byte * device.memory_rate
+    )
     assert full + power.link_byte * 2 * 336e9 == pytest.approx(750, rel=0.01)
 
 

@@ -59,12 +59,21 @@ def test_control_is_paid_by_the_command_and_the_doorbell_once():
     assert found[0, "copy0", 2][1] == close(5 * US + 3 * US + 3 * (4 * US + MOVING))
 
 
-def test_every_submission_is_fetched():
+def test_a_busy_engine_fetches_the_next_submission_meanwhile():
     host = queue("host", Submit(0, "copy0", 1), Submit(0, "copy0", 1))
     engine = queue("copy0", move(0, 1, 10 * MB), move(0, 1, 10 * MB))
     found = spans(made(2, {0: (engine, host)}), machine())
     assert found[0, "host", 1][1] == close(6 * US)
-    assert found[0, "copy0", 1][0] == close(found[0, "copy0", 0][1] + 3 * US)
+    assert found[0, "copy0", 1][0] == found[0, "copy0", 0][1]
+
+
+def test_an_engine_that_is_done_early_waits_for_the_next_fetch():
+    host = queue("host", Submit(0, "copy0", 1), Submit(0, "copy0", 1))
+    engine = queue("copy0", move(0, 1, 100), move(0, 1, 10 * MB))
+    dma = replace(DMA, start=0.0)
+    found = spans(made(2, {0: (engine, host)}), machine(device=replace(DEVICE, dma=dma)))
+    assert found[0, "copy0", 0][1] == close(6 * US + 100 / (10 * GB))
+    assert found[0, "copy0", 1][0] == close(6 * US + 3 * US)  # the second doorbell, and its fetch
 
 
 def test_an_engine_starves_until_the_next_submission():

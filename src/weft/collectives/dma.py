@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, signal, wait
+from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, own, signal, wait
 from weft.schedule import (
     SELF,
     Broadcast,
@@ -23,6 +23,7 @@ from weft.schedule import (
     Queue,
     Repeat,
     Schedule,
+    Slice,
     Submit,
     Swap,
     shifted,
@@ -92,6 +93,17 @@ def all_to_all(
         prelaunch=prelaunch,
         local=(local,),
     )
+
+
+def one_copy(nbytes: int) -> Schedule:
+    """One copy from rank 0 to rank 1, from the call of the host to its being seen done."""
+    copy = Copy(own("in", 0, nbytes), Slice(1, "out", 0, nbytes))
+    engine = Queue("copy0", (copy, signal(HOST, SYNC)), host=HOST)
+    fed = (wait(READY), Submit(SELF, "copy0", 2), wait(SYNC), signal(1, DONE))
+    other = Program((1,), (Queue("host", (signal(HOST, READY), wait(DONE))),))
+    buffers = (Buffer("in", (nbytes, 0), "in"), Buffer("out", (0, nbytes), "out"))
+    programs = (Program((HOST,), (engine, Queue("host", fed))), other)
+    return Schedule("one copy", 2, programs, buffers, SYNC + 1)
 
 
 def _swaps(chunks: Chunks, rank: int) -> Queues:

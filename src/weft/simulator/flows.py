@@ -114,8 +114,9 @@ def _add_launches(demands: Demands, rows: Rows, units: Units, device: Device) ->
 
 
 def _add_engines(demands: Demands, rows: Rows) -> None:
-    """An engine writes at its rate: a broadcast to two costs it twice the bytes, and turning
-    from one to the other. Queues beyond the engines that there are share them in turn.
+    """An engine writes at its rate: two destinations cost twice the bytes and the turning.
+
+    Queues beyond the engines that there are share them in turn.
     """
     mine = np.flatnonzero(rows.by_engine)
     if not len(mine):

@@ -142,7 +142,8 @@ def _draining(rows: Rows) -> Ints:
     table = rows.table
     signals = np.flatnonzero((table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy"))
     after = rows.by_engine[signals - 1] & (table.thread[signals - 1] == table.thread[signals])
-    return signals[after & (signals > 0)]
+    drained: Ints = signals[after & (signals > 0)]
+    return drained
 
 
 def _observing(rows: Rows) -> Ints:

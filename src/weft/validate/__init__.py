@@ -11,8 +11,6 @@ from weft.validate.target import Target
 
 __all__ = ["Group", "Target", "find_group", "group_names"]
 
-_PARTS = {"__init__", "target"}  # what the groups are made of
-
 
 class Figures(Protocol):
     """What the file of a group holds."""
@@ -37,11 +35,7 @@ class Group:
 def group_names() -> tuple[str, ...]:
     """List the groups: every file of this folder that states its ``NAME``."""
     files = sorted(Path(__file__).parent.glob("*.py"))
-    return tuple(
-        path.stem
-        for path in files
-        if path.stem not in _PARTS and "\nNAME = " in path.read_text(encoding="utf-8")
-    )
+    return tuple(path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8"))
 
 
 def find_group(name: str) -> Group:
