@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from weft.cli.bench import bench
 from weft.cli.collective import collective
+from weft.cli.copies import copies
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.platforms import platforms
@@ -65,6 +66,11 @@ _add(
     "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier, or a schedule "
     "file (.json) as -o writes it.",
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
+)
+_add(
+    copies,
+    "How long do many small copies from the host's memory take: a KV cache fetched block by block?",
+    "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
 )
 _add(
     bench,

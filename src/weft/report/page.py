@@ -16,6 +16,7 @@ tr.yes td:first-child { border-left: 4px solid #2a7; }
 tr.no td:first-child { border-left: 4px solid #c33; }
 @media (prefers-color-scheme: dark) { body { background: #111; color: #ddd; } }
 """
+_STATES: dict[Any, str] = {True: ' class="yes"', False: ' class="no"'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Section:
         )
 
     def _row(self, row: Mapping[str, Any]) -> str:
-        state = {True: ' class="yes"', False: ' class="no"'}.get(row.get(self.mark), "")
+        state = _STATES.get(row.get(self.mark), "")
         cells = "".join(_cell("td", column, column.cell(row)) for column in self.columns)
         return f"<tr{state}>{cells}</tr>"
 

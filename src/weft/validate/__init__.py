@@ -4,14 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from typing import Protocol
 
 from weft.errors import UnknownNameError, nearest
 from weft.validate.target import Target
 
 __all__ = ["Group", "Target", "find_group", "group_names"]
 
-_PARTS = {"__init__", "target"}  # what the groups are made of
+
+class Figures(Protocol):
+    """What the file of a group holds."""
+
+    def targets(self) -> Iterator[Target]:
+        """Compute the figures, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +25,17 @@ class Group:
 
     name: str
     question: str
-    module: ModuleType
+    figures: Figures
 
     def targets(self) -> Iterator[Target]:
         """Compute the figures, one after another."""
-        found: Iterator[Target] = self.module.targets()
-        return found
+        return self.figures.targets()
 
 
 def group_names() -> tuple[str, ...]:
     """List the groups: every file of this folder that states its ``NAME``."""
     files = sorted(Path(__file__).parent.glob("*.py"))
-    return tuple(
-        path.stem
-        for path in files
-        if path.stem not in _PARTS and "\nNAME = " in path.read_text(encoding="utf-8")
-    )
+    return tuple(path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8"))
 
 
 def find_group(name: str) -> Group:
