@@ -90,10 +90,9 @@ def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -
     """Evaluate the law of a fit; ``slower`` stretches what grows with the size."""
     if fit.in_switch and num_ranks == max(fit.ranks):
         inside = on_curve(fit.in_switch, max(nbytes, fit.in_switch_from), slower)
-        outside = (
-            inside if nbytes >= fit.in_switch_from else _by_steps(fit, num_ranks, nbytes, slower)
-        )
-        return min(inside, outside)
+        if nbytes >= fit.in_switch_from:
+            return inside
+        return min(inside, _by_steps(fit, num_ranks, nbytes, slower))
     return _by_steps(fit, num_ranks, nbytes, slower)
 
 

@@ -62,7 +62,7 @@ def _mean_error(errors: list[float]) -> float:
 def _fit_switch(cells: Sequence[Cell], most: int, size: int) -> Fit:
     """Fit the steps to what is outside the switch, and a curve over the size to what is inside."""
     inside = [c for c in cells if c.num_ranks == most and c.nbytes >= size]
-    outside = _fit_steps([c for c in cells if c not in set(inside)])
+    outside = _fit_steps([c for c in cells if c.num_ranks < most or c.nbytes < size])
     knots = [knot for knot in SWITCH_KNOTS if knot <= max(c.nbytes for c in inside)]
     rise = _rising(np.array([c.nbytes for c in inside], float), knots)
     curve = _curve(knots, smallest_errors(rise, _seconds(inside)))

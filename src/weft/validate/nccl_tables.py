@@ -1,6 +1,6 @@
 """Measured tables of NCCL, read where they lie: nothing of them is part of this package.
 
-``WEFT_DATA`` names the folder; in a source tree it is also looked for in ``../shared/data``.
+The environment variable ``WEFT_DATA`` names the folder.
 """
 
 import csv
@@ -39,9 +39,8 @@ class Cell:
 
 def data_folder() -> Path | None:
     """Find the folder of measured data, if there is one here."""
-    beside = Path(__file__).parents[4] / "shared" / "data"
-    folder = Path(os.environ.get("WEFT_DATA") or beside)
-    return folder if (folder / "aiconfigurator").is_dir() else None
+    folder = os.environ.get("WEFT_DATA")
+    return Path(folder) if folder and Path(folder, "aiconfigurator").is_dir() else None
 
 
 def read_cells(folder: Path, system: str) -> tuple[Cell, ...]:
