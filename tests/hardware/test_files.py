@@ -211,7 +211,7 @@ COUNT = "expected a whole number from 1 up"
         (
             "levels.0.rate.basis",
             "sure",
-            'basis = "sure": expected one of rated, achieved, inherited, derived, given',
+            'basis = "sure": expected one of rated, achieved, fitted, inherited, derived, given',
         ),
         ("levels.0.rate.source", 3, "levels.0.rate.source = 3: expected a string"),
         ("levels.0.latency", "-1us", 'levels.0.latency = "-1us": expected a time of zero or more'),

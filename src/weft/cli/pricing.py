@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from weft.cli.library import library_algorithm
 from weft.collectives import algorithms, collective
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
 from weft.hardware import Platform
 from weft.schedule import Schedule
-from weft.simulator import simulate
+from weft.simulator import energy, simulate
 from weft.timeline import Timeline
 
 _BUS_SHARES = ("all_gather", "reduce_scatter", "all_to_all")
@@ -35,7 +36,9 @@ class Question:
         return platform.levels[0].size if len(platform.levels) > 1 else None
 
     def schedule(self, algorithm: str) -> Schedule:
-        """Build it by one algorithm."""
+        """Build it by one algorithm, or by what a library was measured to take."""
+        if asked := library_algorithm(algorithm):
+            return asked.schedule(self.kind, self.nbytes, self.platform)
         return collective(
             self.kind,
             algorithm,
@@ -43,6 +46,11 @@ class Question:
             nbytes=self.nbytes,
             node_size=self.node_size,
         )
+
+    def note(self, algorithm: str) -> str:
+        """Say what to keep in mind about a price that was measured rather than derived."""
+        asked = library_algorithm(algorithm)
+        return asked.price(self.kind, self.nbytes, self.platform).note if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,15 @@ class Answer:
     def rows(self) -> list[dict[str, Any]]:
         """The results, one here."""
         row = result_row(self.question, self.asked, self.timeline.seconds, self.timeline.basis)
+        note = self.question.note(self.chosen)
+        row |= {"note": note} if note else {}
         return [row | ({"chosen": self.chosen} if self.asked == "auto" else {})]
+
+    @property
+    def energy(self) -> dict[str, float]:
+        """Joules of all ranks and the mean watts of one, for a row that shows them."""
+        found = energy(self.timeline, self.question.platform)
+        return {"joules": found.joules, "watts": found.watts}
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:

@@ -41,7 +41,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a kernel does, for pricing: family, shape, work and traffic, tiles it is cut into."""
+    """What a kernel does, for pricing: family, shape, work and traffic, tiles it is cut into.
+
+    With ``seconds`` nothing else counts: it is an opaque kernel that takes so long by itself.
+    """
 
     family: str = ""
     shape: tuple[int, ...] = ()
@@ -49,6 +52,7 @@ class Cost:
     flops: float = 0.0
     nbytes: int = 0
     tiles: int = 1
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
