@@ -72,3 +72,12 @@ def test_an_unknown_group_gets_a_suggestion(capsys):
 def test_a_suffix_that_says_nothing_is_refused(capsys):
     assert main(["validate", "-o", "figures.png"]) == 2
     assert ".html" in capsys.readouterr().err
+
+
+def test_plots_are_drawn_into_a_folder(monkeypatch, tmp_path, capsys):
+    module = SimpleNamespace(targets=lambda: iter((GOOD,)), plots=lambda: {"a-plot": "<svg/>"})
+    monkeypatch.setattr(weft.validate, "find_group", lambda name: Group(name, "Is it so?", module))
+    folder = tmp_path / "new"
+    assert main(["validate", "toy", "--plots", str(folder)]) == 0
+    assert (folder / "toy-a-plot.svg").read_text() == "<svg/>"
+    assert "wrote" in capsys.readouterr().out
