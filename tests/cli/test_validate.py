@@ -17,7 +17,7 @@ def toy(monkeypatch):
     """A group of figures of our own, in place of what the package has."""
 
     def put(*targets):
-        module = SimpleNamespace(targets=lambda: iter(targets))
+        module = SimpleNamespace(targets=lambda: iter(targets), plots=lambda: {"one": "<svg/>"})
         monkeypatch.setattr(weft.validate, "group_names", lambda: ("toy",))
         monkeypatch.setattr(
             weft.validate, "find_group", lambda name: Group(name, "Is it so?", module)
@@ -52,7 +52,8 @@ def test_a_page_is_written(toy, tmp_path, capsys):
     text = file.read_text()
     assert "met &amp; &lt;shown&gt;" in text
     assert text.count("<tr class=") == 2
-    assert "http" not in text  # nothing is loaded from elsewhere
+    assert "<svg" in text
+    assert "src=" not in text  # nothing is loaded from elsewhere
     assert f"wrote {file}" in capsys.readouterr().out
 
 

@@ -141,6 +141,7 @@ def _write(
                 _columns(),
                 [_shown(target.as_row()) for target in targets],
                 mark="met",
+                drawings=list(group.plots().values()),
             )
             for group, targets in found
         ]
