@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,36 +27,11 @@ from weft.schedule import (
     Submit,
     Swap,
     Wait,
-    write_out,
 )
-from weft.schedule.schedule import commands_of
+from weft.torch.copy_threads import CopyThread, Events, copy_threads
 from weft.torch.streams import Streams, streams_for
 
-Events = tuple[Any, ...]
 Tensors = Mapping[tuple[int, str], Tensor]
-
-
-@dataclass(slots=True)
-class _Thread:
-    """A queue or a lane: its commands and how far they are issued."""
-
-    rank: int
-    queue: str
-    is_lane: bool
-    commands: list[tuple[Place, Command, int]] = field(default_factory=list)
-    lanes: dict[int, list[_Thread]] = field(default_factory=lambda: defaultdict(list))
-    stream: Any = None
-    carried: Events = ()  # a host's: what it knows to have been issued
-    next: int = 0
-    started: bool = False
-    joining: bool = False
-
-    @property
-    def done(self) -> bool:
-        return self.next == len(self.commands)
-
-    def reset(self) -> None:
-        self.carried, self.next, self.started, self.joining = (), 0, not self.is_lane, False
 
 
 class PeerCopies:
@@ -70,7 +44,7 @@ class PeerCopies:
         self.tensors = dict(_checked(schedule, tensors))
         devices = [tensor.device for tensor in self.tensors.values()]
         self.streams = streams or streams_for(devices)
-        self._threads = list(_threads(schedule))
+        self._threads = list(copy_threads(schedule))
         for thread in self._threads:
             if thread.queue != "host":
                 thread.stream = self.streams.stream(self._device(thread.rank))
@@ -106,7 +80,7 @@ class PeerCopies:
             if thread.stream is not None:
                 self.streams.finish(thread.stream)
 
-    def _advance(self, thread: _Thread) -> bool:
+    def _advance(self, thread: CopyThread) -> bool:
         """Issue what can be issued of a thread; False where nothing can."""
         before = thread.next, thread.joining
         while thread.started and not thread.done and self._may(thread):
@@ -120,7 +94,7 @@ class PeerCopies:
                 break
         return (thread.next, thread.joining) != before
 
-    def _may(self, thread: _Thread) -> bool:
+    def _may(self, thread: CopyThread) -> bool:
         """Whether the next command was handed over and its flag raised; waits for both."""
         _, command, fed = thread.commands[thread.next]
         if (thread.rank, thread.queue) in self._fed and fed >= 0:
@@ -132,7 +106,7 @@ class PeerCopies:
             return self._seen(command.flag, _number(command.count)) is not None
         return True
 
-    def _handed_over(self, thread: _Thread, fed: int) -> Events | None:
+    def _handed_over(self, thread: CopyThread, fed: int) -> Events | None:
         for count, hold, events in self._handed[thread.rank, thread.queue]:
             if fed < count:
                 held = () if hold is None else self._seen(hold, 1)
@@ -147,20 +121,20 @@ class PeerCopies:
             return None
         return tuple(event for events in raised[:count] for event in events)
 
-    def _wait(self, thread: _Thread, events: Events) -> None:
+    def _wait(self, thread: CopyThread, events: Events) -> None:
         if thread.stream is None:
             thread.carried = (*thread.carried, *events)
         else:
             for event in events:
                 self.streams.wait(thread.stream, event)
 
-    def _knows(self, thread: _Thread) -> Events:
+    def _knows(self, thread: CopyThread) -> Events:
         """What stands for everything that a thread did and saw."""
         if thread.stream is None:
             return thread.carried
         return (self.streams.record(thread.stream),)
 
-    def _issue(self, thread: _Thread, row: tuple[Place, Command, int]) -> bool:
+    def _issue(self, thread: CopyThread, row: tuple[Place, Command, int]) -> bool:
         place, command, _ = row
         match command:
             case Copy() | Broadcast():
@@ -186,7 +160,7 @@ class PeerCopies:
                 )
         return True
 
-    def _launch(self, thread: _Thread, lanes: list[_Thread]) -> bool:
+    def _launch(self, thread: CopyThread, lanes: list[CopyThread]) -> bool:
         """Start the lanes behind the thread, and go on behind all of them."""
         if not thread.joining:
             thread.joining = True
@@ -200,7 +174,7 @@ class PeerCopies:
         thread.joining = False
         return True
 
-    def _run_of_copies(self, thread: _Thread) -> list[Copy]:
+    def _run_of_copies(self, thread: CopyThread) -> list[Copy]:
         """Copies that follow each other and were handed over together."""
         found: list[Copy] = []
         fed_by_host = (thread.rank, thread.queue) in self._fed
@@ -215,7 +189,7 @@ class PeerCopies:
     def _at(self, where: Any) -> Tensor:
         return self.tensors[where.rank, where.buffer].narrow(0, where.offset, where.nbytes)
 
-    def _copy(self, thread: _Thread, copies: Sequence[Copy | Broadcast]) -> None:
+    def _copy(self, thread: CopyThread, copies: Sequence[Copy | Broadcast]) -> None:
         """Give torch all copies at once: it batches those that its runtime can."""
         pairs = [
             (self._at(dst), self._at(copy.src))
@@ -230,7 +204,7 @@ class PeerCopies:
 
         self.streams.issue(thread.stream, devices, work)
 
-    def _swap(self, thread: _Thread, a: Tensor, b: Tensor) -> None:
+    def _swap(self, thread: CopyThread, a: Tensor, b: Tensor) -> None:
         def work() -> None:
             kept = a.clone()
             a.copy_(b, non_blocking=True)
@@ -265,21 +239,3 @@ def _checked(schedule: Schedule, tensors: Tensors) -> Iterator[tuple[tuple[int, 
                     "Use tensor.view(torch.uint8).view(-1) of a contiguous tensor.",
                 )
             yield (rank, buffer.name), given
-
-
-def _threads(schedule: Schedule) -> Iterator[_Thread]:
-    """The queues and lanes of all ranks, lanes known to what launches them."""
-    table = write_out(schedule)
-    rows = list(commands_of(table))
-    threads = [
-        _Thread(int(rank), table.queues[queue], is_lane=bool(launch >= 0))
-        for rank, queue, launch in zip(
-            table.thread_rank, table.thread_queue, table.thread_launch, strict=True
-        )
-    ]
-    for (place, command), thread, fed in zip(rows, table.thread, table.fed, strict=True):
-        threads[thread].commands.append((place, command, int(fed)))
-    for thread, launch in zip(threads, table.thread_launch, strict=True):
-        if launch >= 0:
-            threads[table.thread[launch]].lanes[rows[launch][0].id].append(thread)
-    return iter(threads)
