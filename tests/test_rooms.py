@@ -22,6 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "workload": {"schedule", "hardware"},
     "collectives": {"schedule", "hardware", "compress"},
     "fused": {"schedule", "collectives"},
+    "sdma": {"schedule"},
     "cost": {"schedule", "hardware", "compress", "workload"},
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
     "runtime": {
@@ -33,6 +34,7 @@ ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}
+ROOMS["validate"] |= {"report"}  # it has plots of its figures
 ROOMS |= {room: {"_core", "cli", "weft", *ROOMS} for room in ("cli", "weft", "__main__")}
 
 # package: the rooms that may import it; the standard library is free to all

@@ -41,8 +41,9 @@ def collective(
         str,
         typer.Option(
             metavar="A,..",
-            help="Algorithms; auto is the fastest that applies, all is every one of them; nccl, "
-            "nccl-2.27.3 or nccl+int8 is what that library was measured to take.",
+            help="Algorithms; auto is the fastest that applies, dma-auto the fastest by DMA "
+            "engines, all is every one of them; nccl, nccl-2.27.3 or nccl+int8 is what that "
+            "library was measured to take.",
             autocompletion=complete_algorithm,
         ),
     ] = "auto",
