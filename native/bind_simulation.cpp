@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -104,6 +105,53 @@ weft::Demands demands_of(const nb::dict& c, size_t num_rows) {
           column<double>(c, "demand_weight", resource.size()), column<double>(c, "cap", num_rows)};
 }
 
+weft::Grids grids_of(const nb::dict& c, size_t num_rows) {
+  const auto tiles = column<double>(c, "grid_tiles", kAny);
+  const size_t n = tiles.size();
+  return {column<int32_t>(c, "row_grid", num_rows),
+          tiles,
+          column<double>(c, "grid_tile_seconds", n),
+          column<int32_t>(c, "grid_units", n),
+          column<int32_t>(c, "grid_slots", n),
+          column<uint8_t>(c, "grid_fixed", n),
+          column<int32_t>(c, "grid_edge", n),
+          column<int64_t>(c, "grid_traffic_start", n + 1),
+          column<double>(c, "grid_traffic", kAny)};
+}
+
+// Columns of grids and loads are left out where there is none.
+weft::Kernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_resources) {
+  if (!c.contains("row_grid")) return {};
+  return {grids_of(c, num_rows),
+          {column<int32_t>(c, "slowed_first", num_resources),
+           column<int32_t>(c, "slowed_second", num_resources), nb::cast<double>(c["load_stretch"])},
+          nb::cast<double>(c["dispatch_share"])};
+}
+
+void check(const weft::Kernels& kernels, const weft::Rows& rows, const weft::Threads& threads,
+           const weft::Pools& pools, const weft::Demands& demands, size_t num_resources) {
+  const weft::Grids& grids = kernels.grids;
+  if (grids.of_row.empty()) return;
+  within<int32_t>(grids.of_row, -1, grids.tiles.size(), "row_grid");
+  within<int32_t>(grids.edge, -1, demands.weight.size(), "grid_edge");
+  within<int32_t>(kernels.loads.first, -1, num_resources, "slowed_first");
+  within<int32_t>(kernels.loads.second, -1, num_resources, "slowed_second");
+  rising(grids.traffic_start, grids.traffic.size(), "grid_traffic_start");
+  positive(grids.tiles, "grid_tiles");
+  not_negative(grids.tile_seconds, "grid_tile_seconds");
+  positive(grids.traffic, "grid_traffic");
+  for (size_t row = 0; row < grids.of_row.size(); ++row) {
+    if (grids.of_row[row] < 0) continue;
+    const auto grid = static_cast<size_t>(grids.of_row[row]);
+    const int32_t pool = threads.pool[static_cast<size_t>(rows.thread[row])];
+    if (pool < 0) throw std::invalid_argument("a grid has no pool");
+    if (grids.units[grid] < 0 || grids.slots[grid] < 1) throw std::invalid_argument("a grid is empty");
+    const auto most = std::min(grids.units[grid], pools.units[static_cast<size_t>(pool)]);
+    const int64_t entries = grids.traffic_start[grid + 1] - grids.traffic_start[grid];
+    if (grids.edge[grid] >= 0 && entries <= most) throw std::invalid_argument("grid_traffic is short");
+  }
+}
+
 // Every index is looked at once here, so that the loop need not.
 void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Pools& pools,
            size_t num_flags, size_t num_resources) {
@@ -152,9 +200,11 @@ uint64_t simulate(const nb::dict& columns, size_t num_flags, double tolerance,
   }
   check(demands, capacity);
   check(rows, threads, pools, num_flags, capacity.size());
+  const auto kernels = kernels_of(columns, rows.step.size(), capacity.size());
+  check(kernels, rows, threads, pools, demands, capacity.size());
   nb::gil_scoped_release release;
   weft::Simulation simulation(rows, threads, pools, demands, capacity, num_flags, tolerance,
-                              {start.data(), start.shape(0)}, {end.data(), end.shape(0)});
+                              {start.data(), start.shape(0)}, {end.data(), end.shape(0)}, kernels);
   simulation.run(ask_python);
   return simulation.num_solves();
 }

@@ -4,7 +4,7 @@
 ``machine.toml`` a file, and ``switch(8)@400GiB/s,936ns`` a bare network.
 """
 
-from weft.hardware.device import Device, Dma, Flops, Power
+from weft.hardware.device import Device, Dma, Flops, Kernels, Power
 from weft.hardware.files import here_path, platform, platform_from_table, platform_names
 from weft.hardware.network import Level, LevelKind, format_network, parse_network
 from weft.hardware.platform import Entry, Host, Nic, Platform
@@ -17,6 +17,7 @@ __all__ = [
     "Entry",
     "Flops",
     "Host",
+    "Kernels",
     "Level",
     "LevelKind",
     "Nic",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import PlatformError, nearest
-from weft.hardware.device import Device, Dma, Flops, Power
+from weft.hardware.device import Device, Dma, Flops, Kernels, Power
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, Place, Reader, Source, Table
@@ -224,6 +224,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         flops=_flops(reader, _required(device, "flops", place), place.at("flops")),
         power=power,
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
+        kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
     )
 
 

@@ -1,0 +1,149 @@
+"""A GEMM as a grid of tiles: which tiles, how long they take, what they move.
+
+Each workgroup computes one tile of the result and walks along k in steps. Workgroups run on
+units; units of one L2 slice work on a block of tiles and share the panels of both operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.hardware import Device
+    from weft.schedule import Cost
+
+    Floats = NDArray[np.float64]
+
+FAMILIES = ("gemm", "gemm-static")
+ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+LINE = 128  # bytes of a cache line: L2 of MI300X, H100 and A100 alike
+STEP = 64  # bytes of a row that one step along k takes, twice buffered: half a cache line
+
+# Sides of the tiles that libraries choose from (hipBLASLt and cuBLASLt have these and more).
+TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# A tile of m x n loads (m + n) for m n: what a step costs beside its multiplications, in rows.
+# 128 x 128 tiles then reach 85 % of what 256 x 256 do where nothing else holds them up, the ratio
+# that CUTLASS reports between the two.
+LOADING = 27.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One GEMM cut into tiles for one device."""
+
+    m: int
+    n: int
+    k: int
+    item: int
+    tile: tuple[int, int]
+    tile_seconds: float  # on a unit of its own
+    slots: int  # workgroups that fit on a unit
+
+    @property
+    def rows(self) -> int:
+        """Tiles from top to bottom."""
+        return -(-self.m // self.tile[0])
+
+    @property
+    def tiles(self) -> int:
+        """How many workgroups there are."""
+        return self.rows * -(-self.n // self.tile[1])
+
+    def seconds(self, units: int) -> float:
+        """What the units take: in waves, the last of which may be nearly empty."""
+        return ceil(self.tiles / units) * self.tile_seconds
+
+    def traffic(self, units: Floats, device: Device) -> Floats:
+        """Bytes beyond the L2 on so many units, lines that are fetched again included.
+
+        The units of an L2 slice work on a nearly square block of tiles and read its panels once.
+        """
+        together = np.maximum(1.0, self._in_flight(units, device))
+        high = np.minimum(self.rows, np.sqrt(together))
+        panels = high * self.tile[0] + together / high * self.tile[1]
+        read = np.maximum(self.tiles / together * panels, self.m + self.n) * self.k
+        again = refetched(self._crowding(together, device), device.kernels.l2_ways)
+        return self.item * (read * (1 + again) + self.m * self.n)
+
+    def _in_flight(self, units: Floats, device: Device) -> Floats:
+        """Workgroups that run at once on the units of one L2 slice."""
+        return np.minimum(self.tiles, units * self.slots) / device.kernels.l2_slices
+
+    def _crowding(self, workgroups: Floats, device: Device) -> Floats:
+        """Live cache lines for each way of a set: every row of both operands has one a step."""
+        live = workgroups * sum(self.tile) * LINE * device.kernels.live_steps
+        return live / (device.l2_bytes / device.kernels.l2_slices)
+
+    def inner_traffic(self) -> float:
+        """Bytes that the L2 gives to the units: every tile loads its own panels."""
+        return float(self.tiles * sum(self.tile) * self.k * self.item)
+
+    def memory_seconds(self, units: int, device: Device) -> float:
+        """What the memory takes for its traffic on so many units."""
+        return float(self.traffic(np.array([units], np.float64), device)[0]) / device.memory_rate
+
+    def alone(self, units: int, device: Device) -> float:
+        """What it takes on so many units with nothing beside it: units or memory."""
+        return max(self.seconds(units), self.memory_seconds(units, device))
+
+
+def refetched(crowding: Floats, ways: int) -> Floats:
+    """The share of lines that are fetched twice.
+
+    Lines of all workgroups in flight fall into the sets of a cache as chance has it, so many in
+    each as a Poisson distribution says. A line that finds its set full drives out one that is
+    still to be used. So a cache seems to have room, and soon after has none: taking a few
+    workgroups away then saves more traffic than its share.
+    """
+    mean = crowding * ways
+    term = np.exp(-mean)
+    fits = term.copy()
+    for number in range(1, ways):
+        term = term * mean / number
+        fits += term
+    return np.maximum(0.0, 1.0 - fits)
+
+
+def is_gemm(cost: Cost) -> bool:
+    """Whether a kernel is priced as a grid of tiles."""
+    return cost.family in FAMILIES and len(cost.shape) == 3  # noqa: PLR2004 - m, n, k
+
+
+@lru_cache(maxsize=4096)
+def gemm_grid(shape: tuple[int, int, int], dtype: str, device: Device) -> Grid:
+    """The grid that a library chooses: the fastest on the whole device, alone."""
+    grids = [_grid(shape, dtype, tile, device) for tile in TILES]
+    return min(grids, key=lambda grid: _estimate(grid, device))
+
+
+def _estimate(grid: Grid, device: Device) -> tuple[float, float]:
+    """What a library minimises: units or memory, whichever takes longer, then the traffic.
+
+    It counts on caches that hold what they should.
+    """
+    least = (grid.m * grid.k + grid.n * grid.k + grid.m * grid.n) * grid.item
+    by_memory = least / device.memory_rate
+    return max(grid.seconds(device.units), by_memory), grid.inner_traffic()
+
+
+def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device: Device) -> Grid:
+    """Tiles at the rate that software sustains, or what the loads of a tile leave of the peak."""
+    sustained = device.flop_rate(dtype)
+    peak = device.flops[dtype].rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
+    rate = min(sustained, peak) / device.units
+    seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
+    return Grid(*shape, ITEM_BYTES.get(dtype, 2), tile, seconds, _slots(tile, device))
+
+
+def _slots(tile: tuple[int, int], device: Device) -> int:
+    """Two buffers of a step stand in local memory; sums of 4 bytes fill half of the registers."""
+    by_memory = device.kernels.local_bytes // (sum(tile) * STEP * 2)
+    by_registers = device.kernels.register_bytes // (tile[0] * tile[1] * 4 * 2)
+    return max(1, min(by_memory, by_registers))
