@@ -220,6 +220,13 @@ class Simulation {
     return static_cast<int32_t>(wanted <= free ? mine : mine * free / wanted);
   }
 
+  // How much of the span since its units last changed has passed, in tiles.
+  double passed_of(int32_t row) const {
+    const auto grid = at(grid_of(row));
+    const double span = progress_[grid].span();
+    return span < kInfinity ? span * (1 - left_of(row) / whole_[grid]) : 0.0;
+  }
+
   void begin_grid(int32_t row) {
     grids_on_[at(pool_of(row))].push_back(row);
     ++num_grids_;
@@ -240,10 +247,10 @@ class Simulation {
           progress_[grid] = Progress(grids.tiles[grid], units, grids.fixed[grid] != 0);
           whole_[grid] = left;
         } else if (units != progress_[grid].units()) {
-          progress_[grid].change(left / whole_[grid], units);
+          progress_[grid].change(passed_of(row), units);
           whole_[grid] = left;
         }
-        const double seconds = progress_[grid].span(1.0) * grids.tile_seconds[grid];
+        const double seconds = progress_[grid].span() * grids.tile_seconds[grid];
         share_.set_cap(row, seconds > 0 ? whole_[grid] / seconds : kLarge);
         if (grids.edge[grid] >= 0) {
           share_.set_weight(grids.edge[grid], grids.traffic[at(grids.traffic_start[grid]) + at(units)]);
@@ -505,6 +512,7 @@ class Simulation {
       queued_[at(pool)].push_back(thread);
       admit_[at(thread)] = admission(pool, thread, rows_.units[at(row)]);
       grant(pool, false);
+      if (admit_[at(thread)].row >= 0) changed_ = true;  // so that its turn is set
       return true;  // its lanes or, if it has none, its place in runnable_ end it
     }
     return start_lanes(row);
@@ -559,23 +567,23 @@ class Simulation {
       const auto grid = at(grid_of(row));
       const Progress& progress = progress_[grid];
       if (whole_[grid] <= 0 || progress.units() <= 0) continue;
-      const double per_wave = 1.0 * progress.units() * kernels_.grids.slots[grid];
-      const double part = left_of(row) / whole_[grid];
-      const double span = progress.span(1.0);
-      const double tiles = progress.tiles(1.0);
-      const double begun = std::floor(span * (1 - part) + 1e-7) * progress.units();
+      const double passed = passed_of(row);
       const double spare = pools_.units[at(pool)] - held_[at(pool)] - progress.units();
       const double need = units - std::max(0.0, spare);
-      if (need <= 0 || tiles - begun <= per_wave - need) continue;
-      const bool first = threads_.priority[at(thread)] > threads_.priority[at(rows_.thread[at(row)])];
-      const double share = first ? 1.0 : kernels_.dispatch_share;
-      const double by_share = share > 0 ? begun + need / share : tiles;
-      const double target = std::min(by_share, tiles - (per_wave - need));
-      const double waves = std::ceil(target / per_wave - 1e-7) * kernels_.grids.slots[grid];
-      const double left = whole_[grid] * std::max(0.0, 1 - waves / span);
+      if (need <= 0) continue;
+      const double slots = kernels_.grids.slots[grid];
+      const double wave = progress.admission(passed, need, share_for(thread, row), slots);
+      if (wave <= passed) continue;
+      const double left = whole_[grid] * std::max(0.0, 1 - wave / progress.span());
       if (found.row < 0) found = {row, left};
     }
     return found;
+  }
+
+  double share_for(int32_t thread, int32_t row) const {
+    const auto mine = threads_.priority[at(thread)];
+    const bool first = mine > threads_.priority[at(rows_.thread[at(row)])];
+    return first ? 1.0 : kernels_.dispatch_share;
   }
 
   void set_grants() {

@@ -91,6 +91,7 @@ def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
     if (device := rows.device) is not None:
         pools = np.full(len(ranks), device.units, np.int32)
         _add_memory(demands, rows, size, device)
+        _add_staging(demands, rows, device)
         _add_launches(demands, rows, units, device)
         _add_engines(demands, rows)
         _add_kernels(demands, rows, units, cap, device)
@@ -112,6 +113,21 @@ def _add_memory(demands: Demands, rows: Rows, size: Floats, device: Device) -> N
     used = (table.kind[row] != Kind.KERNEL) & (weight > 0)
     owner = rows.symmetry.representative(table.access_rank.astype(np.int64)[used])
     demands.add(row[used], key(Resource.MEMORY, owner), weight[used], device.memory_rate)
+
+
+def _add_staging(demands: Demands, rows: Rows, device: Device) -> None:
+    """What a collective's kernel brings waits in a buffer of the receiver and is copied from it."""
+    table = rows.table
+    staged = [launch for c, _, mine in rows.of_kind(Launch) if c.family for launch in mine.tolist()]
+    if not staged or not device.kernels.staging:
+        return
+    inside = np.isin(table.thread_launch[table.thread], staged)
+    mine = np.flatnonzero(inside & (table.kind == Kind.COPY))
+    receiver = table.access_rank[table.access_start[mine + 1] - 1].astype(np.int64)
+    far = receiver != rows.rank[mine]
+    owner = rows.symmetry.representative(receiver[far])
+    weight = device.kernels.staging
+    demands.add(mine[far], key(Resource.MEMORY, owner), weight, device.memory_rate)
 
 
 def _add_launches(demands: Demands, rows: Rows, units: Units, device: Device) -> None:
