@@ -121,14 +121,14 @@ def _check_units(choice: Choice, device: Device) -> None:
         )
 
 
-def grid_of(gemm: Gemm, device: Device) -> Grid:
+def grid_of(gemm: Gemm, device: Device, family: str = "gemm") -> Grid:
     """The tiles of a GEMM on a device."""
-    return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device)
+    return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device, family)
 
 
 def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
     """The GEMM as a command."""
-    grid = grid_of(gemm, device)
+    grid = grid_of(gemm, device, family)
     return Kernel(
         "gemm",
         Cost(

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-FAMILIES = ("gemm", "gemm-static")
+# A workgroup for each tile, dispatched as slots come free; persistent workgroups, one a unit, that
+# loop over tiles dealt to them beforehand, or take the next one from a counter.
+FAMILIES = ("gemm", "gemm-static", "gemm-stealing")
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 LINE = 128  # bytes of a cache line: L2 of MI300X, H100 and A100 alike
 STEP = 64  # bytes of a row that one step along k takes, twice buffered: half a cache line
@@ -119,8 +121,15 @@ def is_gemm(cost: Cost) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def gemm_grid(shape: tuple[int, int, int], dtype: str, device: Device) -> Grid:
-    """The grid that a library chooses: the fastest on the whole device, alone."""
+def gemm_grid(
+    shape: tuple[int, int, int], dtype: str, device: Device, family: str = "gemm"
+) -> Grid:
+    """The grid that a library chooses: the fastest on the whole device, alone.
+
+    Persistent kernels are written for one tile, the largest.
+    """
+    if family != "gemm":
+        return _grid(shape, dtype, TILES[0], device)
     grids = [_grid(shape, dtype, tile, device) for tile in TILES]
 
     def measured(grid: Grid) -> float:

@@ -30,7 +30,8 @@ def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
         return
     for kernel, queue, mine in rows.of_kind(Kernel):
         if is_gemm(kernel.cost) and not rows.in_lane[mine[0]]:
-            grid = gemm_grid(kernel.cost.shape, kernel.cost.dtype, rows.device)
+            m, n, k = kernel.cost.shape
+            grid = gemm_grid((m, n, k), kernel.cost.dtype, rows.device, kernel.cost.family)
             yield grid, masked_units(queue, rows.device), kernel, mine
 
 
