@@ -121,6 +121,7 @@ class Simulation {
   struct Batch {
     int64_t limit;  // commands with a smaller number are handed over
     int32_t hold;
+    double fetched;  // when they can be there: fetching begins with the doorbell, busy or not
   };
 
   // A flow in progress, with all that a new solution asks of it in half a cache line.
@@ -445,9 +446,9 @@ class Simulation {
       waiting_[at(batch.hold)].push_back(thread);
       return false;
     }
-    if (threads_.fetch[at(thread)] <= 0) return true;
+    if (batch.fetched <= now_) return true;
     stage_[at(thread)] = Stage::kFetched;
-    set(now_ + threads_.fetch[at(thread)], What::kResume, thread);
+    set(batch.fetched, What::kResume, thread);
     return false;
   }
 
@@ -499,7 +500,8 @@ class Simulation {
     const int32_t target = rows_.target[at(row)];
     auto& batches = batches_[at(target)];
     const int64_t before = batches.empty() ? 0 : batches.back().limit;
-    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)]});
+    const double fetched = now_ + threads_.fetch[at(target)];
+    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)], fetched});
     if (stage_[at(target)] != Stage::kStarved) return;
     stage_[at(target)] = Stage::kArrive;  // woken once, however many submissions come now
     runnable_.push_back(target);

@@ -22,6 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "workload": {"schedule", "hardware"},
     "collectives": {"schedule", "hardware", "compress"},
     "fused": {"schedule", "collectives"},
+    "sdma": {"schedule"},
     "cost": {"schedule", "hardware", "compress", "workload"},
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
     "runtime": {

@@ -137,3 +137,24 @@ def test_the_command_line_says_what_the_library_says(capsys):
         "--algorithm", "ring",
     )  # fmt: skip
     assert row["seconds"] == simulate(made, platform("h100-8")).seconds
+
+
+def test_energy_is_shown_when_asked_for(capsys):
+    case = ["collective", "all_gather", "--size", "1GiB", "--on", "mi300x-8", "--json"]
+    found = {}
+    for algorithm in ("direct", "dma"):
+        assert main([*case, "--algorithm", algorithm, "--energy"]) == 0
+        (found[algorithm],) = json.loads(capsys.readouterr().out)["results"]
+    assert 150 < found["dma"]["watts"] < found["direct"]["watts"] < 750
+    assert found["dma"]["joules"] == pytest.approx(
+        8 * found["dma"]["watts"] * found["dma"]["seconds"]
+    )
+    assert main(case) == 0
+    assert "joules" not in json.loads(capsys.readouterr().out)["results"][0]
+    assert main([*case[:-1], "--energy"]) == 0
+    assert "watts" in capsys.readouterr().out
+
+
+def test_energy_is_not_measured(capsys):
+    assert main(["collective", "all_gather", "--run", "--energy"]) == 2
+    assert "energy is predicted" in capsys.readouterr().err

@@ -8,10 +8,12 @@ from typer.core import TyperGroup
 
 from weft.cli.bench import bench
 from weft.cli.collective import collective
+from weft.cli.copies import copies
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
+from weft.cli.validate import validate
 
 
 class Verbs(TyperGroup):
@@ -66,7 +68,18 @@ _add(
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
 )
 _add(
+    copies,
+    "How long do many small copies from the host's memory take: a KV cache fetched block by block?",
+    "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
+)
+_add(
     bench,
     "How fast are weft and its peers at the same work? Without NAME: which questions are there?",
     "weft bench startup --rounds 9",
+)
+_add(
+    validate,
+    "How far is weft from what was published? Every figure it knows, with its source, what weft "
+    "computes, and whether it was fitted to.\n\nNAME is a group of figures; without one: all.",
+    "weft validate latte -o figures.html",
 )

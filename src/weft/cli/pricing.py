@@ -7,7 +7,7 @@ from weft.collectives import algorithms, collective
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
 from weft.hardware import Platform
 from weft.schedule import Schedule
-from weft.simulator import simulate
+from weft.simulator import energy, simulate
 from weft.timeline import Timeline
 
 _BUS_SHARES = ("all_gather", "reduce_scatter", "all_to_all")
@@ -59,6 +59,12 @@ class Answer:
         """The results, one here."""
         row = result_row(self.question, self.asked, self.timeline.seconds, self.timeline.basis)
         return [row | ({"chosen": self.chosen} if self.asked == "auto" else {})]
+
+    @property
+    def energy(self) -> dict[str, float]:
+        """Joules of all ranks and the mean watts of one, for a row that shows them."""
+        found = energy(self.timeline, self.question.platform)
+        return {"joules": found.joules, "watts": found.watts}
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:

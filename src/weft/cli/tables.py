@@ -7,6 +7,8 @@ from weft.hardware import Platform
 from weft.report.text import Column, bar, print_table
 from weft.units import format_rate, format_size, format_time
 
+_ENERGY = (Column("joules", "joules", "{:.3g}".format), Column("watts", "watts", "{:.0f}".format))
+
 
 def print_collectives(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
     """Print what was found, the answer first."""
@@ -28,6 +30,7 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
         Column("seconds", "time", format_time),
         Column("algbw", "algbw", format_rate),
         Column("busbw", "busbw", format_rate),
+        *(_ENERGY if "joules" in first else ()),
         Column("bar", "", right=False, style="cyan"),
     ]
     title = f"{first['collective']}, {first['ranks']} ranks on {platform.name}, predicted"

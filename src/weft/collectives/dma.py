@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, signal, wait
+from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, own, signal, wait
 from weft.schedule import (
     SELF,
     Broadcast,
@@ -23,7 +23,7 @@ from weft.schedule import (
     Queue,
     Repeat,
     Schedule,
-    Signal,
+    Slice,
     Submit,
     Swap,
     shifted,
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     Queues = list[tuple[Command, ...]]
 
 HOST = 0  # the rank whose host thread feeds everyone
-READY, SYNC, DONE, RELEASE = 0, 1, 2, 3
+READY, DONE, RELEASE = 0, 1, 2
+SYNC = 3  # the first of the completions: every engine queue has one, and the host looks at each
 
 
 def all_gather(
@@ -94,6 +95,17 @@ def all_to_all(
     )
 
 
+def one_copy(nbytes: int) -> Schedule:
+    """One copy from rank 0 to rank 1, from the call of the host to its being seen done."""
+    copy = Copy(own("in", 0, nbytes), Slice(1, "out", 0, nbytes))
+    engine = Queue("copy0", (copy, signal(HOST, SYNC)), host=HOST)
+    fed = (wait(READY), Submit(SELF, "copy0", 2), wait(SYNC), signal(1, DONE))
+    other = Program((1,), (Queue("host", (signal(HOST, READY), wait(DONE))),))
+    buffers = (Buffer("in", (nbytes, 0), "in"), Buffer("out", (0, nbytes), "out"))
+    programs = (Program((HOST,), (engine, Queue("host", fed))), other)
+    return Schedule("one copy", 2, programs, buffers, SYNC + 1)
+
+
 def _swaps(chunks: Chunks, rank: int) -> Queues:
     """Each pair of ranks once; the pairs half way round belong to the lower half."""
     group = chunks.group
@@ -131,33 +143,33 @@ def _fed(
     """
     programs = []
     submits: list[Submit] = []
-    num_syncs = 0
     release = Flag(SELF, RELEASE) if prelaunch else None
     for rank in range(num_ranks):
         engines = moves(rank)
+        first = SYNC + len(submits)
         queues = [
-            Queue(f"copy{number}", (*commands, Signal(Flag(HOST, SYNC))), host=HOST)
+            Queue(f"copy{number}", (*commands, signal(HOST, first + number)), host=HOST)
             for number, commands in enumerate(engines)
         ]
         submits += [
             Submit(rank, f"copy{number}", len(commands) + 1, release)
             for number, commands in enumerate(engines)
         ]
-        num_syncs += len(engines)
         if local:
             queues.append(launched(local))
         if rank != HOST:
             queues.append(Queue("host", (signal(HOST, READY), wait(DONE))))
         programs.append(Program((rank,), tuple(queues)))
-    host = Queue("host", _host_thread(num_ranks, tuple(submits), num_syncs, prelaunch=prelaunch))
+    host = Queue("host", _host_thread(num_ranks, tuple(submits), prelaunch=prelaunch))
     programs.append(Program((HOST,), (host,)))
-    return Schedule(name, num_ranks, tuple(programs), buffers, 4)
+    return Schedule(name, num_ranks, tuple(programs), buffers, SYNC + len(submits))
 
 
-def _host_thread(num_ranks: int, submits: Items, num_syncs: int, *, prelaunch: bool) -> Items:
+def _host_thread(num_ranks: int, submits: Items, *, prelaunch: bool) -> Items:
+    """Hand everything over (ahead of time: release it), then look at every completion."""
     ready = wait(READY, num_ranks - 1)
     start = (*submits, ready, signal(SELF, RELEASE)) if prelaunch else (ready, *submits)
-    syncs = tuple(wait(SYNC, number) for number in range(1, num_syncs + 1))
+    syncs = tuple(wait(SYNC + number) for number in range(len(submits)))
     others = Group(num_ranks)
     done = Repeat(num_ranks - 1, (signal(shifted(others, 1, 1), DONE),))
     return (*start, *syncs, done)

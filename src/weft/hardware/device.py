@@ -12,6 +12,7 @@ from weft.hardware.quantity import (
     JoulesPerByte,
     Number,
     Rate,
+    RatedRate,
     Seconds,
     Watts,
 )
@@ -30,9 +31,16 @@ class Dma:
     """The copy engines of a device and what one command costs around its bytes.
 
     A command passes ``control`` (host, per command), ``doorbell`` (host, per submission), ``fetch``
-    (engine, per submission), ``start`` (engine, per command, before the first byte leaves), the
-    bytes, and ``sync`` (until the host sees the completion). A copy of more than ``packet_bytes``
-    is several packets.
+    (engine, per submission), ``start`` (engine, per packet, before its bytes leave), the bytes,
+    ``drain`` (engine, once before a signal that follows copies: until the last of them is known
+    to have landed, which copies back to back do not wait for), ``sync`` (until the completion
+    stands in the host's memory) and ``observe`` (host, per completion that it looks at, one after
+    another). A copy of more than ``packet_bytes`` is several packets. ``paired_rate`` is what an
+    engine writes in sum while a command has two destinations, a broadcast or a swap.
+
+    ``host_engines`` more serve copies from and to the host. Through the runtime the host pays
+    ``call`` for a copy or, for each of many in one call, ``batched_call``: what MI300X takes, the
+    only device it was published for.
     """
 
     num_engines: Count
@@ -43,6 +51,17 @@ class Dma:
     start: Seconds
     sync: Seconds
     packet_bytes: Bytes
+    drain: Seconds = 0.0
+    observe: Seconds = 0.0
+    paired_rate: RatedRate = None
+    host_engines: Count = 1
+    call: Seconds = 5.5e-6
+    batched_call: Seconds = 2.6e-6
+
+    def write_rate(self, num_destinations: int) -> float:
+        """Bytes a second that one engine writes in sum to so many destinations at once."""
+        paired = self.paired_rate or self.engine_rate
+        return self.engine_rate if num_destinations < 2 else paired
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +106,18 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts at rest, per busy unit and engine; joules per byte of memory and link traffic."""
+    """Watts at rest, per busy unit and engine; joules per byte of memory and link traffic.
+
+    ``active`` watts come on top while any kernel is there: clocks rise and caches wake, however
+    few units are busy. Copies by engines leave them at rest.
+    """
 
     idle: Watts
     unit: Watts
     engine: Watts
     memory_byte: JoulesPerByte
     link_byte: JoulesPerByte
+    active: Watts = 0.0
 
 
 @dataclass(frozen=True, slots=True)

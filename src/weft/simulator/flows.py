@@ -141,7 +141,7 @@ def _add_launches(demands: Demands, rows: Rows, units: Units, device: Device) ->
 
 
 def _add_engines(demands: Demands, rows: Rows) -> None:
-    """An engine writes at its rate: a broadcast to two costs it twice the bytes.
+    """An engine writes at its rate: two destinations cost twice the bytes and the turning.
 
     Queues beyond the engines that there are share them in turn.
     """
@@ -153,7 +153,8 @@ def _add_engines(demands: Demands, rows: Rows) -> None:
     writes = written[table.access_start[mine + 1]] - written[table.access_start[mine]]
     engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
     keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
-    demands.add(mine, keys, writes, dma.engine_rate)
+    turning = dma.engine_rate / dma.write_rate(2)
+    demands.add(mine, keys, writes * np.where(writes > 1, turning, 1.0), dma.engine_rate)
 
 
 def _numbers(queues: tuple[str, ...]) -> Ints:
