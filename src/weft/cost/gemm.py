@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +48,7 @@ class Grid:
     tile: tuple[int, int]
     tile_seconds: float  # on a unit of its own
     slots: int  # workgroups that fit on a unit
+    pieces: int = 1  # in which each tile is handed out
 
     @property
     def rows(self) -> int:
@@ -61,7 +62,7 @@ class Grid:
 
     def seconds(self, units: int) -> float:
         """What the units take: in waves, the last of which may be nearly empty."""
-        return ceil(self.tiles / units) * self.tile_seconds
+        return ceil(self.tiles * self.pieces / units) * self.tile_seconds / self.pieces
 
     def traffic(self, units: Floats, device: Device) -> Floats:
         """Bytes beyond the L2 on so many units, lines that are fetched again included.
@@ -88,14 +89,23 @@ class Grid:
         """Bytes that the L2 gives to the units: every tile loads its own panels."""
         return float(self.tiles * sum(self.tile) * self.k * self.item)
 
-    def memory_seconds(self, units: int, device: Device) -> float:
-        """What the memory takes for its traffic on so many units."""
-        return float(self.traffic(np.array([units], np.float64), device)[0]) / device.memory_rate
+    def traffic_on(self, units: int, device: Device) -> float:
+        """The same for one number of units, without arrays: libraries try many tiles."""
+        kernels = device.kernels
+        tiles, (high, wide) = self.tiles, self.tile
+        together = max(1.0, min(tiles, units * self.slots) / kernels.l2_slices)
+        rows = min(self.rows, sqrt(together))
+        panels = rows * high + together / rows * wide
+        read = max(tiles / together * panels, self.m + self.n) * self.k
+        live = together * (high + wide) * LINE * kernels.live_steps
+        again = _refetched_once(live * kernels.l2_slices / device.l2_bytes, kernels.l2_ways)
+        return self.item * (read * (1 + again) + self.m * self.n)
 
     def alone(self, units: int, device: Device) -> float:
         """What it takes on so many units with nothing beside it: units, memory or the L2."""
+        by_memory = self.traffic_on(units, device) / device.memory_rate
         by_cache = self.inner_traffic() / device.kernels.l2_rate
-        return max(self.seconds(units), self.memory_seconds(units, device), by_cache)
+        return max(self.seconds(units), by_memory, by_cache)
 
 
 def refetched(crowding: Floats, ways: int) -> Floats:
@@ -106,7 +116,31 @@ def refetched(crowding: Floats, ways: int) -> Floats:
     still to be used. So a cache seems to have room, and soon after has none: taking a few
     workgroups away then saves more traffic than its share.
     """
-    mean = crowding * ways
+    shares = _overflows(ways)
+    return np.interp(crowding * _POINTS, np.arange(len(shares)), shares)
+
+
+def _refetched_once(crowding: float, ways: int) -> float:
+    shares = _overflow_list(ways)
+    place = min(crowding * _POINTS, len(shares) - 1.0)
+    before = int(place)
+    after = min(before + 1, len(shares) - 1)
+    return shares[before] + (place - before) * (shares[after] - shares[before])
+
+
+_POINTS = 1024  # of a table for each line a way
+
+
+@lru_cache
+def _overflow_list(ways: int) -> list[float]:
+    shares: list[float] = _overflows(ways).tolist()
+    return shares
+
+
+@lru_cache
+def _overflows(ways: int) -> Floats:
+    """How likely a set holds as many lines as it has ways, or more, by lines for each way."""
+    mean = np.arange(8 * _POINTS + 1) / _POINTS * ways
     term = np.exp(-mean)
     fits = term.copy()
     for number in range(1, ways):
@@ -145,7 +179,8 @@ def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device
     peak = device.flops[dtype].rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
     rate = min(sustained, peak) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
-    return Grid(*shape, ITEM_BYTES.get(dtype, 2), tile, seconds, _slots(tile, device))
+    item, slots = ITEM_BYTES.get(dtype, 2), _slots(tile, device)
+    return Grid(*shape, item, tile, seconds, slots, device.kernels.pieces)
 
 
 def _slots(tile: tuple[int, int], device: Device) -> int:

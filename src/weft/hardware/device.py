@@ -75,7 +75,8 @@ class Kernels:
     ``load_latency``: under full load a request takes 1 + that many times as long as on an idle
     device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
     behind one with more workgroups than fit. ``staging``: how often what a collective kernel
-    brings passes the receiver's memory beyond being written once. The ``.._units`` are those with which a collective
+    brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed out
+    in so many; more than one only to ask what waves cost. The ``.._units`` are those with which a collective
     kernel fills the links; where they are not known, what a unit moves says so.
 
     The defaults serve devices that nobody measured beside collectives: those of MI300X where
@@ -92,6 +93,7 @@ class Kernels:
     load_latency: Number = 1.0
     dispatch_share: Number = 0.1
     staging: Number = 2.0
+    pieces: Count = 1
     all_gather_units: CountOrNone = None
     all_to_all_units: CountOrNone = None
     reduce_scatter_units: CountOrNone = None

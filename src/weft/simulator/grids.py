@@ -38,8 +38,8 @@ def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
 def grid_sizes(rows: Rows, size: Floats) -> None:
     """The flow of a GEMM is its traffic, counted in what weighs as much as a copy's byte."""
     for grid, units, _, mine in grids_of(rows):
-        traffic = grid.traffic(np.array([units], np.float64), rows.platform.require_device())
-        size[mine] = float(traffic[0]) / byte_weight(rows.platform, units)
+        traffic = grid.traffic_on(units, rows.platform.require_device())
+        size[mine] = traffic / byte_weight(rows.platform, units)
 
 
 def byte_weight(platform: Platform, units: int) -> float:
@@ -83,7 +83,7 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
             row_grid[row] = len(each)
             edge = _memory_edge(row, columns)
             fixed = kernel.cost.family == "gemm-static"
-            each.append((grid.tiles, grid.tile_seconds, units, grid.slots, fixed, edge))
+            each.append((*_pieces(grid), units, grid.slots, fixed, edge))
             tables.append(table)
     tiles, seconds, units_, slots, fixed_, edges = zip(*each, strict=True)
     starts = np.concatenate(([0], np.cumsum([len(table) for table in tables])))
@@ -99,6 +99,11 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
         "grid_traffic": np.concatenate(tables),
         **_loads(rows, device, columns["key"]),
     }
+
+
+def _pieces(grid: Grid) -> tuple[int, float]:
+    """How many pieces are handed out, and how long each takes."""
+    return grid.tiles * grid.pieces, grid.tile_seconds / grid.pieces
 
 
 def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> Floats:

@@ -126,8 +126,8 @@ class Prepared:
         changed["size"][row] = size
         changed |= {
             "demand_weight": weights,
-            "grid_tiles": np.array([grid.tiles], np.float64),
-            "grid_tile_seconds": np.array([grid.tile_seconds]),
+            "grid_tiles": np.array([grid.tiles * grid.pieces], np.float64),
+            "grid_tile_seconds": np.array([grid.tile_seconds / grid.pieces]),
             "grid_units": np.array([units], np.int32),
             "grid_slots": np.array([grid.slots], np.int32),
             "grid_traffic_start": np.array([0, units + 1], np.int64),
