@@ -18,7 +18,7 @@ from weft.errors import UsageError
 from weft.simulator import byte_weight, collective_units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from weft.c3.scenarios import Gemm, Scenario
     from weft.cost import Grid
@@ -59,14 +59,22 @@ class Rule:
             else:
                 yield plain
 
-    def masked(self, scenario: Scenario, strategy: str) -> Choice:
-        """The strategy with the units for which it should be fastest, where it masks any."""
-        choice = Choice(strategy)
-        if not choice.masks:
-            return choice
-        sizes = (0, *self.masks) if choice.by_engines else self.masks
-        options = [Choice(strategy, units) for units in sizes]
-        return min(options, key=lambda option: self.estimate(scenario, option))
+    def masks_for(self, scenario: Scenario, strategies: Iterable[str]) -> dict[str, Choice]:
+        """Each strategy with the units for which it should be fastest.
+
+        The order of launches hardly changes which mask is best.
+        """
+        best: dict[bool, int] = {}
+        found = {}
+        for strategy in strategies:
+            engines = Choice(strategy).by_engines
+            if engines not in best:
+                name = "dma+partition" if engines else "partition"
+                sizes = (0, *self.masks) if engines else self.masks
+                options = [(self.estimate(scenario, Choice(name, k)), k) for k in sizes]
+                best[engines] = min(options)[1]
+            found[strategy] = Choice(strategy, best[engines])
+        return found
 
     def published(self, scenario: Scenario) -> Choice:
         """Units by the published rule: the slower of the two alone is fastest."""

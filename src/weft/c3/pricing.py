@@ -96,7 +96,7 @@ class Pricer:
     def _form(self, shape: str, collective: str) -> Prepared:
         found = self._forms.get((shape, collective))
         if found is None:
-            found = Prepared.of(self._schedule(shape, collective), self.platform)
+            found = Prepared(self._schedule(shape, collective), self.platform)
             self._forms[shape, collective] = found
         return found
 
@@ -156,9 +156,10 @@ def price_scenario(
 ) -> list[Priced]:
     """The scenario by each strategy, masks as the published rule chooses them."""
     compute, comm = pricer.compute(scenario.gemm), pricer.comm(scenario)
-    found = []
-    for strategy in strategies:
-        choice = pricer.rule.masked(scenario, strategy)
-        seconds = pricer.pair(scenario, choice)
-        found.append(Priced(scenario, choice, compute, comm, seconds))
-    return found
+    choices = {strategy: Choice(strategy) for strategy in strategies}
+    if masking := [name for name, choice in choices.items() if choice.masks]:
+        choices |= pricer.rule.masks_for(scenario, masking)
+    return [
+        Priced(scenario, choice, compute, comm, pricer.pair(scenario, choice))
+        for choice in choices.values()
+    ]

@@ -83,7 +83,7 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
             row_grid[row] = len(each)
             edge = _memory_edge(row, columns)
             fixed = kernel.cost.family == "gemm-static"
-            each.append((*_pieces(grid), units, grid.slots, fixed, edge))
+            each.append((*pieces_of(grid), units, grid.slots, fixed, edge))
             tables.append(table)
     tiles, seconds, units_, slots, fixed_, edges = zip(*each, strict=True)
     starts = np.concatenate(([0], np.cumsum([len(table) for table in tables])))
@@ -101,7 +101,7 @@ def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str,
     }
 
 
-def _pieces(grid: Grid) -> tuple[int, float]:
+def pieces_of(grid: Grid) -> tuple[int, float]:
     """How many pieces are handed out, and how long each takes."""
     return grid.tiles * grid.pieces, grid.tile_seconds / grid.pieces
 

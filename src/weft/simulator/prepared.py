@@ -7,9 +7,7 @@ changes what depends on the sizes: bytes, tiles, units.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +15,7 @@ from weft import _core
 from weft.schedule import Kernel, Launch, write_out
 from weft.simulator.demands import Resource, resource_kind, resource_owner
 from weft.simulator.flows import unit_rate
-from weft.simulator.grids import byte_weight, traffic_weights
+from weft.simulator.grids import byte_weight, pieces_of
 from weft.simulator.pricing import price
 from weft.simulator.rows import Rows
 from weft.simulator.symmetry import platform_symmetry
@@ -30,26 +28,28 @@ if TYPE_CHECKING:
     from weft.schedule import Schedule
 
     Ints = NDArray[np.int64]
-    Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
 class Prepared:
-    """The priced rows of one schedule, of which at most one kernel and one launch vary."""
+    """The priced rows of one schedule, of which at most one kernel and one launch vary.
 
-    platform: Platform
-    rows: Rows
-    columns: dict[str, Any]
-    num_flags: int
+    What varies is written into columns of its own in place, so one thread at a time may ask.
+    """
 
-    @classmethod
-    def of(cls, schedule: Schedule, platform: Platform) -> Prepared:
-        """Price ``schedule``; its sizes are those that ``seconds`` scales."""
+    def __init__(self, schedule: Schedule, platform: Platform) -> None:
         symmetry = platform_symmetry(schedule, platform, collapse=True)
         table = write_out(schedule, symmetry.representatives())
         priced = price(table, platform, symmetry)
+        self._platform, self._device = platform, platform.require_device()
+        self._num_flags = priced.num_flags
+        self._columns = {**priced.columns, "size": priced.columns["size"].copy()}
         rows = Rows.of(table, platform, symmetry)
-        return cls(platform, rows, priced.columns, priced.num_flags)
+        self._moves = np.flatnonzero(rows.moves)
+        self._base = self._columns["size"][self._moves]
+        self._engines = np.flatnonzero(rows.by_engine)
+        self._launch = self._find_launch(rows)
+        self._gemm = self._find_gemm(rows)
+        self._start, self._end = np.empty(table.num_rows), np.empty(table.num_rows)
 
     def seconds(
         self,
@@ -60,80 +60,81 @@ class Prepared:
         units: int | None = None,
     ) -> float:
         """The makespan with ``scale`` times the bytes, another GEMM, other units of the launch."""
-        changed = dict(self.columns)
-        self._resize(changed, scale)
+        self._resize(scale)
         if units is not None:
-            self._relaunch(changed, units)
+            self._relaunch(units)
         if grid is not None:
-            self._regrid(changed, grid, grid_units)
-        start = np.empty(len(changed["size"]))
-        end = np.empty(len(start))
-        _core.simulate(changed, self.num_flags, 0.0, start, end)
-        return float(end.max())
+            self._regrid(grid, grid_units)
+        _core.simulate(self._columns, self._num_flags, 0.0, self._start, self._end)
+        return float(self._end.max())
 
-    @cached_property
-    def _moves(self) -> Ints:
-        return np.flatnonzero(self.rows.moves)
-
-    @cached_property
-    def _engines(self) -> Ints:
-        return np.flatnonzero(self.rows.by_engine)
-
-    def _resize(self, changed: dict[str, Any], scale: float) -> None:
-        size, before = changed["size"].copy(), changed["before"]
-        size[self._moves] *= scale
+    def _resize(self, scale: float) -> None:
+        columns = self._columns
+        size = self._base * scale
+        columns["size"][self._moves] = size
         if len(self._engines):
-            before = before.copy()
-            dma, mine = self.rows.dma(), self._engines
-            old, new = (np.ceil(each[mine] / dma.packet_bytes) for each in (changed["size"], size))
-            before[mine] += dma.start * (np.maximum(new, 1) - np.maximum(old, 1))
-        changed |= {"size": size, "before": before}
+            dma = self._device.require_dma()
+            packets = np.ceil(columns["size"][self._engines] / dma.packet_bytes)
+            columns["before"][self._engines] = dma.start * np.maximum(packets, 1)
 
-    @cached_property
-    def _launch(self) -> tuple[Ints, Ints, float]:
+    def _find_launch(self, rows: Rows) -> _Launch | None:
         """The rows of the collective's launch, its capacities, and what a unit moves."""
-        found = [(c, mine) for c, _, mine in self.rows.of_kind(Launch) if c.family]
-        keys = self.columns["key"]
+        found = [(c.family, mine) for c, _, mine in rows.of_kind(Launch) if c.family]
+        if not found:
+            return None
+        keys = self._columns["key"]
         mine = np.concatenate([mine for _, mine in found])
         ours = np.isin(resource_owner(keys), mine) & (resource_kind(keys) == Resource.LAUNCH)
-        return mine, np.flatnonzero(ours), unit_rate(self.platform, found[0][0].family)
+        return _Launch(mine, np.flatnonzero(ours), unit_rate(self._platform, found[0][0]))
 
-    def _relaunch(self, changed: dict[str, Any], units: int) -> None:
+    def _relaunch(self, units: int) -> None:
+        assert self._launch is not None
         rows, capacities, rate = self._launch
-        taken, capacity = changed["units"].copy(), changed["capacity"].copy()
-        taken[rows] = units
-        capacity[capacities] = units * rate
-        changed |= {"units": taken, "capacity": capacity}
+        self._columns["units"][rows] = units
+        self._columns["capacity"][capacities] = units * rate
 
-    @cached_property
-    def _gemm(self) -> tuple[int, dict[Resource, int]]:
-        """The row of the GEMM and its demands by what they are of."""
-        row = next(int(mine[0]) for c, _, mine in self.rows.of_kind(Kernel))
-        start, stop = self.columns["demand_start"][row : row + 2]
-        kinds = resource_kind(self.columns["key"][self.columns["demand_resource"][start:stop]])
-        edges = {Resource(kind): int(start) + n for n, kind in enumerate(kinds.tolist())}
-        return row, edges
+    def _find_gemm(self, rows: Rows) -> _Gemm | None:
+        """The row of the GEMM and its demands; its traffic gets room for all units."""
+        mine = [int(mine[0]) for _, _, mine in rows.of_kind(Kernel)]
+        if not mine:
+            return None
+        columns = self._columns
+        start, stop = columns["demand_start"][mine[0] : mine[0] + 2]
+        kinds = resource_kind(columns["key"][columns["demand_resource"][start:stop]])
+        edges = {int(kind): int(start) + n for n, kind in enumerate(kinds.tolist())}
+        columns["grid_traffic"] = np.ones(self._device.units + 1)
+        columns["grid_traffic_start"] = np.array([0, self._device.units + 1], np.int64)
+        wanted = (Resource.MEMORY, Resource.UNITS, Resource.CACHE)
+        return _Gemm(mine[0], *(edges[kind] for kind in wanted))
 
-    def _regrid(self, changed: dict[str, Any], grid: Grid, units: int) -> None:
-        row, edges = self._gemm
-        weight = byte_weight(self.platform, units)
-        table = _table(grid, units, self.platform)
-        size = float(table[-1]) / weight
-        weights = changed["demand_weight"].copy()
-        weights[edges[Resource.MEMORY]] = weight
-        weights[edges[Resource.UNITS]] = grid.tiles * grid.tile_seconds / size
-        weights[edges[Resource.CACHE]] = grid.inner_traffic() / size
-        changed["size"][row] = size
-        changed |= {
-            "demand_weight": weights,
-            "grid_tiles": np.array([grid.tiles * grid.pieces], np.float64),
-            "grid_tile_seconds": np.array([grid.tile_seconds / grid.pieces]),
-            "grid_units": np.array([units], np.int32),
-            "grid_slots": np.array([grid.slots], np.int32),
-            "grid_traffic_start": np.array([0, units + 1], np.int64),
-            "grid_traffic": table / size,
-        }
+    def _regrid(self, grid: Grid, units: int) -> None:
+        assert self._gemm is not None
+        columns, (row, memory, work, cache) = self._columns, self._gemm
+        weight = byte_weight(self._platform, units)
+        size = grid.traffic_on(units, self._device) / weight
+        tiles, tile_seconds = pieces_of(grid)
+        columns["size"][row] = size
+        weights = columns["demand_weight"]
+        weights[memory] = weight
+        weights[work] = tiles * tile_seconds / size
+        weights[cache] = grid.inner_traffic() / size
+        columns["grid_tiles"][0] = tiles
+        columns["grid_tile_seconds"][0] = tile_seconds
+        columns["grid_units"][0] = units
+        columns["grid_slots"][0] = grid.slots
+        for held in set(columns["units"].tolist()):  # the units that a launch may leave it
+            left = min(units, self._device.units - held)
+            columns["grid_traffic"][left] = grid.traffic_on(max(1, left), self._device) / size
 
 
-def _table(grid: Grid, units: int, platform: Platform) -> Floats:
-    return traffic_weights(grid, units, platform, 1.0)
+class _Launch(NamedTuple):
+    rows: Ints
+    capacities: Ints
+    unit_rate: float
+
+
+class _Gemm(NamedTuple):
+    row: int
+    memory: int
+    units: int
+    cache: int
