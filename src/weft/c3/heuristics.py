@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.c3.sides import CommSide, GemmSide, comm_side
 from weft.c3.strategies import STRATEGIES, Choice, check_choice, grid_of, masks
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from weft.c3.scenarios import Gemm, Scenario
     from weft.cost import Grid
     from weft.hardware import Device, Platform
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -44,7 +47,8 @@ class Rule:
 
     def choose(self, scenario: Scenario) -> Choice:
         """The strategy that should be fastest; of equals the one that asks for least."""
-        return min(self.choices(scenario), key=lambda choice: self.estimate(scenario, choice))
+        options = [(self.estimate(scenario, choice), choice) for choice in self.choices(scenario)]
+        return _first_of_best(options)
 
     def choices(self, scenario: Scenario) -> Iterator[Choice]:
         """Every strategy that applies, with every mask; what asks for less stands first."""
@@ -72,7 +76,7 @@ class Rule:
                 name = "dma+partition" if engines else "partition"
                 sizes = (0, *self.masks) if engines else self.masks
                 options = [(self.estimate(scenario, Choice(name, k)), k) for k in sizes]
-                best[engines] = min(options)[1]
+                best[engines] = _first_of_best(options)
             found[strategy] = Choice(strategy, best[engines])
         return found
 
@@ -99,6 +103,10 @@ class Rule:
             found = GemmSide.of(self.grid(gemm), self.device.units - lost, self.device)
             self._gemms[gemm, lost] = found
         return found
+
+    def traffic(self, gemm: Gemm, units: int) -> float:
+        """Bytes that the GEMM asks of memory on so many units."""
+        return self.gemm(gemm, self.device.units - units).traffic
 
     def comm(self, kind: str, *, by_engines: bool) -> CommSide:
         """The collective, by units or by engines."""
@@ -179,6 +187,12 @@ class Rule:
             return 0.0
         wave = gemm / ceil(grid.tiles / units)
         return ceil(copied / wave) * wave - copied
+
+
+def _first_of_best(options: list[tuple[float, T]]) -> T:
+    """The first that is as good as the best: half a percent is less than estimates are worth."""
+    best = min(seconds for seconds, _ in options)
+    return next(option for seconds, option in options if seconds <= 1.005 * best)
 
 
 def _overlapped(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.errors import UsageError
+
 MIB = 1 << 20
 
 
@@ -22,6 +24,20 @@ class Gemm:
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}"
+
+
+def parse_gemm(text: str, dtype: str = "bf16") -> Gemm:
+    """Read m x n x k.
+
+    >>> parse_gemm("128x57344x8192").n
+    57344
+    """
+    sides = text.lower().split("x")
+    if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):  # noqa: PLR2004
+        raise UsageError(
+            f"cannot read {text!r} as a GEMM", "Write rows x columns x depth, as 4096x57344x8192."
+        )
+    return Gemm(*map(int, sides), dtype)
 
 
 @dataclass(frozen=True, slots=True)

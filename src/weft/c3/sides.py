@@ -19,9 +19,19 @@ class GemmSide:
     """The GEMM on so many units: seconds alone, and what it asks of memory and of the L2."""
 
     seconds: float
-    memory_rate: float
-    inner_rate: float
+    traffic: float
+    inner: float
     tiles: int
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes a second that it asks of memory."""
+        return self.traffic / self.seconds
+
+    @property
+    def inner_rate(self) -> float:
+        """Bytes a second that it asks of the L2."""
+        return self.inner / self.seconds
 
     @classmethod
     def of(cls, grid: Grid, units: int, device: Device) -> GemmSide:
@@ -29,7 +39,7 @@ class GemmSide:
         traffic, inner = grid.traffic_on(units, device), grid.inner_traffic()
         by_memory = max(traffic / device.memory_rate, inner / device.kernels.l2_rate)
         seconds = max(grid.seconds(units), by_memory)
-        return cls(seconds, traffic / seconds, inner / seconds, grid.tiles)
+        return cls(seconds, traffic, inner, grid.tiles)
 
 
 class Fixed(NamedTuple):

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from weft.cli.bench import bench
+from weft.cli.c3 import c3
 from weft.cli.collective import collective
 from weft.cli.copies import copies
 from weft.cli.doctor import doctor
@@ -71,6 +72,12 @@ _add(
     copies,
     "How long do many small copies from the host's memory take: a KV cache fetched block by block?",
     "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
+)
+_add(
+    c3,
+    "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
+    "runtime use?",
+    "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
 )
 _add(
     bench,

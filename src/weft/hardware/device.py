@@ -88,10 +88,10 @@ class Kernels:
     l2_slices: Count = 2
     l2_ways: Count = 16
     l2_rate: Rate = 5.5e12
-    live_steps: Number = 1.0
-    overcommit: Number = 1.0
-    load_latency: Number = 1.0
-    dispatch_share: Number = 0.1
+    live_steps: Number = 1.4
+    overcommit: Number = 2.0
+    load_latency: Number = 0.97
+    dispatch_share: Number = 0.016
     staging: Number = 2.0
     pieces: Count = 1
     all_gather_units: CountOrNone = None

@@ -7,12 +7,13 @@ changes what depends on the sizes: bytes, tiles, units.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from weft import _core
-from weft.schedule import Kernel, Launch, write_out
+from weft.schedule import Kernel, Kind, Launch, write_out
 from weft.simulator.demands import Resource, resource_kind, resource_owner
 from weft.simulator.flows import unit_rate
 from weft.simulator.grids import byte_weight, pieces_of
@@ -21,6 +22,8 @@ from weft.simulator.rows import Rows
 from weft.simulator.symmetry import platform_symmetry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from weft.cost import Grid
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from weft.schedule import Schedule
 
     Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 
 class Prepared:
@@ -47,6 +51,7 @@ class Prepared:
         self._moves = np.flatnonzero(rows.moves)
         self._base = self._columns["size"][self._moves]
         self._engines = np.flatnonzero(rows.by_engine)
+        self._launches = np.flatnonzero(table.kind == Kind.LAUNCH)
         self._launch = self._find_launch(rows)
         self._gemm = self._find_gemm(rows)
         self._start, self._end = np.empty(table.num_rows), np.empty(table.num_rows)
@@ -57,14 +62,18 @@ class Prepared:
         *,
         grid: Grid | None = None,
         grid_units: int = 0,
+        traffic: Callable[[int], float] | None = None,
         units: int | None = None,
     ) -> float:
-        """The makespan with ``scale`` times the bytes, another GEMM, other units of the launch."""
+        """The makespan with ``scale`` times the bytes, another GEMM, other units of the launch.
+
+        ``traffic`` gives the GEMM's bytes on so many units, where the caller has them at hand.
+        """
         self._resize(scale)
         if units is not None:
             self._relaunch(units)
         if grid is not None:
-            self._regrid(grid, grid_units)
+            self._regrid(grid, grid_units, traffic or partial(grid.traffic_on, device=self._device))
         _core.simulate(self._columns, self._num_flags, 0.0, self._start, self._end)
         return float(self._end.max())
 
@@ -94,37 +103,40 @@ class Prepared:
         self._columns["capacity"][capacities] = units * rate
 
     def _find_gemm(self, rows: Rows) -> _Gemm | None:
-        """The row of the GEMM and its demands; its traffic gets room for all units."""
-        mine = [int(mine[0]) for _, _, mine in rows.of_kind(Kernel)]
-        if not mine:
+        """The rows of the GEMM and their demands; its traffic gets room for all units."""
+        found = [mine for _, _, mine in rows.of_kind(Kernel)]
+        if not found:
             return None
-        columns = self._columns
-        start, stop = columns["demand_start"][mine[0] : mine[0] + 2]
-        kinds = resource_kind(columns["key"][columns["demand_resource"][start:stop]])
-        edges = {int(kind): int(start) + n for n, kind in enumerate(kinds.tolist())}
-        columns["grid_traffic"] = np.ones(self._device.units + 1)
-        columns["grid_traffic_start"] = np.array([0, self._device.units + 1], np.int64)
-        wanted = (Resource.MEMORY, Resource.UNITS, Resource.CACHE)
-        return _Gemm(mine[0], *(edges[kind] for kind in wanted))
+        columns, mine = self._columns, np.sort(np.concatenate(found))
+        edge = np.concatenate([np.arange(*columns["demand_start"][row : row + 2]) for row in mine])
+        kinds = resource_kind(columns["key"][columns["demand_resource"][edge]])
+        memory, work, cache = (edge[kinds == kind] for kind in _DEMANDED)
+        table = np.ones((len(mine), self._device.units + 1))
+        columns["grid_traffic"] = table.reshape(-1)
+        columns["grid_traffic_start"] = np.arange(len(mine) + 1) * table.shape[1]
+        return _Gemm(mine, memory, work, cache, table)
 
-    def _regrid(self, grid: Grid, units: int) -> None:
+    def _regrid(self, grid: Grid, units: int, traffic: Callable[[int], float]) -> None:
         assert self._gemm is not None
-        columns, (row, memory, work, cache) = self._columns, self._gemm
+        columns, (rows, memory, work, cache, table) = self._columns, self._gemm
         weight = byte_weight(self._platform, units)
-        size = grid.traffic_on(units, self._device) / weight
+        size = traffic(units) / weight
         tiles, tile_seconds = pieces_of(grid)
-        columns["size"][row] = size
+        columns["size"][rows] = size
         weights = columns["demand_weight"]
         weights[memory] = weight
         weights[work] = tiles * tile_seconds / size
         weights[cache] = grid.inner_traffic() / size
-        columns["grid_tiles"][0] = tiles
-        columns["grid_tile_seconds"][0] = tile_seconds
-        columns["grid_units"][0] = units
-        columns["grid_slots"][0] = grid.slots
-        for held in set(columns["units"].tolist()):  # the units that a launch may leave it
+        columns["grid_tiles"][:] = tiles
+        columns["grid_tile_seconds"][:] = tile_seconds
+        columns["grid_units"][:] = units
+        columns["grid_slots"][:] = grid.slots
+        for held in {0, *columns["units"][self._launches].tolist()}:  # what launches may take
             left = min(units, self._device.units - held)
-            columns["grid_traffic"][left] = grid.traffic_on(max(1, left), self._device) / size
+            table[:, left] = traffic(max(1, left)) / size
+
+
+_DEMANDED = (Resource.MEMORY, Resource.UNITS, Resource.CACHE)
 
 
 class _Launch(NamedTuple):
@@ -134,7 +146,8 @@ class _Launch(NamedTuple):
 
 
 class _Gemm(NamedTuple):
-    row: int
-    memory: int
-    units: int
-    cache: int
+    rows: Ints
+    memory: Ints  # demands, one a row
+    units: Ints
+    cache: Ints
+    traffic: Floats  # by row and units
