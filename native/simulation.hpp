@@ -610,6 +610,7 @@ class Simulation {
 
   void hold(int32_t pool, int32_t units) {
     held_[at(pool)] += units;
+    if (!grids_on_[at(pool)].empty()) changed_ = true;
     const int32_t resource = pools_.resource[at(pool)];
     if (resource >= 0) {
       share_.set_capacity(resource, pools_.units[at(pool)] - held_[at(pool)]);

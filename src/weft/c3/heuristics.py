@@ -100,7 +100,8 @@ class Rule:
         """The GEMM when ``lost`` units are taken from it."""
         found = self._gemms.get((gemm, lost))
         if found is None:
-            found = GemmSide.of(self.grid(gemm), self.device.units - lost, self.device)
+            units = max(1, self.device.units - lost)
+            found = GemmSide.of(self.grid(gemm), units, self.device)
             self._gemms[gemm, lost] = found
         return found
 
@@ -190,9 +191,9 @@ class Rule:
 
 
 def _first_of_best(options: list[tuple[float, T]]) -> T:
-    """The first that is as good as the best: half a percent is less than estimates are worth."""
+    """The first that is as good as the best: a thousandth is less than estimates are worth."""
     best = min(seconds for seconds, _ in options)
-    return next(option for seconds, option in options if seconds <= 1.005 * best)
+    return next(option for seconds, option in options if seconds <= 1.001 * best)
 
 
 def _overlapped(

@@ -35,6 +35,7 @@ class Resource(IntEnum):
     RING_DOWN = 8
     HOST_MEMORY = 9
     CACHE = 10
+    WORK = 11  # unit-seconds of grids: counted for their energy, without a limit
 
 
 LINKS = (Resource.PORT_OUT, Resource.LINK, Resource.RING_UP, Resource.RING_DOWN)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+_NO_LIMIT = 1e300
+
+
 def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
     """Each bare GEMM: its grid, the units its queue may use, the command and its rows."""
     if rows.device is None:
@@ -56,14 +59,17 @@ def byte_weight(platform: Platform, units: int) -> float:
 
 
 def add_grids(demands: Demands, rows: Rows, size: Floats, cap: Floats) -> None:
-    """Memory, units and the L2, each by the piece that flows."""
+    """Memory, the L2 and unit-seconds, each by the piece that flows.
+
+    Units are no resource to be shared here: the native core counts whole tiles.
+    """
     for grid, units, _, mine in grids_of(rows):
         device, rank = rows.platform.require_device(), rows.rank[mine]
         weight = byte_weight(rows.platform, units)
         work = grid.tiles * grid.tile_seconds / size[mine[0]]
         inner = grid.inner_traffic() / size[mine[0]]
         demands.add(mine, key(Resource.MEMORY, rank), weight, device.memory_rate)
-        demands.add(mine, key(Resource.UNITS, rank), work, float(device.units))
+        demands.add(mine, key(Resource.WORK, rank), work, _NO_LIMIT)
         demands.add(mine, key(Resource.CACHE, rank), inner, device.kernels.l2_rate)
         cap[mine] = 0.0  # the native core sets it from the units that there are
 

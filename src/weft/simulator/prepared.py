@@ -136,7 +136,7 @@ class Prepared:
             table[:, left] = traffic(max(1, left)) / size
 
 
-_DEMANDED = (Resource.MEMORY, Resource.UNITS, Resource.CACHE)
+_DEMANDED = (Resource.MEMORY, Resource.WORK, Resource.CACHE)
 
 
 class _Launch(NamedTuple):
@@ -148,6 +148,6 @@ class _Launch(NamedTuple):
 class _Gemm(NamedTuple):
     rows: Ints
     memory: Ints  # demands, one a row
-    units: Ints
+    work: Ints
     cache: Ints
     traffic: Floats  # by row and units
