@@ -28,30 +28,26 @@ def advise(scenario: Scenario, rule: Rule) -> Advice:
 
 
 def _why(scenario: Scenario, choice: Choice, rule: Rule) -> str:
-    grid, total = rule.grid(scenario.gemm), rule.device.units
-    comm = rule.comm(scenario.collective, by_engines=False)
-    lost = _percent_slower(scenario, comm.filled, rule)
+    tiles, total = rule.grid(scenario.gemm).tiles, rule.device.units
+    units = rule.comm(scenario.collective, by_engines=False).filled
+    lost = _percent_slower(scenario, units, rule)
     if choice.by_engines:
-        spared = f"engines leave all {total} units to the GEMM ({lost:+.0f} % without {comm.filled})"
-        if not choice.units:
-            return spared
-        less = _percent_slower(scenario, choice.units, rule)
-        if less < 0:
-            return f"engines move it, and without {choice.units} units the GEMM thrashes less ({less:+.0f} %)"
-        if scenario.collective in REDUCTIONS:
-            return f"engines move it, and {choice.units} units are kept free for its sums"
-        return f"engines move it, and on {choice.units} units fewer the GEMM asks less of memory"
-    match choice.strategy:
-        case "serial":
-            return "either alone is faster than both at once"
-        case "concurrent":
-            return f"{grid.tiles} workgroups leave slots free on {total} units: order does not matter"
-        case "priority":
-            return (
-                f"{comm.filled} workgroups before {grid.tiles}: the collective does not wait for slots"
-            )
-        case _:
-            return f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %"
+        spared = f"engines leave all {total} units to the GEMM ({lost:+.0f} % without {units})"
+        return _why_fewer(scenario, choice.units, rule) if choice.units else spared
+    return {
+        "serial": "either alone is faster than both at once",
+        "concurrent": f"{tiles} workgroups leave slots free on {total} units: any order will do",
+        "priority": f"{units} workgroups before {tiles}: the collective waits for no slots",
+    }.get(choice.strategy, f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %")
+
+
+def _why_fewer(scenario: Scenario, units: int, rule: Rule) -> str:
+    less = _percent_slower(scenario, units, rule)
+    if less < 0:
+        return f"engines move it, and without {units} units the GEMM thrashes less ({less:+.0f} %)"
+    if scenario.collective in REDUCTIONS:
+        return f"engines move it, and {units} units are kept free for its sums"
+    return f"engines move it, and on {units} units fewer the GEMM asks less of memory"
 
 
 def _percent_slower(scenario: Scenario, lost: int, rule: Rule) -> float:

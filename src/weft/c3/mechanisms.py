@@ -48,7 +48,7 @@ def without(platform: Platform, name: str) -> Platform:
     return replace(platform, device=replace(device, kernels=kernels))
 
 
-def _off(name: str, kernels: Kernels) -> dict[str, float]:
+def _off(name: str, kernels: Kernels) -> dict[str, Any]:
     """The numbers of the kernels that change."""
     return {
         # A share of the tiles that end is the same share of as many more pieces.

@@ -158,7 +158,6 @@ class Priced:
             return "G-long"
         return "C-long" if self.comm > 1.15 * self.compute else "GC-equal"
 
-
     def as_row(self) -> dict[str, Any]:
         """The result under the keys that ``weft c3`` has."""
         return {

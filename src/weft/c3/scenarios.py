@@ -33,11 +33,12 @@ def parse_gemm(text: str, dtype: str = "bf16") -> Gemm:
     57344
     """
     sides = text.lower().split("x")
-    if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):  # noqa: PLR2004
+    if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
         raise UsageError(
             f"cannot read {text!r} as a GEMM", "Write rows x columns x depth, as 4096x57344x8192."
         )
-    return Gemm(*map(int, sides), dtype)
+    m, n, k = map(int, sides)
+    return Gemm(m, n, k, dtype)
 
 
 @dataclass(frozen=True, slots=True)

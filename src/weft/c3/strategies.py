@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.collectives import collective
-from weft.collectives import engines
+from weft.collectives import collective, engines
 from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from weft.c3.scenarios import Gemm, Scenario
     from weft.cost import Grid
     from weft.hardware import Device, Platform
-    from weft.schedule import Command
+    from weft.schedule import Command, Repeat
 
 STRATEGIES = (
     "serial",
@@ -91,7 +90,7 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
         raise UsageError(f"{kind} is no collective that weft runs beside a GEMM", ways)
     if choice.by_engines and device.dma is None:
         raise UsageError(
-            f"{choice.strategy} does not apply on {platform.name}: {device.name} has no DMA engines",
+            f"{choice.strategy} does not apply on {platform.name}, which has no DMA engines",
             "Use serial, concurrent, priority or partition, or a platform such as mi300x-8.",
         )
     if platform.num_nodes > 1:
@@ -182,7 +181,7 @@ def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) ->
     """A collective by units: direct, all peers at once."""
     built = collective(kind, "direct", num_ranks=platform.num_ranks, nbytes=nbytes)
 
-    def told(command: Command) -> Command:
+    def told(command: Command | Repeat) -> Command | Repeat:
         if not isinstance(command, Launch):
             return command
         return replace(command, units=units, workgroups=units, family=kind)
@@ -221,9 +220,7 @@ def _unit_masks(choice: Choice, platform: Platform) -> tuple[Mask | None, Mask |
     return (0, total - choice.units), (total - choice.units, total)
 
 
-def _joined(
-    inner: Schedule, name: str, queues: Callable[[Queue], tuple[Queue, ...]]
-) -> Schedule:
+def _joined(inner: Schedule, name: str, queues: Callable[[Queue], tuple[Queue, ...]]) -> Schedule:
     """The programs of a collective, each with its stream among ``queues``."""
     programs = []
     for program in inner.programs:

@@ -37,7 +37,9 @@ def c3(
     ] = None,
     units: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Units that a mask takes from the GEMM; the best if left out."),
+        typer.Option(
+            metavar="N", help="Units that a mask takes from the GEMM; the best if left out."
+        ),
     ] = None,
     off: Annotated[
         str | None,
@@ -79,7 +81,9 @@ def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
     from weft.hardware import platform
 
     if on is None:
-        raise UsageError("which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms).")
+        raise UsageError(
+            "which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms)."
+        )
     found = platform(on)
     for name in off:
         found = without(found, name)

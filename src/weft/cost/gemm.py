@@ -146,12 +146,13 @@ def _overflows(ways: int) -> Floats:
     for number in range(1, ways):
         term = term * mean / number
         fits += term
-    return np.maximum(0.0, 1.0 - fits)
+    overflow: Floats = np.maximum(0.0, 1.0 - fits)
+    return overflow
 
 
 def is_gemm(cost: Cost) -> bool:
     """Whether a kernel is priced as a grid of tiles."""
-    return cost.family in FAMILIES and len(cost.shape) == 3  # noqa: PLR2004 - m, n, k
+    return cost.family in FAMILIES and len(cost.shape) == 3
 
 
 @lru_cache(maxsize=4096)

@@ -68,16 +68,16 @@ class Dma:
 class Kernels:
     """How kernels run on the units, beside each other and beside copies.
 
-    ``local_bytes`` of scratch memory and ``register_bytes`` of a unit bound the workgroups on it. The L2 is
-    ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in all; a
-    workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used again.
-    ``overcommit``: a GEMM keeps that many times the requests in flight that fill the memory.
-    ``load_latency``: under full load a request takes 1 + that many times as long as on an idle
-    device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
+    ``local_bytes`` of scratch memory and ``register_bytes`` of a unit bound the workgroups on it.
+    The L2 is ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in
+    all; a workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used
+    again. ``overcommit``: a GEMM keeps that many times the requests in flight that fill the
+    memory. ``load_latency``: under full load a request takes 1 + that many times as long as on an
+    idle device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
     behind one with more workgroups than fit. ``staging``: how often what a collective kernel
-    brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed out
-    in so many; more than one only to ask what waves cost. The ``.._units`` are those with which a collective
-    kernel fills the links; where they are not known, what a unit moves says so.
+    brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed
+    out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
+    which a collective kernel fills the links; where they are not known, what a unit moves says so.
 
     The defaults serve devices that nobody measured beside collectives: those of MI300X where
     they were fitted, and the caches of H100.

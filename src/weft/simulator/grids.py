@@ -134,8 +134,12 @@ def _loads(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
     rank = rows.symmetry.representative(rank)
     moved = launches | (kind == Resource.ENGINE)
     memory, cache = (key(which, rank) for which in (Resource.MEMORY, Resource.CACHE))
-    first = [numbers.get(k, -1) if is_moved else -1 for k, is_moved in zip(memory, moved, strict=True)]
-    second = [numbers.get(k, -1) if is_moved else -1 for k, is_moved in zip(cache, launches, strict=True)]
+    first = [
+        numbers.get(k, -1) if is_moved else -1 for k, is_moved in zip(memory, moved, strict=True)
+    ]
+    second = [
+        numbers.get(k, -1) if is_moved else -1 for k, is_moved in zip(cache, launches, strict=True)
+    ]
     return {
         "slowed_first": np.array(first, np.int32),
         "slowed_second": np.array(second, np.int32),

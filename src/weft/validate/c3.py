@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 from time import process_time
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ def _means(machine: Platform) -> Iterator[Target]:
             error_in="points",
             fitted=name != "priority+partition",
         )
-    ordered = all(found[a] < found[b] for a, b in zip(ORDER, ORDER[1:], strict=False))
+    ordered = all(found[a] < found[b] for a, b in pairwise(ORDER))
     ordered &= found["concurrent"] < found["priority"] < found["dma"]
     yield _target(
         "strategies that stand in the published order",
@@ -187,9 +188,21 @@ def gemm_slowdown(side: int, family: str, machine: Platform) -> float:
 
 def _beside_rccl(machine: Platform) -> Iterator[Target]:
     figures = (
-        (8192, "gemm-static", 37.0, 15.0, "published 33-41 %; waves alone give all of weft's: 5 for 4"),
+        (
+            8192,
+            "gemm-static",
+            37.0,
+            15.0,
+            "published 33-41 %; waves alone give all of weft's: 5 for 4",
+        ),
         (16384, "gemm-static", 17.0, 6.0, "waves alone give all of weft's: 17 for 14"),
-        (8192, "gemm-stealing", 12.0, 15.0, "published 10-14 %; units that come free are used again"),
+        (
+            8192,
+            "gemm-stealing",
+            12.0,
+            15.0,
+            "published 10-14 %; units that come free are used again",
+        ),
         (16384, "gemm-stealing", None, -1.0, "not published"),
         (12288, "gemm-static", None, -1.0, "not published"),
         (12288, "gemm-stealing", None, -1.0, "not published"),
