@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simulation.hpp"
@@ -186,27 +187,63 @@ void ask_python() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+// Columns that were looked at once and may be let run again and again. Their owner may change
+// numbers in place in between: sizes, weights, capacities, but no indices.
+class Priced {
+ public:
+  Priced(nb::dict columns, size_t num_flags)
+      : columns_(std::move(columns)),
+        rows_(rows_of(columns_)),
+        threads_(threads_of(columns_)),
+        demands_(demands_of(columns_, rows_.step.size())),
+        capacity_(column<double>(columns_, "capacity", kAny)),
+        num_flags_(num_flags) {
+    const auto units = column<int32_t>(columns_, "pool_units", kAny);
+    pools_ = {units, column<int32_t>(columns_, "pool_resource", units.size())};
+    kernels_ = kernels_of(columns_, rows_.step.size(), capacity_.size());
+    check(demands_, capacity_);
+    check(rows_, threads_, pools_, num_flags_, capacity_.size());
+    check(kernels_, rows_, threads_, pools_, demands_, capacity_.size());
+  }
+
+  uint64_t run(double tolerance, std::span<double> start, std::span<double> end) const {
+    if (start.size() != rows_.step.size() || end.size() != rows_.step.size()) {
+      throw std::invalid_argument("start and end need one entry a row");
+    }
+    weft::Simulation simulation(rows_, threads_, pools_, demands_, capacity_, num_flags_, tolerance,
+                                start, end, kernels_);
+    nb::gil_scoped_release release;
+    simulation.run(ask_python);
+    return simulation.num_solves();
+  }
+
+  // The latest end; NaN where something never ends.
+  double makespan() const {
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    std::vector<double> start(rows_.step.size(), none);
+    std::vector<double> end(rows_.step.size(), none);
+    run(0.0, start, end);
+    double latest = 0;
+    for (const double each : end) latest = each >= latest ? each : (each == each ? latest : none);
+    return latest;
+  }
+
+ private:
+  nb::dict columns_;  // keeps the arrays alive
+  weft::Rows rows_;
+  weft::Threads threads_;
+  weft::Demands demands_;
+  std::span<const double> capacity_;
+  weft::Pools pools_;
+  weft::Kernels kernels_;
+  size_t num_flags_;
+};
+
 uint64_t simulate(const nb::dict& columns, size_t num_flags, double tolerance,
                   nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> start,
                   nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> end) {
-  const auto rows = rows_of(columns);
-  const auto threads = threads_of(columns);
-  const auto units = column<int32_t>(columns, "pool_units", kAny);
-  const weft::Pools pools{units, column<int32_t>(columns, "pool_resource", units.size())};
-  const auto demands = demands_of(columns, rows.step.size());
-  const auto capacity = column<double>(columns, "capacity", kAny);
-  if (start.shape(0) != rows.step.size() || end.shape(0) != rows.step.size()) {
-    throw std::invalid_argument("start and end need one entry a row");
-  }
-  check(demands, capacity);
-  check(rows, threads, pools, num_flags, capacity.size());
-  const auto kernels = kernels_of(columns, rows.step.size(), capacity.size());
-  check(kernels, rows, threads, pools, demands, capacity.size());
-  nb::gil_scoped_release release;
-  weft::Simulation simulation(rows, threads, pools, demands, capacity, num_flags, tolerance,
-                              {start.data(), start.shape(0)}, {end.data(), end.shape(0)}, kernels);
-  simulation.run(ask_python);
-  return simulation.num_solves();
+  return Priced(columns, num_flags)
+      .run(tolerance, {start.data(), start.shape(0)}, {end.data(), end.shape(0)});
 }
 
 // Rates of flows that are all active, for tests of the solver alone.
@@ -229,6 +266,9 @@ void bind_simulation(nb::module_& module) {
   module.def("simulate", &simulate, nb::arg("columns"), nb::arg("num_flags"), nb::arg("tolerance"),
              nb::arg("start"), nb::arg("end"),
              "Let priced commands run; fills start and end, returns how often rates were solved.");
+  nb::class_<Priced>(module, "Priced", "Priced commands that are let run again and again.")
+      .def(nb::init<nb::dict, size_t>(), nb::arg("columns"), nb::arg("num_flags"))
+      .def("makespan", &Priced::makespan, "Let them run, with the numbers the columns hold now.");
   module.def("fair_rates", &fair_rates, nb::arg("columns"), nb::arg("rates"),
              "Max-min fair rates of flows that are all active.");
 }

@@ -74,11 +74,18 @@ class Rule:
             engines = Choice(strategy).by_engines
             if engines not in best:
                 name = "dma+partition" if engines else "partition"
-                sizes = (0, *self.masks) if engines else self.masks
+                sizes = self._engine_masks(scenario) if engines else self.masks
                 options = [(self.estimate(scenario, Choice(name, k)), k) for k in sizes]
                 best[engines] = _first_of_best(options)
             found[strategy] = Choice(strategy, best[engines])
         return found
+
+    def _engine_masks(self, scenario: Scenario) -> tuple[int, ...]:
+        """Engines gain by masks only where memory is short or something is added up."""
+        side = self.gemm(scenario.gemm, 0)
+        short = side.memory_rate > 0.5 * self.device.memory_rate
+        adds = self.comm(scenario.collective, by_engines=True).adds
+        return (0, *self.masks) if short or adds else (0,)
 
     def published(self, scenario: Scenario) -> Choice:
         """Units by the published rule: the slower of the two alone is fastest."""

@@ -45,7 +45,6 @@ class Prepared:
         table = write_out(schedule, symmetry.representatives())
         priced = price(table, platform, symmetry)
         self._platform, self._device = platform, platform.require_device()
-        self._num_flags = priced.num_flags
         self._columns = {**priced.columns, "size": priced.columns["size"].copy()}
         rows = Rows.of(table, platform, symmetry)
         self._moves = np.flatnonzero(rows.moves)
@@ -54,7 +53,7 @@ class Prepared:
         self._launches = np.flatnonzero(table.kind == Kind.LAUNCH)
         self._launch = self._find_launch(rows)
         self._gemm = self._find_gemm(rows)
-        self._start, self._end = np.empty(table.num_rows), np.empty(table.num_rows)
+        self._priced = _core.Priced(self._columns, priced.num_flags)
 
     def seconds(
         self,
@@ -74,8 +73,7 @@ class Prepared:
             self._relaunch(units)
         if grid is not None:
             self._regrid(grid, grid_units, traffic or partial(grid.traffic_on, device=self._device))
-        _core.simulate(self._columns, self._num_flags, 0.0, self._start, self._end)
-        return float(self._end.max())
+        return self._priced.makespan()
 
     def _resize(self, scale: float) -> None:
         columns = self._columns
