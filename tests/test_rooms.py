@@ -29,6 +29,7 @@ ROOMS: dict[str, set[str]] = {
         *("schedule", "timeline", "hardware", "collectives", "fused", "compress", "cost", "_core"),
     },
 }
+ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
 ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]

@@ -85,6 +85,12 @@ _add(
     "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
 )
 _add(
+    c3,
+    "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
+    "runtime use?",
+    "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
+)
+_add(
     bench,
     "How fast are weft and its peers at the same work? Without NAME: which questions are there?",
     "weft bench startup --rounds 9",

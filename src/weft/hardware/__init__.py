@@ -4,7 +4,7 @@
 ``machine.toml`` a file, and ``switch(8)@400GiB/s,936ns`` a bare network.
 """
 
-from weft.hardware.device import Cores, Device, Dma, Flops, Power, WorkingSet
+from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, WorkingSet
 from weft.hardware.files import here_path, platform, platform_from_table, platform_names
 from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, LevelKind, format_network, parse_network
@@ -19,6 +19,7 @@ __all__ = [
     "Entry",
     "Flops",
     "Host",
+    "Kernels",
     "Level",
     "LevelKind",
     "Machine",

@@ -7,8 +7,10 @@ from weft.errors import PlatformError, UnknownNameError, nearest
 from weft.hardware.quantity import (
     Bytes,
     Count,
+    CountOrNone,
     FlopRate,
     JoulesPerByte,
+    Number,
     Rate,
     RatedRate,
     Seconds,
@@ -60,6 +62,48 @@ class Dma:
         """Bytes a second that one engine writes in sum to so many destinations at once."""
         paired = self.paired_rate or self.engine_rate
         return self.engine_rate if num_destinations < 2 else paired
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How kernels run on the units, beside each other and beside copies.
+
+    ``local_bytes`` of scratch memory and ``register_bytes`` of a unit bound the workgroups on it.
+    The L2 is ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in
+    all; a workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used
+    again. ``overcommit``: a GEMM keeps that many times the requests in flight that fill the
+    memory. ``load_latency``: under full load a request takes 1 + that many times as long as on an
+    idle device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
+    behind one with more workgroups than fit. ``staging``: how often what a collective kernel
+    brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed
+    out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
+    which a collective kernel fills the links; where they are not known, what a unit moves says so.
+
+    The defaults serve devices that nobody measured beside collectives: those of MI300X where
+    they were fitted, and the caches of H100.
+    """
+
+    local_bytes: Bytes = 228 << 10
+    register_bytes: Bytes = 256 << 10
+    l2_slices: Count = 2
+    l2_ways: Count = 16
+    l2_rate: Rate = 5.5e12
+    live_steps: Number = 1.4
+    overcommit: Number = 2.0
+    load_latency: Number = 0.97
+    dispatch_share: Number = 0.016
+    staging: Number = 2.0
+    pieces: Count = 1
+    all_gather_units: CountOrNone = None
+    all_to_all_units: CountOrNone = None
+    reduce_scatter_units: CountOrNone = None
+    all_reduce_units: CountOrNone = None
+    broadcast_units: CountOrNone = None
+
+    def units_of(self, collective: str) -> int | None:
+        """Give the units with which the kernel of ``collective`` fills the links, if known."""
+        found: int | None = getattr(self, f"{collective}_units", None)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +192,7 @@ class Device:
     power: Power
     dma: Dma | None = None
     shared: Cores | None = None
+    kernels: Kernels = Kernels()
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""

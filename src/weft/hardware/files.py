@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import PlatformError, WeftError, nearest
-from weft.hardware.device import Cores, Device, Dma, Flops, Power, Reducing, WorkingSet
+from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, Reducing, WorkingSet
 from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
@@ -234,6 +234,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         flops=_records(reader, Flops, _required(device, "flops", place), place.at("flops")),
         power=power,
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
+        kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
     )
 

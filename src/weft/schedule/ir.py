@@ -74,12 +74,14 @@ class Launch:
     """One GPU kernel around commands: lanes run side by side on its units.
 
     A lane is a tuple of commands in order; a Repeat in the place of a lane stands for that
-    many lanes. ``units`` None: as many as the platform's collective kernels take.
+    many lanes. ``units`` None: as many as the platform's collective kernels take. ``family``
+    says which collective's kernel it is, by which simulate knows what one of its units moves.
     """
 
     lanes: tuple[tuple[Command | Repeat, ...] | Repeat, ...]
     units: int | None = None
     workgroups: int | None = None
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,8 @@ def _draining(rows: Rows) -> Ints:
 def _observing(rows: Rows) -> Ints:
     """Waits of a host for engines: it looks at one completion after another."""
     table = rows.table
-    flags = table.flag_rank.astype(np.int64) << 32 | table.flag_index
+    owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
+    flags = owner << 32 | table.flag_index
     raised = flags[(table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy")]
     waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host") & np.isin(flags, raised)
     return np.flatnonzero(waits)
@@ -221,7 +222,8 @@ def _latency(rows: Rows) -> Floats:
 def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None:
     """Signals that a host thread gives or waits for do not go through the network."""
     table = rows.table
-    flags = table.flag_rank.astype(np.int64) << 32 | table.flag_index
+    owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
+    flags = owner << 32 | table.flag_index
     host_waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host")
     holds = (table.kind == Kind.SUBMIT) & (table.flag_rank >= 0)
     from_host = rows.queue_kind[signals] == "host"
