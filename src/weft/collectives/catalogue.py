@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.collectives import chain, direct, dma, halving_doubling, hierarchical, pull, ring, tree
+from weft.collectives import (
+    chain,
+    compressed,
+    direct,
+    dma,
+    halving_doubling,
+    hierarchical,
+    pull,
+    ring,
+    tree,
+)
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -68,6 +78,11 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "barrier": {"direct": direct.barrier, "tree": tree.barrier},
 }
 KINDS = tuple(BUILDERS)
+# With a codec behind a plus: chain+pack, p2p+int8:64.
+COMPRESSED: dict[str, Callable[..., Schedule]] = {
+    "chain": compressed.chain,
+    "p2p": compressed.p2p,
+}
 
 
 def algorithms(kind: str) -> tuple[str, ...]:
@@ -92,7 +107,9 @@ def collective(
     gather, the total input for reduce_scatter, all_to_all and scatter.
     """
     known = algorithms(kind)
-    if algorithm not in known:
+    shape, plus, codec = algorithm.partition("+")
+    with_codec = bool(plus) and shape in COMPRESSED and kind == "broadcast"
+    if algorithm not in known and not with_codec:
         if any(algorithm in builders for builders in BUILDERS.values()):
             what, hint = f"{algorithm!r} does not apply to {kind}.", ", ".join(known)
             raise UsageError(what, f"For {kind}: {hint}.")
@@ -110,4 +127,5 @@ def collective(
             "fed, and the memory of others is read, inside a node only.",
             "Use hierarchical, ring or direct between nodes.",
         )
-    return BUILDERS[kind][algorithm](num_ranks, nbytes, **options)
+    build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
+    return build(num_ranks, nbytes, **options)

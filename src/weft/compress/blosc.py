@@ -1,6 +1,7 @@
 """``blosc2[:lz4|zstd]``: the lossless codecs of blosc2, by its own library."""
 
 import importlib
+from functools import cache
 from typing import Any
 
 from weft.compress.frame import Framed, Octets, require_float
@@ -20,20 +21,13 @@ class Blosc:
         if kind not in _KINDS:
             raise UsageError(f"blosc2 has {' and '.join(_KINDS)} here, not {kind!r}.")
         self.name, self.dtype = f"blosc2:{kind}", dtype
-        self._blosc2 = _library()
-        codec, shuffle = ("LZ4", "BITSHUFFLE") if kind == "lz4" else ("ZSTD", "SHUFFLE")
-        self._options = {
-            "typesize": _ITEM_BYTES[dtype],
-            "clevel": 5 if kind == "lz4" else 1,
-            "filter": getattr(self._blosc2.Filter, shuffle),
-            "codec": getattr(self._blosc2.Codec, codec),
-        }
+        self._kind = kind
         self._framed = Framed(self.name, _NUMBER, dtype, _KINDS.index(kind))
         self.room = self._framed.room
 
     def encode(self, chunk: Octets, out: Octets) -> int:
         """Write the frame of ``chunk`` to the front of ``out``; give its length."""
-        payload = self._blosc2.compress(chunk, **self._options) if len(chunk) else b""
+        payload = _library().compress(chunk, **self._options()) if len(chunk) else b""
         return self._framed.write(chunk, payload, out)
 
     def decode(self, frame: Octets, chunk: Octets) -> None:
@@ -41,12 +35,23 @@ class Blosc:
         payload = self._framed.read(frame, chunk)
         if payload is None:
             return
-        values = self._blosc2.decompress(payload)
+        values = _library().decompress(payload)
         if len(values) != len(chunk):
             raise CodecError(f"a frame of {self.name!r} holds {len(values)} bytes.")
         chunk[:] = memoryview(values)
 
+    def _options(self) -> dict[str, Any]:
+        quick = self._kind == "lz4"
+        filters, codecs = _library().Filter, _library().Codec
+        return {
+            "typesize": _ITEM_BYTES[self.dtype],
+            "clevel": 5 if quick else 1,
+            "filter": filters.BITSHUFFLE if quick else filters.SHUFFLE,
+            "codec": codecs.LZ4 if quick else codecs.ZSTD,
+        }
 
+
+@cache
 def _library() -> Any:
     try:
         return importlib.import_module("blosc2")

@@ -1,6 +1,7 @@
 """``zfp:RATE``: zfp at a fixed number of bits a value, by its own library. Lossy and slow."""
 
 import importlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ class Zfp:
         require_float(name, dtype, ("float32",))
         self._rate = _rate_of(name)
         self.name, self.dtype = f"zfp:{self._rate}", dtype
-        self._zfpy = _library()
         self._framed = Framed(self.name, _NUMBER, dtype, self._rate)
         self.room = self._framed.room
 
@@ -28,13 +28,13 @@ class Zfp:
         values = chunk.view(np.float32)
         if not len(values) or not np.isfinite(values).all():  # it would poison its neighbours
             return self._framed.write(chunk, bytes(len(chunk)), out)
-        return self._framed.write(chunk, self._zfpy.compress_numpy(values, rate=self._rate), out)
+        return self._framed.write(chunk, _library().compress_numpy(values, rate=self._rate), out)
 
     def decode(self, frame: Octets, chunk: Octets) -> None:
         """Fill ``chunk`` from its frame."""
         payload = self._framed.read(frame, chunk)
         if payload is not None:
-            values = self._zfpy.decompress_numpy(payload)
+            values = _library().decompress_numpy(payload)
             if values.nbytes != len(chunk):
                 raise CodecError(f"a frame of {self.name!r} holds {values.nbytes} bytes.")
             chunk[:] = values.view(np.uint8)
@@ -47,6 +47,7 @@ def _rate_of(name: str) -> int:
     return int(text)
 
 
+@cache
 def _library() -> Any:
     try:
         return importlib.import_module("zfpy")
