@@ -74,14 +74,17 @@ def worked(algorithm, num_ranks=5):
 
 def test_a_chain_encodes_once_and_decodes_once_a_rank():
     have = worked("chain+int8")
-    assert have == Counter([(0, Encode)] * 8 + [(rank, Decode) for rank in range(5)] * 8)
+    assert have[0, Encode] == 8
+    assert all(have[rank, Decode] == 8 for rank in range(5))
+    assert sum(have.values()) == 48
     assert worked("chain+pack")[0, Decode] == 0
 
 
 def test_messages_are_encoded_on_every_hop():
     have = worked("p2p+pack")
-    sent, got = [(rank, Encode) for rank in range(4)], [(rank, Decode) for rank in range(1, 5)]
-    assert have == Counter((sent + got) * 8)
+    assert all(have[rank, Encode] == 8 for rank in range(4))
+    assert all(have[rank, Decode] == 8 for rank in range(1, 5))
+    assert sum(have.values()) == 64
 
 
 def test_wrong_codecs_are_told():

@@ -17,6 +17,7 @@ _PARTS = {
     "machine",
     "rows",
     "torch_gloo",
+    "torch_weights",
 }  # what the benchmarks are made of
 
 
