@@ -27,6 +27,7 @@ _PARTS = {
     "teams",
     "torch_rank",
     "torch_training",
+    "torch_weights",
     "weft_rank",
 }  # what the benchmarks are made of
 

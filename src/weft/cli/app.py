@@ -75,11 +75,6 @@ _add(
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
 )
 _add(
-    c3,
-    "How much of a collective hides behind a product of matrices, by strategy?",
-    "weft c3 --run --collective all_gather",
-)
-_add(
     copies,
     "How long do many small copies from the host's memory take: a KV cache fetched block by block?",
     "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.collectives import (
     chain,
+    compressed,
     direct,
     dma,
     eager,
@@ -83,6 +84,11 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "barrier": {"direct": direct.barrier, "eager": eager.barrier, "tree": tree.barrier},
 }
 KINDS = tuple(BUILDERS)
+# With a codec behind a plus: chain+pack, p2p+int8:64.
+COMPRESSED: dict[str, Callable[..., Schedule]] = {
+    "chain": compressed.chain,
+    "p2p": compressed.p2p,
+}
 
 
 def algorithms(kind: str) -> tuple[str, ...]:
@@ -107,7 +113,9 @@ def collective(
     gather, the total input for reduce_scatter, all_to_all and scatter.
     """
     known = algorithms(kind)
-    if algorithm not in known:
+    shape, plus, codec = algorithm.partition("+")
+    with_codec = bool(plus) and shape in COMPRESSED and kind == "broadcast"
+    if algorithm not in known and not with_codec:
         if any(algorithm in builders for builders in BUILDERS.values()):
             adds = algorithm.startswith("dma") and "reduce" in kind
             why = ": DMA engines copy, they do not add" if adds else ""
@@ -127,4 +135,5 @@ def collective(
             "fed, and the memory of others is read, inside a node only.",
             "Use hierarchical, ring or direct between nodes.",
         )
-    return BUILDERS[kind][algorithm](num_ranks, nbytes, **options)
+    build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
+    return build(num_ranks, nbytes, **options)
