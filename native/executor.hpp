@@ -35,13 +35,16 @@ class Executor {
                           Patience& patience) {
     begin(execution, stamps, hooks);
     try {
+      // Nothing begins in a broken world; what can go on does, even if another rank, done with
+      // this execution, has failed meanwhile.
+      if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
       while (!active_.empty()) {
         if (round()) {
           patience.reset();
-        } else {
-          patience.pause();
+          continue;
         }
         if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+        patience.pause();
       }
     } catch (const Halt& halt) {
       return halt;

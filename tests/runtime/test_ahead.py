@@ -43,42 +43,51 @@ def dawdle(rng):
         np.sort(rng.random(rng.integers(1, 30_000)))
 
 
-def one(world, kind, count, root, call):
-    """What a call gives, and what it should."""
-    n, me = world.num_ranks, world.rank
-    xs = [given(rank, count * n, call) for rank in range(n)]
-    x, mine = xs[me].copy(), slice(me * count, (me + 1) * count)
+def in_place(world, kind, xs, root):
+    """What a call leaves in its one array, and what it should."""
+    x, total = xs[world.rank].copy(), np.sum(xs, axis=0, dtype=np.float32)
     if kind == "broadcast":
         world.broadcast(x, root)
         return x, xs[root]
-    if kind == "all_reduce":
-        world.all_reduce(x)
-        return x, np.sum(xs, axis=0, dtype=np.float32)
     if kind == "reduce":
         world.reduce(x, root)
-        return x, np.sum(xs, axis=0, dtype=np.float32) if me == root else xs[me]
-    if kind == "reduce_scatter":
-        out = np.zeros(count, np.float32)
-        world.reduce_scatter(out, x)
-        return out, np.sum(xs, axis=0, dtype=np.float32)[mine]
+        return x, total if world.rank == root else xs[world.rank]
+    if kind == "all_reduce":
+        world.all_reduce(x)
+        return x, total
+    world.barrier()
+    return x, xs[world.rank]
+
+
+def from_to(world, kind, xs, root):
+    """What a call writes, and what it should."""
+    me, x, room = world.rank, xs[world.rank], len(xs[0])
+    count = room // world.num_ranks
+    mine = slice(me * count, (me + 1) * count)
+    out = np.zeros(room * world.num_ranks if "gather" in kind else room, np.float32)
     if kind == "all_gather":
-        out = np.zeros(n * n * count, np.float32)
         world.all_gather(out, x)
         return out, np.concatenate(xs)
+    if kind == "gather":
+        world.gather(out if me == root else None, x, root)
+        return out, np.concatenate(xs) if me == root else np.zeros_like(out)
     if kind == "all_to_all":
-        out = np.zeros(n * count, np.float32)
         world.all_to_all(out, x)
         return out, np.concatenate([other[mine] for other in xs])
-    if kind == "gather":
-        out = np.zeros(n * n * count, np.float32) if me == root else None
-        world.gather(out, x, root)
-        return (out, np.concatenate(xs)) if me == root else (x, xs[me])
+    out = out[:count]
     if kind == "scatter":
-        out = np.zeros(count, np.float32)
         world.scatter(out, x if me == root else None, root)
         return out, xs[root][mine]
-    world.barrier()
-    return x, xs[me]
+    world.reduce_scatter(out, x)
+    return out, np.sum(xs, axis=0, dtype=np.float32)[mine]
+
+
+def one(world, kind, count, root, call):
+    """What a call gives, and what it should."""
+    n = world.num_ranks
+    xs = [given(rank, count * n, call) for rank in range(n)]
+    carry = in_place if kind in ("broadcast", "reduce", "all_reduce", "barrier") else from_to
+    return carry(world, kind, xs, root)
 
 
 def mixed(world, calls):
