@@ -35,6 +35,7 @@ ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}
+ROOMS["validate"] |= {"report"}  # it has plots of its figures
 ROOMS |= {room: {"_core", "cli", "weft", *ROOMS} for room in ("cli", "weft", "__main__")}
 
 # package: the rooms that may import it; the standard library is free to all

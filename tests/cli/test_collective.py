@@ -158,3 +158,24 @@ def test_energy_is_shown_when_asked_for(capsys):
 def test_energy_is_not_measured(capsys):
     assert main(["collective", "all_gather", "--run", "--energy"]) == 2
     assert "energy is predicted" in capsys.readouterr().err
+
+
+def test_the_fastest_variant_by_engines_changes_with_the_size(capsys):
+    case = ("collective", "all_gather", "--on", "mi300x-8", "--algorithm", "dma-auto")
+    rows = results(capsys, *case, "--size", "4KiB,256KiB,64MiB")
+    chosen = ["dma-b2b+prelaunch", "dma-bcst+prelaunch", "dma+prelaunch"]
+    assert [row["chosen"] for row in rows] == chosen  # as arXiv 2511.06605 measures
+    assert {row["algorithm"] for row in rows} == {"dma-auto"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "on", "said"),
+    [
+        ("all_reduce", "mi300x-8", "no DMA engine can do all_reduce"),
+        ("all_gather", "switch(8)@1GB/s", "which has no DMA engines"),
+        ("all_gather", "mi300x-8x2", "one host feeds one node"),
+    ],
+)
+def test_engines_that_cannot_say_so(capsys, kind, on, said):
+    assert main(["collective", kind, "--on", on, "--algorithm", "dma-auto"]) == 2
+    assert said in capsys.readouterr().err

@@ -17,7 +17,7 @@ def toy(monkeypatch):
     """A group of figures of our own, in place of what the package has."""
 
     def put(*targets):
-        module = SimpleNamespace(targets=lambda: iter(targets))
+        module = SimpleNamespace(targets=lambda: iter(targets), plots=lambda: {"one": "<svg/>"})
         monkeypatch.setattr(weft.validate, "group_names", lambda: ("toy",))
         monkeypatch.setattr(
             weft.validate, "find_group", lambda name: Group(name, "Is it so?", module)
@@ -52,7 +52,8 @@ def test_a_page_is_written(toy, tmp_path, capsys):
     text = file.read_text()
     assert "met &amp; &lt;shown&gt;" in text
     assert text.count("<tr class=") == 2
-    assert "http" not in text  # nothing is loaded from elsewhere
+    assert "<svg" in text
+    assert "src=" not in text  # nothing is loaded from elsewhere
     assert f"wrote {file}" in capsys.readouterr().out
 
 
@@ -72,3 +73,12 @@ def test_an_unknown_group_gets_a_suggestion(capsys):
 def test_a_suffix_that_says_nothing_is_refused(capsys):
     assert main(["validate", "-o", "figures.png"]) == 2
     assert ".html" in capsys.readouterr().err
+
+
+def test_plots_are_drawn_into_a_folder(monkeypatch, tmp_path, capsys):
+    module = SimpleNamespace(targets=lambda: iter((GOOD,)), plots=lambda: {"a-plot": "<svg/>"})
+    monkeypatch.setattr(weft.validate, "find_group", lambda name: Group(name, "Is it so?", module))
+    folder = tmp_path / "new"
+    assert main(["validate", "toy", "--plots", str(folder)]) == 0
+    assert (folder / "toy-a-plot.svg").read_text() == "<svg/>"
+    assert "wrote" in capsys.readouterr().out

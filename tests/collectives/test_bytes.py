@@ -169,6 +169,7 @@ def test_a_direct_all_to_all_of_many_ranks_stores_few_commands_and_is_checked():
         ("x", "ring", {}, UnknownNameError, "no collective is called 'x'.", "Known: all_gather,"),
         ("all_gather", "rign", {}, UnknownNameError, "no algorithm is called 'rign'.", "'ring'?"),
         ("all_gather", "tree", {}, UsageError, "'tree' does not apply to all_gather.", "ring"),
+        ("all_reduce", "dma", {}, UsageError, "DMA engines copy, they do not add", "ring"),
         ("all_gather", "ring", {"num_ranks": 0}, UsageError, "at least 2 ranks, not 0.", ""),
         ("all_gather", "ring", {"num_ranks": 1}, UsageError, "at least 2 ranks, not 1.", ""),
         ("all_reduce", "ring", {"nbytes": -1}, UsageError, "cannot move -1 bytes", ""),

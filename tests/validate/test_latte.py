@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from weft.hardware import platform
-from weft.validate.latte import phase_shares, targets
+from weft.validate.latte import targets
+from weft.validate.latte_prices import Rccl, by_engines, by_rccl, phase_shares
 from weft.validate.latte_tables import ALL_GATHER, PHASES, VARIANTS
-from weft.validate.rccl import Rccl, by_engines, by_rccl
 
 MACHINE = platform("mi300x-8")
 

@@ -30,7 +30,7 @@ def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
     kinds = [kind] if kind in KINDS else KINDS
     known = dict.fromkeys(name for each in kinds for name in algorithms(each))
     before, comma, last = incomplete.rpartition(",")
-    names = ("auto", "all", *known)
+    names = ("auto", "dma-auto", "all", *known)
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 

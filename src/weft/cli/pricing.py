@@ -10,6 +10,7 @@ from weft.schedule import Schedule
 from weft.simulator import energy, simulate
 from weft.timeline import Timeline
 
+AUTO = ("auto", "dma-auto")  # the fastest of all that apply, or of those by DMA engines alone
 _BUS_SHARES = ("all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -58,7 +59,7 @@ class Answer:
     def rows(self) -> list[dict[str, Any]]:
         """The results, one here."""
         row = result_row(self.question, self.asked, self.timeline.seconds, self.timeline.basis)
-        return [row | ({"chosen": self.chosen} if self.asked == "auto" else {})]
+        return [row | ({"chosen": self.chosen} if self.asked in AUTO else {})]
 
     @property
     def energy(self) -> dict[str, float]:
@@ -115,13 +116,26 @@ def _largest(schedule: Schedule) -> int:
 def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
     """Price one algorithm; ``auto`` prices every one that applies and takes the fastest.
 
+    ``dma-auto`` takes the fastest of those that leave all units to others.
     Without ``ahead`` nothing can be prelaunched before it is asked for, and auto leaves it out.
     """
-    if algorithm != "auto":
+    if algorithm not in AUTO:
         return _price(question, algorithm)
-    found = [each for each in applying(question) if ahead or "prelaunch" not in each.chosen]
+    kept = "dma" if algorithm == "dma-auto" else ""
+    if kept:
+        _needs_engines(question.platform, algorithm)
+    found = [
+        each
+        for each in applying(question)
+        if each.chosen.startswith(kept) and (ahead or "prelaunch" not in each.chosen)
+    ]
+    if not found:
+        raise UsageError(
+            f"no DMA engine can do {question.kind}: they copy, they do not add",
+            "Use auto, or one of all_gather and all_to_all.",
+        )
     best = min(found, key=lambda each: each.timeline.seconds)
-    return Answer(question, "auto", best.chosen, best.timeline)
+    return Answer(question, algorithm, best.chosen, best.timeline)
 
 
 def applying(question: Question) -> list[Answer]:

@@ -62,4 +62,4 @@ def _print_measured(rows: Sequence[dict[str, Any]]) -> None:
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
     chosen = row.get("chosen")
-    return row | ({"algorithm": f"auto: {chosen}"} if chosen else {})
+    return row | ({"algorithm": f"{row['algorithm']}: {chosen}"} if chosen else {})

@@ -28,6 +28,9 @@ def validate(
         typer.Argument(metavar="[NAME..]", autocompletion=complete_group, show_default=False),
     ] = None,
     *,
+    plots: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Draw the plots of the groups there.")
+    ] = None,
     json: Json = False,
     output: Annotated[
         str | None,
@@ -50,7 +53,20 @@ def validate(
         _print(found)
     if path:
         _write(path, found, rows, quiet=json)
+    if plots is not None:
+        _draw(Path(plots), groups, quiet=json)
     return 1 if any(row["met"] is False for row in rows) else 0
+
+
+def _draw(folder: Path, groups: "list[Group]", *, quiet: bool) -> None:
+    """Write every plot of the groups as a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for group in groups:
+        for name, svg in group.plots().items():
+            path = folder / f"{group.name}-{name}.svg"
+            path.write_text(svg, encoding="utf-8")
+            if not quiet:
+                print(f"wrote {path}")
 
 
 def _columns() -> "list[Column]":
@@ -125,6 +141,7 @@ def _write(
                 _columns(),
                 [_shown(target.as_row()) for target in targets],
                 mark="met",
+                drawings=list(group.plots().values()),
             )
             for group, targets in found
         ]

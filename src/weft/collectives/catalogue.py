@@ -94,8 +94,10 @@ def collective(
     known = algorithms(kind)
     if algorithm not in known:
         if any(algorithm in builders for builders in BUILDERS.values()):
-            what, hint = f"{algorithm!r} does not apply to {kind}.", ", ".join(known)
-            raise UsageError(what, f"For {kind}: {hint}.")
+            adds = algorithm.startswith("dma") and "reduce" in kind
+            why = ": DMA engines copy, they do not add" if adds else ""
+            hint = f"For {kind}: {', '.join(known)}."
+            raise UsageError(f"{algorithm!r} does not apply to {kind}{why}.", hint)
         what = f"no algorithm is called {algorithm!r}."
         raise UnknownNameError(what, nearest(algorithm, known))
     if num_ranks < 2:

@@ -8,6 +8,7 @@ all is done, which stands in for the one process that owns all GPUs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.collectives.parts import Chunks, divided, in_out, in_place, launched, own, signal, wait
@@ -21,16 +22,20 @@ from weft.schedule import (
     Index,
     Program,
     Queue,
+    Rel,
     Repeat,
     Schedule,
+    Signal,
     Slice,
     Submit,
     Swap,
+    Term,
+    Wait,
     shifted,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from weft.collectives.parts import Items
     from weft.schedule import Command
@@ -61,8 +66,8 @@ def all_gather(
         moves = [(Copy(mine, there),) for there in theirs]
     if feature == "b2b":
         moves = [tuple(c for move in moves for c in move)]
-    name = f"{_name(feature, prelaunch)} all_gather"
-    return _fed(name, num_ranks, lambda _: moves, (in_place(nbytes),), prelaunch=prelaunch)
+    name, everyone = f"{_name(feature, prelaunch)} all_gather", [(range(num_ranks), moves)]
+    return _fed(name, num_ranks, everyone, (in_place(nbytes),), prelaunch=prelaunch)
 
 
 def all_to_all(
@@ -75,9 +80,7 @@ def all_to_all(
     place = Index(chunks.group)
     if feature == "swap":
         buffers: tuple[Buffer, ...] = (in_place(nbytes),)
-        return _fed(
-            name, num_ranks, lambda rank: _swaps(chunks, rank), buffers, prelaunch=prelaunch
-        )
+        return _fed(name, num_ranks, _swaps(chunks), buffers, prelaunch=prelaunch)
     moves: Queues = []
     for k in range(1, num_ranks):
         src = chunks.slice(SELF, "in", Index(chunks.group, k))
@@ -88,7 +91,7 @@ def all_to_all(
     return _fed(
         name,
         num_ranks,
-        lambda _: moves,
+        [(range(num_ranks), moves)],
         in_out(nbytes, nbytes),
         prelaunch=prelaunch,
         local=(local,),
@@ -106,21 +109,21 @@ def one_copy(nbytes: int) -> Schedule:
     return Schedule("one copy", 2, programs, buffers, SYNC + 1)
 
 
-def _swaps(chunks: Chunks, rank: int) -> Queues:
+def _swaps(chunks: Chunks) -> list[tuple[range, Queues]]:
     """Each pair of ranks once; the pairs half way round belong to the lower half."""
-    group = chunks.group
-    distances = list(range(1, (group.size - 1) // 2 + 1))
-    if group.size % 2 == 0 and rank < group.size // 2:
-        distances.append(group.size // 2)
-    return [
+    group, half = chunks.group, chunks.group.size // 2
+    swaps: Queues = [
         (
             Swap(
                 chunks.slice(SELF, "data", Index(group, k)),
                 chunks.slice(shifted(group, k), "data", Index(group)),
             ),
         )
-        for k in distances
+        for k in range(1, half + 1)
     ]
+    if group.size % 2:
+        return [(range(group.size), swaps)]
+    return [(range(half), swaps), (range(half, group.size), swaps[:-1])]
 
 
 def _name(feature: str, prelaunch: bool) -> str:  # noqa: FBT001 - one caller above each
@@ -128,48 +131,81 @@ def _name(feature: str, prelaunch: bool) -> str:  # noqa: FBT001 - one caller ab
     return plain + ("+prelaunch" if prelaunch else "")
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Consecutive ranks that use as many engines: what each engine of theirs does, relatively."""
+
+    ranks: range
+    engines: Queues
+    first_sync: int
+
+    def program(self, group: Group, local: Items) -> Program:
+        """The queues of these ranks: their engines, and ``local`` work on a stream."""
+        place = Term(Index(group, -self.ranks.start), len(self.engines))
+        queues = [
+            Queue(
+                f"copy{number}",
+                (*commands, Signal(Flag(HOST, Rel(self.first_sync + number, terms=(place,))))),
+                host=HOST,
+            )
+            for number, commands in enumerate(self.engines)
+        ]
+        return Program(self.ranks, (*queues, *((launched(local),) if local else ())))
+
+    def submits(self, group: Group, release: Flag | None) -> Repeat:
+        """What the host hands over: one rank after another, all engines of each."""
+        rank = shifted(group, self.ranks.start, 1)
+        body = tuple(
+            Submit(rank, f"copy{number}", len(commands) + 1, release)
+            for number, commands in enumerate(self.engines)
+        )
+        return Repeat(len(self.ranks), body)
+
+    @property
+    def num_syncs(self) -> int:
+        """One completion for each engine of each rank."""
+        return len(self.ranks) * len(self.engines)
+
+
 def _fed(
     name: str,
     num_ranks: int,
-    moves: Callable[[int], Queues],
+    moves: Sequence[tuple[range, Queues]],
     buffers: tuple[Buffer, ...],
     *,
     prelaunch: bool,
     local: Items = (),
 ) -> Schedule:
-    """Each rank runs ``moves``, an engine each and one sync an engine, fed by one host.
+    """Ranks run their ``moves``, an engine each and one sync an engine, fed by one host.
 
     ``local`` is what a rank does to its own memory on a stream.
     """
-    programs = []
-    submits: list[Submit] = []
-    release = Flag(SELF, RELEASE) if prelaunch else None
-    for rank in range(num_ranks):
-        engines = moves(rank)
-        first = SYNC + len(submits)
-        queues = [
-            Queue(f"copy{number}", (*commands, signal(HOST, first + number)), host=HOST)
-            for number, commands in enumerate(engines)
-        ]
-        submits += [
-            Submit(rank, f"copy{number}", len(commands) + 1, release)
-            for number, commands in enumerate(engines)
-        ]
-        if local:
-            queues.append(launched(local))
-        if rank != HOST:
-            queues.append(Queue("host", (signal(HOST, READY), wait(DONE))))
-        programs.append(Program((rank,), tuple(queues)))
-    host = Queue("host", _host_thread(num_ranks, tuple(submits), prelaunch=prelaunch))
-    programs.append(Program((HOST,), (host,)))
-    return Schedule(name, num_ranks, tuple(programs), buffers, SYNC + len(submits))
+    blocks: list[_Block] = []
+    for ranks, engines in moves:
+        done = sum(block.num_syncs for block in blocks)
+        blocks.append(_Block(ranks, engines, SYNC + done))
+    num_syncs = sum(block.num_syncs for block in blocks)
+    group = Group(num_ranks)
+    waiting = Queue("host", (signal(HOST, READY), wait(DONE)))
+    host = Queue("host", _host_thread(group, blocks, num_syncs, prelaunch=prelaunch))
+    programs = (
+        *(block.program(group, local) for block in blocks if block.engines or local),
+        Program(range(1, num_ranks), (waiting,)),
+        Program((HOST,), (host,)),
+    )
+    return Schedule(name, num_ranks, programs, buffers, SYNC + num_syncs)
 
 
-def _host_thread(num_ranks: int, submits: Items, *, prelaunch: bool) -> Items:
+def _host_thread(
+    group: Group, blocks: Sequence[_Block], num_syncs: int, *, prelaunch: bool
+) -> Items:
     """Hand everything over (ahead of time: release it), then look at every completion."""
-    ready = wait(READY, num_ranks - 1)
-    start = (*submits, ready, signal(SELF, RELEASE)) if prelaunch else (ready, *submits)
-    syncs = tuple(wait(SYNC + number) for number in range(len(submits)))
-    others = Group(num_ranks)
-    done = Repeat(num_ranks - 1, (signal(shifted(others, 1, 1), DONE),))
-    return (*start, *syncs, done)
+    release = Flag(SELF, RELEASE) if prelaunch else None
+    submits: Items = tuple(block.submits(group, release) for block in blocks if block.engines)
+    ready = wait(READY, group.size - 1)
+    start: Items = (ready, *submits)
+    if prelaunch:
+        start = (*submits, ready, signal(SELF, RELEASE))
+    syncs = Repeat(num_syncs, (Wait(Flag(SELF, Rel(SYNC, (1,)))),))
+    done = Repeat(group.size - 1, (signal(shifted(group, 1, 1), DONE),))
+    return (*start, syncs, done)

@@ -21,13 +21,14 @@ _STATES: dict[Any, str] = {True: ' class="yes"', False: ' class="no"'}
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence, and rows; ``mark`` is the key of a row that says yes or no."""
+    """A heading, a sentence, rows and drawings (SVG); ``mark`` is a key that says yes or no."""
 
     title: str
     text: str
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
     mark: str = ""
+    drawings: Sequence[str] = ()
 
     def html(self) -> str:
         """Write the heading and the table under it."""
@@ -35,7 +36,8 @@ class Section:
         rows = "\n".join(self._row(row) for row in self.rows)
         return (
             f"<h2>{escape(self.title)}</h2>\n<p>{escape(self.text)}</p>\n"
-            f"<table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
+            f"<table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
+            + "\n".join(self.drawings)
         )
 
     def _row(self, row: Mapping[str, Any]) -> str:

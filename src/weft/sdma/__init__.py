@@ -6,8 +6,9 @@ touches hardware: the software engine carries packets out on arrays, which shows
 
 from weft.sdma.engine import Engine, Memory
 from weft.sdma.lower import Batch, Lowering, lower
-from weft.sdma.packets import Packet, decode, encode
+from weft.sdma.packets import Packet
 from weft.sdma.ring import Ring
+from weft.sdma.words import decode, encode
 
 __all__ = [
     "Batch",

@@ -9,6 +9,7 @@ from weft.errors import ScheduleError, UsageError
 from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, write_out
 from weft.schedule.schedule import commands_of
 from weft.sdma import packets as sdma
+from weft.sdma.words import COUNT_BITS, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,9 +29,9 @@ class Batch:
 
     packets: tuple[sdma.Packet, ...]
 
-    def encoded(self, count_bits: int = sdma.COUNT_BITS[0]) -> list[bytes]:
+    def encoded(self, count_bits: int = COUNT_BITS[0]) -> list[bytes]:
         """The bytes of each packet."""
-        return [sdma.encode(packet, count_bits=count_bits) for packet in self.packets]
+        return [encode(packet, count_bits=count_bits) for packet in self.packets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,13 @@ class Lowering:
 
     buffers: Mapping[tuple[int, str], int]
     flags: Mapping[int, int]
-    packet_bytes: int = 1 << sdma.COUNT_BITS[0]
+    packet_bytes: int = 1 << COUNT_BITS[0]
     num_engines: int | None = None
     base: Mapping[tuple[int, int], int] = field(default_factory=dict)
     interrupts: bool = False
 
     def __post_init__(self) -> None:
-        most = 1 << sdma.COUNT_BITS[-1]
+        most = 1 << COUNT_BITS[-1]
         if not 1 <= self.packet_bytes <= most:
             raise UsageError(
                 f"no engine takes packets of {self.packet_bytes} bytes.", f"Use 1 to {most}."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 
 from weft.errors import UsageError
-from weft.sdma.packets import Nop, Packet, decode_one, encode, length_of
+from weft.sdma.packets import Nop, Packet
+from weft.sdma.words import decode_one, encode, length_of
 
 
 class Ring:

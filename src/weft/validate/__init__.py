@@ -1,6 +1,6 @@
 """Every published figure weft knows, beside what weft computes. One group of figures a file."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,11 @@ class Group:
     def targets(self) -> Iterator[Target]:
         """Compute the figures, one after another."""
         return self.figures.targets()
+
+    def plots(self) -> dict[str, str]:
+        """Draw what the group draws, as SVG by name."""
+        draw: Callable[[], dict[str, str]] = getattr(self.figures, "plots", dict)
+        return draw()
 
 
 def group_names() -> tuple[str, ...]:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.collectives import algorithms, fetch, fetch_platform
-from weft.collectives.dma import one_copy
 from weft.hardware import platform
-from weft.schedule import Kind
 from weft.simulator import simulate
 from weft.units import format_size, format_time
+from weft.validate.latte_plots import plots
+from weft.validate.latte_prices import Measured, by_engines, by_rccl, phase_shares
 from weft.validate.latte_tables import ALL_GATHER, PHASES, SOURCE, VARIANTS
-from weft.validate.rccl import Measured, by_engines, by_rccl
 from weft.validate.target import Target
 
 if TYPE_CHECKING:
@@ -22,11 +21,14 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
 
+__all__ = ["NAME", "QUESTION", "plots", "targets"]
+
 NAME = "latte"
 QUESTION = "Do four phases and one host thread explain collectives by DMA engines?"
 
 SIZES = tuple(1 << power for power in range(10, 32))  # 1 KiB to 2 GiB
 LATENCY_BOUND = {"all_gather": 32 << 20, "all_to_all": 64 << 20}  # below it, arXiv 2412.14335
+PREDICTED = "weft's prediction"
 LARGE = 32 << 20  # "tens of MB to GB"
 
 _target = partial(Target, NAME, source=SOURCE)
@@ -43,15 +45,6 @@ def targets() -> Iterator[Target]:
     yield from _all_to_all(exchanged)
     yield from _against_rccl(machine, gathered, exchanged)
     yield from _kv_fetch(machine)
-
-
-def phase_shares(nbytes: int, machine: Platform) -> tuple[float, ...]:
-    """Percent of one copy's time in control, schedule, copy and sync."""
-    timeline = simulate(one_copy(nbytes), machine.resized(2))
-    control = machine.require_device().require_dma().control
-    copy, signal = (timeline.of(queue="copy", kind=kind) for kind in (Kind.COPY, Kind.SIGNAL))
-    ends = (0.0, control, float(copy.start[0]), float(signal.end[0]), timeline.seconds)
-    return tuple(100 * np.diff(ends) / timeline.seconds)
 
 
 def _phases(machine: Platform) -> Iterator[Target]:
@@ -138,6 +131,7 @@ def _all_to_all(found: Results) -> Iterator[Target]:
             None,
             "x",
             weft=_speed(found, best, nbytes),
+            source=PREDICTED,
             note=f"dma {plain}; over it {speeds}" if best != "dma" else f"dma {plain}",
         )
 
@@ -218,6 +212,7 @@ def _large(rccl: dict[int, Measured], found: Results) -> Iterator[Target]:
         f"{title}, dma-bcst draws less power than dma",
         None,
         weft=100 * (1 - _mean([cast[n].watts / plain[n].watts for n in large])),
+        source=PREDICTED,
         note="it reads once for two writes, on four engines instead of seven, and takes longer",
     )
 
@@ -235,5 +230,6 @@ def _kv_fetch(machine: Platform) -> Iterator[Target]:
                 weft=1e3 * seconds,
                 allowed=20.0 if figure else -1.0,
                 fitted=figure is not None,
+                source=SOURCE if figure else PREDICTED,
                 note="the host's cost of a call is derived from it" if figure else "",
             )

@@ -1,14 +1,19 @@
-"""RCCL's collectives as kernels of weft's: what the DMA engines are compared with.
+"""What the figures of DMA engines are computed from: engines, RCCL beside them, one copy.
 
-One kernel a rank writes to all peers at once, launched by a host thread of its own. Three
-constants were fitted to three figures of arXiv 2511.06605 and serve here alone: RCCL's own
-all-reduce reaches more of the links (310 to 336 GB/s) than its all-gather does there.
+RCCL is a kernel of weft's that writes to all peers at once, launched by a host thread of its own
+on every rank. Three constants were fitted to three figures of arXiv 2511.06605 and serve here
+alone: the all-reduce of RCCL reaches more of the links (310 to 336 GB/s) than its all-gather
+does there.
 """
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from weft.collectives import collective
+from weft.collectives.dma import one_copy
 from weft.hardware import Platform
+from weft.schedule import Kind
 from weft.simulator import Energy, energy, simulate
 
 
@@ -59,3 +64,12 @@ def by_engines(kind: str, algorithm: str, nbytes: int, platform: Platform) -> Me
     schedule = collective(kind, algorithm, num_ranks=platform.num_ranks, nbytes=nbytes)
     found: Energy = energy(simulate(schedule, platform), platform)
     return Measured(found.seconds, found.watts)
+
+
+def phase_shares(nbytes: int, machine: Platform) -> tuple[float, ...]:
+    """Percent of one copy's time in control, schedule, copy and sync."""
+    timeline = simulate(one_copy(nbytes), machine.resized(2))
+    control = machine.require_device().require_dma().control
+    copy, signal = (timeline.of(queue="copy", kind=kind) for kind in (Kind.COPY, Kind.SIGNAL))
+    ends = (0.0, control, float(copy.start[0]), float(signal.end[0]), timeline.seconds)
+    return tuple(100 * np.diff(ends) / timeline.seconds)
