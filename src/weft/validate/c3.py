@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 from weft.c3 import (
     GEMMS,
     MECHANISMS,
-    SCENARIOS,
     STRATEGIES,
     Choice,
     Gemm,
-    Priced,
     Pricer,
     Scenario,
     pair_schedule,
@@ -27,6 +25,8 @@ from weft.c3.strategies import COLLECTIVES, compute_alone
 from weft.hardware import platform
 from weft.schedule import Kind
 from weft.simulator import simulate
+from weft.validate.c3_means import MEANS, mean_percent, priced_list
+from weft.validate.c3_plots import plots
 from weft.validate.target import Target
 
 if TYPE_CHECKING:
@@ -39,14 +39,7 @@ QUESTION = "Do units, caches and requests in flight explain why overlap falls sh
 SOURCE = "arXiv 2412.14335"
 STEALING = "GEMMs beside RCCL's all-reduce, static and work-stealing tiles, MI300X"
 
-MEANS = {
-    "concurrent": 21.0,
-    "priority": 42.0,
-    "partition": 41.0,
-    "priority+partition": 42.0,
-    "dma": 66.0,
-    "dma+partition": 72.0,
-}
+__all__ = ["MEANS", "mean_percent", "plots", "priced_list", "targets"]
 ORDER = ("concurrent", "partition", "dma", "dma+partition")
 NUM_RANDOM = 400
 NUM_TIMED = 500
@@ -62,17 +55,6 @@ def targets() -> Iterator[Target]:
     yield from _beside_rccl(machine)
     yield from _rule(machine)
     yield _speed(machine)
-
-
-def priced_list(machine: Platform) -> list[Priced]:
-    """The thirty scenarios by every strategy."""
-    pricer = Pricer(machine)
-    return [row for each in SCENARIOS for row in price_scenario(each, pricer)]
-
-
-def mean_percent(rows: list[Priced], strategy: str) -> float:
-    """The mean percent of ideal of one strategy."""
-    return fmean(row.percent_of_ideal for row in rows if row.choice.strategy == strategy)
 
 
 def _means(machine: Platform) -> Iterator[Target]:
