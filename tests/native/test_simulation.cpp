@@ -175,7 +175,7 @@ void test_submissions_hand_over_in_whatever_order_threads_stand() {
     if (!host_first) c.add(host(0));
     c.run();
     const size_t at = host_first ? 3 : 0;
-    CHECK(c.spans(at, 0.5, 1.5) && c.spans(at + 1, 2, 3) && c.spans(at + 2, 3, 4));
+    CHECK(c.spans(at, 0.5, 1.5) && c.spans(at + 1, 1.5, 2.5) && c.spans(at + 2, 2.5, 3.5));
   }
 }
 

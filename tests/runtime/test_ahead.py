@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -122,3 +124,25 @@ def refused(world):
 def test_only_schedules_that_share_nothing_but_scratch_rotate():
     for text in spawn(refused, 2):
         assert "pull all_gather cannot rotate its scratch" in text
+
+
+def barriers_apart(world):
+    """Give whether every barrier ended on all ranks after the last one came to it."""
+    times = []
+    for call in range(20):
+        if world.rank == call % world.num_ranks:
+            time.sleep(0.002)
+        came = time.monotonic()
+        world.barrier()
+        times.append((came, time.monotonic()))
+    shown = [
+        np.frombuffer(each).reshape(-1, 2)
+        for each in world.agree("times", np.array(times).tobytes())
+    ]
+    last_came = np.max([each[:, 0] for each in shown], axis=0)
+    return bool((np.array(times)[:, 1] >= last_came).all())
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_nobody_leaves_a_barrier_before_the_last_has_come(ranks):
+    assert spawn(barriers_apart, ranks) == [True] * ranks

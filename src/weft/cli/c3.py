@@ -118,7 +118,8 @@ def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
 
     if on is None:
         raise UsageError(
-            "which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms)."
+            "which hardware? --on is missing",
+            "Use --on mi300x-8 (see weft platforms), or --run to measure here.",
         )
     found = platform(on)
     for name in off:

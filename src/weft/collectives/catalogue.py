@@ -84,6 +84,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "barrier": {"direct": direct.barrier, "eager": eager.barrier, "tree": tree.barrier},
 }
 KINDS = tuple(BUILDERS)
+MOST_EAGER = 64
 # With a codec behind a plus: chain+pack, p2p+int8:64.
 COMPRESSED: dict[str, Callable[..., Schedule]] = {
     "chain": compressed.chain,
@@ -134,6 +135,11 @@ def collective(
             f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; engines are "
             "fed, and the memory of others is read, inside a node only.",
             "Use hierarchical, ring or direct between nodes.",
+        )
+    if algorithm == "eager" and num_ranks > MOST_EAGER:
+        raise UsageError(
+            f"eager {kind} is for up to {MOST_EAGER} ranks, not {num_ranks}: each has flags for all.",
+            "Use pull, direct or ring.",
         )
     build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
     return build(num_ranks, nbytes, **options)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.collectives.catalogue import MOST_EAGER
+
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
@@ -31,8 +33,9 @@ class Choice:
 
     def algorithm(self, kind: str, nbytes: int, num_ranks: int, *, crowded: bool) -> str:
         """Name the algorithm; ``nbytes`` counts as the catalogue does."""
-        if kind == "barrier":
-            return "eager"
+        plain = "direct" if kind in ("gather", "scatter", "barrier") else "pull"
+        if num_ranks > MOST_EAGER or kind == "barrier":
+            return plain if num_ranks > MOST_EAGER else "eager"
         mine = nbytes // num_ranks if kind in ("all_gather", "gather") else nbytes
         if kind in REDUCING:
             limit = self.eager_reduced_crowded if crowded else self.eager_reduced
@@ -40,10 +43,12 @@ class Choice:
             limit = self.eager_crowded if crowded else self.eager
         if mine <= limit:
             return "eager"
-        return "direct" if kind in ("gather", "scatter") else "pull"
+        return plain
 
     def turns_of(self, kind: str, nbytes: int) -> int:
-        """Say how many copies of its scratch an eager algorithm has."""
+        """Say how many copies of its scratch an eager algorithm has; a barrier has none."""
+        if kind == "barrier":
+            return 1
         if kind not in ROOTED:
             return self.turns
         return max(self.turns, min(self.turns_rooted, self.most_rotating // max(nbytes, 1)))

@@ -130,10 +130,10 @@ def require_rotation(layout: Layout) -> None:
     pairs = np.stack([raised + table.flag_index[signals], layout.rank_of_row[signals]], axis=1)
     pairs = np.unique(pairs, axis=0)
     several = len(table.queues) > 1 or len(pairs) != len(np.unique(pairs[:, 0]))
-    if several or (layout.shared.any(axis=1) & ~scratch).any():
+    if several or not scratch.any() or (layout.shared.any(axis=1) & ~scratch).any():
         raise ScheduleError(
-            f"{table.schedule.name} cannot rotate its scratch: ranks touch other memory of each "
-            "other, or raise one flag together."
+            f"{table.schedule.name} cannot rotate its scratch: it has none, or ranks touch other "
+            "memory of each other, or raise one flag together."
         )
 
 
