@@ -81,7 +81,7 @@ def from_to(world, kind, xs, root):
         world.scatter(out, x if me == root else None, root)
         return out, xs[root][mine]
     world.reduce_scatter(out, x)
-    return out, np.sum(xs, axis=0, dtype=np.float32)[mine]
+    return out, np.sum([other[mine] for other in xs], axis=0, dtype=np.float32)
 
 
 def one(world, kind, count, root, call):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from weft.collectives.parts import Items
     from weft.schedule import Signal, Wait
+    from weft.schedule.values import Value
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
@@ -209,8 +210,9 @@ def _to_root(
 
 
 def _schedule(
-    name: str, programs: tuple[Program, ...], buffers: tuple[Buffer, ...], scratch: int
+    name: str, programs: tuple[Program, ...], buffers: tuple[Buffer, ...], scratch: Value
 ) -> Schedule:
+    assert isinstance(scratch, int)  # no builder here has sizes that depend on the rank
     num_ranks = len(programs)
     laid = Buffer("scratch", scratch)
     return Schedule(f"eager {name}", num_ranks, programs, (*buffers, laid), 2 * num_ranks)

@@ -14,27 +14,33 @@ from weft.torch.work import DONE
 
 
 class Repeated(Gathers, Reduces):
-    """What is not known to the desk, or is asynchronous, takes the long way."""
+    """What is not known to the desk, or is asynchronous, takes the long way.
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
+    torch declares old forms of some calls as well, which it has not made for years.
+    """
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:  # type: ignore[override]
         """Give every rank the root's tensor."""
         if not opts.asyncOp and self._in_place("broadcast", tensors, "", opts.rootRank):
             return DONE
-        return super().broadcast(tensors, opts)
+        work: Work = super().broadcast(tensors, opts)
+        return work
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
+    def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:  # type: ignore[override]
         """Reduce in place, on every rank."""
         if not opts.asyncOp and self._in_place(
             "all_reduce", tensors, reduction_of(opts.reduceOp), -1
         ):
             return DONE
-        return super().allreduce(tensors, opts)
+        work: Work = super().allreduce(tensors, opts)
+        return work
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
         """Give every rank everyone's tensor in one."""
         if not opts.asyncOp and self._from_to("all_gather", output, input, ""):
             return DONE
-        return super().all_gather_single(output, input, opts)
+        work: Work = super().all_gather_single(output, input, opts)
+        return work
 
     _allgather_base = all_gather_single
 
@@ -53,9 +59,10 @@ class Repeated(Gathers, Reduces):
             and self._from_to("all_to_all", output, input, "")
         ):
             return DONE
-        return super().all_to_all_single(output, input, output_splits, input_splits, opts)
+        work: Work = super().all_to_all_single(output, input, output_splits, input_splits, opts)
+        return work
 
-    alltoall_base = all_to_all_single
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def reduce_scatter_single(
         self,
@@ -68,7 +75,8 @@ class Repeated(Gathers, Reduces):
             "reduce_scatter", output, input, reduction_of(opts.reduceOp)
         ):
             return DONE
-        return super().reduce_scatter_single(output, input, opts)
+        work: Work = super().reduce_scatter_single(output, input, opts)
+        return work
 
     _reduce_scatter_base = reduce_scatter_single
 
