@@ -7,8 +7,8 @@ dist.init_process_group("weft")
 """
 
 from weft.torch.backend import WeftProcessGroup, register
-from weft.torch.memory import empty, free, world_of
+from weft.torch.memory import empty, free, paths, world_of
 
-__all__ = ["WeftProcessGroup", "empty", "free", "world_of"]
+__all__ = ["WeftProcessGroup", "empty", "free", "paths", "world_of"]
 
 register()

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 
 from weft.torch.c10d import BarrierOptions, PrefixStore, Store
-from weft.torch.channel import Channel
 from weft.torch.gathers import Gathers
 from weft.torch.inner import make_inner
 from weft.torch.mailbox import Mailbox
@@ -35,7 +34,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         self._inner: dict[str, Any] = {}
         self._under_way = []
         self.completer = Completer()
-        self.channel = Channel(meet(store, rank, size, timeout))
+        self.channel = meet(store, rank, size, timeout)
         self.mailbox = Mailbox(self.channel)
 
     def size(self) -> int:
@@ -105,7 +104,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
         self.timeout = timeout
-        self.channel.world.member.set_timeout(timeout.total_seconds())
+        self.channel.set_timeout(timeout)
 
     def monitored_barrier(
         self,
@@ -113,19 +112,18 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are waited for
     ) -> None:
         """Meet, and say who did not come."""
-        world = self.channel.world
         opts = BarrierOptions()
         opts.asyncOp = False
-        world.member.set_timeout((timeout or self.timeout).total_seconds())
+        self.channel.set_timeout(timeout or self.timeout)
         try:
             self.barrier(opts)
         finally:
-            world.member.set_timeout(self.timeout.total_seconds())
+            self.channel.set_timeout(self.timeout)
 
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first."""
         self.completer.close()
-        self.channel.world.close()
+        self.channel.close()
         for backend in self._inner.values():
             backend.shutdown()
         self._inner.clear()

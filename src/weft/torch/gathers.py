@@ -134,7 +134,7 @@ class Gathers(Group):
         mine = outputs[self.rank()]
         if mine.numel() != x.numel():
             raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
-        if not self.channel.world.stages:
+        if not self.channel.stages:
             rooms, finish = rooms_for(outputs)
             whole = readable(x)
             handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)

@@ -82,17 +82,17 @@ class Mailbox:
                 self._require_alive(letter)
                 looked = now
             if now - begin > limit:
-                rank = self._channel.world.rank
+                rank = self._channel.rank
                 raise RunTimeoutError(f"rank {rank} waited {limit:g} s for {letter.message!r}.")
             time.sleep(_SLEEP)
 
     def _require_alive(self, letter: Letter) -> None:
-        world, peer = self._channel.world, letter.key[1]
-        world.require_sound()
-        pid = world.member.pid(peer)
-        if not is_alive(pid) and not letter.is_done():
+        channel, peer = self._channel, letter.key[1]
+        channel.require_sound()
+        pid = channel.pid_of(peer)
+        if pid is not None and not is_alive(pid) and not letter.is_done():
             raise RankDiedError(
-                f"rank {peer} died (pid {pid}) while rank {world.rank} waited for "
+                f"rank {peer} died (pid {pid}) while rank {channel.rank} waited for "
                 f"{letter.message!r}.",
                 f"Look into the output of rank {peer} for the reason.",
             )

@@ -37,9 +37,21 @@ def free(tensor: Tensor, *, group: ProcessGroup | None = None) -> None:
 
 
 def world_of(group: ProcessGroup | None = None) -> World:
-    """Give the world of a weft group, by default of the default group."""
+    """Give the world of a weft group, by default of the default group: of this host's ranks."""
+    channel = group_of(group).channel
+    channel.drain()
+    return channel.world
+
+
+def group_of(group: ProcessGroup | None = None) -> Group:
+    """Give a weft group, by default the default group."""
     group = group or dist.group.WORLD
     if not isinstance(group, Group):
         what = "there is no process group" if group is None else f"{group.name()} is no weft group"
         raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
-    return group.channel.world
+    return group
+
+
+def paths(group: ProcessGroup | None = None) -> dict[str, str]:
+    """Say how bytes travel in a weft group: by shared memory, and between hosts by what."""
+    return group_of(group).channel.paths()

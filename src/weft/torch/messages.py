@@ -39,7 +39,7 @@ class Messages(Group):
         """Receive from whoever sends first; its Work says who that was."""
         room, finish = writable(only(tensors))
         others = [rank for rank in range(self.size()) if rank != self.rank()]
-        offers = {src: self.channel.message(room, src, tag, sends=False) for src in others}
+        offers = {src: self.channel.probe(room, src, tag) for src in others}
         deadline = time.monotonic() + self.timeout.total_seconds()
         while time.monotonic() < deadline:
             for src, offer in offers.items():
@@ -47,6 +47,6 @@ class Messages(Group):
                     if finish is not None:
                         finish()
                     return Received(src)
-            self.channel.world.require_sound()
+            self.channel.require_sound()
             time.sleep(_PAUSE)
         raise RunTimeoutError(f"nobody sent to rank {self.rank()} within {self.timeout}.")
