@@ -15,8 +15,10 @@ _PARTS = {
     "exchanges",
     "harness",
     "machine",
+    "namespaces",
     "rows",
     "torch_gloo",
+    "torch_hosts",
 }  # what the benchmarks are made of
 
 

@@ -25,16 +25,21 @@ def stop() -> None:
 
 def carried_by_gloo(exchange: Exchange, rank: int) -> Carrier:
     """Let Gloo do it, on ordinary tensors, which are all it has."""
+    return carried_in(None, exchange, rank)
+
+
+def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
+    """Let a process group do it, by default the default one."""
     x, out = exchange.given(rank), np.empty(exchange.room(), np.float32)
     there, here = torch.from_numpy(out), torch.from_numpy(x)
     # torch 2.13 gave them new names and warns about the old ones.
     all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     acts: dict[str, Callable[[], Any]] = {
-        "broadcast": lambda: dist.broadcast(here, 0),
-        "all_gather": lambda: all_gather(there, here),
-        "reduce_scatter": lambda: reduce_scatter(there, here),
-        "all_reduce": lambda: dist.all_reduce(here),
-        "all_to_all": lambda: dist.all_to_all_single(there, here),
+        "broadcast": lambda: dist.broadcast(here, 0, group=group),
+        "all_gather": lambda: all_gather(there, here, group=group),
+        "reduce_scatter": lambda: reduce_scatter(there, here, group=group),
+        "all_reduce": lambda: dist.all_reduce(here, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(there, here, group=group),
     }
     return Carrier(x, out, acts[exchange.kind])
