@@ -15,7 +15,7 @@ SPLITS = {
 }
 
 
-@pytest.fixture(scope="module", params=SPLITS.values(), ids=SPLITS)
+@pytest.fixture(scope="module", params=SPLITS.values(), ids=list(SPLITS))
 def compared(request):
     return on_hosts(compare_all, request.param, list(CASES))
 

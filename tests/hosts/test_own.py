@@ -18,7 +18,7 @@ def run_all(names):
     return run_checks(names)
 
 
-@pytest.fixture(scope="module", params=SPLITS.values(), ids=SPLITS)
+@pytest.fixture(scope="module", params=SPLITS.values(), ids=list(SPLITS))
 def checked(request):
     return on_hosts(run_all, request.param, NAMES)
 

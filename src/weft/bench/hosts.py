@@ -26,38 +26,35 @@ _DEADLINE = 300.0  # seconds for one case
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Measure overlap with one rank a host, then collectives with two; weft and Gloo in turn."""
+    """Measure overlap with two ranks, collectives with four; weft and Gloo in turn."""
     for rate in options.rates or (RATE,):
         with two_hosts(rate) as hosts:
-            for ratio in RATIOS:
-                yield _overlap(hosts, rate, ratio, options.rounds)
-            for nbytes in options.sizes or SIZES:
-                for kind in KINDS:
-                    yield _collective(hosts, rate, kind, nbytes, options.rounds)
+            link = f"{8 * rate / 1e9:g} Gbit/s"
+            for ratio in RATIOS if 2 in (options.ranks or (2,)) else ():
+                yield _overlap(hosts, link, ratio, options.rounds)
+            if 4 in (options.ranks or (4,)):
+                yield from _collectives(hosts, link, options.sizes or SIZES, options.rounds)
 
 
-def _overlap(hosts: tuple[NetHost, NetHost], rate: float, ratio: float, rounds: int) -> Row:
+def _overlap(hosts: tuple[NetHost, NetHost], link: str, ratio: float, rounds: int) -> Row:
+    """Measure a GEMM beside an all-gather; each contestant's GEMM is in ratio to his own."""
     job = {"what": "overlap", "nbytes": GATHERED, "ratio": ratio, "rounds": rounds}
     found = on_hosts(hosts, 1, job)
-    shares = {name: [_share(times) for times in found[name]] for name in ("weft", "gloo")}
-    concurrent = {name: [times["concurrent"] for times in found[name]] for name in found}
-    figures: dict[str, Any] = {
-        "share_of_ideal": median(shares["weft"]),
-        "gloo_share_of_ideal": median(shares["gloo"]),
-    }
-    for name in ("gemm", "all_gather", "serial"):
-        figures[f"{name}_seconds"] = median(times[name] for times in found["weft"])
-    figures["gloo_all_gather_seconds"] = median(times["all_gather"] for times in found["gloo"])
+    figures: dict[str, Any] = {}
+    for name, times in found.items():
+        whose = "" if name == "weft" else f"{name}_"
+        figures[f"{whose}share_of_ideal"] = median(map(_share, times))
+        for part in ("gemm", "all_gather", "serial", "concurrent"):
+            figures[f"{whose}{part}_seconds"] = median(each[part] for each in times)
     case = {
         "collective": "gemm+all_gather",
         "ranks": 2,
         "hosts": 2,
         "nbytes": 2 * GATHERED,
-        "link": f"{8 * rate / 1e9:g} Gbit/s",
+        "link": link,
         "comm_per_gemm": ratio,
     }
-    peers = {"gloo": _beside(concurrent["gloo"], concurrent["weft"])}
-    return Row("hosts", case, tuple(concurrent["weft"]), peers, figures)
+    return Row("hosts", case, tuple(each["concurrent"] for each in found["weft"]), {}, figures)
 
 
 def _share(times: Mapping[str, float]) -> float:
@@ -67,24 +64,26 @@ def _share(times: Mapping[str, float]) -> float:
     return (serial / times["concurrent"] - 1) / (serial / ideal - 1)
 
 
-def _collective(
-    hosts: tuple[NetHost, NetHost], rate: float, kind: str, nbytes: int, rounds: int
-) -> Row:
-    job = {"what": "collective", "kind": kind, "nbytes": nbytes, "rounds": rounds}
-    found = on_hosts(hosts, 2, job)
-    case = {
-        "collective": kind,
-        "ranks": 4,
-        "hosts": 2,
-        "nbytes": nbytes,
-        "link": f"{8 * rate / 1e9:g} Gbit/s",
-    }
-    peers = {"gloo": _beside(found["gloo"], found["weft"])}
-    return Row("hosts", case, tuple(found["weft"]), peers, {"wrong": found["wrong"]})
+def _collectives(
+    hosts: tuple[NetHost, NetHost], link: str, sizes: tuple[int, ...], rounds: int
+) -> Iterator[Row]:
+    asked = [{"kind": kind, "nbytes": nbytes} for nbytes in sizes for kind in KINDS]
+    job = {"what": "collectives", "asked": asked, "rounds": rounds}
+    for each in on_hosts(hosts, 2, job):
+        case = {
+            "collective": each["kind"],
+            "ranks": 4,
+            "hosts": 2,
+            "nbytes": each["nbytes"],
+            "link": link,
+        }
+        peers = {"gloo": _beside(each["gloo"], each["weft"])}
+        yield Row("hosts", case, tuple(each["weft"]), peers, {"wrong": each["wrong"]})
 
 
 def _beside(theirs: list[float], mine: list[float]) -> Peer:
-    return Peer(median(theirs), median(their / my for their, my in zip(theirs, mine, strict=True)))
+    ratios = [their / my for their, my in zip(theirs, mine, strict=True)]
+    return Peer(median(theirs), median(ratios))
 
 
 def on_hosts(hosts: tuple[NetHost, NetHost], ranks_each: int, job: dict[str, Any]) -> Any:

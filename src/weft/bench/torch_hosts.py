@@ -27,7 +27,7 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[rank * len(cores) // size]})
     dist.init_process_group("weft")
     groups = {"weft": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    found = (overlap if job["what"] == "overlap" else collective)(groups, job)
+    found = (overlap if job["what"] == "overlap" else collectives)(groups, job)
     if rank == 0:
         answer.write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
@@ -36,61 +36,82 @@ def main() -> None:
 
 def overlap(groups: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Measure a GEMM, an all-gather, one after the other, and both at once."""
-    x = torch.ones(job["nbytes"] // 4)
-    out = torch.empty(2 * x.numel())
-    left, right = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
-    room = torch.empty(SIDE, SIDE)
-    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    repeats = 1
-
-    def gemm() -> None:
-        for _ in range(repeats):
-            torch.mm(left, right, out=room)
-
-    def communicate(group: Any) -> Any:
-        return all_gather(out, x, group=group, async_op=True)
-
-    def both(group: Any) -> None:
-        work = communicate(group)
-        gemm()
-        work.wait()
-
-    def in_turn(group: Any) -> None:
-        communicate(group).wait()
-        gemm()
-
-    def one_round(group: Any) -> dict[str, float]:
-        return {
-            "gemm": slowest(gemm),
-            "all_gather": slowest(lambda: communicate(group).wait()),
-            "serial": slowest(lambda: in_turn(group)),
-            "concurrent": slowest(lambda: both(group)),
-        }
-
-    gemm()
-    comm = min(slowest(lambda: communicate(groups["weft"]).wait()) for _ in range(3))
-    repeats = 20
-    repeats = max(1, round(comm / job["ratio"] / (slowest(gemm) / repeats)))
-    for group in groups.values():
-        one_round(group)
+    sides = {name: Beside(group, job["nbytes"]) for name, group in groups.items()}
+    for side in sides.values():
+        side.fit(job["ratio"])
+        side.one_round()
     times: dict[str, Any] = {name: [] for name in groups}
     for _ in range(job["rounds"]):
-        for name, group in groups.items():
-            times[name].append(one_round(group))
+        for name, side in sides.items():
+            times[name].append(side.one_round())
     return times
 
 
-def collective(groups: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Measure one collective, and count wrong elements."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    exchange = Exchange(job["kind"], job["nbytes"], size)
+class Beside:
+    """A GEMM and an all-gather in one group."""
+
+    def __init__(self, group: Any, nbytes: int) -> None:
+        self._group = group
+        self._x = torch.ones(nbytes // 4)
+        self._out = torch.empty(2 * self._x.numel())
+        self._left, self._right = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
+        self._product = torch.empty(SIDE, SIDE)
+        self._repeats = 20
+        self._all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+    def fit(self, ratio: float) -> None:
+        """Choose how often to multiply: communication takes ``ratio`` times as long."""
+        self.gemm()
+        each = min(slowest(self.gemm) for _ in range(3)) / self._repeats
+        comm = min(slowest(lambda: self.communicate().wait()) for _ in range(4))
+        self._repeats = max(1, round(comm / ratio / each))
+
+    def gemm(self) -> None:
+        """Multiply."""
+        for _ in range(self._repeats):
+            torch.mm(self._left, self._right, out=self._product)
+
+    def communicate(self) -> Any:
+        """Begin to gather."""
+        return self._all_gather(self._out, self._x, group=self._group, async_op=True)
+
+    def in_turn(self) -> None:
+        """Gather, then multiply."""
+        self.communicate().wait()
+        self.gemm()
+
+    def both(self) -> None:
+        """Multiply while gathering."""
+        work = self.communicate()
+        self.gemm()
+        work.wait()
+
+    def one_round(self) -> dict[str, float]:
+        """Measure each once."""
+        return {
+            "gemm": slowest(self.gemm),
+            "all_gather": slowest(lambda: self.communicate().wait()),
+            "serial": slowest(self.in_turn),
+            "concurrent": slowest(self.both),
+        }
+
+
+def collectives(groups: dict[str, Any], job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Measure collectives one after another."""
+    return [_collective(groups, job["rounds"], **asked) for asked in job["asked"]]
+
+
+def _collective(groups: dict[str, Any], rounds: int, kind: str, nbytes: int) -> dict[str, Any]:
+    """Measure one, and count wrong elements."""
+    rank = dist.get_rank()
+    exchange = Exchange(kind, nbytes, dist.get_world_size())
     carriers = {name: carried_in(group, exchange, rank) for name, group in groups.items()}
     wrong = sum(carrier.wrong(exchange, rank) for carrier in carriers.values())
     times: dict[str, Any] = {name: [] for name in groups}
-    for _ in range(job["rounds"]):
+    for _ in range(rounds):
         for name, carrier in carriers.items():
             times[name].append(slowest(carrier.act))
-    return {**times, "wrong": int(total_of(wrong))}
+    return {**times, "kind": kind, "nbytes": nbytes, "wrong": int(total_of(wrong))}
 
 
 def slowest(act: Callable[[], Any]) -> float:

@@ -43,7 +43,7 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
 def all_gather(place: Place, out: Tensor, x: Tensor) -> None:
     """Join everyone's ``x`` in one tensor."""
     rooms = [place.parts_of(out, host) for host in range(place.hosts.num)]
-    outs = list(out.view(-1).split(x.numel())) if x.numel() else []
+    outs = list(torch.split(out.view(-1), x.numel())) if x.numel() else []
     with place.talk("all_gather", out.nbytes, x.dtype) as talk:
         if outs:
             _gather_everywhere(place, talk, outs, x, rooms)

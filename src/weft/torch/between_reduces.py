@@ -60,7 +60,7 @@ def reduce_scatter(place: Place, out: Tensor, x: Tensor, op: str) -> None:
     if not x.numel():
         return
     with place.talk("reduce_scatter", x.nbytes, x.dtype, op) as talk:
-        parts = [] if result is None else result.split(out.numel())
+        parts = [] if result is None else torch.split(result, out.numel())
         own = [chunk for part in parts for chunk in chunks(part, chunk_bytes(out.nbytes))]
         coming = [_from_all(place, talk, chunk) for chunk in own]
         for host in place.to:

@@ -5,6 +5,7 @@ A short message is written into its note. A long one is offered, asked for by th
 when it has a place for it, sent there directly, and confirmed.
 """
 
+import contextlib
 import struct
 import threading
 import time
@@ -137,13 +138,13 @@ class Line:
 
     def say_goodbye(self) -> None:
         """Ask the other side to say that it has read everything."""
-        with self._lock:
+        with self._lock, contextlib.suppress(RuntimeError):  # the connection may be closed
             if not self._closed:
                 self._write(Kind.BYE, 0)
 
     def is_read(self) -> bool:
         """Tell whether the other side has read every note, or never will."""
-        return self._closed or self._num_forgotten == self._num_written
+        return self._closed or self._num_forgotten >= self._num_written
 
     def join(self) -> None:
         """Wait for the thread, after the connection was closed."""

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from weft.torch.chunks import as_bytes, chunk_bytes, chunks
+from weft.torch.chunks import LONE_CHUNK, as_bytes, chunk_bytes, chunks
 from weft.torch.hosts import Hosts
 from weft.torch.inside import Inside
 from weft.torch.talk import Talk
@@ -35,10 +35,12 @@ class Place:
 
     def pieces(self, parts: list[Tensor], to: int) -> list[Tensor]:
         """Cut what goes to a host: a lone rank has nobody to share chunks with meanwhile."""
-        if len(self.hosts.ranks[to]) == 1:
-            return [as_bytes(part) for part in parts if part.numel()]
+        alone = len(self.hosts.ranks[to]) == 1
+        sizes = [LONE_CHUNK if alone else chunk_bytes(part.nbytes) for part in parts]
         return [
-            chunk for part in parts for chunk in chunks(as_bytes(part), chunk_bytes(part.nbytes))
+            chunk
+            for part, size in zip(parts, sizes, strict=True)
+            for chunk in chunks(as_bytes(part), size)
         ]
 
     def parts_of(self, whole: Tensor, host: int) -> list[Tensor]:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.runtime import World
-from weft.runtime.mail import Message
 from weft.torch import between_moves, between_reduces
 from weft.torch.alarm import Alarm
 from weft.torch.c10d import PrefixStore, Store
@@ -95,7 +94,7 @@ class SpreadChannel(Channel):
         """Give each rank its part of the root's input."""
         return self._do(between_moves.scatter, out, x, root, async_op=async_op)
 
-    def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> "Message | FarMessage":
+    def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Make a message to or from a rank; whoever looks at it carries it on."""
         self.require_sound()
         if self.hosts.of[peer] == self.hosts.of[self.rank] and peer != self.rank:
@@ -103,10 +102,10 @@ class SpreadChannel(Channel):
             return near.message(x, self.hosts.place(peer), tag, sends=sends)
         return self._letters.message(x, peer, tag, sends=sends)
 
-    def probe(self, x: Tensor, peer: int, tag: int) -> "Message | Probe":
+    def probe(self, x: Tensor, peer: int, tag: int) -> Any:
         """Make a receive that takes only what has been sent."""
         message = self.message(x, peer, tag, sends=False)
-        return message if isinstance(message, Message) else Probe(message)
+        return Probe(message) if isinstance(message, FarMessage) else message
 
     def require_sound(self) -> None:
         """Raise if the group is broken."""

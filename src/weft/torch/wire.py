@@ -51,7 +51,7 @@ class Wire:
         self._timeout = timeout
         size = len(hosts.of)
         try:
-            self._group = dist.ProcessGroupGloo(store, rank, size, timeout)
+            self._group: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
         except RuntimeError as error:
             raise RunError(
                 f"rank {rank} cannot connect to the other hosts: {_first_line(error)}.",
