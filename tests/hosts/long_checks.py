@@ -114,6 +114,8 @@ def the_paths_are_told() -> None:
     told = weft.torch.paths()
     assert told["between hosts"] == "gloo"
     assert told["heap"] == "shared memory"
+    assert "leaders" in told["all_reduce"]
+    assert "rank to rank" in told["all_to_all"]
     world: Any = dist.group.WORLD
     assert isinstance(world.channel, SpreadChannel)
 

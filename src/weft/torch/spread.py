@@ -1,5 +1,8 @@
 """The channel of a group that stands on several hosts."""
 
+import atexit
+import sys
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -21,6 +24,14 @@ from weft.torch.letters import FarMessage, Letters, Probe
 from weft.torch.place import Place
 from weft.torch.wire import Wire
 
+_BY_LEADERS = "shared memory inside hosts, gloo between their leaders"
+_STRAIGHT = "shared memory inside hosts, gloo from rank to rank between them"
+_PATHS = {
+    **dict.fromkeys(("all_reduce", "reduce_scatter", "reduce", "barrier"), _BY_LEADERS),
+    **dict.fromkeys(("all_gather", "broadcast", "gather", "scatter"), _BY_LEADERS),
+    **dict.fromkeys(("all_to_all", "send"), _STRAIGHT),
+}
+
 
 class SpreadChannel(Channel):
     """One rank's end: a world inside its host, a wire to the others.
@@ -39,6 +50,7 @@ class SpreadChannel(Channel):
         self._place = Place(Inside(world), self._wire, hosts, rank)
         self._jobs = Jobs("weft-hosts")
         self._letters = Letters(self._wire, hosts, rank, self._alarm.raised)
+        _open_channels.add(self)
 
     def drain(self) -> None:
         """Wait for the calls under way."""
@@ -124,12 +136,12 @@ class SpreadChannel(Channel):
         super().set_timeout(timeout)
 
     def paths(self) -> dict[str, str]:
-        """Say how bytes reach ranks of this host, and of others."""
+        """Say how bytes reach ranks of this host and of others, and what each collective does."""
         names = ", ".join(
             f"{name} ({len(ranks)} ranks)"
             for name, ranks in zip(self.hosts.names, self.hosts.ranks, strict=True)
         )
-        return {**super().paths(), "between hosts": "gloo", "hosts": names}
+        return {**super().paths(), "between hosts": "gloo", "hosts": names, **_PATHS}
 
     def abort(self) -> None:
         """Break the group: whoever waits for this rank stops, on every host."""
@@ -137,9 +149,17 @@ class SpreadChannel(Channel):
 
     def close(self) -> None:
         """Leave the group after what is under way."""
+        _open_channels.discard(self)
         self._jobs.close()
         self._letters.close()
+        self._wire.close()
         self.world.close()
+
+    def end(self, error: BaseException | None) -> None:
+        """Leave because the process ends, by an exception or well."""
+        if error is not None:
+            self._alarm.raised(error)
+        self.close()
 
     def _do(self, act: Callable[..., None], *args: Any, async_op: bool) -> Job | None:
         self.require_sound()
@@ -155,3 +175,13 @@ class SpreadChannel(Channel):
             if isinstance(error, WeftError | RuntimeError):
                 raise failure from error
             raise
+
+
+_open_channels: "weakref.WeakSet[SpreadChannel]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_channels() -> None:
+    """End threads while they still can: one that Gloo holds would abort the process."""
+    for channel in list(_open_channels):
+        channel.end(getattr(sys, "last_value", None))

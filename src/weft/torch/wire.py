@@ -93,13 +93,17 @@ class Wire:
             f"Look into the output of rank {peer} for the reason.",
         )
 
+    def close(self) -> None:
+        """Give the connections up: nothing is under way any more."""
+        self._group = None
+
     def close_all(self) -> None:
         """Close every connection, so that whoever waits at one is told, here and there.
 
         Gloo has no call for it, but a wait that is too long closes them all.
         """
         for other in range(len(self._hosts.of)):
-            if other == self._rank:
+            if other == self._rank or self._group is None:
                 continue
             try:
                 self._group.recv([torch.empty(1)], other, _BREAK).wait(timedelta(milliseconds=1))
