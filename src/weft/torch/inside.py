@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from weft._core import reduce_into, reduction_item_bytes
-from weft.errors import RunError
+from weft.errors import DisagreeError, RunError
 from weft.runtime import World
 from weft.torch.channel import Channel, memory_of
 from weft.torch.chunks import as_bytes
@@ -50,7 +50,7 @@ class Inside:
     def exchange(self, outs: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
         """Give each rank a tensor and take one of each."""
         if self.alone:
-            as_bytes(outs[0]).copy_(as_bytes(xs[0]))
+            _copy(outs[0], xs[0])
         elif not self._world.stages:
             self._channel.exchange(outs, xs, async_op=False)
         else:
@@ -65,6 +65,12 @@ class Inside:
         self._channel.all_to_all(taken, given, None, async_op=False)
         for out, part in zip(outs, taken.chunk(len(outs)), strict=True):
             as_bytes(out).copy_(part)
+
+
+def _copy(out: Tensor, x: Tensor) -> None:
+    if out.nbytes != x.nbytes:
+        raise DisagreeError(f"a rank gives itself {x.nbytes} bytes and takes {out.nbytes}")
+    as_bytes(out).copy_(as_bytes(x))
 
 
 class Steps(NamedTuple):
