@@ -19,7 +19,7 @@ def test_all_is_hidden_at_the_longer_one_and_nothing_in_turn(gemm, comm):
 
 
 def test_without_iproute_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(namespaces.shutil, "which", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(RunError, match="iproute2"), namespaces.two_hosts(1e8):
         pass
 

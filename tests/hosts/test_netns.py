@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.long_checks import LONG
+from tests.runtime.left import eventually
 from tests.torch.collective_cases import CASES
 from tests.torch.own_checks import CHECKS
 from tests.torch.training_cases import TRAININGS
-from weft.bench.namespaces import NetHost, two_hosts
+from weft.bench.namespaces import NetHost, kill_processes, two_hosts
 
 pytestmark = [
     *(pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.netns),
@@ -42,20 +42,15 @@ def torchruns(hosts: Sequence[NetHost], module: str, *arguments: str) -> Iterato
             env={**environment, "PYTHONWARNINGS": "ignore"},
             cwd=ROOT,
             text=True,
-            start_new_session=True,
         )
         started.append(process)
     try:
         yield started
     finally:
-        for process in started:
-            end(process)
-
-
-def end(process: Process) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        for host, process in zip(hosts, started, strict=True):
+            kill_processes(host.name)  # torchrun gives its ranks sessions of their own
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +94,8 @@ def test_losses_are_those_of_gloo(answers, name):
 
 def test_survivors_of_a_killed_host_are_told(hosts, tmp_path):
     with torchruns(hosts, "tests.hosts.netns_script", "killed", str(tmp_path)) as started:
-        while not (tmp_path / "running").exists():
-            assert all(process.poll() is None for process in started)
-        end(started[1])
+        assert eventually((tmp_path / "running").exists, 200)
+        kill_processes(hosts[1].name)
         started[0].wait(200)
     for rank in range(2):
         answer = (tmp_path / str(rank)).read_text()

@@ -17,7 +17,7 @@ from weft.bench.namespaces import NetHost, two_hosts
 from weft.bench.rows import Options, Peer, Row
 from weft.errors import RunError
 
-QUESTION = "How much of an all-gather between hosts hides behind a GEMM?"
+QUESTION = "How fast are collectives between hosts, and how much hides behind a GEMM?"
 RATE = 1e9 / 8  # bytes a second: 1 Gbit/s
 RATIOS = (2.0, 1.0, 0.5)  # communication / GEMM, both alone
 SIZES = (64 << 10, 1 << 20, 16 << 20)

@@ -3,9 +3,10 @@
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def two_hosts(rate: float) -> Iterator[tuple[NetHost, NetHost]]:
     with ExitStack() as made:
         for host in hosts:
             _ip("netns", "add", host.name)
-            made.callback(_ip, "netns", "delete", host.name)  # its end of the link goes with it
+            made.callback(_remove, host.name)
         _link(hosts[0], hosts[1])
         for host in hosts:
             _bring_up(host, rate)
@@ -67,7 +68,21 @@ def _remove_leftovers() -> None:
     for name in (line.split()[0] for line in listed.stdout.splitlines() if line.strip()):
         pid = name.removeprefix(_PREFIX).partition("-")[0]
         if name.startswith(_PREFIX) and not Path("/proc", pid).exists():
-            _ip("netns", "delete", name)
+            _remove(name)
+
+
+def kill_processes(name: str) -> None:
+    """Kill all that runs in a namespace, as if the host lost its power."""
+    command = ["ip", "netns", "pids", name]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    for pid in map(int, listed.stdout.split()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _remove(name: str) -> None:
+    kill_processes(name)
+    _ip("netns", "delete", name)  # its end of the link goes with it
 
 
 def _link(one: NetHost, other: NetHost) -> None:
