@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench soak sanitize lint format docs size install clean always
+.PHONY: help run test test-quick bench peers soak sanitize lint format docs size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -45,9 +45,12 @@ test: install ## every test but the slow ones
 test-quick: install ## only tests that need nothing special: seconds
 	$(PYTEST) -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
 
-NAME ?= schedules simulator startup
-bench: install ## every benchmark on this machine, or those of NAME=..; results are appended
-	@for name in $(NAME); do $(BIN)/weft bench $$name || exit 1; done
+NAME ?= schedules simulator startup figures ddp
+bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended
+	@for name in $(NAME); do $(BIN)/weft bench $$name $(ARGS) || exit 1; done
+
+peers: install ## the environments of OpenMPI and MPICH that benchmarks need, in the user's cache
+	@$(BIN)/python -m weft.bench.environments
 
 soak: install ## the slow tests, bounded to ten minutes each
 	$(PYTEST) -m slow --timeout 600 || [ $$? -eq 5 ] # 5: there is none

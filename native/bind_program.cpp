@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "member.hpp"
+#include "ready.hpp"
 #include "reductions.hpp"
 
 using weft::Condition;
@@ -21,6 +21,7 @@ using weft::Halt;
 using weft::Heap;
 using weft::Member;
 using weft::Program;
+using weft::Ready;
 
 namespace {
 
@@ -35,7 +36,7 @@ std::uint64_t unsigned_of(std::int64_t value) {
 // The columns of a program as Python hands them over. Offsets are from the heap's start.
 struct Columns {
   Column kind, access_start;
-  Matrix accesses;          // rank, buffer, offset, nbytes
+  Matrix accesses;          // rank, buffer, offset, nbytes, how far its next copy lies
   Matrix gate, hold, wait;  // word's offset or -1, value, step
   Matrix raised;            // word's offset or -1, by how much
   Column reduction;         // into reductions, or -1
@@ -56,13 +57,13 @@ void check_shapes(const Columns& c) {
     require(matrix->shape(0) == num_rows && matrix->shape(1) == 3);
   }
   require(c.raised.shape(0) == num_rows && c.raised.shape(1) == 2);
-  require(c.accesses.shape(1) == 4 && c.strands.shape(1) == 4);
+  require(c.accesses.shape(1) == 5 && c.strands.shape(1) == 4);
   require(c.own.shape(1) == 6 && c.own.shape(0) == c.places.shape(1));
 }
 
 Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) {
   if (matrix(row, 0) < 0) return {};
-  return {&heap.word(unsigned_of(matrix(row, 0))), unsigned_of(matrix(row, 1)),
+  return {&heap.word(unsigned_of(matrix(row, 0))), matrix(row, 1),
           unsigned_of(matrix(row, 2))};
 }
 
@@ -104,8 +105,11 @@ weft::Place* place_at(const Heap& heap, const Columns& c, std::size_t rank, std:
 
 weft::Access access_at(const Heap& heap, const Columns& c, std::size_t i) {
   const std::uint64_t rank = unsigned_of(c.accesses(i, 0));
-  return {place_at(heap, c, rank, unsigned_of(c.accesses(i, 1))), static_cast<std::uint32_t>(rank),
-          unsigned_of(c.accesses(i, 2)), unsigned_of(c.accesses(i, 3))};
+  weft::Access access(place_at(heap, c, rank, unsigned_of(c.accesses(i, 1))),
+                      static_cast<std::uint32_t>(rank), unsigned_of(c.accesses(i, 2)),
+                      unsigned_of(c.accesses(i, 3)));
+  access.turn = unsigned_of(c.accesses(i, 4));
+  return access;
 }
 
 weft::Own own_at(const Heap& heap, const Columns& c, int rank, std::size_t i) {
@@ -165,27 +169,25 @@ std::vector<weft::Bound> bound_of(const Binds& binds) {
   return result;
 }
 
-nb::object run(const Program& program, Member& member, std::uint64_t execution, bool stamps,
-               nb::object kernel, const Binds& binds, std::string_view call) {
+nb::object run(Ready& ready, Member& member, bool stamps, nb::object kernel, const Binds& binds,
+               std::string_view call) {
   weft::Hooks hooks;
   hooks.kernel = [&](std::size_t row) {
     const nb::gil_scoped_acquire gil;
     kernel(row);
   };
   hooks.poll = poll_signals;
-  weft::Binding binding(program, bound_of(binds));
-  std::atomic<bool> stop = false;
+  const auto bound = bound_of(binds);
   std::optional<Halt> halt;
   {
     const nb::gil_scoped_release release;
-    halt = member.run(program, execution, stamps, hooks, binding, call, stop);
+    halt = ready.run(member, bound, call, stamps, hooks);
   }
   return to_tuple(halt);
 }
 
-std::uint64_t submit(const Program& program, Member& member, std::uint64_t execution,
-                     const Binds& binds, std::string call) {
-  return member.submit(program, execution, bound_of(binds), std::move(call));
+std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::string call) {
+  return ready.submit(member, bound_of(binds), std::move(call));
 }
 
 // Joins memory of this process; who calls vouches for every address.
@@ -210,29 +212,33 @@ void bind_program(nb::module_& module) {
   module.def("reduce_into", &reduce_into, nb::arg("dst"), nb::arg("sources"), nb::arg("nbytes"),
              nb::arg("dtype"), nb::arg("op"),
              "Reduces memory at several addresses, in their order, into that at dst.");
-  nb::class_<Program>(module, "Program", "What one rank executes.")
+  nb::class_<Ready>(module, "Program", "What one rank executes, again and again.")
       .def(
           "__init__",
-          [](Program* self, Member& member, Column kind, Column access_start, Matrix accesses,
+          [](Ready* self, Member& member, Column kind, Column access_start, Matrix accesses,
              Matrix gate, Matrix hold, Matrix wait, Matrix raised, Column reduction,
              const nb::list& reductions, Matrix strands, Matrix places, Matrix own,
-             bool elastic, std::uint64_t stamps) {
+             bool elastic, std::uint64_t turns, std::uint64_t stamps) {
             std::vector<std::pair<std::string, std::string>> named;
             for (const nb::handle entry : reductions) {
               named.emplace_back(nb::cast<std::string>(entry[0]), nb::cast<std::string>(entry[1]));
             }
             const Columns columns{kind, access_start, accesses, gate,      hold,
                                   wait, raised,       reduction, strands, places, own};
-            new (self) Program(build(member, columns, elastic, named, stamps));
+            Program program = build(member, columns, elastic, named, stamps);
+            require(turns > 0);
+            program.turns = turns;
+            new (self) Ready(std::move(program));
           },
           nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"),
           nb::arg("gate"), nb::arg("hold"), nb::arg("wait"), nb::arg("raised"),
           nb::arg("reduction"), nb::arg("reductions"), nb::arg("strands"), nb::arg("places"),
-          nb::arg("own"), nb::arg("elastic"), nb::arg("stamps"),
+          nb::arg("own"), nb::arg("elastic"), nb::arg("turns"), nb::arg("stamps"),
           nb::keep_alive<1, 2>())
-      .def("run", &run, nb::arg("member"), nb::arg("execution"), nb::arg("stamps"),
-           nb::arg("kernel").none(), nb::arg("binds"), nb::arg("call"))
-      .def("submit", &submit, nb::arg("member"), nb::arg("execution"), nb::arg("binds"),
-           nb::arg("call"));
+      .def_prop_ro("num_executions", &Ready::num_executions)
+      .def_prop_ro("asked", &Ready::asked)
+      .def("run", &run, nb::arg("member"), nb::arg("stamps"), nb::arg("kernel").none(),
+           nb::arg("binds"), nb::arg("call"))
+      .def("submit", &submit, nb::arg("member"), nb::arg("binds"), nb::arg("call"));
 }
 

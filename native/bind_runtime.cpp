@@ -211,6 +211,12 @@ void bind_member(nb::module_& module) {
              return self.control().disagreement(self.rank(), checked_rank(self, other));
            },
            nb::arg("other"))
+      .def("doing",
+           [](Member& self, int rank) { return self.control().doing(checked_rank(self, rank)); },
+           nb::arg("rank"))
+      .def("missing",
+           [](Member& self, int awaited) { return self.control().missing(self.rank(), awaited); },
+           nb::arg("awaited"))
       .def("call", &call_at, nb::arg("rank"), nb::arg("number"))
       .def("last_call",
            [](Member& self, int rank) {
@@ -222,6 +228,8 @@ void bind_member(nb::module_& module) {
              return self.worker() == nullptr || self.worker()->is_done(job);
            }, nb::arg("job"))
       .def("drain", &drain)
+      .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
+      .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
       .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))
       .def("is_stopped",
@@ -273,5 +281,7 @@ void bind_runtime(nb::module_& module) {
   bind_launcher(module);
   bind_member(module);
   bind_program(module);
+  bind_desk(module);
   bind_mail(module);
+  bind_measure(module);
 }

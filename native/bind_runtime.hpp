@@ -28,5 +28,7 @@ inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {
   return nb::make_tuple(static_cast<int>(fault->reason), fault->rank, text);
 }
 
+void bind_desk(nb::module_& module);
 void bind_program(nb::module_& module);
 void bind_mail(nb::module_& module);
+void bind_measure(nb::module_& module);

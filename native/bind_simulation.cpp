@@ -3,10 +3,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "simulation.hpp"
@@ -104,6 +106,53 @@ weft::Demands demands_of(const nb::dict& c, size_t num_rows) {
           column<double>(c, "demand_weight", resource.size()), column<double>(c, "cap", num_rows)};
 }
 
+weft::Grids grids_of(const nb::dict& c, size_t num_rows) {
+  const auto tiles = column<double>(c, "grid_tiles", kAny);
+  const size_t n = tiles.size();
+  return {column<int32_t>(c, "row_grid", num_rows),
+          tiles,
+          column<double>(c, "grid_tile_seconds", n),
+          column<int32_t>(c, "grid_units", n),
+          column<int32_t>(c, "grid_slots", n),
+          column<uint8_t>(c, "grid_fixed", n),
+          column<int32_t>(c, "grid_edge", n),
+          column<int64_t>(c, "grid_traffic_start", n + 1),
+          column<double>(c, "grid_traffic", kAny)};
+}
+
+// Columns of grids and loads are left out where there is none.
+weft::Kernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_resources) {
+  if (!c.contains("row_grid")) return {};
+  return {grids_of(c, num_rows),
+          {column<int32_t>(c, "slowed_first", num_resources),
+           column<int32_t>(c, "slowed_second", num_resources), nb::cast<double>(c["load_stretch"])},
+          nb::cast<double>(c["dispatch_share"])};
+}
+
+void check(const weft::Kernels& kernels, const weft::Rows& rows, const weft::Threads& threads,
+           const weft::Pools& pools, const weft::Demands& demands, size_t num_resources) {
+  const weft::Grids& grids = kernels.grids;
+  if (grids.of_row.empty()) return;
+  within<int32_t>(grids.of_row, -1, grids.tiles.size(), "row_grid");
+  within<int32_t>(grids.edge, -1, demands.weight.size(), "grid_edge");
+  within<int32_t>(kernels.loads.first, -1, num_resources, "slowed_first");
+  within<int32_t>(kernels.loads.second, -1, num_resources, "slowed_second");
+  rising(grids.traffic_start, grids.traffic.size(), "grid_traffic_start");
+  positive(grids.tiles, "grid_tiles");
+  not_negative(grids.tile_seconds, "grid_tile_seconds");
+  positive(grids.traffic, "grid_traffic");
+  for (size_t row = 0; row < grids.of_row.size(); ++row) {
+    if (grids.of_row[row] < 0) continue;
+    const auto grid = static_cast<size_t>(grids.of_row[row]);
+    const int32_t pool = threads.pool[static_cast<size_t>(rows.thread[row])];
+    if (pool < 0) throw std::invalid_argument("a grid has no pool");
+    if (grids.units[grid] < 0 || grids.slots[grid] < 1) throw std::invalid_argument("a grid is empty");
+    const auto most = std::min(grids.units[grid], pools.units[static_cast<size_t>(pool)]);
+    const int64_t entries = grids.traffic_start[grid + 1] - grids.traffic_start[grid];
+    if (grids.edge[grid] >= 0 && entries <= most) throw std::invalid_argument("grid_traffic is short");
+  }
+}
+
 // Every index is looked at once here, so that the loop need not.
 void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Pools& pools,
            size_t num_flags, size_t num_resources) {
@@ -138,25 +187,63 @@ void ask_python() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+// Columns that were looked at once and may be let run again and again. Their owner may change
+// numbers in place in between: sizes, weights, capacities, but no indices.
+class Priced {
+ public:
+  Priced(nb::dict columns, size_t num_flags)
+      : columns_(std::move(columns)),
+        rows_(rows_of(columns_)),
+        threads_(threads_of(columns_)),
+        demands_(demands_of(columns_, rows_.step.size())),
+        capacity_(column<double>(columns_, "capacity", kAny)),
+        num_flags_(num_flags) {
+    const auto units = column<int32_t>(columns_, "pool_units", kAny);
+    pools_ = {units, column<int32_t>(columns_, "pool_resource", units.size())};
+    kernels_ = kernels_of(columns_, rows_.step.size(), capacity_.size());
+    check(demands_, capacity_);
+    check(rows_, threads_, pools_, num_flags_, capacity_.size());
+    check(kernels_, rows_, threads_, pools_, demands_, capacity_.size());
+  }
+
+  uint64_t run(double tolerance, std::span<double> start, std::span<double> end) const {
+    if (start.size() != rows_.step.size() || end.size() != rows_.step.size()) {
+      throw std::invalid_argument("start and end need one entry a row");
+    }
+    weft::Simulation simulation(rows_, threads_, pools_, demands_, capacity_, num_flags_, tolerance,
+                                start, end, kernels_);
+    nb::gil_scoped_release release;
+    simulation.run(ask_python);
+    return simulation.num_solves();
+  }
+
+  // The latest end; NaN where something never ends.
+  double makespan() const {
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    std::vector<double> start(rows_.step.size(), none);
+    std::vector<double> end(rows_.step.size(), none);
+    run(0.0, start, end);
+    double latest = 0;
+    for (const double each : end) latest = each >= latest ? each : (each == each ? latest : none);
+    return latest;
+  }
+
+ private:
+  nb::dict columns_;  // keeps the arrays alive
+  weft::Rows rows_;
+  weft::Threads threads_;
+  weft::Demands demands_;
+  std::span<const double> capacity_;
+  weft::Pools pools_;
+  weft::Kernels kernels_;
+  size_t num_flags_;
+};
+
 uint64_t simulate(const nb::dict& columns, size_t num_flags, double tolerance,
                   nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> start,
                   nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> end) {
-  const auto rows = rows_of(columns);
-  const auto threads = threads_of(columns);
-  const auto units = column<int32_t>(columns, "pool_units", kAny);
-  const weft::Pools pools{units, column<int32_t>(columns, "pool_resource", units.size())};
-  const auto demands = demands_of(columns, rows.step.size());
-  const auto capacity = column<double>(columns, "capacity", kAny);
-  if (start.shape(0) != rows.step.size() || end.shape(0) != rows.step.size()) {
-    throw std::invalid_argument("start and end need one entry a row");
-  }
-  check(demands, capacity);
-  check(rows, threads, pools, num_flags, capacity.size());
-  nb::gil_scoped_release release;
-  weft::Simulation simulation(rows, threads, pools, demands, capacity, num_flags, tolerance,
-                              {start.data(), start.shape(0)}, {end.data(), end.shape(0)});
-  simulation.run(ask_python);
-  return simulation.num_solves();
+  return Priced(columns, num_flags)
+      .run(tolerance, {start.data(), start.shape(0)}, {end.data(), end.shape(0)});
 }
 
 // Rates of flows that are all active, for tests of the solver alone.
@@ -179,6 +266,9 @@ void bind_simulation(nb::module_& module) {
   module.def("simulate", &simulate, nb::arg("columns"), nb::arg("num_flags"), nb::arg("tolerance"),
              nb::arg("start"), nb::arg("end"),
              "Let priced commands run; fills start and end, returns how often rates were solved.");
+  nb::class_<Priced>(module, "Priced", "Priced commands that are let run again and again.")
+      .def(nb::init<nb::dict, size_t>(), nb::arg("columns"), nb::arg("num_flags"))
+      .def("makespan", &Priced::makespan, "Let them run, with the numbers the columns hold now.");
   module.def("fair_rates", &fair_rates, nb::arg("columns"), nb::arg("rates"),
              "Max-min fair rates of flows that are all active.");
 }

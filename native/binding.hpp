@@ -25,12 +25,15 @@ struct Staging {
 
 class Binding {
  public:
-  // What does not fit is refused before anybody sees it.
-  Binding(const Program& program, std::span<const Bound> bound) : program_(program) {
+  explicit Binding(const Program& program) : program_(program) {}
+  Binding(const Program& program, std::span<const Bound> bound) : Binding(program) { bind(bound); }
+
+  // For the next execution. What does not fit is refused before anybody sees it.
+  void bind(std::span<const Bound> bound) {
     for (const Bound& each : bound) {
-      if (each.buffer >= program.own.size()) throw std::invalid_argument("no such buffer");
-      const Own& own = program.own[each.buffer];
-      if (!program.finder.elastic && each.memory.size() != own.nbytes) {
+      if (each.buffer >= program_.own.size()) throw std::invalid_argument("no such buffer");
+      const Own& own = program_.own[each.buffer];
+      if (!program_.finder.elastic && each.memory.size() != own.nbytes) {
         throw std::invalid_argument("bound memory has not the size of its buffer");
       }
     }
@@ -41,6 +44,7 @@ class Binding {
   // changes: the others have it in their caches.
   void publish(const Staging& staging) {
     homes_.assign(program_.own.size(), true);
+    staged_.clear();
     for (const Bound& each : bound_) {
       const Own& own = program_.own[each.buffer];
       homes_[each.buffer] = false;

@@ -3,10 +3,12 @@
 
 void bind_simulation(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
+void bind_codecs(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of weft.";
   module.def("version", [] { return WEFT_VERSION; }, "The version of weft this core was built for.");
   bind_simulation(module);
   bind_runtime(module);
+  bind_codecs(module);
 }

@@ -139,6 +139,28 @@ class Control {
            asked(std::max(self, other));
   }
 
+  // Where a rank stands, as its calls tell: in one, after one, or before the first.
+  [[nodiscard]] std::string doing(int rank) const {
+    const std::uint64_t number = calls(rank).latest();
+    if (number == 0) return "before its first call";
+    const std::string when = number <= calls(rank).ended() ? "after" : "in";
+    return when + " call " + std::to_string(number) + ", " + calls(rank).text(number).value_or("?");
+  }
+
+  // Who keeps ``self`` waiting: whoever it waits for, made fewer calls, or stands still.
+  [[nodiscard]] std::string missing(int self, int awaited) const {
+    std::string text;
+    for (int rank = 0; rank < num_ranks(); ++rank) {
+      const bool stopped = is_stopped(rank);
+      const bool late = rank == awaited || calls(rank).latest() < calls(self).latest();
+      if (rank == self || !(stopped || late)) continue;
+      text += "; rank " + std::to_string(rank) + (late ? " did not come" : "") +
+              (late && stopped ? " and" : "") + (stopped ? " is stopped" : "") + " (" +
+              doing(rank) + ")";
+    }
+    return text;
+  }
+
   // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for whoever
   // started the world. Threads of one reporter must not call this at once.
   bool fail(int reporter, Reason reason, int rank, std::string_view text) noexcept {

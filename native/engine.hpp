@@ -1,65 +1,94 @@
 // A copy engine: a thread that does one job at a time and sleeps between them.
 #pragma once
 
-#include <condition_variable>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "patience.hpp"
+
 namespace weft {
+
+// What the kernel knows the calling thread by: whoever has the number can give it a place.
+inline pid_t thread_id() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+// A count that one thread raises and another waits for: awake for a moment, then asleep in the
+// kernel, where it costs nothing.
+class Bell {
+ public:
+  void ring() noexcept {
+    rung_.fetch_add(1, std::memory_order_release);
+    rung_.notify_all();
+  }
+  [[nodiscard]] std::uint32_t count() const noexcept {
+    return rung_.load(std::memory_order_acquire);
+  }
+  // Returns when the count is no longer ``old``; what was written before the ring is visible.
+  void wait_past(std::uint32_t old, bool spins, Clock::duration awake) const {
+    Patience patience(spins, awake);
+    while (count() == old && !patience.is_over()) patience.pause();
+    rung_.wait(old, std::memory_order_acquire);
+  }
+
+ private:
+  std::atomic<std::uint32_t> rung_ = 0;
+};
 
 class Engine {
  public:
-  Engine() : thread_([this] { serve(); }) {}
+  // One execution soon after another finds the engine awake; waking it takes 20 us or more.
+  static constexpr auto kAwake = std::chrono::microseconds(50);
+
+  explicit Engine(bool spins) : spins_(spins), thread_([this] { serve(); }) {
+    started_.wait_past(0, false, kAwake);  // its number stands then
+  }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine() {
-    {
-      const std::scoped_lock lock(mutex_);
-      closing_ = true;
-    }
-    wake_.notify_all();
+    job_ = nullptr;
+    given_.ring();
     thread_.join();
   }
 
+  [[nodiscard]] pid_t thread() const noexcept { return id_; }
+
   // The job must not throw, and the last one must have ended.
   void start(std::function<void()> job) {
-    {
-      const std::scoped_lock lock(mutex_);
-      job_ = std::move(job);
-      busy_ = true;
-    }
-    wake_.notify_all();
+    job_ = std::move(job);
+    given_.ring();
   }
 
   // Returns when the job has ended, which every job does by its own deadline; what it wrote
   // is visible then.
-  void finish() {
-    std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return !busy_; });
+  void finish() const {
+    const std::uint32_t given = given_.count();
+    for (std::uint32_t done = done_.count(); done != given; done = done_.count()) {
+      done_.wait_past(done, spins_, Patience::kYield);
+    }
   }
 
  private:
   void serve() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      wake_.wait(lock, [this] { return closing_ || (busy_ && job_); });
+    id_ = thread_id();
+    started_.ring();
+    for (std::uint32_t seen = 0;; ++seen) {
+      given_.wait_past(seen, spins_, kAwake);
       if (!job_) return;
-      const std::function<void()> job = std::exchange(job_, nullptr);
-      lock.unlock();
-      job();
-      lock.lock();
-      busy_ = false;
-      wake_.notify_all();
+      job_();
+      job_ = nullptr;
+      done_.ring();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  bool spins_;
+  pid_t id_ = 0;
   std::function<void()> job_;
-  bool busy_ = false;
-  bool closing_ = false;
+  Bell started_, given_, done_;
   std::thread thread_;  // last: it uses all of the above
 };
 

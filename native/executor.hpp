@@ -1,6 +1,7 @@
 // Executes the strands of one thread: each in its order, side by side in turns.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -21,33 +22,29 @@ struct Hooks {
   std::function<void()> poll;
 };
 
+// It may be used for one execution after another: what it allocates is kept.
 class Executor {
  public:
-  Executor(const Program& program, std::uint32_t runner, std::uint64_t execution, bool stamps,
-           const Hooks& hooks)
-      : program_(program),
-        execution_(execution),
-        stamps_(stamps ? program.stamps : nullptr),
-        hooks_(hooks),
-        far_(program.finder.pids),
-        states_(program.strands.size()) {
+  Executor(const Program& program, std::uint32_t runner)
+      : program_(program), runner_(runner), far_(program.finder.pids), states_(program.strands.size()) {
     active_.reserve(states_.size());  // no strand begins twice before it is erased
-    for (std::uint32_t i = 0; i < program.strands.size(); ++i) {
-      const Strand& strand = program.strands[i];
-      if (strand.launch < 0 && strand.runner == runner) begin(i, i);
-    }
   }
 
   // Nothing, or why it gave up. Exceptions of the hooks pass through.
-  std::optional<Halt> run(Watch& watch, Patience& patience) {
+  std::optional<Halt> run(std::uint64_t execution, bool stamps, const Hooks& hooks, Watch& watch,
+                          Patience& patience) {
+    begin(execution, stamps, hooks);
     try {
+      // Nothing begins in a broken world; what can go on does, even if another rank, done with
+      // this execution, has failed meanwhile.
+      if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
       while (!active_.empty()) {
         if (round()) {
           patience.reset();
-        } else {
-          patience.pause();
+          continue;
         }
         if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+        patience.pause();
       }
     } catch (const Halt& halt) {
       return halt;
@@ -66,6 +63,18 @@ class Executor {
     std::uint32_t lanes_left = 0;
     bool started = false;  // the row at ``at``
   };
+
+  void begin(std::uint64_t execution, bool stamps, const Hooks& hooks) {
+    execution_ = execution;
+    copy_ = program_.turns > 1 ? execution % program_.turns : 0;
+    stamps_ = stamps ? program_.stamps : nullptr;
+    hooks_ = &hooks;
+    active_.clear();
+    for (std::uint32_t i = 0; i < program_.strands.size(); ++i) {
+      const Strand& strand = program_.strands[i];
+      if (strand.launch < 0 && strand.runner == runner_) begin(i, i);
+    }
+  }
 
   // Whether there is anything to do in it.
   bool begin(std::uint32_t strand, std::uint32_t parent) {
@@ -143,7 +152,7 @@ class Executor {
   void execute(const Row& row) {
     switch (row.kind) {
       case Kind::kernel:
-        return hooks_.kernel(index_of(row));
+        return hooks_->kernel(index_of(row));
       case Kind::copy:
       case Kind::broadcast:
       case Kind::swap:
@@ -166,7 +175,7 @@ class Executor {
     bool far = false;
     pieces_.clear();
     for (const Access& access : program_.of(row)) {
-      const auto piece = program_.finder.find(access);
+      const auto piece = program_.finder.find(access, copy_);
       if (!piece) throw at(row, Cause::memory, access.rank, EFAULT, 0);
       far = far || piece->is_far();
       pieces_.push_back(*piece);
@@ -247,7 +256,7 @@ class Executor {
       for (const Condition* condition : {&row.gate, &row.hold, &row.wait}) {
         if (condition->holds(execution_)) continue;
         halt.have = condition->progress(execution_);
-        halt.want = condition->value;
+        halt.want = static_cast<std::uint64_t>(std::max<std::int64_t>(condition->value, 0));
         return halt;
       }
     }
@@ -255,9 +264,11 @@ class Executor {
   }
 
   const Program& program_;
-  std::uint64_t execution_;
-  std::uint64_t* stamps_;
-  const Hooks& hooks_;
+  std::uint32_t runner_;
+  std::uint64_t execution_ = 0;
+  std::uint64_t copy_ = 0;  // of the buffers that rotate, in this execution
+  std::uint64_t* stamps_ = nullptr;
+  const Hooks* hooks_ = nullptr;
   Far far_;
   std::vector<Piece> pieces_;  // of the row that is executed
   std::vector<Bytes> near_;

@@ -30,6 +30,8 @@ class FairShare {
  public:
   FairShare(Demands demands, std::span<const double> capacity)
       : demands_(demands),
+        weight_(demands.weight.begin(), demands.weight.end()),
+        cap_(demands.cap.begin(), demands.cap.end()),
         capacity_(capacity.begin(), capacity.end()),
         load_(capacity.size(), 0.0),
         left_(capacity.size()),
@@ -51,7 +53,7 @@ class FairShare {
   }
 
   void add(int32_t flow) {
-    const bool capped = demands_.cap[at(flow)] < kInfinity;
+    const bool capped = cap_[at(flow)] < kInfinity;
     if (capped) {
       capped_place_[at(flow)] = static_cast<int32_t>(capped_.size());
       capped_.push_back(flow);
@@ -68,7 +70,7 @@ class FairShare {
       place_[at(e)] = static_cast<int32_t>(flows_on_[r].size());
       const int32_t other = pair ? demands_.resource[at(2 * first + 1 - e)] : kMany;
       flows_on_[r].push_back({static_cast<int32_t>(e), other});
-      load_[r] += demands_.weight[at(e)];
+      load_[r] += weight_[at(e)];
     }
   }
 
@@ -86,11 +88,25 @@ class FairShare {
       list[spot] = list.back();
       place_[at(list[spot].edge)] = static_cast<int32_t>(spot);
       list.pop_back();
-      load_[r] = list.empty() ? 0.0 : load_[r] - demands_.weight[at(e)];
+      load_[r] = list.empty() ? 0.0 : load_[r] - weight_[at(e)];
     }
   }
 
   void set_capacity(int32_t resource, double value) { capacity_[at(resource)] = value; }
+
+  // Of a flow that was given a cap from the start.
+  void set_cap(int32_t flow, double value) { cap_[at(flow)] = value; }
+
+  // Of a demand of an active flow.
+  void set_weight(int64_t edge, double value) {
+    load_[at(demands_.resource[at(edge)])] += value - weight_[at(edge)];
+    weight_[at(edge)] = value;
+  }
+
+  double weight(int64_t edge) const { return weight_[at(edge)]; }
+  double capacity(int32_t resource) const { return capacity_[at(resource)]; }
+  std::span<const int64_t> starts() const { return demands_.start; }
+  std::span<const int32_t> resources() const { return demands_.resource; }
 
   // Finds the level at which each resource fills, if it does.
   void solve() {
@@ -129,7 +145,7 @@ class FairShare {
 
   double rate(int32_t flow) const {
     const int64_t last = demands_.start[at(flow) + 1];
-    double rate = demands_.cap[at(flow)];
+    double rate = cap_[at(flow)];
     for (int64_t e = demands_.start[at(flow)]; e < last; ++e) {
       rate = std::min(rate, level_[at(demands_.resource[at(e)])]);
     }
@@ -150,8 +166,8 @@ class FairShare {
 
   bool is_pair(int32_t flow) const {
     const auto first = at(demands_.start[at(flow)]);
-    return at(demands_.start[at(flow) + 1]) == first + 2 && demands_.cap[at(flow)] == kInfinity &&
-           demands_.weight[first] == 1.0 && demands_.weight[first + 1] == 1.0;
+    return at(demands_.start[at(flow) + 1]) == first + 2 && cap_[at(flow)] == kInfinity &&
+           weight_[first] == 1.0 && weight_[first + 1] == 1.0;
   }
 
   template <typename T>
@@ -177,8 +193,8 @@ class FairShare {
     rising_ = capped_;
     // Largest cap first, so that the next to stop is at the back.
     std::sort(rising_.begin(), rising_.end(), [this](int32_t a, int32_t b) {
-      const double x = demands_.cap[at(a)];
-      const double y = demands_.cap[at(b)];
+      const double x = cap_[at(a)];
+      const double y = cap_[at(b)];
       return x != y ? x > y : a > b;
     });
   }
@@ -218,7 +234,7 @@ class FairShare {
   // The lowest cap of a flow that no resource has stopped.
   double next_capped() {
     while (!rising_.empty() && stopped_by_resource(rising_.back(), kMany)) rising_.pop_back();
-    return rising_.empty() ? kInfinity : demands_.cap[at(rising_.back())];
+    return rising_.empty() ? kInfinity : cap_[at(rising_.back())];
   }
 
   void fill(int32_t resource, double level) {
@@ -228,7 +244,7 @@ class FairShare {
     for (const Entry& entry : flows_on_[at(resource)]) {
       if (entry.other == kMany) {
         const int32_t flow = owner_[at(entry.edge)];
-        const bool at_cap = demands_.cap[at(flow)] <= level;
+        const bool at_cap = cap_[at(flow)] <= level;
         const bool stopped = at_cap || stopped_by_resource(flow, resource);
         if (!stopped && is_first(flow, entry.edge)) stop(flow, level, resource);
       } else {
@@ -263,12 +279,14 @@ class FairShare {
     for (int64_t e = demands_.start[at(flow)]; e < demands_.start[at(flow) + 1]; ++e) {
       const int32_t r = demands_.resource[at(e)];
       if (r == except) continue;
-      left_[at(r)] -= demands_.weight[at(e)] * rate;
-      weight_left_[at(r)] -= demands_.weight[at(e)];
+      left_[at(r)] -= weight_[at(e)] * rate;
+      weight_left_[at(r)] -= weight_[at(e)];
     }
   }
 
   Demands demands_;
+  std::vector<double> weight_;  // by edge; these two may change with time
+  std::vector<double> cap_;
   std::vector<double> capacity_;
   std::vector<double> load_;         // weights of active flows, by resource
   std::vector<double> left_;         // of the capacity, while solving

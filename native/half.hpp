@@ -66,17 +66,15 @@ struct Float8 {
     const auto wide = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = wide >> 24 & 0x80;
     const std::uint32_t size = wide & 0x7fffffff;
-    if (size > 0x7f800000) return {static_cast<std::uint8_t>(sign | 0x7f)};
-    std::uint32_t small;
-    if (size < kRebias + (1U << 23)) {  // subnormal: the adder rounds, as for Half
-      constexpr auto kMagic = static_cast<std::uint32_t>(127 + 24 - kBias - kMantissa) << 23;
-      const float shifted = std::bit_cast<float>(size) + std::bit_cast<float>(kMagic);
-      small = std::bit_cast<std::uint32_t>(shifted) - kMagic;
-    } else {
-      const std::uint32_t odd = size >> kDropped & 1;
-      small = (size - kRebias + (1U << (kDropped - 1)) - 1 + odd) >> kDropped;
-    }
-    return {static_cast<std::uint8_t>(sign | (small < kTop ? small : kTop))};
+    // All of them, and choices: branches would keep loops from being vectorised.
+    constexpr auto kMagic = static_cast<std::uint32_t>(127 + 24 - kBias - kMantissa) << 23;
+    const float shifted = std::bit_cast<float>(size) + std::bit_cast<float>(kMagic);
+    const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - kMagic;  // the adder rounds
+    const std::uint32_t odd = size >> kDropped & 1;
+    const std::uint32_t normal = (size - kRebias + (1U << (kDropped - 1)) - 1 + odd) >> kDropped;
+    const std::uint32_t either = size < kRebias + (1U << 23) ? subnormal : normal;
+    const std::uint32_t small = either < kTop ? either : kTop;
+    return {static_cast<std::uint8_t>(sign | (size > 0x7f800000 ? 0x7f : small))};
   }
 
   explicit operator float() const noexcept {

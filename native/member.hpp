@@ -38,7 +38,7 @@ class Member {
   void leave() noexcept {
     if (std::exchange(here_, false)) {
       if (::getpid() == pid_) {
-        worker_.reset();
+        if (worker_) worker_->close();  // it stays: threads may be waiting for its jobs
         control_.leave(rank_);
         engines_.clear();
       } else {
@@ -57,6 +57,25 @@ class Member {
 
   // Whether a core is there for every thread that waits; else spinning only takes them away.
   void set_spins(bool spins) noexcept { spins_ = spins; }
+
+  // The threads that carry out what the caller does not: the worker, then the engines up to
+  // that number. All are started, so that they can be given a place.
+  std::vector<pid_t> start_threads(std::uint32_t num_engines) {
+    need_worker();
+    if (num_engines > 0) need_engine(num_engines);
+    std::vector<pid_t> threads{worker_->thread()};
+    for (std::uint32_t runner = 1; runner <= engines_.size(); ++runner) {
+      need_engine(runner);
+      threads.push_back(engines_[runner - 1]->thread());
+    }
+    return threads;
+  }
+
+  // Ends them, when nothing is under way: the next ones have no place yet.
+  void end_threads() {
+    worker_.reset();
+    engines_.clear();
+  }
 
   // What a command of this rank needs to know of the others.
   [[nodiscard]] Finder finder(bool elastic = false) const {
@@ -118,13 +137,18 @@ class Member {
   void set_staging(Staging staging) noexcept { staging_ = staging; }
   [[nodiscard]] const Staging& staging() const noexcept { return staging_; }
 
-  // An execution whose buffers lie where the caller says, in a call of that name.
+  // An execution whose buffers lie where the caller says, in a call of that name. ``kept`` is
+  // an executor of the calling thread's strands that nobody else uses meanwhile; a rank that is
+  // not ``alone`` computes beside it.
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, Binding& binding, std::string_view call,
-                          std::atomic<bool>& stop) {
+                          std::atomic<bool>& stop, Executor* kept = nullptr,
+                          bool alone = true) {
     const std::uint64_t number = call.empty() ? 0 : control_.calls(rank_).begin(call);
     binding.publish(staging_);
-    auto halt = run(program, execution, stamps, hooks, stop);
+    auto halt = kept != nullptr && program.engines.empty()
+                    ? run(*kept, execution, stamps, hooks, stop)
+                    : run(program, execution, stamps, hooks, stop, alone);
     if (halt) return halt;
     binding.collect();
     if (number != 0) control_.calls(rank_).end(number);
@@ -134,15 +158,19 @@ class Member {
   // The same, some time later, after all that was handed over before; gives its number.
   std::uint64_t submit(const Program& program, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call) {
-    if (!worker_) worker_ = std::make_unique<Worker>(spins_);
+    need_worker();
     auto binding = std::make_shared<Binding>(program, bound);
     return worker_->submit([this, &program, execution, binding = std::move(binding),
                             call = std::move(call)](std::atomic<bool>& stop) {
-      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop);
+      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop,
+                            /*kept=*/nullptr, /*alone=*/false);
       if (halt) report(*halt, call);
       return halt;
     });
   }
+
+  // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
+  std::uint64_t ask() noexcept { return ++num_asked_; }
 
   // Null until something was handed over.
   [[nodiscard]] Worker* worker() const noexcept { return worker_.get(); }
@@ -157,43 +185,48 @@ class Member {
   }
 
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks, std::atomic<bool>& stop) {
+                          const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
     std::vector<Part> parts;
     parts.reserve(program.engines.size() + 1);
-    parts.push_back({Executor(program, 0, execution, stamps, hooks), hooks, {}});
+    parts.push_back({Executor(program, 0), hooks, {}});
     for (const std::uint32_t runner : program.engines) {
       need_engine(runner);
-      parts.push_back({Executor(program, runner, execution, stamps, none), none, {}});
+      parts.push_back({Executor(program, runner), none, {}});
     }
+    const auto run_part = [this, execution, stamps, alone, &stop](Part& part) {
+      part.halt = run(part.executor, execution, stamps, part.hooks, stop, alone);
+    };
     {
       Joined joined{*this, program.engines, stop};
       for (std::size_t i = 0; i < program.engines.size(); ++i) {
         Part& part = parts[i + 1];
-        engines_[program.engines[i] - 1]->start([this, &part, &stop] { run(part, stop); });
+        engines_[program.engines[i] - 1]->start([&run_part, &part] { run_part(part); });
         ++joined.num_started;
       }
-      run(parts[0], stop);
+      run_part(parts[0]);
       joined.ended = true;
     }
     return first_cause(parts);
   }
 
- private:
   // What one thread does in an execution.
+  std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
+                          const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
+    Watch watch(control_, rank_, stop, hooks.poll);
+    Patience patience(spins_ && alone, timeout_);
+    auto halt = executor.run(execution, stamps, hooks, watch, patience);
+    // Relaxed: only makes the others stop; finish() orders what is read afterwards.
+    if (halt) stop.store(true, std::memory_order_relaxed);
+    return halt;
+  }
+
+ private:
   struct Part {
     Executor executor;
     const Hooks& hooks;
     std::optional<Halt> halt;
   };
-
-  void run(Part& part, std::atomic<bool>& stop) {
-    Watch watch(control_, rank_, stop, part.hooks.poll);
-    Patience patience(spins_, timeout_);
-    part.halt = part.executor.run(watch, patience);
-    // Relaxed: only makes the others stop; finish() orders what is read afterwards.
-    if (part.halt) stop.store(true, std::memory_order_relaxed);
-  }
 
   // Nobody may be waiting for it here, yet the others must not wait for us.
   void report(const Halt& halt, const std::string& call) {
@@ -204,17 +237,26 @@ class Member {
         return;
       case Cause::died:
       case Cause::left:
-        control_.fail(rank_, Reason::died, halt.rank, other + " died");
+        control_.fail(rank_, Reason::died, halt.rank,
+                      other + " died (pid " + std::to_string(control_.pid(halt.rank)) + ") " +
+                          control_.doing(halt.rank));
         return;
       case Cause::timeout:
-        control_.fail(rank_, Reason::timeout, halt.rank, self + " waited too long in " + call);
+        control_.fail(rank_, Reason::timeout, halt.rank,
+                      self + " waited too long " + control_.doing(rank_) +
+                          control_.missing(rank_, halt.rank));
         return;
       case Cause::disagree:
         control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
         return;
+      case Cause::size:
+        control_.fail(rank_, Reason::disagree, rank_,
+                      self + " gets " + std::to_string(halt.have) + " bytes from " + other +
+                          " where it wants " + std::to_string(halt.want) + " " +
+                          control_.doing(rank_));
+        return;
       case Cause::slot:
       case Cause::memory:
-      case Cause::size:
         control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);
         return;
     }
@@ -222,7 +264,12 @@ class Member {
 
   void need_engine(std::uint32_t runner) {
     if (engines_.size() < runner) engines_.resize(runner);
-    if (!engines_[runner - 1]) engines_[runner - 1] = std::make_unique<Engine>();
+    if (!engines_[runner - 1]) engines_[runner - 1] = std::make_unique<Engine>(spins_);
+  }
+
+  void need_worker() {
+    // Who waits for the worker must let it have the core.
+    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false);
   }
 
   // Engines use what stands on the stack of run(), so it is not left before they end, and
@@ -253,6 +300,7 @@ class Member {
   int rank_;
   std::chrono::nanoseconds timeout_;
   bool spins_ = false;
+  std::uint64_t num_asked_ = 0;
   pid_t pid_ = ::getpid();
   bool here_ = true;
   Staging staging_;

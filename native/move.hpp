@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -34,13 +35,18 @@ inline bool same(Bytes a, Bytes b) noexcept {
 // From this size on a copy goes past the caches: what it writes is too large to be found in
 // them again, and memory need not be read before it is overwritten. A quarter of the last-level
 // cache is where streaming begins to win here (37 against 21 GB/s at 1 MiB, 16 against 21 at 8).
-inline std::size_t streamed_from() noexcept {
-  static const std::size_t found = [] {
+inline std::atomic<std::size_t>& streaming_limit() noexcept {
+  static std::atomic<std::size_t> found = [] {
     const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
     constexpr std::size_t kLeast = 1 << 20, kMost = 8 << 20;
     return cache > 0 ? std::clamp(static_cast<std::size_t>(cache) / 4, kLeast, kMost) : kMost / 2;
   }();
   return found;
+}
+
+// Relaxed: any thread may use the old limit for a while.
+inline std::size_t streamed_from() noexcept {
+  return streaming_limit().load(std::memory_order_relaxed);
 }
 
 #if defined(__x86_64__)

@@ -3,9 +3,11 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <thread>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,13 +26,21 @@ inline void relax() noexcept {
 }
 
 // Yielding costs half a microsecond a round, sleeping 50: waits of a step spin or yield, and
-// only what hangs or computes for long sleeps. With more threads than cores spinning would
-// keep the one we wait for from running.
+// only what hangs or computes for long sleeps: the longer it waited, the longer, so that a
+// thread that waits for minutes takes nothing from one that computes on its core, and a sixteenth
+// is the most that it comes late. With more threads than cores spinning would keep the one we
+// wait for from running, and so it does where two ranks happen to share a core of several: 20 us
+// of it made a call of 9 us one of 25 on a busy machine.
+//
+// What counts before sleeping is the time we had, not the clock: a yield that gave the core
+// away for a slice says nothing about how long the other rank will take.
 class Patience {
  public:
   static constexpr auto kSpin = std::chrono::microseconds(2);
+  static constexpr auto kTurn = std::chrono::microseconds(2);  // the most that one yield counts
   static constexpr auto kYield = std::chrono::milliseconds(1);
-  static constexpr auto kSleep = std::chrono::microseconds(100);
+  static constexpr auto kShortSleep = std::chrono::microseconds(60);
+  static constexpr auto kLongSleep = std::chrono::milliseconds(1);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
   Patience(bool spins, Clock::duration timeout) noexcept : spins_(spins), timeout_(timeout) {}
@@ -40,14 +50,16 @@ class Patience {
 
   void pause() {
     if (!waiting_) begin();
-    if (spins_ && now_ - since_ < kSpin) {
+    if (spins_ && awake_ < kSpin) {
       for (int i = 0; i < 8; ++i) relax();
-    } else if (now_ - since_ < kYield) {
+    } else if (awake_ < kYield) {
       ::sched_yield();
     } else {
-      std::this_thread::sleep_for(kSleep);
+      std::this_thread::sleep_for(
+          std::clamp<Clock::duration>((now_ - since_) / 16, kShortSleep, kLongSleep));
     }
-    now_ = Clock::now();
+    const auto last = std::exchange(now_, Clock::now());
+    awake_ += std::min<Clock::duration>(now_ - last, kTurn);
   }
 
   // Whether it is time again to look if the others live; true once every kLook.
@@ -62,12 +74,14 @@ class Patience {
  private:
   void begin() noexcept {
     waiting_ = true;
+    awake_ = Clock::duration::zero();
     since_ = now_ = looked_ = Clock::now();
   }
 
   bool spins_;
   bool waiting_ = false;
   Clock::duration timeout_;
+  Clock::duration awake_{};
   Clock::time_point since_{};
   Clock::time_point now_{};
   Clock::time_point looked_{};

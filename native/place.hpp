@@ -32,6 +32,7 @@ struct Access {
   const Place* place = nullptr;  // null: ``fixed``
   std::uint32_t rank = 0;        // who owns the buffer
   std::uint64_t offset = 0;
+  std::uint64_t turn = 0;  // how far the next copy of the buffer lies, where it rotates
   Bytes fixed;  // its size is that of the slice; where it points only without a place
 
   Access() = default;
@@ -63,8 +64,9 @@ struct Finder {
   bool elastic = false;      // every slice is a whole buffer, as long as it was bound
   std::vector<pid_t> pids;   // by rank
 
-  // Nothing where a place does not hold the slice, which only a broken peer writes.
-  [[nodiscard]] std::optional<Piece> find(const Access& access) const noexcept {
+  // Nothing where a place does not hold the slice, which only a broken peer writes. ``copy`` is
+  // the one in turn of a buffer that rotates.
+  [[nodiscard]] std::optional<Piece> find(const Access& access, std::uint64_t copy = 0) const noexcept {
     if (access.place == nullptr) return Piece{access.fixed, 0, self};
     const Place place = *access.place;
     const std::uint64_t nbytes = elastic ? place.nbytes : access.size();
@@ -76,7 +78,7 @@ struct Finder {
       }
       return Piece{{reinterpret_cast<std::byte*>(address), nbytes}, 0, self};
     }
-    const std::uint64_t begin = place.word + access.offset;
+    const std::uint64_t begin = place.word + access.offset + copy * access.turn;
     if (begin > heap.size() || nbytes > heap.size() - begin) return std::nullopt;
     return Piece{heap.subspan(begin, nbytes), 0, self};
   }

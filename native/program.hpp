@@ -34,14 +34,17 @@ enum class Kind : std::uint8_t {
 };
 
 // A counter that must have come so far. It is never reset: an execution starts where the
-// raises of the last one, ``step`` of them, ended.
+// raises of the last one, ``step`` of them, ended. A value below zero asks for raises of
+// earlier executions.
 struct Condition {
   std::uint64_t* word = nullptr;  // null: always holds
-  std::uint64_t value = 0;
+  std::int64_t value = 0;
   std::uint64_t step = 0;
 
   [[nodiscard]] bool holds(std::uint64_t execution) const noexcept {
-    return word == nullptr || Flag(*word).value() >= execution * step + value;
+    if (word == nullptr) return true;
+    return static_cast<std::int64_t>(Flag(*word).value()) >=
+           static_cast<std::int64_t>(execution * step) + value;
   }
   // How far it has come in this execution.
   [[nodiscard]] std::uint64_t progress(std::uint64_t execution) const noexcept {
@@ -91,6 +94,7 @@ struct Program {
   std::vector<Strand> strands;
   std::vector<std::uint32_t> lanes;  // strands, by the launch that starts them
   std::vector<std::uint32_t> engines;  // the runners above 0 that are used
+  std::uint64_t turns = 1;  // copies of what rotates, one execution after another
   std::uint64_t* stamps = nullptr;  // begin and end of each row, nanoseconds
 
   [[nodiscard]] std::span<const Access> of(const Row& row) const noexcept {

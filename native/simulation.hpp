@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fair_share.hpp"
+#include "grids.hpp"
 
 namespace weft {
 
@@ -53,7 +54,7 @@ class Simulation {
  public:
   Simulation(Rows rows, Threads threads, Pools pools, Demands demands,
              std::span<const double> capacity, size_t num_flags, double tolerance,
-             std::span<double> start, std::span<double> end)
+             std::span<double> start, std::span<double> end, Kernels kernels = {})
       : rows_(rows),
         threads_(threads),
         pools_(pools),
@@ -70,7 +71,17 @@ class Simulation {
         lanes_left_(rows.step.size() ? rows.step.size() : 1, 0),
         place_(demands.cap.size(), -1),
         held_(pools.units.size(), 0),
-        queued_(pools.units.size()) {}
+        queued_(pools.units.size()),
+        kernels_(kernels),
+        progress_(kernels.grids.tiles.size()),
+        whole_(kernels.grids.tiles.size(), 0.0),
+        grids_on_(pools.units.size()),
+        admit_(threads.first.size()),
+        use_(capacity.size(), 0.0) {
+    for (size_t r = 0; r < kernels.loads.first.size(); ++r) {
+      if (kernels.loads.first[r] >= 0) slowed_.push_back({static_cast<int32_t>(r), capacity[r]});
+    }
+  }
 
   // Runs to the end. `alive` is asked now and then whether to go on.
   void run(const std::function<void()>& alive) {
@@ -96,7 +107,7 @@ class Simulation {
 
  private:
   enum class Stage : uint8_t { kArrive, kStarved, kHeld, kFetched, kAct, kEnd };
-  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kLetGo, kSolve };
+  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kLetGo, kSolve, kGrant };
   struct Event {
     double time;
     uint64_t number;  // equal times keep the order in which they were set
@@ -110,6 +121,7 @@ class Simulation {
   struct Batch {
     int64_t limit;  // commands with a smaller number are handed over
     int32_t hold;
+    double fetched;  // when they can be there: fetching begins with the doorbell, busy or not
   };
 
   // A flow in progress, with all that a new solution asks of it in half a cache line.
@@ -146,6 +158,9 @@ class Simulation {
       case What::kSolve:
         if (event.version == num_solves_) changed_ = true;
         break;
+      case What::kGrant:
+        if (event.version == num_solves_) grant(event.id, true);
+        break;
     }
   }
 
@@ -172,13 +187,108 @@ class Simulation {
       share_.add(flow);
       place_[at(flow)] = static_cast<int32_t>(running_.size());
       running_.push_back({rows_.size[at(flow)], 0.0, flow, share_.pair(flow)});
+      if (grid_of(flow) >= 0) begin_grid(flow);
     }
     fresh_.clear();
     if (tolerance_ > 0) let_go();
+    fit_grids();
     share_.solve();
+    if (num_grids_ > 0 || loaded_) load();
     ++num_solves_;
     const double wait = share_out();
     if (wait < kInfinity) set_ends(wait);
+    if (num_grids_ > 0) set_grants();
+  }
+
+  int32_t grid_of(int32_t row) const {
+    return kernels_.grids.of_row.empty() ? -1 : kernels_.grids.of_row[at(row)];
+  }
+
+  int32_t pool_of(int32_t row) const { return threads_.pool[at(rows_.thread[at(row)])]; }
+
+  double left_of(int32_t row) const {
+    const Running& flow = running_[at(place_[at(row)])];
+    return std::max(0.0, flow.left - flow.rate * (now_ - solved_at_));
+  }
+
+  // The units that a grid has now: those that no launch holds, shared with other grids.
+  int32_t units_of(int32_t row) const {
+    const auto& on = grids_on_[at(pool_of(row))];
+    const int32_t free = pools_.units[at(pool_of(row))] - held_[at(pool_of(row))];
+    int64_t wanted = 0;
+    for (const int32_t each : on) wanted += kernels_.grids.units[at(grid_of(each))];
+    const int64_t mine = kernels_.grids.units[at(grid_of(row))];
+    return static_cast<int32_t>(wanted <= free ? mine : mine * free / wanted);
+  }
+
+  // How much of the span since its units last changed has passed, in tiles.
+  double passed_of(int32_t row) const {
+    const auto grid = at(grid_of(row));
+    const double span = progress_[grid].span();
+    return span < kInfinity ? span * (1 - left_of(row) / whole_[grid]) : 0.0;
+  }
+
+  void begin_grid(int32_t row) {
+    grids_on_[at(pool_of(row))].push_back(row);
+    ++num_grids_;
+    const auto grid = at(grid_of(row));
+    whole_[grid] = 0;  // not started
+  }
+
+  // Gives every grid the rate that its units allow, and the traffic that they cause.
+  void fit_grids() {
+    if (num_grids_ == 0) return;
+    const Grids& grids = kernels_.grids;
+    for (const auto& on : grids_on_) {
+      for (const int32_t row : on) {
+        const auto grid = at(grid_of(row));
+        const int32_t units = units_of(row);
+        const double left = left_of(row);
+        if (whole_[grid] <= 0) {
+          progress_[grid] = Progress(grids.tiles[grid], units, grids.fixed[grid] != 0);
+          whole_[grid] = left;
+        } else if (units != progress_[grid].units()) {
+          progress_[grid].change(passed_of(row), units);
+          whole_[grid] = left;
+        }
+        const double seconds = progress_[grid].span() * grids.tile_seconds[grid];
+        share_.set_cap(row, seconds > 0 ? whole_[grid] / seconds : kLarge);
+        if (grids.edge[grid] >= 0) {
+          share_.set_weight(grids.edge[grid], grids.traffic[at(grids.traffic_start[grid]) + at(units)]);
+        }
+      }
+    }
+  }
+
+  // Computation that keeps memory and caches busy makes requests take longer. Whoever keeps only
+  // as many in flight as an idle memory needs moves that much less: capacities follow the load.
+  void load() {
+    if (slowed_.empty()) return;
+    loaded_ = num_grids_ > 0;
+    for (const auto& on : grids_on_) {
+      for (const int32_t row : on) add_use(row, 1.0);
+    }
+    for (const auto& [resource, capacity] : slowed_) {
+      const double busy = load_of(kernels_.loads.first[at(resource)]) +
+                          load_of(kernels_.loads.second[at(resource)]);
+      share_.set_capacity(resource, capacity / (1 + kernels_.loads.stretch * busy));
+    }
+    for (const auto& on : grids_on_) {
+      for (const int32_t row : on) add_use(row, 0.0);
+    }
+    share_.solve();
+  }
+
+  void add_use(int32_t row, double times) {
+    const double rate = times > 0 ? share_.rate(row) : 0.0;
+    for (int64_t e = share_.starts()[at(row)]; e < share_.starts()[at(row) + 1]; ++e) {
+      double& use = use_[at(share_.resources()[at(e)])];
+      use = times > 0 ? use + share_.weight(e) * rate : 0.0;
+    }
+  }
+
+  double load_of(int32_t resource) const {
+    return resource < 0 ? 0.0 : std::min(1.0, use_[at(resource)] / share_.capacity(resource));
   }
 
   // Sets the ends of the flows that are first to end, which takes `wait` seconds from now, and of
@@ -238,6 +348,9 @@ class Simulation {
     running_[at(place)] = running_.back();
     place_[at(running_.back().row)] = place;
     running_.pop_back();
+    if (grid_of(row) < 0) return;
+    std::erase(grids_on_[at(pool_of(row))], row);
+    --num_grids_;
   }
 
   void end_flow(int32_t row) {
@@ -249,6 +362,7 @@ class Simulation {
   void finish_flow(int32_t row) {
     complete(rows_.thread[at(row)]);
     runnable_.push_back(rows_.thread[at(row)]);
+    if (grid_of(row) >= 0) grant(pool_of(row), true);
   }
 
   void raise(int32_t flag) {
@@ -332,9 +446,9 @@ class Simulation {
       waiting_[at(batch.hold)].push_back(thread);
       return false;
     }
-    if (threads_.fetch[at(thread)] <= 0) return true;
+    if (batch.fetched <= now_) return true;
     stage_[at(thread)] = Stage::kFetched;
-    set(now_ + threads_.fetch[at(thread)], What::kResume, thread);
+    set(batch.fetched, What::kResume, thread);
     return false;
   }
 
@@ -386,7 +500,8 @@ class Simulation {
     const int32_t target = rows_.target[at(row)];
     auto& batches = batches_[at(target)];
     const int64_t before = batches.empty() ? 0 : batches.back().limit;
-    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)]});
+    const double fetched = now_ + threads_.fetch[at(target)];
+    batches.push_back({before + rows_.count[at(row)], rows_.flag[at(row)], fetched});
     if (stage_[at(target)] != Stage::kStarved) return;
     stage_[at(target)] = Stage::kArrive;  // woken once, however many submissions come now
     runnable_.push_back(target);
@@ -397,7 +512,9 @@ class Simulation {
     const int32_t pool = threads_.pool[at(thread)];
     if (pool >= 0 && rows_.units[at(row)] > 0) {
       queued_[at(pool)].push_back(thread);
+      admit_[at(thread)] = admission(pool, thread, rows_.units[at(row)]);
       grant(pool, false);
+      if (admit_[at(thread)].row >= 0) changed_ = true;  // so that its turn is set
       return true;  // its lanes or, if it has none, its place in runnable_ end it
     }
     return start_lanes(row);
@@ -413,13 +530,72 @@ class Simulation {
       const int32_t thread = *best;
       const int32_t row = row_[at(thread)];
       if (held_[at(pool)] + rows_.units[at(row)] > pools_.units[at(pool)]) return;
+      if (waits_for_grid(thread)) return;
       queue.erase(best);
-      if (waited) start_[at(row)] = now_;  // it runs from here on
+      if (waited || admit_[at(thread)].row >= 0) start_[at(row)] = now_;  // it runs from here on
       hold(pool, rows_.units[at(row)]);
       if (!start_lanes(row)) {
         release(row);
         stage_[at(thread)] = Stage::kEnd;
         runnable_.push_back(thread);
+      }
+    }
+  }
+
+  // Up to which point of which grid a launch waits for its workgroups to be admitted.
+  struct Admission {
+    int32_t row = -1;
+    double left = 0;  // of the grid's flow
+  };
+
+  bool waits_for_grid(int32_t thread) const {
+    const Admission& admit = admit_[at(thread)];
+    if (admit.row < 0 || place_[at(admit.row)] < 0 || !runs(admit.row)) return false;
+    return left_of(admit.row) > admit.left + 1e-9 * rows_.size[at(admit.row)];
+  }
+
+  bool runs(int32_t row) const {
+    const auto& on = grids_on_[at(pool_of(row))];
+    return std::find(on.begin(), on.end(), row) != on.end();
+  }
+
+  // Workgroups are dispatched in the order of their kernels. A grid that came first fills every
+  // slot; of those that come free the launch gets its share, or all that are left when the grid
+  // has none waiting any more. Tiles end together, wave by wave. Asking with a higher priority it
+  // gets every slot that comes free.
+  Admission admission(int32_t pool, int32_t thread, int32_t units) const {
+    Admission found;
+    for (const int32_t row : grids_on_[at(pool)]) {
+      const auto grid = at(grid_of(row));
+      const Progress& progress = progress_[grid];
+      if (whole_[grid] <= 0 || progress.units() <= 0) continue;
+      const double passed = passed_of(row);
+      const double spare = pools_.units[at(pool)] - held_[at(pool)] - progress.units();
+      const double need = units - std::max(0.0, spare);
+      if (need <= 0) continue;
+      const double slots = kernels_.grids.slots[grid];
+      const double wave = progress.admission(passed, need, share_for(thread, row), slots);
+      if (wave <= passed) continue;
+      const double left = whole_[grid] * std::max(0.0, 1 - wave / progress.span());
+      if (found.row < 0) found = {row, left};
+    }
+    return found;
+  }
+
+  double share_for(int32_t thread, int32_t row) const {
+    const auto mine = threads_.priority[at(thread)];
+    const bool first = mine > threads_.priority[at(rows_.thread[at(row)])];
+    return first ? 1.0 : kernels_.dispatch_share;
+  }
+
+  void set_grants() {
+    for (size_t pool = 0; pool < queued_.size(); ++pool) {
+      for (const int32_t thread : queued_[pool]) {
+        if (!waits_for_grid(thread)) continue;
+        const Admission& admit = admit_[at(thread)];
+        const double rate = running_[at(place_[at(admit.row)])].rate;
+        const double wait = (left_of(admit.row) - admit.left) / rate;
+        if (rate > 0) set(now_ + wait, What::kGrant, static_cast<int32_t>(pool), num_solves_);
       }
     }
   }
@@ -434,6 +610,7 @@ class Simulation {
 
   void hold(int32_t pool, int32_t units) {
     held_[at(pool)] += units;
+    if (!grids_on_[at(pool)].empty()) changed_ = true;
     const int32_t resource = pools_.resource[at(pool)];
     if (resource >= 0) {
       share_.set_capacity(resource, pools_.units[at(pool)] - held_[at(pool)]);
@@ -449,6 +626,7 @@ class Simulation {
   }
 
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr double kLarge = 1e300;  // a cap of what takes no time
 
   Rows rows_;
   Threads threads_;
@@ -470,6 +648,20 @@ class Simulation {
   std::vector<int32_t> place_;               // of a flow in running_
   std::vector<int32_t> held_;                  // units, by pool
   std::vector<std::deque<int32_t>> queued_;    // threads at a launch, by pool
+
+  Kernels kernels_;
+  std::vector<Progress> progress_;              // by grid
+  std::vector<double> whole_;                   // what was left of its flow when its units changed
+  std::vector<std::vector<int32_t>> grids_on_;  // rows of grids that run, by pool
+  std::vector<Admission> admit_;                // by thread
+  std::vector<double> use_;                     // of resources by grids, while it is summed up
+  struct Slowed {
+    int32_t resource;
+    double capacity;  // without load
+  };
+  std::vector<Slowed> slowed_;
+  int32_t num_grids_ = 0;
+  bool loaded_ = false;
 
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::deque<int32_t> runnable_;

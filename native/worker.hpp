@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine.hpp"
 #include "patience.hpp"
 #include "watch.hpp"
 
@@ -22,11 +23,16 @@ class Worker {
   static constexpr auto kLong = std::chrono::hours(1);
   using Job = std::function<std::optional<Halt>(std::atomic<bool>& stop)>;
 
-  explicit Worker(bool spins) : spins_(spins), thread_([this] { serve(); }) {}
+  explicit Worker(bool spins) : spins_(spins), thread_([this] { serve(); }) {
+    started_.wait_past(0, false, Engine::kAwake);
+  }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  // What has not begun never does; what has is told to stop.
-  ~Worker() {
+  ~Worker() { close(); }
+
+  // What has not begun never does; what has is told to stop. Whoever waits learns it.
+  void close() {
+    if (!thread_.joinable()) return;
     // Relaxed: the lock below orders it for a worker that sleeps; others look again anyway.
     stop_.store(true, std::memory_order_relaxed);
     {
@@ -35,7 +41,16 @@ class Worker {
     }
     wake_.notify_all();
     thread_.join();
+    const std::scoped_lock lock(mutex_);
+    const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
+    for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
+      halts_[number] = Halt{Cause::stopped};
+    }
+    jobs_.clear();
+    num_done_.store(last, std::memory_order_release);
   }
+
+  [[nodiscard]] pid_t thread() const noexcept { return id_; }
 
   // Gives the job's number; numbers count from one in the order of jobs.
   std::uint64_t submit(Job job) {
@@ -89,6 +104,8 @@ class Worker {
 
  private:
   void serve() {
+    id_ = thread_id();
+    started_.ring();
     std::uint64_t number = 0;
     while (const auto job = next(number)) {
       const auto halt = (*job)(stop_);
@@ -119,6 +136,8 @@ class Worker {
   }
 
   bool spins_;
+  pid_t id_ = 0;
+  Bell started_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;

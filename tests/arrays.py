@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.compress import codec_of
 from weft.schedule import (
     Broadcast,
     Command,
@@ -164,13 +165,14 @@ class Machine:
                 for src in srcs[1:]:
                     total = OPS[op](total, self.at(src).copy().view(dtype))
                 self.at(dst)[:] = total.view(np.uint8)
-            case Encode(src, dst):
-                data = self.at(src).copy()
-                self.at(dst)[:8] = np.frombuffer(np.uint64(len(data)).tobytes(), np.uint8)
-                self.at(dst)[8 : 8 + len(data)] = data
-            case Decode(src, dst):
-                length = int(self.at(src)[:8].copy().view(np.uint64)[0])
-                self.at(dst)[:length] = self.at(src)[8 : 8 + length]
+            case Encode(src, dst, codec, dtype):
+                slot = self.at(dst)
+                size = codec_of(codec, dtype).encode(self.at(src).copy(), slot[8:])
+                slot[:8] = np.frombuffer(np.uint64(size).tobytes(), np.uint8)
+            case Decode(src, dst, codec, dtype):
+                slot = self.at(src)
+                size = int(slot[:8].copy().view(np.uint64)[0])
+                codec_of(codec, dtype).decode(slot[8 : 8 + size], self.at(dst))
             case Kernel() if not command.external:
                 read, written = map(self.at, command.reads), map(self.at, command.writes)
                 self.ops[command.op](list(read), list(written))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.collective_values import expected, inputs
+from weft.c3.strategies import ENGINES
 from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
 from weft.hardware import platform
 from weft.runtime import World, run, spawn
@@ -35,6 +36,8 @@ def cases(num_ranks: int) -> dict[str, tuple[str, Schedule]]:
         for algorithm in algorithms(kind)
         if applies(kind, algorithm, num_ranks)
     }
+    for kind, engines in ENGINES.items():
+        found[f"{kind} engines"] = (kind, engines(num_ranks, BYTES * num_ranks))
     sizes = [row[:num_ranks] for row in SIZES[:num_ranks]]
     for queue in ("stream0", "copy0", "nic0"):
         uneven = uneven_all_to_all(sizes, queue=queue)

@@ -22,17 +22,20 @@ ROOMS: dict[str, set[str]] = {
     "workload": {"schedule", "hardware"},
     "collectives": {"schedule", "hardware", "compress"},
     "fused": {"schedule", "collectives"},
+    "sdma": {"schedule"},
     "cost": {"schedule", "hardware", "compress", "workload"},
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
     "runtime": {
         *("schedule", "timeline", "hardware", "collectives", "fused", "compress", "cost", "_core"),
     },
 }
+ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
 ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}
+ROOMS["validate"] |= {"report"}  # it has plots of its figures
 ROOMS |= {room: {"_core", "cli", "weft", *ROOMS} for room in ("cli", "weft", "__main__")}
 
 # package: the rooms that may import it; the standard library is free to all
@@ -45,10 +48,11 @@ PACKAGES = {
     "click": {"cli"},
     "rich": {"cli", "report", "bench"},
     "plotly": {"report"},
+    "mpi4py": {"bench"},
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "plotly"}
+OPTIONAL = {"torch", "triton", "plotly", "mpi4py"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 

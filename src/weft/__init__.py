@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.collectives import collective
     from weft.hardware import Platform, platform
-    from weft.runtime import World, prepare, run, spawn, world
+    from weft.runtime import Engines, World, prepare, run, spawn, world
     from weft.schedule import Schedule
     from weft.simulator import simulate
     from weft.timeline import Timeline
 
 __version__ = "0.1.0"
 __all__ = [
+    "Engines",
     "Platform",
     "Schedule",
     "Timeline",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Engines": "weft.runtime",
     "Platform": "weft.hardware",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",

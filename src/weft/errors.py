@@ -36,6 +36,10 @@ class FormatError(WeftError, ValueError):
     """A file is truncated, of a newer version, or not what it should be."""
 
 
+class CodecError(WeftError, ValueError):
+    """What should be decoded was not encoded so: cut, changed on its way, or by another codec."""
+
+
 class NoPlanError(WeftError, ValueError):
     """No plan fits."""
 

@@ -137,3 +137,45 @@ def test_the_command_line_says_what_the_library_says(capsys):
         "--algorithm", "ring",
     )  # fmt: skip
     assert row["seconds"] == simulate(made, platform("h100-8")).seconds
+
+
+def test_energy_is_shown_when_asked_for(capsys):
+    case = ["collective", "all_gather", "--size", "1GiB", "--on", "mi300x-8", "--json"]
+    found = {}
+    for algorithm in ("direct", "dma"):
+        assert main([*case, "--algorithm", algorithm, "--energy"]) == 0
+        (found[algorithm],) = json.loads(capsys.readouterr().out)["results"]
+    assert 150 < found["dma"]["watts"] < found["direct"]["watts"] < 750
+    assert found["dma"]["joules"] == pytest.approx(
+        8 * found["dma"]["watts"] * found["dma"]["seconds"]
+    )
+    assert main(case) == 0
+    assert "joules" not in json.loads(capsys.readouterr().out)["results"][0]
+    assert main([*case[:-1], "--energy"]) == 0
+    assert "watts" in capsys.readouterr().out
+
+
+def test_energy_is_not_measured(capsys):
+    assert main(["collective", "all_gather", "--run", "--energy"]) == 2
+    assert "energy is predicted" in capsys.readouterr().err
+
+
+def test_the_fastest_variant_by_engines_changes_with_the_size(capsys):
+    case = ("collective", "all_gather", "--on", "mi300x-8", "--algorithm", "dma-auto")
+    rows = results(capsys, *case, "--size", "4KiB,256KiB,64MiB")
+    chosen = ["dma-b2b+prelaunch", "dma-bcst+prelaunch", "dma+prelaunch"]
+    assert [row["chosen"] for row in rows] == chosen  # as arXiv 2511.06605 measures
+    assert {row["algorithm"] for row in rows} == {"dma-auto"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "on", "said"),
+    [
+        ("all_reduce", "mi300x-8", "no DMA engine can do all_reduce"),
+        ("all_gather", "switch(8)@1GB/s", "which has no DMA engines"),
+        ("all_gather", "mi300x-8x2", "one host feeds one node"),
+    ],
+)
+def test_engines_that_cannot_say_so(capsys, kind, on, said):
+    assert main(["collective", kind, "--on", on, "--algorithm", "dma-auto"]) == 2
+    assert said in capsys.readouterr().err

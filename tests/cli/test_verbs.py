@@ -10,7 +10,10 @@ from weft.cli import main
 from weft.cli.checkup import Finding
 from weft.hardware import platform_names
 
-VERBS = ("tour", "doctor", "platforms", "collective", "bench")
+VERBS = (
+    *("tour", "doctor", "platforms", "calibrate", "collective", "c3", "copies", "bench"),
+    "validate",
+)
 
 
 def test_without_a_verb_the_verbs_are_listed(capsys):

@@ -61,6 +61,9 @@ OTHERS = {
     ("broadcast", "scatter-allgather"): (N - 1) * CHUNK + (N - 1) * (N - 1) * CHUNK,
     ("all_gather", "hierarchical"): N * CHUNK + N * 3 * 2 * CHUNK,
     ("all_reduce", "hierarchical"): 2 * (2 * 3 * SIZE) + 4 * (2 * SIZE // 4),
+    # Whoever wants a sum eagerly reads all that it is made of.
+    ("all_reduce", "eager"): N * (N - 1) * SIZE,
+    ("reduce", "eager"): (N - 1) * SIZE,
 }
 
 
@@ -169,6 +172,7 @@ def test_a_direct_all_to_all_of_many_ranks_stores_few_commands_and_is_checked():
         ("x", "ring", {}, UnknownNameError, "no collective is called 'x'.", "Known: all_gather,"),
         ("all_gather", "rign", {}, UnknownNameError, "no algorithm is called 'rign'.", "'ring'?"),
         ("all_gather", "tree", {}, UsageError, "'tree' does not apply to all_gather.", "ring"),
+        ("all_reduce", "dma", {}, UsageError, "DMA engines copy, they do not add", "ring"),
         ("all_gather", "ring", {"num_ranks": 0}, UsageError, "at least 2 ranks, not 0.", ""),
         ("all_gather", "ring", {"num_ranks": 1}, UsageError, "at least 2 ranks, not 1.", ""),
         ("all_reduce", "ring", {"nbytes": -1}, UsageError, "cannot move -1 bytes", ""),

@@ -159,20 +159,20 @@ def test_a_number_that_is_replaced_loses_its_source(write):
 
 
 def test_here_is_what_was_calibrated(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     here_path().parent.mkdir()
     here_path().write_text(LEVEL)
     assert platform("here").name == "here"
 
 
 def test_here_is_kept_in_the_home_directory_by_default(tmp_path, monkeypatch):
-    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert here_path() == tmp_path / ".local" / "share" / "weft" / "here.toml"
+    assert here_path() == tmp_path / ".config" / "weft" / "here.toml"
 
 
 def test_here_asks_for_a_calibration(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(PlatformError, match="was not calibrated") as caught:
         platform("here")
     assert "weft calibrate" in caught.value.hint
@@ -180,7 +180,7 @@ def test_here_asks_for_a_calibration(tmp_path, monkeypatch):
 
 
 def test_here_cannot_extend_itself(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     here_path().parent.mkdir()
     here_path().write_text('extends = "here"\n')
     with pytest.raises(PlatformError, match=r"here\.toml extends itself"):
@@ -211,7 +211,7 @@ COUNT = "expected a whole number from 1 up"
         (
             "levels.0.rate.basis",
             "sure",
-            'basis = "sure": expected one of rated, achieved, inherited, derived, given',
+            'basis = "sure": expected one of rated, achieved, fitted, inherited, derived, given',
         ),
         ("levels.0.rate.source", 3, "levels.0.rate.source = 3: expected a string"),
         ("levels.0.latency", "-1us", 'levels.0.latency = "-1us": expected a time of zero or more'),

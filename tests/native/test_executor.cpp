@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "member.hpp"
+#include "ready.hpp"
 #include "reductions.hpp"
 
 namespace {
@@ -46,7 +46,7 @@ Row signal(Line& line, std::uint64_t by = 1) {
   return row;
 }
 
-Row wait(Line& line, std::uint64_t value, std::uint64_t step) {
+Row wait(Line& line, std::int64_t value, std::uint64_t step) {
   Row row = row_of(Kind::wait);
   row.wait = {&line.word, value, step};
   return row;
@@ -133,6 +133,50 @@ void test_a_timeout_names_the_row_and_the_count() {
     CHECK(halt && halt->cause == Cause::timeout);
     CHECK(halt->row == 1 && halt->have == 1 && halt->want == 2);
   }
+}
+
+// Rank 0 gives a number each time, in copies that rotate, and leaves; rank 1 takes it later.
+void test_a_rank_that_gives_runs_ahead_but_not_round() {
+  constexpr int kExecutions = 2000;
+  constexpr std::uint64_t kTurns = 4;
+  const std::size_t front = Control::nbytes(2);
+  Heap heap = Heap::create(front + weft::page_bytes());
+  Control::format(heap, 2, 0);
+  Line ready, done;
+  const weft::Place place{front, sizeof(std::uint64_t)};
+  std::atomic<int> ahead = 0, most = 0;
+  const auto be = [&](int rank) {
+    Member member(heap.name(), rank, std::chrono::seconds(30));
+    std::uint64_t number = 0;
+    const Bytes mine(reinterpret_cast<std::byte*>(&number), sizeof number);
+    weft::Access shared(&place, 0, 0, sizeof number);
+    shared.turn = weft::kLine;
+    Program program;
+    program.finder = member.finder();
+    program.turns = kTurns;
+    Row moved = copy(program, mine, mine);
+    program.accesses[rank == 0 ? 1 : 0] = shared;
+    const std::int64_t earlier = 1 - static_cast<std::int64_t>(kTurns - 1);
+    if (rank == 0) program.rows = {moved, signal(ready), wait(done, earlier, 1)};
+    else program.rows = {wait(ready, 1, 1), moved, signal(done)};
+    program.strands = {{0, 3, -1, 0}};
+    finish(program);
+    weft::Ready again(std::move(program));
+    for (int i = 0; i < kExecutions; ++i) {
+      if (rank == 0) number = static_cast<std::uint64_t>(i);
+      CHECK(!again.run(member, {}, "", false, {}));
+      if (rank == 1) CHECK(number == static_cast<std::uint64_t>(i));
+      // Relaxed: only counted.
+      const int now = ahead.fetch_add(rank == 0 ? 1 : -1, std::memory_order_relaxed);
+      if (now > most.load(std::memory_order_relaxed)) most.store(now, std::memory_order_relaxed);
+    }
+    CHECK(again.num_executions() == kExecutions);
+  };
+  std::thread other(be, 1);
+  be(0);
+  other.join();
+  heap.unlink();
+  CHECK(most.load() <= static_cast<int>(kTurns) + 1);
 }
 
 void test_a_gate_and_a_hold_keep_a_row_from_starting() {
@@ -247,6 +291,7 @@ void test_rows_that_could_do_harm_are_refused() {
 int main() {
   test_two_ranks_exchange_through_an_engine_and_lanes();
   test_a_timeout_names_the_row_and_the_count();
+  test_a_rank_that_gives_runs_ahead_but_not_round();
   test_a_gate_and_a_hold_keep_a_row_from_starting();
   test_empty_strands_end();
   test_a_fault_stops_the_run_at_once();

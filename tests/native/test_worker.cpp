@@ -57,6 +57,20 @@ void test_a_worker_that_goes_stops_its_job() {
   worker.submit([](std::atomic<bool>&) -> std::optional<Halt> { std::abort(); });
 }
 
+void test_whoever_waits_for_a_closed_worker_is_told() {
+  Worker worker(false);
+  worker.submit([](std::atomic<bool>& stop) {
+    while (!stop.load(std::memory_order_relaxed)) std::this_thread::yield();
+    return std::optional<Halt>(Halt{Cause::stopped});
+  });
+  const auto last = worker.submit([](std::atomic<bool>&) -> std::optional<Halt> { std::abort(); });
+  std::thread waiter([&] { CHECK(worker.wait(last, std::chrono::seconds(30), nullptr)); });
+  worker.close();
+  waiter.join();
+  worker.close();
+  CHECK(worker.take_halt(last)->cause == Cause::stopped && worker.is_idle());
+}
+
 void test_a_reader_never_sees_half_a_call() {
   static Calls calls;
   std::atomic<bool> over = false;
@@ -118,6 +132,7 @@ int main() {
   test_jobs_run_one_after_another_and_are_seen_when_done();
   test_a_failed_job_is_told_once_and_a_slow_one_is_late();
   test_a_worker_that_goes_stops_its_job();
+  test_whoever_waits_for_a_closed_worker_is_told();
   test_a_reader_never_sees_half_a_call();
   test_every_message_arrives_once_and_in_order();
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -73,6 +75,18 @@ def test_a_barrier_is_not_a_reduction():
         assert "barrier" in text
         assert "all_reduce(800 bytes, float64, sum)" in text
         assert seconds < 5
+
+
+def traceback_of(world):
+    world.all_reduce(np.ones(100))
+    return "".join(traceback.format_exception(world._recorded(RunError("something"))))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tracebacks have no notes")
+def test_a_traceback_shows_the_last_calls():
+    for rank, text in enumerate(spawn(traceback_of, 2, timeout=30)):
+        assert "something\nThe last calls of every rank:\n" in text
+        assert f"\n  rank {rank} call 2: all_reduce(800 bytes, float64, sum), done\n" in text
 
 
 def dtypes(world):
@@ -171,6 +185,7 @@ def no_operator(world):
         error_of(lambda: world.all_reduce(x, "band"))[:2],
         error_of(lambda: world.all_reduce(x, "avg", algorithm="ring"))[:2],
         error_of(lambda: world.all_reduce(x, algorithm="rign"))[:2],
+        error_of(lambda: world.all_gather(np.ones(20, np.float32), x, algorithm="dma"))[:2],
     ]
 
 
@@ -180,6 +195,8 @@ def test_what_cannot_be_computed_is_named():
         assert "no reduction is called 'band' for float32" in result[0][1]
         assert result[1] == ("UsageError", "avg cannot be computed by 'ring'.")
         assert result[2][0] == "UnknownNameError"
+        assert result[3][0] == "UsageError"
+        assert "'dma' all_gather works in place" in result[3][1]
 
 
 def bind_wrongly(world):
@@ -202,6 +219,28 @@ def test_what_is_bound_must_fit():
         assert errors[2][0] == "UnknownNameError"
 
 
+def other_splits(world, later):
+    """Rank 1 gives rank 0 more than that takes."""
+    given = [3, 1] if world.rank else [2, 2]
+    taken = [2, 2] if world.rank == 0 else [2, 1]
+    out, x = np.empty(sum(taken)), np.ones(sum(given))
+
+    def act():
+        work = world.all_to_all(out, x, taken, given, async_op=later)
+        if work is not None:
+            work.wait()
+
+    return error_of(act)[:2]
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_splits_that_do_not_fit_are_a_disagreement(later):
+    for kind, text in spawn(other_splits, 2, later, timeout=30):
+        assert kind == "DisagreeError"
+        assert "rank 0 gets 24 bytes from rank 1 where it wants 16 in call " in text
+        assert "exchange(float64)" in text
+
+
 def staged(world):
     """As where no process may read another's memory."""
     world.stages = True
@@ -210,11 +249,38 @@ def staged(world):
     out = np.empty(200_000)
     world.all_gather(out, x)
     world.all_reduce(x)
+    exchanged = exchange_unevenly(world, later=False) and exchange_unevenly(world, later=True)
     got = np.empty(5000, np.uint8)
     sent = world.send(np.full(5000, world.rank, np.uint8), 1 - world.rank, async_op=True)
     world.recv(got, 1 - world.rank)
     sent.wait()
-    return bool((x == 3).all()), out[0], out[-1], int(got[-1]), world.paths["ordinary"]
+    whole = bool((x == 3).all()) and exchanged and world.spare.num_lent == 0
+    return whole, out[0], out[-1], int(got[-1]), world.paths["ordinary"]
+
+
+def exchange_unevenly(world, *, later):
+    """Rank i gives rank j numbers that say so: some nothing, some more than is ever staged."""
+    counts = [[0, 70_000], [3, 11]]
+    good = True
+    for turn in range(3):
+        x = [
+            np.full(count, 10 * world.rank + to + turn)
+            for to, count in enumerate(counts[world.rank])
+        ]
+        outs = [np.empty(counts[of][world.rank], int) for of in range(2)]
+        work = world.exchange(outs, x, async_op=later)
+        if work is not None:
+            del x  # the world keeps what it still needs
+            work.wait()
+        good &= all((out == 10 * of + world.rank + turn).all() for of, out in enumerate(outs))
+        shared = world.empty(4, "int64")  # one part in the heap, one not
+        shared[:] = world.rank
+        mine = [shared, np.full(4, world.rank)] if world.rank else [np.full(4, 0), shared]
+        outs = [np.empty(4, int), np.empty(4, int)]
+        world.exchange(outs, mine)
+        good &= all((out == of).all() for of, out in enumerate(outs))
+        world.free(shared)
+    return bool(good)
 
 
 def test_without_permission_to_read_each_other_memory_is_staged():

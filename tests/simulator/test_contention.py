@@ -25,7 +25,7 @@ from tests.simulator.paper import (
     without_costs,
 )
 from weft.hardware import Level, platform
-from weft.schedule import SELF, Broadcast, Encode, Kernel, Reduce, Slice, Swap
+from weft.schedule import SELF, Broadcast, Cost, Encode, Kernel, Reduce, Slice, Swap
 from weft.simulator import simulate
 
 MS = 1e-3
@@ -305,13 +305,21 @@ def test_eight_l40s_are_held_up_by_their_links_then_by_the_host():
     one = made(8, {0: (queue("nic0", move(0, 1, 100 * MB)),)})
     assert simulate(one, found).seconds == close(100 * MB / found.levels[0].rate)
     slow = replace(found, host=replace(found.host, memory_rate=100 * GB))
-    all_of_them = made(8, {r: (queue("nic0", move(r, (r + 1) % 8, 100 * MB)),) for r in range(8)})
+    all_of_them = made(8, {r: (queue("nic0", move(r, r ^ 1, 100 * MB)),) for r in range(8)})
     assert simulate(all_of_them, slow).seconds == close(8 * 2 * 100 * MB / (100 * GB))
 
 
 def test_a_launch_and_a_bare_kernel_pay_for_being_started():
     work = made(1, {0: (queue("stream0", matmul(1 * MS), launch(units=1), matmul(1 * MS)),)})
     assert simulate(work, machine(1)).seconds == close(2 * MS + 3 * US)
+
+
+def test_an_opaque_kernel_takes_its_seconds_and_shares_nothing():
+    known = Kernel("library", Cost("library", flops=1e15, nbytes=1 << 30, seconds=1 * MS))
+    work = made(1, {0: (queue("stream0", known), queue("stream1", matmul(1 * MS)))})
+    timeline = simulate(work, machine(1))
+    assert timeline.seconds == close(1 * MS + DEVICE.launch)
+    assert timeline.exposed.max() < 1 * US  # it counts as communication, hidden by the matmul
 
 
 def test_a_kernel_in_a_lane_is_already_running():

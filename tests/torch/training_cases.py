@@ -10,6 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
+import weft.torch
+
 STEPS = 6
 
 
@@ -47,13 +49,28 @@ def zero(group: Any) -> list[float]:
 
 
 def fsdp(group: Any) -> list[float]:
+    net = sharded(group)
+    return losses(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
+
+
+def sharded(group: Any) -> nn.Module:
     mesh = DeviceMesh.from_group(group, "cpu")
     net = model()
     for layer in net.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
-    return losses(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
+    return net
+
+
+def fsdp_in_the_heap() -> tuple[list[float], list[float], list[tuple[int, int, int]], int]:
+    """What FSDP2 loses without and with the heap, how often and how much of that was used."""
+    plain = fsdp(dist.group.WORLD)
+    net = sharded(dist.group.WORLD)
+    used = weft.torch.use_heap(net)
+    found = losses(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
+    counts = [(each.num_calls, each.num_given, each.num_refused) for each in used]
+    return plain, found, counts, weft.torch.world_of().spare.num_lent
 
 
 TRAININGS = {"DDP": ddp, "ZeRO": zero, "FSDP2": fsdp}

@@ -11,14 +11,26 @@ __all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
 
 _PARTS = {
     "__init__",
+    "contest",
     "cost",
-    "exchanges",
+    "environments",
+    "exchange",
     "harness",
+    "leash",
+    "limits",
     "machine",
+    "mpi_rank",
     "namespaces",
+    "overlap",
     "rows",
-    "torch_gloo",
+    "serving",
+    "team",
+    "teams",
     "torch_hosts",
+    "torch_rank",
+    "torch_training",
+    "torch_weights",
+    "weft_rank",
 }  # what the benchmarks are made of
 
 
@@ -34,4 +46,4 @@ def find_bench(name: str) -> Bench:
     if name not in names:
         raise UnknownNameError(f"no benchmark is called {name!r}", nearest(name, names))
     module = import_module(f"weft.bench.{name}")
-    return Bench(name, module.QUESTION, module.run)
+    return Bench(name, module.QUESTION, module.run, getattr(module, "count_rows", None))

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from weft.bench.exchanges import KINDS
+from weft.bench.exchange import KINDS
 from weft.bench.namespaces import NetHost, two_hosts
 from weft.bench.rows import Options, Peer, Row
 from weft.errors import RunError

@@ -5,12 +5,14 @@ import math
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from weft.bench.rows import Row
+from weft.hardware.machine import cpu_model
 
 FORMAT = 1
 
@@ -47,12 +49,30 @@ def _finite(value: Any) -> Any:
 def machine() -> dict[str, Any]:
     """Describe this machine: results are compared only when this agrees."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
+
+
+def foreign_share(seconds: float = 0.1) -> float:
+    """Give the share of this machine's cores that others use while whoever asks sleeps."""
+    before = _ticks()
+    time.sleep(seconds)
+    idle, total = (after - then for after, then in zip(_ticks(), before, strict=True))
+    return 1 - idle / total if total else 0.0
+
+
+def _ticks() -> tuple[int, int]:
+    """Read the idle and all ticks of all cores; those of guests are counted in the first ones."""
+    try:
+        first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
+    except OSError:
+        return 0, 0
+    ticks = [int(word) for word in first.split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def commit() -> str:
@@ -70,12 +90,3 @@ def _git(folder: Path, *arguments: str) -> str:
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
-
-
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    models = [line.split(":", 1)[1] for line in text.splitlines() if line.startswith("model name")]
-    return models[0].strip() if models else platform.processor()

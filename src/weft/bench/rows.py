@@ -16,6 +16,9 @@ class Options:
     rates: tuple[float, ...] = ()
     seeds: tuple[int, ...] = ()
     rounds: int = 5
+    collectives: tuple[str, ...] = ()
+    per_rank: bool = False
+    pin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A question and the function that answers it, row by row."""
+    """A question and the function that answers it, row by row, as many as ``count`` says."""
 
     name: str
     question: str
     run: Callable[[Options], Iterable[Row]]
+    count: Callable[[Options], int] | None = None

@@ -7,11 +7,15 @@ import typer
 from typer.core import TyperGroup
 
 from weft.cli.bench import bench
+from weft.cli.c3 import c3
+from weft.cli.calibrate import calibrate
 from weft.cli.collective import collective
+from weft.cli.copies import copies
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
+from weft.cli.validate import validate
 
 
 class Verbs(TyperGroup):
@@ -59,6 +63,11 @@ _add(
     "weft platforms mi300x-8",
 )
 _add(
+    calibrate,
+    "What does this machine achieve? The answer becomes the platform `here`.",
+    "weft calibrate",
+)
+_add(
     collective,
     "How long does a collective take, by each algorithm?\n\nKIND is broadcast, all_gather, "
     "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier, or a schedule "
@@ -66,7 +75,24 @@ _add(
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
 )
 _add(
+    copies,
+    "How long do many small copies from the host's memory take: a KV cache fetched block by block?",
+    "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
+)
+_add(
+    c3,
+    "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
+    "runtime use?",
+    "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
+)
+_add(
     bench,
     "How fast are weft and its peers at the same work? Without NAME: which questions are there?",
     "weft bench startup --rounds 9",
+)
+_add(
+    validate,
+    "How far is weft from what was published? Every figure it knows, with its source, what weft "
+    "computes, and whether it was fitted to.\n\nNAME is a group of figures; without one: all.",
+    "weft validate latte -o figures.html",
 )

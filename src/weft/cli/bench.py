@@ -27,6 +27,15 @@ def bench(
     size: Annotated[str | None, typer.Option(metavar="S,..", help="Sizes and ranges.")] = None,
     rate: Annotated[str | None, typer.Option(metavar="R,..", help="Rates of links.")] = None,
     seeds: Annotated[str | None, typer.Option(metavar="N,..", help="Seeds of random data.")] = None,
+    collective: Annotated[
+        str | None, typer.Option(metavar="KIND,..", help="Collectives, where there are several.")
+    ] = None,
+    per_rank: Annotated[
+        bool, typer.Option("--per-rank", help="Sizes are each rank's input, not the total.")
+    ] = False,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="Keep the calling thread of every rank on one core.")
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="How often each one runs.")] = 5,
     json: Json = False,
     output: Annotated[
@@ -54,6 +63,9 @@ def bench(
         rates=tuple(parse_rate(word) for word in words(rate)),
         seeds=numbers(seeds, "--seeds"),
         rounds=rounds,
+        collectives=words(collective),
+        per_rank=per_rank,
+        pin=pin,
     )
     path = output_path(output, (".jsonl",)) or _in_checkout(name)
     _answer(found, options, path, json=json)
@@ -63,7 +75,8 @@ def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool
     from weft.bench.machine import append
 
     rows = []
-    for row in track(found.run(options), found.question):
+    total = found.count(options) if found.count else 0
+    for row in track(found.run(options), found.question, total):
         rows.append(row)
         if path:
             append(path, [row])
@@ -97,7 +110,10 @@ def _print_json(results: list[dict[str, Any]]) -> None:
 
 
 def _print_rows(found: "Bench", rows: list["Row"]) -> None:
-    from weft.cli.bench_table import print_rows
+    from weft.cli.bench_collectives import print_collective_rows, print_figure_rows
+    from weft.cli.bench_table import print_notes, print_rows
 
+    own = {"collectives": print_collective_rows, "figures": print_figure_rows}
     print(found.question)
-    print_rows(rows)
+    own.get(found.name, print_rows)(rows)
+    print_notes(rows)

@@ -7,6 +7,8 @@ from weft.bench.rows import Row
 from weft.report.text import Column, print_table
 from weft.units import format_size, format_time
 
+_QUIET = 0.1  # share of the cores that may be busy; less than a tenth cannot be told in a moment
+
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the rows of one benchmark; a ratio over 1 says that the peer took longer."""
@@ -22,6 +24,17 @@ def print_rows(rows: Sequence[Row]) -> None:
         *(Column(f"more.{key}", key.replace("_", " "), _show(key)) for key in more),
     ]
     print_table(columns, [_flat(row) for row in rows])
+
+
+def print_notes(rows: Sequence[Row]) -> None:
+    """Say how many figures were met, and whether the machine was busy with something else."""
+    verdicts = [row.more["met"] for row in rows if "met" in row.more]
+    if verdicts:
+        unknown = f", {verdicts.count(None)} not measured" if None in verdicts else ""
+        print(f"\nmet {verdicts.count(True)} of {len(verdicts)}{unknown}")
+    foreign = max((row.more.get("foreign", 0.0) for row in rows), default=0.0)
+    if foreign > _QUIET:
+        print(f"\nothers used up to {foreign:.0%} of the cores: a quiet machine gives other times")
 
 
 def _flat(row: Row) -> dict[str, Any]:

@@ -25,12 +25,13 @@ def complete_collective(incomplete: str) -> list[str]:
 def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
     """Complete the last of a list of algorithms: those of the collective, if it is known yet."""
     from weft.collectives import KINDS, algorithms
+    from weft.hardware.libraries import library_names
 
     kind = context.params.get("kind")
     kinds = [kind] if kind in KINDS else KINDS
     known = dict.fromkeys(name for each in kinds for name in algorithms(each))
     before, comma, last = incomplete.rpartition(",")
-    names = ("auto", "all", *known)
+    names = ("auto", "dma-auto", "all", *known, *library_names())
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 

@@ -19,6 +19,7 @@ def platforms(
     json: Json = False,
 ) -> None:
     """List the catalogue, or every number of one platform with its source."""
+    from weft.cli.library_errors import error_rows, known_libraries, print_errors
     from weft.hardware import platform, platform_names
 
     if name is None:
@@ -26,7 +27,11 @@ def platforms(
         _show(None, rows, json=json)
     else:
         found = platform(name)
-        _show(found, _numbers(found), json=json)
+        libraries = known_libraries(found)
+        errors = [row for each in libraries for row in error_rows(each)]
+        _show(found, _numbers(found) + (errors if json else []), json=json)
+        for each in [] if json else libraries:
+            print_errors(each)
 
 
 def _show(platform: "Platform | None", rows: list[dict[str, Any]], *, json: bool) -> None:

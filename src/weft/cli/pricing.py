@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
+from weft.cli.library import library_algorithm
 from weft.collectives import algorithms, collective
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
 from weft.hardware import Platform
 from weft.schedule import Schedule
-from weft.simulator import simulate
+from weft.simulator import energy, simulate
 from weft.timeline import Timeline
 
+AUTO = ("auto", "dma-auto")  # the fastest of all that apply, or of those by DMA engines alone
 _BUS_SHARES = ("all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -35,7 +37,9 @@ class Question:
         return platform.levels[0].size if len(platform.levels) > 1 else None
 
     def schedule(self, algorithm: str) -> Schedule:
-        """Build it by one algorithm."""
+        """Build it by one algorithm, or by what a library was measured to take."""
+        if asked := library_algorithm(algorithm):
+            return asked.schedule(self.kind, self.nbytes, self.platform)
         return collective(
             self.kind,
             algorithm,
@@ -43,6 +47,11 @@ class Question:
             nbytes=self.nbytes,
             node_size=self.node_size,
         )
+
+    def note(self, algorithm: str) -> str:
+        """Say what to keep in mind about a price that was measured rather than derived."""
+        asked = library_algorithm(algorithm)
+        return asked.price(self.kind, self.nbytes, self.platform).note if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,15 @@ class Answer:
     def rows(self) -> list[dict[str, Any]]:
         """The results, one here."""
         row = result_row(self.question, self.asked, self.timeline.seconds, self.timeline.basis)
-        return [row | ({"chosen": self.chosen} if self.asked == "auto" else {})]
+        note = self.question.note(self.chosen)
+        row |= {"note": note} if note else {}
+        return [row | ({"chosen": self.chosen} if self.asked in AUTO else {})]
+
+    @property
+    def energy(self) -> dict[str, float]:
+        """Joules of all ranks and the mean watts of one, for a row that shows them."""
+        found = energy(self.timeline, self.question.platform)
+        return {"joules": found.joules, "watts": found.watts}
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -109,13 +126,26 @@ def _largest(schedule: Schedule) -> int:
 def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
     """Price one algorithm; ``auto`` prices every one that applies and takes the fastest.
 
+    ``dma-auto`` takes the fastest of those that leave all units to others.
     Without ``ahead`` nothing can be prelaunched before it is asked for, and auto leaves it out.
     """
-    if algorithm != "auto":
+    if algorithm not in AUTO:
         return _price(question, algorithm)
-    found = [each for each in applying(question) if ahead or "prelaunch" not in each.chosen]
+    kept = "dma" if algorithm == "dma-auto" else ""
+    if kept:
+        _needs_engines(question.platform, algorithm)
+    found = [
+        each
+        for each in applying(question)
+        if each.chosen.startswith(kept) and (ahead or "prelaunch" not in each.chosen)
+    ]
+    if not found:
+        raise UsageError(
+            f"no DMA engine can do {question.kind}: they copy, they do not add",
+            "Use auto, or one of all_gather and all_to_all.",
+        )
     best = min(found, key=lambda each: each.timeline.seconds)
-    return Answer(question, "auto", best.chosen, best.timeline)
+    return Answer(question, algorithm, best.chosen, best.timeline)
 
 
 def applying(question: Question) -> list[Answer]:

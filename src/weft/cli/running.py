@@ -1,9 +1,8 @@
 """A collective done for real between processes here, checked by value, beside its price."""
 
-import time
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,13 +11,14 @@ from weft.cli.pricing import Answer, Question, answer, applying, result_row
 from weft.cli.progress import working
 from weft.cli.values import REDUCING, Values, dtype_for
 from weft.collectives import collective
-from weft.hardware import Platform, platform
+from weft.hardware import Platform, here_path, platform
 from weft.runtime import Prepared, World, prepare, spawn
+from weft.runtime.measuring import Round, Rounds, pin, typical
 from weft.schedule import Schedule
 from weft.timeline import Timeline
 
-_BATCHES = 7
-_BATCH_SECONDS = 0.01  # long enough for the clock, short enough for a quick answer
+_BATCHES = 25
+_BATCH_SECONDS = 0.001  # long enough for the clock, less than a turn of another thread
 _MOST_IN_A_BATCH = 200
 _TIMEOUT = 60.0
 
@@ -52,12 +52,13 @@ class Measured:
 
 
 def here(on: str | None, num_ranks: int) -> Platform:
-    """Give the platform that this machine is compared with: ``cpu``, as wide as asked for.
+    """Give the platform that this machine is compared with, as wide as asked for.
 
-    Ranks beyond its cores are priced as if each had one.
+    That is ``here`` after a calibration and ``cpu`` before. Ranks beyond its cores are priced as
+    if each had one.
     """
-    found = platform(on or "cpu")
-    if on is None and num_ranks > found.num_ranks and len(found.levels) == 1:
+    found = platform(on or ("here" if here_path().is_file() else "cpu"))
+    if on in (None, "here") and num_ranks > found.num_ranks and len(found.levels) == 1:
         return replace(found, levels=(replace(found.levels[0], size=num_ranks),))
     return found.resized(num_ranks)
 
@@ -113,13 +114,15 @@ class _Work(NamedTuple):
 class _Outcome(NamedTuple):
     """What one rank saw: seconds of each batch, wrong bytes, and on rank 0 the spans of all."""
 
-    batches: tuple[float, ...]
+    batches: tuple[Round, ...]
     wrong: int
     timeline: Timeline | None
 
 
 def be_rank(world: World, work: list[_Work]) -> list[_Outcome]:
-    """Do the work of one rank, piece by piece."""
+    """Do the work of one rank, piece by piece, on a core of its own where there are enough."""
+    if world.num_ranks <= len(os.sched_getaffinity(0)):
+        pin(world)
     return [_do(world, each) for each in work]
 
 
@@ -144,29 +147,32 @@ def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
     return int(np.count_nonzero(prepared.buffer(result) != values.want(rank)))
 
 
-def _batches(world: World, prepared: Prepared) -> tuple[float, ...]:
+def _batches(world: World, prepared: Prepared) -> tuple[Round, ...]:
     """Time batches of executions, as nccl-tests does; seconds of one execution in each.
 
     All ranks must agree on the length of a batch, so rank 0 says it.
     """
-    once = min(_batch(world, prepared, 1) for _ in range(3))
+    once = min(each.seconds for each in _timed(world, prepared, 1, 3))
     shown = world.agree("length of a batch", str(once).encode())
     count = int(min(max(_BATCH_SECONDS / max(float(shown[0]), 1e-9), 1), _MOST_IN_A_BATCH))
-    return tuple(_batch(world, prepared, count) for _ in range(_BATCHES))
+    return tuple(_timed(world, prepared, count, _BATCHES))
 
 
-def _batch(world: World, prepared: Prepared, count: int) -> float:
-    world.barrier()
-    begin = time.perf_counter()
-    for _ in range(count):
-        prepared.run()
-    return (time.perf_counter() - begin) / count
+def _timed(world: World, prepared: Prepared, count: int, batches: int) -> list[Round]:
+    found = Rounds()
+    for _ in range(batches):
+        world.barrier()
+        with found.timed("batch", count):
+            for _ in range(count):
+                prepared.run()
+    return found.found["batch"]
 
 
 def _joined(found: Answer, outcomes: Sequence[_Outcome]) -> Measured:
-    """Take for each batch the slowest rank, and of these the median."""
-    slowest = [max(times) for times in zip(*(each.batches for each in outcomes), strict=True)]
+    """Take for each batch the slowest rank, and of these what is typical."""
+    batches = zip(*(each.batches for each in outcomes), strict=True)
+    slowest = [Round(min(b.share for b in of), max(b.seconds for b in of)) for of in batches]
     timeline = outcomes[0].timeline
     assert timeline is not None
     wrong = sum(each.wrong for each in outcomes)
-    return Measured(found, median(slowest), wrong, timeline)
+    return Measured(found, typical(slowest), wrong, timeline)

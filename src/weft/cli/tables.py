@@ -1,11 +1,13 @@
 """The tables of collectives: predicted alone, or measured beside predicted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.hardware import Platform
 from weft.report.text import Column, bar, print_table
 from weft.units import format_rate, format_size, format_time
+
+_ENERGY = (Column("joules", "joules", "{:.3g}".format), Column("watts", "watts", "{:.0f}".format))
 
 
 def print_collectives(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
@@ -13,7 +15,7 @@ def print_collectives(platform: Platform, rows: Sequence[dict[str, Any]]) -> Non
     if not rows:
         return
     if any(row["basis"] == "measured" for row in rows):
-        _print_measured(rows)
+        _print_measured(platform, rows)
     else:
         _print_predicted(platform, rows)
 
@@ -28,13 +30,27 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
         Column("seconds", "time", format_time),
         Column("algbw", "algbw", format_rate),
         Column("busbw", "busbw", format_rate),
+        *(_ENERGY if "joules" in first else ()),
         Column("bar", "", right=False, style="cyan"),
     ]
     title = f"{first['collective']}, {first['ranks']} ranks on {platform.name}, predicted"
     print_table(columns, shown, title=title)
+    for note in _notes(rows):
+        print(note)
 
 
-def _print_measured(rows: Sequence[dict[str, Any]]) -> None:
+def _notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say once what is to be kept in mind about rows, and at which sizes."""
+    noted: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for note in filter(None, row.get("note", "").split("; ")):
+            noted.setdefault((row["algorithm"], note), []).append(format_size(row["nbytes"]))
+    for (algorithm, note), sizes in noted.items():
+        every = len(sizes) == sum(row["algorithm"] == algorithm for row in rows)
+        yield f"{algorithm}{'' if every else ' of ' + ', '.join(sizes)}: {note}"
+
+
+def _print_measured(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
     """Put the two rows of a case, measured and predicted, into one line."""
     measured = [row for row in rows if row["basis"] == "measured"]
     predicted = [row["seconds"] for row in rows if row["basis"] == "predicted"]
@@ -53,10 +69,13 @@ def _print_measured(rows: Sequence[dict[str, Any]]) -> None:
         Column("busbw", "busbw", format_rate),
         Column("wrong", "#wrong"),
     ]
-    title = f"{first['collective']}, {first['ranks']} ranks here, measured beside predicted on cpu"
+    title = (
+        f"{first['collective']}, {first['ranks']} ranks here, measured beside predicted "
+        f"on {platform.name}"
+    )
     print_table(columns, shown, title=title)
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
     chosen = row.get("chosen")
-    return row | ({"algorithm": f"auto: {chosen}"} if chosen else {})
+    return row | ({"algorithm": f"{row['algorithm']}: {chosen}"} if chosen else {})

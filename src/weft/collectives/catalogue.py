@@ -5,7 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.collectives import chain, direct, dma, halving_doubling, hierarchical, pull, ring, tree
+from weft.collectives import (
+    chain,
+    compressed,
+    direct,
+    dma,
+    eager,
+    halving_doubling,
+    hierarchical,
+    pull,
+    ring,
+    tree,
+)
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -28,6 +39,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "broadcast": {
         "direct": direct.broadcast,
         "pull": pull.broadcast,
+        "eager": eager.broadcast,
         "tree": tree.broadcast,
         "binomial": tree.binomial_broadcast,
         "scatter-allgather": chain.scatter_all_gather,
@@ -38,6 +50,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "ring": ring.all_gather,
         "direct": direct.all_gather,
         "pull": pull.all_gather,
+        "eager": eager.all_gather,
         "halving-doubling": halving_doubling.all_gather,
         "hierarchical": hierarchical.all_gather,
         **_dma(dma.all_gather, "pcpy", "bcst", "b2b"),
@@ -46,12 +59,14 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "ring": ring.reduce_scatter,
         "direct": direct.reduce_scatter,
         "pull": pull.reduce_scatter,
+        "eager": eager.reduce_scatter,
         "halving-doubling": halving_doubling.reduce_scatter,
     },
     "all_reduce": {
         "ring": ring.all_reduce,
         "direct": direct.all_reduce,
         "pull": pull.all_reduce,
+        "eager": eager.all_reduce,
         "tree": tree.all_reduce,
         "halving-doubling": halving_doubling.all_reduce,
         "hierarchical": hierarchical.all_reduce,
@@ -59,15 +74,21 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "all_to_all": {
         "direct": direct.all_to_all,
         "pull": pull.all_to_all,
+        "eager": eager.all_to_all,
         **_dma(dma.all_to_all, "pcpy", "swap", "b2b"),
     },
-    "reduce": {"pull": pull.reduce},
-    "gather": {"direct": direct.gather},
-    "scatter": {"direct": direct.scatter},
+    "reduce": {"pull": pull.reduce, "eager": eager.reduce},
+    "gather": {"direct": direct.gather, "eager": eager.gather},
+    "scatter": {"direct": direct.scatter, "eager": eager.scatter},
     "send_recv": {"direct": direct.send_recv},
-    "barrier": {"direct": direct.barrier, "tree": tree.barrier},
+    "barrier": {"direct": direct.barrier, "eager": eager.barrier, "tree": tree.barrier},
 }
 KINDS = tuple(BUILDERS)
+# With a codec behind a plus: chain+pack, p2p+int8:64.
+COMPRESSED: dict[str, Callable[..., Schedule]] = {
+    "chain": compressed.chain,
+    "p2p": compressed.p2p,
+}
 
 
 def algorithms(kind: str) -> tuple[str, ...]:
@@ -92,10 +113,14 @@ def collective(
     gather, the total input for reduce_scatter, all_to_all and scatter.
     """
     known = algorithms(kind)
-    if algorithm not in known:
+    shape, plus, codec = algorithm.partition("+")
+    with_codec = bool(plus) and shape in COMPRESSED and kind == "broadcast"
+    if algorithm not in known and not with_codec:
         if any(algorithm in builders for builders in BUILDERS.values()):
-            what, hint = f"{algorithm!r} does not apply to {kind}.", ", ".join(known)
-            raise UsageError(what, f"For {kind}: {hint}.")
+            adds = algorithm.startswith("dma") and "reduce" in kind
+            why = ": DMA engines copy, they do not add" if adds else ""
+            hint = f"For {kind}: {', '.join(known)}."
+            raise UsageError(f"{algorithm!r} does not apply to {kind}{why}.", hint)
         what = f"no algorithm is called {algorithm!r}."
         raise UnknownNameError(what, nearest(algorithm, known))
     if num_ranks < 2:
@@ -104,10 +129,11 @@ def collective(
         raise UsageError(f"a collective cannot move {nbytes} bytes.")
     if algorithm == "hierarchical":
         options["node_size"] = node_size or 0
-    elif algorithm.startswith(("dma", "pull")) and node_size and num_ranks > node_size:
+    elif algorithm.startswith(("dma", "pull", "eager")) and node_size and num_ranks > node_size:
         raise UsageError(
             f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; engines are "
             "fed, and the memory of others is read, inside a node only.",
             "Use hierarchical, ring or direct between nodes.",
         )
-    return BUILDERS[kind][algorithm](num_ranks, nbytes, **options)
+    build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
+    return build(num_ranks, nbytes, **options)

@@ -21,7 +21,10 @@ def kernel_flow(cost: Cost, device: Device) -> KernelFlow:
     """The roofline as a flow: at full units it runs at its flop rate, or at memory's.
 
     Its memory traffic is what flows; a kernel without traffic flows as one piece of work.
+    Nothing flows in an opaque kernel, whose seconds are known.
     """
+    if cost.seconds:
+        return KernelFlow(0.0, 0.0, 0.0)
     size = float(cost.nbytes) or 1.0
     seconds = cost.flops / device.flop_rate(cost.dtype) if cost.flops else 0.0
     return KernelFlow(size, 1.0 if cost.nbytes else 0.0, seconds * device.units / size)

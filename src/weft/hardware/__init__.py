@@ -4,29 +4,35 @@
 ``machine.toml`` a file, and ``switch(8)@400GiB/s,936ns`` a bare network.
 """
 
-from weft.hardware.device import Device, Dma, Flops, Power
+from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, WorkingSet
 from weft.hardware.files import here_path, platform, platform_from_table, platform_names
+from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, LevelKind, format_network, parse_network
 from weft.hardware.platform import Entry, Host, Nic, Platform
 from weft.hardware.quantity import BASES, Source
 
 __all__ = [
     "BASES",
+    "Cores",
     "Device",
     "Dma",
     "Entry",
     "Flops",
     "Host",
+    "Kernels",
     "Level",
     "LevelKind",
+    "Machine",
     "Nic",
     "Platform",
     "Power",
     "Source",
+    "WorkingSet",
     "format_network",
     "here_path",
     "parse_network",
     "platform",
     "platform_from_table",
     "platform_names",
+    "this_machine",
 ]

@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, UnknownNameError, nearest
-from weft.hardware.quantity import Bytes, Count, FlopRate, JoulesPerByte, Rate, Seconds, Watts
+from weft.hardware.quantity import (
+    Bytes,
+    Count,
+    CountOrNone,
+    FlopRate,
+    JoulesPerByte,
+    Number,
+    Rate,
+    RatedRate,
+    Seconds,
+    Watts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +31,16 @@ class Dma:
     """The copy engines of a device and what one command costs around its bytes.
 
     A command passes ``control`` (host, per command), ``doorbell`` (host, per submission), ``fetch``
-    (engine, per submission), ``start`` (engine, per command, before the first byte leaves), the
-    bytes, and ``sync`` (until the host sees the completion). A copy of more than ``packet_bytes``
-    is several packets.
+    (engine, per submission), ``start`` (engine, per packet, before its bytes leave), the bytes,
+    ``drain`` (engine, once before a signal that follows copies: until the last of them is known
+    to have landed, which copies back to back do not wait for), ``sync`` (until the completion
+    stands in the host's memory) and ``observe`` (host, per completion that it looks at, one after
+    another). A copy of more than ``packet_bytes`` is several packets. ``paired_rate`` is what an
+    engine writes in sum while a command has two destinations, a broadcast or a swap.
+
+    ``host_engines`` more serve copies from and to the host. Through the runtime the host pays
+    ``call`` for a copy or, for each of many in one call, ``batched_call``: what MI300X takes, the
+    only device it was published for.
     """
 
     num_engines: Count
@@ -33,17 +51,114 @@ class Dma:
     start: Seconds
     sync: Seconds
     packet_bytes: Bytes
+    drain: Seconds = 0.0
+    observe: Seconds = 0.0
+    paired_rate: RatedRate = None
+    host_engines: Count = 1
+    call: Seconds = 5.5e-6
+    batched_call: Seconds = 2.6e-6
+
+    def write_rate(self, num_destinations: int) -> float:
+        """Bytes a second that one engine writes in sum to so many destinations at once."""
+        paired = self.paired_rate or self.engine_rate
+        return self.engine_rate if num_destinations < 2 else paired
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How kernels run on the units, beside each other and beside copies.
+
+    ``local_bytes`` of scratch memory and ``register_bytes`` of a unit bound the workgroups on it.
+    The L2 is ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in
+    all; a workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used
+    again. ``overcommit``: a GEMM keeps that many times the requests in flight that fill the
+    memory. ``load_latency``: under full load a request takes 1 + that many times as long as on an
+    idle device. ``dispatch_share`` of the slots that come free go to a kernel that was launched
+    behind one with more workgroups than fit. ``staging``: how often what a collective kernel
+    brings passes the receiver's memory beyond being written once. ``pieces``: tiles are handed
+    out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
+    which a collective kernel fills the links; where they are not known, what a unit moves says so.
+
+    The defaults serve devices that nobody measured beside collectives: those of MI300X where
+    they were fitted, and the caches of H100.
+    """
+
+    local_bytes: Bytes = 228 << 10
+    register_bytes: Bytes = 256 << 10
+    l2_slices: Count = 2
+    l2_ways: Count = 16
+    l2_rate: Rate = 5.5e12
+    live_steps: Number = 1.4
+    overcommit: Number = 2.0
+    load_latency: Number = 0.97
+    dispatch_share: Number = 0.016
+    staging: Number = 2.0
+    pieces: Count = 1
+    all_gather_units: CountOrNone = None
+    all_to_all_units: CountOrNone = None
+    reduce_scatter_units: CountOrNone = None
+    all_reduce_units: CountOrNone = None
+    broadcast_units: CountOrNone = None
+
+    def units_of(self, collective: str) -> int | None:
+        """Give the units with which the kernel of ``collective`` fills the links, if known."""
+        found: int | None = getattr(self, f"{collective}_units", None)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts at rest, per busy unit and engine; joules per byte of memory and link traffic."""
+    """Watts at rest, per busy unit and engine; joules per byte of memory and link traffic.
+
+    ``active`` watts come on top while any kernel is there: clocks rise and caches wake, however
+    few units are busy. Copies by engines leave them at rest.
+    """
 
     idle: Watts
     unit: Watts
     engine: Watts
     memory_byte: JoulesPerByte
     link_byte: JoulesPerByte
+    active: Watts = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """How fast a core moves bytes when its rank has so many in use: caches make the difference.
+
+    Bytes written per second, by one core alone and by each of two at once (``_both``): copies
+    through the caches and past them, and sums of two sources of float32.
+    """
+
+    cached: Rate
+    cached_both: Rate
+    streamed: Rate
+    streamed_both: Rate
+    reduced: Rate
+    reduced_both: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Reducing:
+    """How fast a core adds up elements of one dtype, in bytes written per second."""
+
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Ranks that are cores of one memory: what they achieve by working set and by dtype.
+
+    ``streamed_from`` is the size from which copies go past the caches, ``far_rate`` what one
+    core reads from the memory of another process, ``yield_latency`` what a flag takes to be seen
+    by a thread that yields instead of spinning.
+    """
+
+    streamed_from: Bytes
+    far_rate: Rate
+    yield_latency: Seconds
+    sets: Mapping[str, WorkingSet] = field(hash=False)
+    reduces: Mapping[str, Reducing] = field(hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +170,7 @@ class Device:
     memory moves half of it. ``launch`` passes on the device before a kernel starts, ``host_launch``
     on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
+    ``shared`` is there where ranks are cores of one memory and were measured as such.
     """
 
     name: str
@@ -75,6 +191,8 @@ class Device:
     flops: Mapping[str, Flops] = field(hash=False)
     power: Power
     dma: Dma | None = None
+    shared: Cores | None = None
+    kernels: Kernels = Kernels()
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""

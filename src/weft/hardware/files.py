@@ -7,16 +7,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weft.errors import PlatformError, nearest
-from weft.hardware.device import Device, Dma, Flops, Power
+from weft.errors import PlatformError, WeftError, nearest
+from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, Reducing, WorkingSet
+from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
-from weft.hardware.quantity import COUNT, Place, Reader, Source, Table
+from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 CATALOGUE = Path(__file__).parent / "catalogue"
+_TABLES: dict[type[Any], str] = {Flops: "a table of dtypes", Reducing: "a table of dtypes"}
 _CLUSTER = re.compile(r"(.+)x([0-9]{1,9})")
 
 
@@ -36,8 +38,8 @@ def platform_names() -> tuple[str, ...]:
 
 def here_path() -> Path:
     """Say where the calibration of this machine is kept."""
-    data_home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data_home) / "weft" / "here.toml"
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "weft" / "here.toml"
 
 
 def _find(spec: str | Path, seen: tuple[Path, ...]) -> Platform:
@@ -79,7 +81,14 @@ def _here(seen: tuple[Path, ...]) -> Platform:
             "this machine was not calibrated yet, so there is no platform 'here'",
             "Run: weft calibrate. Or use the platform cpu.",
         )
-    return _from_file(here_path(), seen)
+    found = _from_file(here_path(), seen)
+    if found.machine is not None and not found.machine.is_like(this_machine()):
+        raise PlatformError(
+            f"the platform 'here' was measured on another machine ({found.machine}; this is "
+            f"{this_machine()})",
+            "Run: weft calibrate.",
+        )
+    return found
 
 
 def _bare_network(spec: str) -> Platform:
@@ -157,6 +166,7 @@ def platform_from_table(table: Table, file: str) -> Platform:
         levels=levels,
         host=host,
         nic=_part(reader, Nic, table, "nic"),
+        machine=_part(reader, Machine, table, "machine"),
         sources=reader.sources,
     )
 
@@ -216,14 +226,35 @@ def _device(reader: Reader, device: object) -> Device | None:
     if not isinstance(device, dict):
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
-    dma = device.get("dma")
+    dma, shared = device.get("dma"), device.get("shared")
     return reader.record(
         Device,
         device,
         place,
-        flops=_flops(reader, _required(device, "flops", place), place.at("flops")),
+        flops=_records(reader, Flops, _required(device, "flops", place), place.at("flops")),
         power=power,
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
+        kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
+        shared=None if shared is None else _shared(reader, shared, place.at("shared")),
+    )
+
+
+def _shared(reader: Reader, table: object, place: Place) -> Cores:
+    if not isinstance(table, dict):
+        raise place.wrong(table, "a table")
+    sets = _records(reader, WorkingSet, _required(table, "sets", place), place.at("sets"))
+    for key in sets or ("",):
+        try:
+            SIZE.read(key)
+        except (ValueError, WeftError) as error:
+            raise place.at("sets").wrong(key, 'sizes such as "64KiB" as its keys') from error
+    reduces = _required(table, "reduces", place)
+    return reader.record(
+        Cores,
+        table,
+        place,
+        sets=sets,
+        reduces=_records(reader, Reducing, reduces, place.at("reduces")),
     )
 
 
@@ -233,10 +264,11 @@ def _required(table: Table, key: str, place: Place) -> object:
     return table[key]
 
 
-def _flops(reader: Reader, table: object, place: Place) -> dict[str, Flops]:
+def _records(reader: Reader, cls: type[Record], table: object, place: Place) -> dict[str, Record]:
+    """Read a table of tables, such as the flop rates by dtype."""
     if not isinstance(table, dict):
-        raise place.wrong(table, "a table of dtypes")
-    return {dtype: reader.record(Flops, flops, place.at(dtype)) for dtype, flops in table.items()}
+        raise place.wrong(table, _TABLES.get(cls, "a table of tables"))
+    return {key: reader.record(cls, each, place.at(key)) for key, each in table.items()}
 
 
 def _catalogue_device(name: str, place: Place) -> Table:

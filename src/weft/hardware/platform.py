@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from weft.errors import PlatformError, UsageError
 from weft.hardware.device import Device
+from weft.hardware.machine import Machine
 from weft.hardware.network import Level
 from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, beside, to_table
 from weft.hardware.toml_text import to_toml
@@ -50,7 +51,7 @@ class Platform:
     The inner ``node_levels`` levels are one node. A ``staged`` platform has no links between its
     devices: a copy inside a node goes up to the host's memory and down again, and level 0 is the
     devices' links to it. ``nic`` is what joining several such nodes would use. ``sources`` says of
-    every number, by its dotted key, where it comes from.
+    every number, by its dotted key, where it comes from; ``machine`` on which one it was measured.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Platform:
     levels: tuple[Level, ...] = ()
     host: Host | None = None
     nic: Nic | None = None
+    machine: Machine | None = None
     sources: Mapping[str, Source] = beside()
 
     @property

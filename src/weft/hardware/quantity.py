@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 from weft.errors import PlatformError, WeftError, nearest
 from weft.units import parse_rate, parse_size, parse_time
 
-BASES = ("rated", "achieved", "inherited", "derived", "given")
-"""Where a number comes from: a datasheet; a measurement; the share that a sibling achieves of its
-own rating; arithmetic on other figures; or it was simply stated by the user."""
+BASES = ("rated", "achieved", "fitted", "inherited", "derived", "given")
+"""Where a number comes from: a datasheet; a measurement; a law fitted to measurements; the share
+that a sibling achieves of its own rating; arithmetic on other figures; or the user stated it."""
 
 _LARGEST = 1e300  # so that a number and what is derived from it stay finite
 
@@ -88,6 +88,8 @@ Bytes = Annotated[int, SIZE]
 Rate = Annotated[float, RATE]
 RatedRate = Annotated[float | None, RATE]
 Seconds = Annotated[float, TIME]
+Number = Annotated[float, Kind("a number of zero or more", zero=True)]
+CountOrNone = Annotated[int | None, COUNT]
 FlopRate = Annotated[float, Kind("a positive number of flop/s such as 1307e12")]
 Watts = Annotated[float, Kind("watts as a number of zero or more", zero=True)]
 JoulesPerByte = Annotated[float, Kind("joules per byte as a number of zero or more", zero=True)]

@@ -7,14 +7,22 @@ from numpy.typing import DTypeLike, NDArray
 
 from weft.errors import RunError
 from weft.runtime.crew import DEFAULT_TIMEOUT, Crew
+from weft.runtime.engines import Engines
 from weft.runtime.memory import located
 
 
 class Arrays(Crew):
     """A crew that shares arrays."""
 
-    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        super().__init__(name, rank, timeout=timeout)
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
+    ) -> None:
+        super().__init__(name, rank, timeout=timeout, engines=engines)
         self._blocks: dict[int, int] = {}  # by address
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:

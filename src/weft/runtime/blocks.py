@@ -19,6 +19,9 @@ class Blocks:
         self._nbytes = nbytes
         self._taken: list[tuple[int, int]] = []  # start, stop: sorted
 
+    def __len__(self) -> int:
+        return len(self._taken)
+
     def take(self, nbytes: int) -> int:
         """Give the offset of ``nbytes`` that nobody has."""
         size = round_up(nbytes, PAGE)

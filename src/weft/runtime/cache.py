@@ -1,12 +1,13 @@
 """Prepared schedules by what is asked for, the least recently used closed first."""
 
-from collections import OrderedDict
-from collections.abc import Callable
+import weakref
 from typing import Any, NamedTuple
 
+from weft._core import Desk
 from weft.collectives import collective, pull
 from weft.collectives.catalogue import BUILDERS
 from weft.errors import UsageError
+from weft.runtime.choice import Choice
 from weft.runtime.crew import Crew
 from weft.runtime.interpreter import Prepared, prepare
 from weft.schedule import Schedule
@@ -14,6 +15,8 @@ from weft.schedule import Schedule
 MOST = 256  # prepared at once
 MOST_BYTES = 256 << 20  # of heap that they take on a rank, together
 
+
+_APART = ("all_gather", "all_to_all")  # some of their algorithms work in place
 
 # A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
 Asked = tuple[str, int, str, str, int, str]
@@ -32,7 +35,7 @@ class Question(NamedTuple):
     def __str__(self) -> str:
         if self.kind == "barrier":
             return self.kind
-        parts = [f"{self.nbytes} bytes"]
+        parts = [f"{self.nbytes} bytes"] if self.kind != "exchange" else []  # of any sizes
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []
         return f"{self.kind}({', '.join(parts)})"
@@ -43,37 +46,70 @@ class Ready(NamedTuple):
 
     prepared: Prepared
     call: str
-    run: Callable[[list[tuple[int, int, int]], str], None]
 
 
 class Cache:
-    """The first use of a call prepares it, on all ranks together."""
+    """The first use of a call prepares it, on all ranks together.
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self._ready: OrderedDict[Asked, Ready] = OrderedDict()
+    ``desk`` serves those that were made before, without coming here.
+    """
+
+    def __init__(self, crew: Crew, choice: Choice) -> None:
+        # No circle: a closed world's memory and descriptors go with the last who knows it.
+        self._crew = weakref.ref(crew)
+        self._choice = choice
+        self._ready: dict[Asked, Ready] = {}
+        here = weakref.ref(self)  # the desk must not keep alive what keeps it alive
+
+        def failed(call: str, halt: Any, error: BaseException | None) -> None:
+            if (cache := here()) is not None:
+                cache._give_up(call, halt, error)  # noqa: SLF001 - its own
+
+        self.desk = Desk(crew.member, failed)
 
     def find(self, asked: Asked) -> Ready:
         """Give what is prepared for a call."""
-        ready = self._ready.get(asked)
-        if ready is None:
-            return self._make(asked)
-        self._ready.move_to_end(asked)
-        return ready
+        return self._ready.get(asked) or self._make(asked)
+
+    def keep(self, asked: Asked, dtype: object) -> None:
+        """Let the desk serve this call, whose dtype the caller knows by that object."""
+        kind, nbytes, _, op, root, algorithm = asked
+        if not algorithm:
+            ready = self.find(asked)
+            self.desk.add(kind, nbytes, dtype, op, root, ready.prepared.program, ready.call)
+
+    def _give_up(self, call: str, halt: Any, error: BaseException | None) -> None:
+        crew = self._crew()
+        if error is not None and crew is not None:
+            crew.fail_with(error, f" in {call}")
+            return
+        ready = next(ready for ready in self._ready.values() if ready.call == call)
+        ready.prepared.give_up(halt, call)
+
+    def clear(self) -> None:
+        """Forget everything: the next use is a first one."""
+        self.desk.clear()
+        self._ready.clear()
 
     def _make(self, asked: Asked) -> Ready:
-        crew, question = self._crew, Question(*asked)
+        crew, question = self._crew(), Question(*asked)
+        assert crew is not None
         call = str(question)
         crew.require_sound()
         crew.drain()
         # Shown before anybody waits: a rank that asks something else is found out.
         number = crew.member.begin_call(call)
         crew.agree(f"{call} as call {number}")
-        schedule = _schedule_of(question, crew.num_ranks)
+        elastic = question.kind == "exchange"
+        algorithm = "pull" if elastic else question.algorithm or self._algorithm(question, crew)
+        schedule = _schedule_of(question, crew.num_ranks, algorithm)
+        turns = 1
+        if algorithm == "eager" and crew.num_ranks > 1:
+            turns = self._choice.turns_of(question.kind, question.nbytes)
         self._make_room()
-        prepared = prepare(schedule, crew, bound=True, elastic=question.kind == "exchange")
+        prepared = prepare(schedule, crew, bound=True, elastic=elastic, turns=turns)
         crew.member.end_call(number)
-        ready = Ready(prepared, call, prepared.execute)
+        ready = Ready(prepared, call)
         self._ready[asked] = ready
         return ready
 
@@ -83,14 +119,19 @@ class Cache:
             len(self._ready) >= MOST
             or sum(ready.prepared.nbytes for ready in self._ready.values()) > MOST_BYTES
         ):
-            _, ready = self._ready.popitem(last=False)
-            ready.prepared.close()
+            oldest = min(self._ready, key=lambda asked: self._ready[asked].prepared.program.asked)
+            self.desk.clear()
+            self._ready.pop(oldest).prepared.close()
+
+    def _algorithm(self, asked: Question, crew: Crew) -> str:
+        return self._choice.algorithm(
+            asked.kind, asked.nbytes, crew.num_ranks, crowded=crew.is_crowded
+        )
 
 
-def _schedule_of(asked: Question, num_ranks: int) -> Schedule:
+def _schedule_of(asked: Question, num_ranks: int, algorithm: str) -> Schedule:
     if asked.kind == "exchange":
         return pull.exchange(num_ranks)
-    algorithm = asked.algorithm or ("pull" if "pull" in BUILDERS[asked.kind] else "direct")
     options: dict[str, Any] = {}
     if asked.op:
         options |= {"dtype": asked.dtype, "op": asked.op}
@@ -99,12 +140,18 @@ def _schedule_of(asked: Question, num_ranks: int) -> Schedule:
         options["root"] = asked.root
     if num_ranks == 1:
         return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
-    return collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    if asked.kind in _APART and any(buffer.name == "data" for buffer in made.buffers):
+        raise UsageError(
+            f"{algorithm!r} {asked.kind} works in place, a call has an input and an output.",
+            "Prepare its schedule with weft.prepare, or name another algorithm.",
+        )
+    return made
 
 
 def _require_order(op: str, algorithm: str) -> None:
     """Raise where an operator needs all sources at once and the algorithm joins them in turn."""
-    if (op == "avg" or op.startswith("premul")) and algorithm != "pull":
+    if (op == "avg" or op.startswith("premul")) and algorithm not in ("pull", "eager"):
         raise UsageError(
             f"{op.partition(':')[0]} cannot be computed by {algorithm!r}.",
             "Leave the algorithm out.",

@@ -45,7 +45,8 @@ def build_program(
     rows = site.layout.rows_of(rank)
     named, reduction = _reductions(table, rows)
     gate, hold = _gates(site, rank, rows)
-    access_start, accesses = _accesses(table, rows)
+    access_start, accesses = _accesses(site.layout, rows)
+    strands = _strands(table, rank, rows, engine_numbers)
     try:
         return Program(
             member,
@@ -54,14 +55,15 @@ def build_program(
             accesses=accesses,
             gate=gate,
             hold=hold,
-            wait=_waits(site, rows),
+            wait=_waits(site, rows, strands),
             raised=_raises(site, rows),
             reduction=reduction,
             reductions=named,
-            strands=_strands(table, rank, rows, engine_numbers),
+            strands=strands,
             places=_places(site),
             own=_own(site, rank),
             elastic=elastic,
+            turns=site.layout.turns,
             stamps=site.start(rank) + site.layout.stamps,
         )
     except ValueError as error:
@@ -92,14 +94,19 @@ def _kinds(table: Table, rows: Ints) -> Ints:
     return np.where(marked, Kind.CALL, table.kind[rows]).astype(np.int64)
 
 
-def _accesses(table: Table, rows: Ints) -> tuple[Ints, Ints]:
-    """Give where the slices of each row start, and of each slice rank, buffer, offset, bytes."""
+def _accesses(layout: Layout, rows: Ints) -> tuple[Ints, Ints]:
+    """Give where the slices of each row start, and of each slice where it lies.
+
+    That is rank, buffer, offset, bytes, and how far the same slice of the next copy lies.
+    """
+    table = layout.table
     counts = table.access_start[rows + 1] - table.access_start[rows]
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     inner = np.arange(start[-1]) - np.repeat(start[:-1], counts)
     mine = np.repeat(table.access_start[rows], counts) + inner
     columns = (table.access_rank, table.access_buffer, table.access_offset, table.access_nbytes)
-    return start, np.stack([column[mine].astype(np.int64) for column in columns], axis=1)
+    values = [column[mine].astype(np.int64) for column in columns]
+    return start, np.stack([*values, layout.turn[table.access_buffer[mine]]], axis=1)
 
 
 def _places(site: Site) -> Ints:
@@ -148,13 +155,32 @@ def _signals(table: Table) -> Ints:
     return np.bincount(flags, minlength=size).reshape(-1, num_flags)
 
 
-def _waits(site: Site, rows: Ints) -> Ints:
+def _waits(site: Site, rows: Ints, strands: Ints) -> Ints:
+    """Give what each wait holds for.
+
+    Where scratch rotates, the waits at a rank's end are for what nobody needs before the
+    same copy comes round again: they hold for an execution so much earlier.
+    """
     table, result = site.layout.table, _no_conditions(rows)
     here = table.kind[rows] == Kind.WAIT
     waits = rows[here]
     steps = _signals(table)[table.flag_rank[waits], table.flag_index[waits]]
     result[here] = np.stack([_flag_words(site, waits), table.count[waits], steps], axis=1)
+    if site.layout.turns > 1:
+        last = _last_waits(here, strands)
+        result[last, 1] -= (site.layout.turns - 1) * result[last, 2]
     return result
+
+
+def _last_waits(waits: NDArray[np.bool_], strands: Ints) -> Ints:
+    """Give the waits after which a strand does nothing more."""
+    found: list[int] = []
+    for begin, end, launch, _ in strands.tolist():
+        at = end
+        while at > begin and waits[at - 1]:
+            at -= 1
+        found += range(at, end) if launch >= 0 else ()
+    return np.asarray(found, np.int64)
 
 
 def _raises(site: Site, rows: Ints) -> Ints:

@@ -10,18 +10,22 @@ import weakref
 from collections.abc import Callable
 from enum import IntEnum
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from weft._core import Launcher, Member
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
+from weft.runtime.engines import Cores, Engines, move
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
+from weft.runtime.permission import let_siblings_read
+from weft.runtime.thresholds import choose_stores
 
 T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0
 _MOST_ADDRESSES = 1 << 45  # a quarter of what Linux gives a process on x86-64
 _TO_START = 60.0  # seconds at least for the others to start: they import their modules first
+_MOST_NOTED = 32  # lines of the flight recorder in a traceback
 _MOST_SHOWN = 960  # bytes that a rank can show the others at once
 
 
@@ -73,21 +77,35 @@ class Crew:
     (a rank died, raised or was waited for too long) every call on every rank raises it.
     """
 
-    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
+    ) -> None:
+        engines.require_possible()
+        choose_stores()
         self.rank = rank
         self.timeout = timeout
         self.member = Member(name, rank, max(timeout, _TO_START))
         self.num_ranks = self.member.num_ranks
-        self.blocks = Blocks(self.member.region_bytes)
-        self._engines: dict[str, int] = {}
-        self._closed = False
+        # The rest of its region a rank uses as it likes, without the others' knowledge.
+        self.common_bytes = self.member.region_bytes // PAGE * 3 // 4 * PAGE
+        self.blocks = Blocks(self.common_bytes)
+        self._closed = ""  # why, once it is
+        self.engines = Engines()
+        self._numbers: dict[str, int] = {}
+        self._callers_cores: Cores | None = None  # where the calling thread was before
         self._num_cores = self._count_cores()
-        self.stages = not self._can_read_all()
+        self.stages = not (self._can_read_all() or (let_siblings_read() and self._can_read_all()))
         self.member.set_staging(self.stages, STAGED)
         if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed
             self.member.unlink()
         self.member.set_timeout(timeout)
         self.engine_numbers(())
+        self.set_engines(engines)
         _open_worlds.add(self)
 
     def agree(self, call: str, payload: bytes = b"") -> list[bytes]:
@@ -106,6 +124,11 @@ class Crew:
         return self.member.control_bytes + rank * self.member.region_bytes
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether ranks take turns on a core."""
+        return self.num_ranks > self._num_cores
+
+    @property
     def paths(self) -> dict[str, str]:
         """How memory of another rank is reached, by where it lies."""
         ordinary = "a copy in the heap" if self.stages else "process_vm_readv"
@@ -114,15 +137,57 @@ class Crew:
     def drain(self) -> None:
         """Wait for what was handed to the worker: calls keep their order."""
         if not self.member.is_idle():
+            self.require_sound()  # a forked child has no worker that could end anything
             self.member.drain()
 
     def engine_numbers(self, queues: tuple[str, ...]) -> dict[str, int]:
         """Give a number to the engine of each of these queues; one queue keeps its engine."""
         for queue in queues:
-            self._engines.setdefault(queue, len(self._engines) + 1)
-        threads = self.num_ranks * (1 + len(self._engines))
+            taken = len(self._numbers)
+            self._numbers.setdefault(queue, taken % (self.engines.number or taken + 1) + 1)
+        threads = self.num_ranks * (1 + self._num_engines)
         self.member.set_spins(threads <= self._num_cores)
-        return self._engines
+        self._place_threads()
+        return self._numbers
+
+    def set_engines(self, engines: Engines) -> None:
+        """Say where this rank's engines and worker run, and how urgently; each rank for itself.
+
+        Threads are started anew, since one that was made nice cannot be made urgent again. The
+        number of engines holds for schedules that are prepared from now on.
+        """
+        if engines == self.engines:
+            return
+        engines.require_possible()
+        self.drain()
+        self.member.end_threads()
+        self.engines = engines
+        self._move_caller(engines.cores_of_caller())
+        self._place_threads()
+
+    def threads(self) -> tuple[int, ...]:
+        """Give the numbers by which the kernel knows the worker and the engines of this rank."""
+        return tuple(self.member.start_threads(self._num_engines))
+
+    @property
+    def _num_engines(self) -> int:
+        return max(self._numbers.values(), default=0)
+
+    def _place_threads(self) -> None:
+        """What has no place of its own is started when it is needed."""
+        if self.engines != Engines():
+            for thread in self.threads():
+                self.engines.place(thread)
+
+    def _move_caller(self, cores: Cores | None) -> None:
+        """Put the calling thread on its cores, or back where it was."""
+        before = self._callers_cores
+        if cores is None:
+            self._callers_cores = None
+            move(0, before)
+        else:
+            self._callers_cores = before or frozenset(os.sched_getaffinity(0))
+            move(0, cores)
 
     def recent(self, most: int = 8) -> tuple[str, ...]:
         """Give the last calls of every rank, as the flight recorder has them: 64 are kept."""
@@ -141,26 +206,29 @@ class Crew:
 
     def fail_with(self, error: BaseException, doing: str = "") -> None:
         """Break the world because this rank raised ``error``."""
-        what = "".join(traceback.format_exception_only(error)).strip()
+        what = "".join(traceback.format_exception_only(error)).strip().removesuffix(".")
         self.fail(Reason.RAISED, self.rank, f"rank {self.rank} raised {what}{doing}")
 
     def require_sound(self) -> None:
         """Raise if this world is closed or broken."""
         if self._closed:
-            raise RunError("this world is closed.")
+            raise RunError(self._closed)
         self._raise_fault("")
 
-    def raise_halt(self, halt: tuple[int, int, int, int, int], where: Callable[[int], str]) -> None:
+    def raise_halt(
+        self, halt: tuple[int, int, int, int, int], where: Callable[[int], str]
+    ) -> NoReturn:
         """Turn what made this rank give up into an error, here and on every other rank."""
         found = Halt(Cause(halt[0]), *halt[1:])
         place = where(found.row)
         waited = f" while rank {self.rank} waited at {place}"
         match found.cause:
             case Cause.DIED:
-                pid = self.member.pid(found.rank)
-                self.fail(Reason.DIED, found.rank, f"rank {found.rank} died (pid {pid})")
+                how = f"died (pid {self.member.pid(found.rank)}) {self.member.doing(found.rank)}"
+                self.fail(Reason.DIED, found.rank, f"rank {found.rank} {how}")
             case Cause.LEFT:
-                self.fail(Reason.DIED, found.rank, f"rank {found.rank} left the world")
+                how = f"left the world {self.member.doing(found.rank)}"
+                self.fail(Reason.DIED, found.rank, f"rank {found.rank} {how}")
             case Cause.TIMEOUT:
                 self.fail(Reason.TIMEOUT, found.rank, self._too_long(found, place))
                 waited = ""
@@ -175,11 +243,14 @@ class Crew:
                 waited = ""
             case Cause.SIZE:
                 wrong = f"{found.have} bytes from rank {found.rank} where it wants {found.want}"
-                self.fail(Reason.DISAGREE, self.rank, f"rank {self.rank} gets {wrong} at {place}")
+                text = f"rank {self.rank} gets {wrong} {self.member.doing(self.rank)}"
+                self.fail(Reason.DISAGREE, self.rank, text)
                 waited = ""
             case Cause.DISAGREE:
                 self.fail(Reason.DISAGREE, found.rank, self.member.disagreement(found.rank))
                 waited = ""
+            case Cause.STOPPED if self._closed:
+                raise RunError(f"{place} was cut off: {self._closed}")
             case Cause.FAULT | Cause.STOPPED:
                 pass
         self._raise_fault(waited)
@@ -188,9 +259,20 @@ class Crew:
     def close(self) -> None:
         """Leave the world. Arrays of its buffers stay valid, nothing else does."""
         if not self._closed:
-            self._closed = True
-            self.member.leave()
-            _open_worlds.discard(self)
+            self._closed = "this world is closed."
+            self.member.leave()  # first: its worker may be in what was prepared
+            self._move_caller(None)
+            self.disown(self._closed)
+
+    def disown(self, why: str) -> None:
+        """Let every call from now on raise ``why``."""
+        self._closed = why
+        _open_worlds.discard(self)
+
+    def set_timeout(self, seconds: float) -> None:
+        """Let this rank wait so long for the others at any one place."""
+        self.timeout = seconds
+        self.member.set_timeout(seconds)
 
     def __enter__(self: T) -> T:  # noqa: PYI019 - Self needs Python 3.11
         return self
@@ -211,12 +293,8 @@ class Crew:
     def _too_long(self, halt: Halt, place: str) -> str:
         come = f" ({halt.have} of {halt.want} came)" if halt.want else ""
         text = f"rank {self.rank} waited {self.timeout:g} s at {place}{come}"
-        if halt.rank < 0:
-            return text
-        missing = " did not come" if halt.row < 0 else ""
-        stopped = " is stopped" if self.member.is_stopped(halt.rank) else ""
-        both = " and" if missing and stopped else ""
-        return f"{text}; rank {halt.rank}{missing}{both}{stopped}"
+        awaited = halt.rank if halt.row < 0 else -1
+        return f"{text}{self.member.missing(awaited)}"
 
     def _raise_fault(self, waited: str) -> None:
         fault = self.member.fault()
@@ -230,12 +308,15 @@ class Crew:
             Reason.DISAGREE: "Every rank must make the same calls in the same order.",
         }[reason]
         mine = "" if reason is Reason.RAISED and rank == self.rank else waited
-        failure = _ERRORS[reason](f"{text}{mine}.", hint)
-        failure.recent = self.recent()
-        raise failure
+        raise self._recorded(_ERRORS[reason](f"{text}{mine}.", hint))
 
     def _wait_for_all(self, call: str) -> None:
-        if halt := self.member.barrier():
+        try:
+            halt = self.member.barrier()
+        except BaseException as error:  # this rank has come and yet was not there
+            self.fail_with(error, f" at {call}")
+            raise
+        if halt:
             self.raise_halt(halt, lambda _: call)
 
     def _require_same_call(self, calls: list[str]) -> None:
@@ -245,8 +326,15 @@ class Crew:
                     f"rank 0 calls {calls[0]}, rank {rank} calls {call}.",
                     "Every rank must make the same calls in the same order.",
                 )
-                failure.recent = self.recent()
-                raise failure
+                raise self._recorded(failure)
+
+    def _recorded(self, failure: RunError) -> RunError:
+        """Add what the flight recorder has; a traceback shows the end of it."""
+        failure.recent = self.recent()
+        if sys.version_info >= (3, 11):
+            lines = self.recent(most=2)[:_MOST_NOTED]
+            failure.add_note("\n  ".join(["The last calls of every rank:", *lines]))
+        return failure
 
     def _can_read_all(self) -> bool:
         """Try whether every rank may read the memory of every other, as the system allows it."""
@@ -272,13 +360,22 @@ _open_worlds: "weakref.WeakSet[Crew]" = weakref.WeakSet()
 
 
 @atexit.register
-def _leave_worlds() -> None:
+def leave_worlds() -> None:
     """A process that ends well leaves; one that ends by an exception tells the others."""
     for world in list(_open_worlds):
         error = getattr(sys, "last_value", None)
         if error is not None:
             world.fail_with(error)
         world.close()
+
+
+def _disown_worlds() -> None:
+    """A forked child is no rank: its calls would be taken for those of its parent."""
+    for world in list(_open_worlds):
+        world.disown(f"rank {world.rank} is the process that forked this one, which has no world.")
+
+
+os.register_at_fork(after_in_child=_disown_worlds)
 
 
 def launch(num_ranks: int) -> Launcher:

@@ -29,6 +29,7 @@ def join_group(crew: Crew, ranks: Sequence[int], kind: type[W]) -> W | None:
         shown = crew.agree("group", name)
         if crew.rank in chosen:
             name = shown[chosen[0]]
-            made = kind(name.decode(), chosen.index(crew.rank), timeout=crew.timeout)
+            place = chosen.index(crew.rank)
+            made = kind(name.decode(), place, timeout=crew.timeout, engines=crew.engines)
         crew.agree("group made")
     return made

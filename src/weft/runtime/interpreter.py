@@ -12,7 +12,13 @@ from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, ne
 from weft.runtime.columns import Site, build_program, engine_queues
 from weft.runtime.crew import Crew
 from weft.runtime.kernels import Bytes, KernelError, Kernels, Op
-from weft.runtime.layout import STAMPS, Layout, require_bounds, require_equal_sizes
+from weft.runtime.layout import (
+    STAMPS,
+    Layout,
+    require_bounds,
+    require_equal_sizes,
+    require_rotation,
+)
 from weft.runtime.memory import Bindable, Binder, homeless_of
 from weft.schedule import Schedule, write_out
 from weft.timeline import Timeline
@@ -39,13 +45,15 @@ def run(
 
 
 def prepare(
-    schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False
+    schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False, turns: int = 1
 ) -> "Prepared":
     """Give every rank memory for ``schedule``, so that it can be executed again and again.
 
     ``bound``: every execution binds the caller's memory to the in, out and inout buffers,
     which need none of their own then. ``elastic``: every slice of the schedule is a whole
-    buffer, and as long as what is bound to it. Collective: every rank passes the same.
+    buffer, and as long as what is bound to it. ``turns``: copies of the scratch, so that a
+    rank may leave an execution before the others have read what it gave them, and come so
+    many executions ahead of them. Collective: every rank passes the same.
     """
     digest = hashlib.blake2b(repr(schedule).encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
@@ -61,7 +69,7 @@ def prepare(
         raise RunError(
             f"{schedule.name} is for {schedule.num_ranks} ranks, this world has {world.num_ranks}."
         )
-    return Prepared(schedule, world, bound=bound or elastic, elastic=elastic)
+    return Prepared(schedule, world, bound=bound or elastic, elastic=elastic, turns=turns)
 
 
 class Prepared:
@@ -71,7 +79,13 @@ class Prepared:
     """
 
     def __init__(
-        self, schedule: Schedule, world: Crew, *, bound: bool = False, elastic: bool = False
+        self,
+        schedule: Schedule,
+        world: Crew,
+        *,
+        bound: bool = False,
+        elastic: bool = False,
+        turns: int = 1,
     ) -> None:
         self.schedule = schedule
         self.world = world
@@ -79,13 +93,15 @@ class Prepared:
         self._elastic = elastic
         self._layout = layout = Layout(self.table)
         if bound:
-            self._layout = Layout(self.table, homeless_of(layout, stages=world.stages))
+            homeless = homeless_of(layout, stages=world.stages)
+            self._layout = Layout(self.table, homeless, turns)
+        if turns > 1:
+            require_rotation(layout)
         self._binder = Binder(self._layout, world.rank, elastic=elastic)
         require_bounds(self._layout)
         require_equal_sizes(self.table)
         engines = world.engine_numbers(engine_queues(self.table))
         self._site = Site(self._layout, world.region, world.blocks.take(self._layout.nbytes))
-        self._executions = 0
         self._closed = False
         self.together(f"memory for {schedule.name}", lambda: self._take_memory(engines))
         self._map_peers()
@@ -146,21 +162,21 @@ class Prepared:
 
     def execute(self, binds: list[tuple[int, int, int]], call: str) -> None:
         """Execute in this thread, as the collective call of that name."""
-        execution = self._executions
-        self._executions += 1
         try:
-            halt = self._program.run(self.world.member, execution, False, None, binds, call)
+            halt = self.program.run(self.world.member, False, None, binds, call)
         except BaseException as error:
             self.world.fail_with(error, f" in {call}")
             raise
         if halt is not None:
-            self.world.raise_halt(halt, lambda row: f"{call} ({self.where(row)})")
+            self.give_up(halt, call)
+
+    def give_up(self, halt: tuple[int, int, int, int, int], call: str) -> None:
+        """Raise what made a call of that name give up."""
+        self.world.raise_halt(halt, lambda row: f"{call} ({self.where(row)})")
 
     def submit(self, binds: list[tuple[int, int, int]], call: str) -> int:
         """Let the world's worker execute it after what it has; give the job's number."""
-        execution = self._executions
-        self._executions += 1
-        return self._program.submit(self.world.member, execution, binds, call)
+        return self.program.submit(self.world.member, binds, call)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Copy arrays into this rank's buffers."""
@@ -209,15 +225,13 @@ class Prepared:
             self.close()
 
     def __repr__(self) -> str:
-        return f"<Prepared {self.schedule.name}: {self._executions} executions>"
+        return f"<Prepared {self.schedule.name}: {self.program.num_executions} executions>"
 
     def _take_memory(self, engines: Mapping[str, int]) -> None:
         world, rank = self.world, self.world.rank
         for offset, nbytes in self._layout.ranges(rank):
             world.member.reserve(self._site.start(rank) + offset, nbytes)
-        self._program = build_program(
-            world.member, self._site, rank, engines, elastic=self._elastic
-        )
+        self.program = build_program(world.member, self._site, rank, engines, elastic=self._elastic)
         self._kernels = Kernels(world.member, self._site, rank)
 
     def _map_peers(self) -> None:
@@ -235,12 +249,10 @@ class Prepared:
         self, ops: Mapping[str, Op], binds: list[tuple[int, int, int]], *, timeline: bool
     ) -> None:
         self.world.drain()
-        execution = self._executions
-        self._executions += 1
         try:
             self._kernels.require(ops)
-            halt = self._program.run(
-                self.world.member, execution, timeline, self._kernels.caller(ops), binds, ""
+            halt = self.program.run(
+                self.world.member, timeline, self._kernels.caller(ops), binds, ""
             )
         except KernelError as error:
             self._raise_of_op(error)

@@ -24,10 +24,12 @@ class Layout:
 
     A buffer takes the room of its largest rank; memory is reserved for each rank's own size.
     ``homeless`` buffers have none: the caller's memory is bound to them in every execution.
+    Of scratch there are ``turns`` copies, used by one execution after another.
     """
 
     table: Table
     homeless: frozenset[int] = frozenset()
+    turns: int = 1
 
     @cached_property
     def rank_of_row(self) -> NDArray[np.int32]:
@@ -56,6 +58,14 @@ class Layout:
         homes: Ints = self.sizes.copy()
         homes[list(self.homeless)] = 0
         return homes
+
+    @cached_property
+    def turn(self) -> Ints:
+        """How far the next copy of a buffer lies: nowhere, unless it is scratch that rotates."""
+        scratch = [buffer.role == "scratch" for buffer in self.table.schedule.buffers]
+        largest = self.homes.max(axis=1, initial=0)
+        rotates = np.asarray(scratch, bool) & (self.turns > 1)
+        return np.where(rotates, -(-largest // LINE) * LINE, 0).astype(np.int64)
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:
@@ -87,7 +97,8 @@ class Layout:
     def buffers(self) -> Ints:
         """Where each buffer starts: large ones on a page."""
         offsets, at = [], self._front
-        for size in self.homes.max(axis=1, initial=0).tolist():
+        sizes = self.homes.max(axis=1, initial=0) + (self.turns - 1) * self.turn
+        for size in sizes.tolist():
             at = round_up(at, PAGE if size >= PAGE else LINE)
             offsets.append(at)
             at += size
@@ -101,8 +112,29 @@ class Layout:
     def ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """Give what a rank needs memory for: offset and bytes."""
         yield 0, self._front
-        sizes = self.homes[:, rank].tolist()
+        sizes = (self.homes[:, rank] + (self.turns - 1) * self.turn).tolist()
         yield from zip(self.buffers[:-1].tolist(), sizes, strict=True)
+
+
+def require_rotation(layout: Layout) -> None:
+    """Raise where ranks that run ahead could touch what others still use.
+
+    A rank may leave before the others when they reach no memory of its but scratch, whose
+    copies rotate, and when a flag tells the state of one rank: a sum of several would let
+    one of them stand for another.
+    """
+    table = layout.table
+    scratch = np.asarray([b.role == "scratch" for b in table.schedule.buffers], bool)
+    signals = np.flatnonzero(table.kind == Kind.SIGNAL)
+    raised = table.flag_rank[signals].astype(np.int64) * table.schedule.num_flags
+    pairs = np.stack([raised + table.flag_index[signals], layout.rank_of_row[signals]], axis=1)
+    pairs = np.unique(pairs, axis=0)
+    several = len(table.queues) > 1 or len(pairs) != len(np.unique(pairs[:, 0]))
+    if several or (layout.shared.any(axis=1) & ~scratch).any():
+        raise ScheduleError(
+            f"{table.schedule.name} cannot rotate its scratch: ranks touch other memory of each "
+            "other, or raise one flag together."
+        )
 
 
 def require_bounds(layout: Layout) -> None:

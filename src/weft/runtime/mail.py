@@ -35,11 +35,17 @@ class Message:
         self._crew, self._peer, self._tag, self._sends = crew, peer, tag, sends
         self._keep: Any = memory
         self._parts = list(_parts(address, self._nbytes, cut=crew.stages))
+        self._num_parts = len(self._parts)
         self._slot: int | None = None  # of a part that the receiver has yet to read
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone; carries it on as far as that goes at once."""
         return self._go_on(waits=False)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of it has come or gone: no other message may use its memory then."""
+        return len(self._parts) < self._num_parts
 
     def wait(self) -> None:
         """Return when it has come or gone."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from weft.errors import RunError, RunTimeoutError, UsageError
 from weft.runtime.crew import DEFAULT_TIMEOUT, launch
+from weft.runtime.engines import Engines, engines_of
 from weft.runtime.leftovers import PREFIX, SHARED_MEMORY, is_at
 from weft.runtime.world import World
 
@@ -26,20 +27,22 @@ _LOOK = 0.002  # seconds between looks for rank 0
 _calls = itertools.count()
 
 
-def world(*, timeout: float = DEFAULT_TIMEOUT) -> World:
+def world(*, timeout: float = DEFAULT_TIMEOUT, engines: Engines | None = None) -> World:
     """Join the other ranks that the launcher of this process started on this machine.
 
-    ``timeout`` is how many seconds a rank waits for the others at any one place.
+    ``timeout`` is how many seconds a rank waits for the others at any one place; ``engines``
+    says where this rank's threads run, and without it WEFT_ENGINES does.
     """
     rank, num_ranks = _place(os.environ)
+    engines = engines_of(rank, engines)
     path = SHARED_MEMORY / f"{PREFIX}{_name(os.environ, next(_calls))}"
     if rank > 0:
-        return World(_found(path, timeout), rank, timeout=timeout)
+        return World(_found(path, timeout), rank, timeout=timeout, engines=engines)
     launcher = launch(num_ranks)
     try:
         with _held(path, timeout) as file:
             os.write(file, launcher.name.encode())
-            return World(launcher.name, rank, timeout=timeout)
+            return World(launcher.name, rank, timeout=timeout, engines=engines)
     finally:
         launcher.close()
 

@@ -6,7 +6,7 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -15,6 +15,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 from weft._core import Launcher, die_with
 from weft.errors import RankDiedError, RunError, UsageError, WeftError
 from weft.runtime.crew import DEFAULT_TIMEOUT, Reason, launch
+from weft.runtime.engines import Engines, engines_of
 from weft.runtime.world import World
 
 P = ParamSpec("P")
@@ -43,21 +44,27 @@ def spawn(
     ranks: int,
     *args: Any,
     timeout: float = DEFAULT_TIMEOUT,
+    engines: Engines | Sequence[Engines] | None = None,
 ) -> list[R]:
     """Call ``fn(world, *args)`` in ``ranks`` new processes; give their results by rank.
 
     ``timeout`` is how many seconds a rank waits for the others at any one place. When a rank
     raises or dies the others stop with an error and the first cause is raised here, with the
-    traceback of the rank. ``fn`` and ``args`` are pickled.
+    traceback of the rank. ``fn`` and ``args`` are pickled. ``engines`` says where threads run,
+    for all ranks or for each; without it WEFT_ENGINES does.
     """
     if timeout <= 0:
         raise UsageError(f"the timeout must be positive, not {timeout}.")
     job = _pickled(fn, args)
+    told = [engines_of(rank, engines) for rank in range(ranks)]
+    for each in dict.fromkeys(told):
+        each.require_possible()
     launcher = launch(ranks)
     children: list[_Child] = []
     try:
         for rank in range(ranks):  # one by one: those started are ended if the next fails
-            children.append(_start(launcher.name, rank, timeout, job))  # noqa: PERF401
+            child = _start(launcher.name, rank, timeout, told[rank], job)
+            children.append(child)
         return _collect(launcher, children, min(timeout, _LONGEST_GRACE))
     except BaseException as error:
         launcher.fail(Reason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
@@ -77,12 +84,12 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         ) from error
 
 
-def _start(name: str, rank: int, timeout: float, job: bytes) -> _Child:
+def _start(name: str, rank: int, timeout: float, engines: Engines, job: bytes) -> _Child:
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(
         target=_serve,
-        args=(name, rank, timeout, job, send, os.getpid()),
+        args=(name, rank, timeout, engines, job, send, os.getpid()),
         name=f"weft rank {rank}",
     )
     try:
@@ -96,14 +103,20 @@ def _start(name: str, rank: int, timeout: float, job: bytes) -> _Child:
 
 
 def _serve(
-    name: str, rank: int, timeout: float, job: bytes, results: Connection, parent: int
+    name: str,
+    rank: int,
+    timeout: float,
+    engines: Engines,
+    job: bytes,
+    results: Connection,
+    parent: int,
 ) -> None:
     """Be one rank."""
     if not die_with(parent):
         return
     world = None
     try:
-        world = World(name, rank, timeout=timeout)
+        world = World(name, rank, timeout=timeout, engines=engines)
         fn, args = pickle.loads(job)  # noqa: S301 - our parent wrote it
         answer = pickle.dumps((True, fn(world, *args)))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent raises it

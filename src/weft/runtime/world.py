@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import RunError, UsageError
+from weft.errors import UsageError
 from weft.runtime.arrays import Arrays
 from weft.runtime.cache import Asked, Cache
+from weft.runtime.choice import Choice
 from weft.runtime.crew import DEFAULT_TIMEOUT
+from weft.runtime.engines import Engines
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
+from weft.runtime.spare import Spare
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
@@ -23,10 +26,19 @@ class World(Arrays):
     returns a Work at once. All ranks make the same calls in the same order.
     """
 
-    def __init__(self, name: str, rank: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        super().__init__(name, rank, timeout=timeout)
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
+    ) -> None:
+        super().__init__(name, rank, timeout=timeout, engines=engines)
         open_slots(self)
-        self._cache = Cache(self)
+        self._cache = Cache(self, Choice())
+        self.desk = self._cache.desk
+        self.spare = Spare(self)
         self._under_way: list[Work] = []
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
@@ -38,6 +50,8 @@ class World(Arrays):
         self, out: Bindable, x: Bindable, *, algorithm: str | None = None, async_op: bool = False
     ) -> Work | None:
         """Fill ``out`` with the ``x`` of all ranks, in their order."""
+        if not (algorithm or async_op) and self.desk.arrays("all_gather", out, x, "", -1):
+            return None
         there, total = located(out)
         here, nbytes = located(x, writable=False)
         if total != nbytes * self.num_ranks:
@@ -46,7 +60,7 @@ class World(Arrays):
             )
         asked = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
         binds = [(IN, here, nbytes), (OUT, there, total)]
-        return self._call(asked, binds, (out, x), async_op=async_op)
+        return self._repeated(asked, binds, out, x, async_op=async_op)
 
     def reduce_scatter(
         self,
@@ -58,6 +72,8 @@ class World(Arrays):
         async_op: bool = False,
     ) -> Work | None:
         """Reduce ``x`` over all ranks; ``out`` is this rank's part of the result."""
+        if not (algorithm or async_op) and self.desk.arrays("reduce_scatter", out, x, op, -1):
+            return None
         there, nbytes = located(out)
         here, total = located(x, writable=False)
         if total != nbytes * self.num_ranks:
@@ -66,7 +82,7 @@ class World(Arrays):
             )
         asked = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
         binds = [(IN, here, total), (OUT, there, nbytes)]
-        return self._call(asked, binds, (out, x), async_op=async_op)
+        return self._repeated(asked, binds, out, x, async_op=async_op)
 
     def all_reduce(
         self, x: Bindable, op: str = "sum", *, algorithm: str | None = None, async_op: bool = False
@@ -75,17 +91,21 @@ class World(Arrays):
 
         Operators: sum, avg, prod, min, max, ``premul:FACTOR``; band, bor, bxor of integers.
         """
+        if not (algorithm or async_op) and self.desk.arrays("all_reduce", None, x, op, -1):
+            return None
         here, nbytes = located(x)
         asked = ("all_reduce", nbytes, dtype_of(x), op, -1, algorithm or "")
-        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
+        return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def broadcast(
         self, x: Bindable, root: int = 0, *, algorithm: str | None = None, async_op: bool = False
     ) -> Work | None:
         """Copy the root's ``x`` into that of all ranks."""
+        if not (algorithm or async_op) and self.desk.arrays("broadcast", None, x, "", root):
+            return None
         here, nbytes = located(x)
         asked = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
-        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
+        return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def reduce(
         self,
@@ -117,13 +137,15 @@ class World(Arrays):
         Splits are elements for each rank (bytes of a Memory); without them parts are even.
         """
         if out_splits is None and in_splits is None:
+            if not (algorithm or async_op) and self.desk.arrays("all_to_all", out, x, "", -1):
+                return None
             there, total = located(out)
             here, nbytes = located(x, writable=False)
             if total != nbytes:
                 raise UsageError(f"all_to_all of {nbytes} bytes does not fill {total}.")
             asked = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
             binds = [(IN, here, nbytes), (OUT, there, total)]
-            return self._call(asked, binds, (out, x), async_op=async_op)
+            return self._repeated(asked, binds, out, x, async_op=async_op)
         sent = parts_of(x, in_splits, self.num_ranks, writable=False)
         received = parts_of(out, out_splits, self.num_ranks, writable=True)
         return self._exchange(sent, received, dtype_of(x), (out, x), async_op=async_op)
@@ -177,10 +199,29 @@ class World(Arrays):
         """
         return join_group(self, ranks, World)
 
+    def close(self) -> None:
+        """Leave the world. Arrays of its buffers stay valid, nothing else does."""
+        super().close()
+        self._cache.clear()
+
+    def _repeated(
+        self, asked: Asked, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
+    ) -> Work | None:
+        """Carry out a call that the desk will serve the next time."""
+        work = self._call(asked, binds, (out, x), async_op=async_op)
+        self._cache.keep(asked, x.dtype)
+        return work
+
+    def disown(self, why: str) -> None:
+        """Let every call from now on raise ``why``: what was prepared is not found again."""
+        super().disown(why)
+        self._cache.clear()
+        self._under_way.clear()
+
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         ready = self._cache.find(asked)
         if not async_op and self.member.is_idle():
-            ready.run(binds, ready.call)
+            ready.prepared.execute(binds, ready.call)
             return None
         self.require_sound()
         job = ready.prepared.submit(binds, ready.call)
@@ -209,10 +250,18 @@ class World(Arrays):
         *,
         async_op: bool,
     ) -> Work | None:
-        if self.stages:
-            raise RunError("uneven parts need process_vm_readv, which this system forbids.")
-        binds = [(number, *part) for number, part in enumerate([*sent, *received])]
-        return self._call(("exchange", 0, dtype, "", -1, ""), binds, keep, async_op=async_op)
+        asked = ("exchange", 0, dtype, "", -1, "")
+        if not self.stages:
+            binds = [(number, *part) for number, part in enumerate([*sent, *received])]
+            return self._call(asked, binds, keep, async_op=async_op)
+        copies, taken = self.spare.copies(sent)
+        binds = [(number, *part) for number, part in enumerate([*copies, *received])]
+        work = None
+        try:
+            work = self._call(asked, binds, keep, async_op=async_op)
+        finally:
+            self.spare.release(taken, after=work)
+        return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:
         if self.rank != root:

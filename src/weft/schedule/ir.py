@@ -41,7 +41,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a kernel does, for pricing: family, shape, work and traffic, tiles it is cut into."""
+    """What a kernel does, for pricing: family, shape, work and traffic, tiles it is cut into.
+
+    With ``seconds`` nothing else counts: it is an opaque kernel that takes so long by itself.
+    """
 
     family: str = ""
     shape: tuple[int, ...] = ()
@@ -49,6 +52,7 @@ class Cost:
     flops: float = 0.0
     nbytes: int = 0
     tiles: int = 1
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,14 @@ class Launch:
     """One GPU kernel around commands: lanes run side by side on its units.
 
     A lane is a tuple of commands in order; a Repeat in the place of a lane stands for that
-    many lanes. ``units`` None: as many as the platform's collective kernels take.
+    many lanes. ``units`` None: as many as the platform's collective kernels take. ``family``
+    says which collective's kernel it is, by which simulate knows what one of its units moves.
     """
 
     lanes: tuple[tuple[Command | Repeat, ...] | Repeat, ...]
     units: int | None = None
     workgroups: int | None = None
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from weft.schedule.ir import (
     Wait,
     bodies,
 )
-from weft.schedule.values import Group, Index, Peer, RankValue, Rel, Value
+from weft.schedule.values import SELF, Group, Index, Peer, RankValue, Rel, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -152,8 +152,12 @@ class _Uses:
             case Wait(flag, count):
                 self._flag(flag)
                 self._value(count)
-            case Submit():
-                self.absolute = True  # one host feeds many: ranks are not alike
+            case Submit(rank, _, count, hold):
+                # Where one host feeds others, ranks are not alike.
+                self.absolute |= rank != SELF
+                self._value(count)
+                if hold:
+                    self._flag(hold)
             case _:
                 pass
 

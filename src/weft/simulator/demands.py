@@ -34,6 +34,8 @@ class Resource(IntEnum):
     RING_UP = 7
     RING_DOWN = 8
     HOST_MEMORY = 9
+    CACHE = 10
+    WORK = 11  # unit-seconds of grids: counted for their energy, without a limit
 
 
 LINKS = (Resource.PORT_OUT, Resource.LINK, Resource.RING_UP, Resource.RING_DOWN)
@@ -49,6 +51,11 @@ def key(kind: Resource | Ints, owner: Ints, *, level: int = 0, part: int | Ints 
 def resource_kind(keys: Ints) -> Ints:
     """The kind of resource that each key names."""
     return keys >> _KIND
+
+
+def resource_owner(keys: Ints) -> Ints:
+    """The owner that each key names: a rank, or the row of a launch."""
+    return (keys >> _OWNER) & ((1 << (_LEVEL - _OWNER)) - 1)
 
 
 @dataclass(slots=True)

@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.cost import kernel_flow
+from weft.cost import is_gemm, kernel_flow
 from weft.errors import ScheduleError
 from weft.schedule import READ, WRITE, Copy, Encode, Kernel, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
+from weft.simulator.grids import add_grids, grid_columns, grid_sizes
+from weft.simulator.masks import masked_units
 from weft.simulator.network import add_network, transfers
+from weft.simulator.working_sets import add_shared_memory, seconds_per_byte
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Device, Platform
-    from weft.schedule import Queue
     from weft.simulator.rows import Rows
+    from weft.simulator.working_sets import Seconds
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -34,7 +37,9 @@ def flow_sizes(rows: Rows) -> Floats:
     for copy, _, mine in rows.of_kind(Copy) if slots else ():
         size[mine] /= slots.get(copy.src.buffer, 1.0)
     for kernel, _, mine in rows.of_kind(Kernel):
-        size[mine] = kernel_flow(kernel.cost, rows.platform.require_device()).size
+        if not (is_gemm(kernel.cost) and not rows.in_lane[mine[0]]):
+            size[mine] = kernel_flow(kernel.cost, rows.platform.require_device()).size
+    grid_sizes(rows, size)
     return size
 
 
@@ -43,9 +48,9 @@ def launch_units(rows: Rows) -> Units:
     units = np.zeros(rows.table.num_rows, np.int32)
     if rows.device is None:
         return units
-    enough = collective_units(rows.platform)
     for launch, queue, mine in rows.of_kind(Launch):
         most = masked_units(queue, rows.device)
+        enough = collective_units(rows.platform, launch.family)
         wanted = min(enough, most) if launch.units is None else launch.units
         if not 1 <= wanted <= most:
             raise ScheduleError(
@@ -57,23 +62,26 @@ def launch_units(rows: Rows) -> Units:
     return units
 
 
-def masked_units(queue: Queue, device: Device) -> int:
-    """How many units of a device the commands of a queue may use."""
-    first, last = queue.units or (0, device.units)
-    if not 0 <= first < last <= device.units:
-        raise ScheduleError(
-            f"{queue.name} is confined to units {first} up to {last}; {device.name} has "
-            f"{device.units}.",
-            f"A mask goes from a first unit up to a later one, at most {device.units}.",
-        )
-    return last - first
-
-
-def collective_units(platform: Platform) -> int:
+def collective_units(platform: Platform, family: str = "") -> int:
     """The units a collective kernel takes when nobody says: enough to fill a rank's links."""
     device = platform.require_device()
+    if known := device.kernels.units_of(family):
+        return min(known, device.units)
     fastest = max((level.rate for level in platform.levels), default=0.0)
     return max(1, min(device.units, int(np.ceil(fastest / device.unit_copy_rate))))
+
+
+def unit_rate(platform: Platform, family: str) -> float:
+    """What one unit of a collective kernel moves, its own chunk included.
+
+    Where it is known how many units fill the links, those and no fewer do.
+    """
+    device = platform.require_device()
+    known = device.kernels.units_of(family)
+    if not known:
+        return device.unit_copy_rate
+    level = platform.levels[0]
+    return level.rate * level.size / max(1, level.size - 1) / known
 
 
 def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
@@ -84,15 +92,22 @@ def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
     ranks, pools = rows.ranks, np.empty(0, np.int32)
     if (device := rows.device) is not None:
         pools = np.full(len(ranks), device.units, np.int32)
-        _add_memory(demands, rows, size, device)
-        _add_launches(demands, rows, units, device)
-        _add_engines(demands, rows)
+        seconds = None if device.shared is None else seconds_per_byte(rows, size, device.shared)
+        if seconds is None:
+            _add_memory(demands, rows, size, device)
+            _add_staging(demands, rows, device)
+        else:
+            add_shared_memory(demands, rows, np.flatnonzero(rows.moves), seconds.memory)
+        _add_launches(demands, rows, units, device, seconds)
+        _add_engines(demands, rows, seconds)
         _add_kernels(demands, rows, units, cap, device)
+        add_grids(demands, rows, size, cap)
     columns = demands.columns(rows.table.num_rows)
     numbers = {k: number for number, k in enumerate(columns["key"].tolist())}
     wanted = key(Resource.UNITS, ranks)[: len(pools)].tolist()
     resource = np.array([numbers.get(k, -1) for k in wanted], np.int32)
-    return {**columns, "cap": cap, "pool_units": pools, "pool_resource": resource}
+    columns |= {"cap": cap, "pool_units": pools, "pool_resource": resource}
+    return columns | grid_columns(rows, size, columns)
 
 
 def _add_memory(demands: Demands, rows: Rows, size: Floats, device: Device) -> None:
@@ -106,15 +121,36 @@ def _add_memory(demands: Demands, rows: Rows, size: Floats, device: Device) -> N
     demands.add(row[used], key(Resource.MEMORY, owner), weight[used], device.memory_rate)
 
 
-def _add_launches(demands: Demands, rows: Rows, units: Units, device: Device) -> None:
+def _add_staging(demands: Demands, rows: Rows, device: Device) -> None:
+    """What a collective's kernel brings waits in a buffer of the receiver and is copied from it."""
+    table = rows.table
+    staged = [launch for c, _, mine in rows.of_kind(Launch) if c.family for launch in mine.tolist()]
+    if not staged or not device.kernels.staging:
+        return
+    inside = np.isin(table.thread_launch[table.thread], staged)
+    mine = np.flatnonzero(inside & (table.kind == Kind.COPY))
+    receiver = table.access_rank[table.access_start[mine + 1] - 1].astype(np.int64)
+    far = receiver != rows.rank[mine]
+    owner = rows.symmetry.representative(receiver[far])
+    weight = device.kernels.staging
+    demands.add(mine[far], key(Resource.MEMORY, owner), weight, device.memory_rate)
+
+
+def _add_launches(
+    demands: Demands, rows: Rows, units: Units, device: Device, seconds: Seconds | None
+) -> None:
     """What moves inside a launch is moved by its units."""
     mine = np.flatnonzero(rows.in_lane & rows.moves)
     launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
-    demands.add(mine, key(Resource.LAUNCH, launch), 1.0, units[launch] * device.unit_copy_rate)
+    rate = np.full(rows.table.num_rows, device.unit_copy_rate)
+    for command, _, row in rows.of_kind(Launch):
+        rate[row] = unit_rate(rows.platform, command.family)
+    weight = 1.0 if seconds is None else seconds.core[mine] * rate[launch]
+    demands.add(mine, key(Resource.LAUNCH, launch), weight, units[launch] * rate[launch])
 
 
-def _add_engines(demands: Demands, rows: Rows) -> None:
-    """An engine writes at its rate: a broadcast to two costs it twice the bytes.
+def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
+    """An engine writes at its rate: two destinations cost twice the bytes and the turning.
 
     Queues beyond the engines that there are share them in turn.
     """
@@ -126,7 +162,11 @@ def _add_engines(demands: Demands, rows: Rows) -> None:
     writes = written[table.access_start[mine + 1]] - written[table.access_start[mine]]
     engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
     keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
-    demands.add(mine, keys, writes, dma.engine_rate)
+    turning = dma.engine_rate / dma.write_rate(2)
+    weight = writes * np.where(writes > 1, turning, 1.0)
+    if seconds is not None:
+        weight = seconds.core[mine] * dma.engine_rate
+    demands.add(mine, keys, weight, dma.engine_rate)
 
 
 def _numbers(queues: tuple[str, ...]) -> Ints:
@@ -138,9 +178,11 @@ def _numbers(queues: tuple[str, ...]) -> Ints:
 def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device: Device) -> None:
     """A bare kernel runs on units that no launch holds, one in a lane on those of its launch."""
     for kernel, queue, mine in rows.of_kind(Kernel):
+        launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
+        if is_gemm(kernel.cost) and launch[0] < 0:
+            continue
         flow = kernel_flow(kernel.cost, device)
         rank, seconds = rows.rank[mine], flow.unit_seconds
-        launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
         if flow.memory:
             demands.add(mine, key(Resource.MEMORY, rank), flow.memory, device.memory_rate)
         if seconds and launch[0] >= 0:

@@ -101,7 +101,7 @@ def _joules(table: Table, priced: Priced, platform: Platform, seconds: Floats) -
     each = np.zeros(len(kind))
     each[kind == Resource.MEMORY] = power.memory_byte
     each[np.isin(kind, LINKS)] = power.link_byte
-    each[kind == Resource.UNITS] = power.unit
+    each[np.isin(kind, (Resource.UNITS, Resource.WORK))] = power.unit
     row = np.repeat(np.arange(table.num_rows), np.diff(columns["demand_start"]))
     energy = each[columns["demand_resource"]] * columns["demand_weight"] * columns["size"][row]
     np.add.at(joules, row, energy)

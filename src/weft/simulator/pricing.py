@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import READ, Kind
+from weft.schedule import READ, Kernel, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import MOVES, Rows
 
@@ -127,12 +127,35 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
     if engines.any():
         packets = np.ceil(size[engines] / rows.dma().packet_bytes)
         before[engines] = rows.dma().start * np.maximum(packets, 1)
+        before[_draining(rows)] = rows.dma().drain
+        before[_observing(rows)] = rows.dma().observe
     if device is not None:
         launches = (table.kind == Kind.LAUNCH) | ((table.kind == Kind.KERNEL) & ~rows.in_lane)
         before[launches] = device.launch
         submits = np.flatnonzero(table.kind == Kind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
+    for kernel, _, mine in rows.of_kind(Kernel):
+        before[mine] += kernel.cost.seconds
     return before + _asking(rows)
+
+
+def _draining(rows: Rows) -> Ints:
+    """Signals of engines that follow a copy: what was written must have landed."""
+    table = rows.table
+    signals = np.flatnonzero((table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy"))
+    after = rows.by_engine[signals - 1] & (table.thread[signals - 1] == table.thread[signals])
+    drained: Ints = signals[after & (signals > 0)]
+    return drained
+
+
+def _observing(rows: Rows) -> Ints:
+    """Waits of a host for engines: it looks at one completion after another."""
+    table = rows.table
+    owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
+    flags = owner << 32 | table.flag_index
+    raised = flags[(table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy")]
+    waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host") & np.isin(flags, raised)
+    return np.flatnonzero(waits)
 
 
 def _asking(rows: Rows) -> Floats:
@@ -199,7 +222,8 @@ def _latency(rows: Rows) -> Floats:
 def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None:
     """Signals that a host thread gives or waits for do not go through the network."""
     table = rows.table
-    flags = table.flag_rank.astype(np.int64) << 32 | table.flag_index
+    owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
+    flags = owner << 32 | table.flag_index
     host_waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host")
     holds = (table.kind == Kind.SUBMIT) & (table.flag_rank >= 0)
     from_host = rows.queue_kind[signals] == "host"

@@ -21,7 +21,7 @@ def columns_of(table: Table, start: Floats, end: Floats, joules: Floats | None) 
         "queue": table.thread_queue[thread],
         "lane": table.thread_lane[thread],
         "id": table.id,
-        "kind": table.kind,
+        "kind": _kinds(table),
         "name": name,
         "start": start,
         "end": end,
@@ -52,6 +52,13 @@ def key(high: NDArray[np.int32], low: NDArray[np.int32]) -> Ints:
     """Give one number for a pair of them, -1 where the first is."""
     wide = high.astype(np.int64)
     return np.where(wide < 0, -1, wide << 32 | np.maximum(low, 0))
+
+
+def _kinds(table: Table) -> NDArray[Any]:
+    """Give the kind of each row; a library's collective is one kernel, and yet moves data."""
+    library = [isinstance(c, Kernel) and c.cost.family == "library" for c in table.commands]
+    moves = np.asarray(library, bool)[table.command]
+    return np.where(moves, np.asarray(Kind.COPY, table.kind.dtype), table.kind)
 
 
 def _written(table: Table) -> Ints:

@@ -6,19 +6,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.torch.c10d import BarrierOptions, PrefixStore, Store
-from weft.torch.gathers import Gathers
+from weft.torch.c10d import PrefixStore, Store
 from weft.torch.inner import make_inner
 from weft.torch.mailbox import Mailbox
 from weft.torch.meeting import meet
 from weft.torch.messages import Messages
-from weft.torch.reduces import Reduces
+from weft.torch.repeated import Repeated
 from weft.torch.work import Completer
 
 __all__ = ["WeftProcessGroup", "register"]
 
 
-class WeftProcessGroup(Gathers, Reduces, Messages):
+class WeftProcessGroup(Repeated, Messages):
     """One rank's view of a group: a world in shared memory for CPU tensors.
 
     A group replaces what torch would make of several backends, so tensors of other devices
@@ -35,6 +34,7 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         self._under_way = []
         self.completer = Completer()
         self.channel = meet(store, rank, size, timeout)
+        self.desk = self.channel.desk
         self.mailbox = Mailbox(self.channel)
 
     def size(self) -> int:
@@ -105,20 +105,6 @@ class WeftProcessGroup(Gathers, Reduces, Messages):
         """Let a rank wait this long for the others."""
         self.timeout = timeout
         self.channel.set_timeout(timeout)
-
-    def monitored_barrier(
-        self,
-        timeout: timedelta | None = None,
-        wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are waited for
-    ) -> None:
-        """Meet, and say who did not come."""
-        opts = BarrierOptions()
-        opts.asyncOp = False
-        self.channel.set_timeout(timeout or self.timeout)
-        try:
-            self.barrier(opts)
-        finally:
-            self.channel.set_timeout(self.timeout)
 
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first."""

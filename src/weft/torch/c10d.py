@@ -28,7 +28,6 @@ __all__ = [
     "REDUCE",
     "REDUCE_SCATTER",
     "SCATTER",
-    "BarrierOptions",
     "PrefixStore",
     "ProcessGroup",
     "Store",

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from weft._core import Desk
 from weft.runtime import Memory, World
-from weft.runtime.crew import Reason
+from weft.runtime.crew import Cause, Reason
 from weft.runtime.mail import Message
 from weft.torch.work import Handle
 
-_NAMES = {
+NAMES = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
@@ -23,7 +25,7 @@ Splits = tuple[Sequence[int], Sequence[int]]
 
 def memory_of(tensor: Tensor) -> Memory:
     """Say where a contiguous tensor's elements lie. Whoever asks keeps the tensor alive."""
-    return Memory(tensor.data_ptr(), tensor.nbytes, _NAMES[tensor.dtype])
+    return Memory(tensor.data_ptr(), tensor.nbytes, NAMES[tensor.dtype])
 
 
 class Channel:
@@ -35,7 +37,7 @@ class Channel:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rank = world.rank
-        self.stages = world.stages
+        self.desk: Desk | None = world.desk  # serves calls that were made before
 
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Handle | None:
         """Join the ranks' inputs in their order."""
@@ -106,9 +108,25 @@ class Channel:
         """Raise if the group is broken."""
         self.world.require_sound()
 
-    def pid_of(self, peer: int) -> int | None:
-        """Give a rank's process, if it can be looked after from here."""
-        return self.world.member.pid(peer)
+    def barrier(self) -> None:
+        """Meet all ranks; those that do not come in time are named."""
+        self.world.barrier()
+
+    def is_alive(self, peer: int) -> bool:
+        """Whether a rank's process runs, as far as it can be seen from here."""
+        return _is_alive(self.world.member.pid(peer))
+
+    def raise_died(self, peer: int, place: str) -> NoReturn:
+        """End the group, everywhere: a rank died that was waited for."""
+        self.world.raise_halt((Cause.DIED, peer, -1, 0, 0), lambda _: place)
+
+    def raise_late(self, peer: int, place: str) -> NoReturn:
+        """End the group, everywhere: a rank, or any if it is -1, was waited for too long."""
+        self.world.raise_halt((Cause.TIMEOUT, peer, -1, 0, 0), lambda _: place)
+
+    def missing(self, peer: int) -> str:
+        """Say what an awaited rank does instead, if that is known here."""
+        return self.world.member.missing(peer)
 
     def drain(self) -> None:
         """Wait for the calls under way."""
@@ -116,7 +134,7 @@ class Channel:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
-        self.world.member.set_timeout(timeout.total_seconds())
+        self.world.set_timeout(timeout.total_seconds())
 
     def paths(self) -> dict[str, str]:
         """Say how bytes reach the other ranks."""
@@ -130,3 +148,12 @@ class Channel:
         """Break the world: whoever waits stops."""
         rank = self.world.rank
         self.world.fail(Reason.RAISED, rank, f"rank {rank} aborted the group")
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may still be listed for its parent."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

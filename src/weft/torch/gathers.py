@@ -37,19 +37,14 @@ class Gathers(Group):
     ) -> Work:
         """Give every rank everyone's tensor, each in a tensor of its own."""
         outs = only(outputs)
-        calls = self._allgather(outs, only(inputs), opts)
-        return self.work(outs, *calls[0]) if len(calls) == 1 else self.works(outs, calls)
+        return self.work(outs, *self._allgather(outs, only(inputs), opts))
 
     @by_device
     def allgather_coalesced(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
     ) -> Work:
         """All-gather several tensors; ``outputs`` has a list for each rank."""
-        calls = [
-            call
-            for *outs, x in zip(*outputs, inputs, strict=True)
-            for call in self._allgather(outs, x, opts)
-        ]
+        calls = [self._allgather(outs, x, opts) for *outs, x in zip(*outputs, inputs, strict=True)]
         return self.works([out for outs in outputs for out in outs], calls)
 
     @by_device
@@ -129,32 +124,15 @@ class Gathers(Group):
 
     alltoall_base = all_to_all_single
 
-    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> list[Call]:
+    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
         require_same([*outputs, x], self.size() + 1, "all_gather")
         mine = outputs[self.rank()]
         if mine.numel() != x.numel():
             raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
-        if not self.channel.stages:
-            rooms, finish = rooms_for(outputs)
-            whole = readable(x)
-            handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)
-            return [Call(handle, finish, whole)]
-        if any(out.numel() != x.numel() for out in outputs):
-            return self._allgather_uneven(outputs, x, opts)
-        room, finish = room_for(outputs)
+        rooms, finish = rooms_for(outputs)
         whole = readable(x)
-        return [Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)]
-
-    def _allgather_uneven(self, outputs: list[Tensor], x: Tensor, opts: Any) -> list[Call]:
-        """Every rank broadcasts its tensor: sizes are known to all from the outputs."""
-        mine = outputs[self.rank()]
-        mine.copy_(x.view(mine.shape))
-        calls = []
-        for root, out in enumerate(outputs):
-            room, finish = writable(out, keep=True)
-            handle = self.channel.broadcast(room, root, async_op=opts.asyncOp)
-            calls.append(Call(handle, finish))
-        return calls
+        handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)
+        return Call(handle, finish, whole)
 
     def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> Call:
         require_same([output, x], 2, "all_gather")

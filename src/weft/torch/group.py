@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from torch import Tensor
 
+from weft._core import Desk
 from weft.torch.c10d import ProcessGroup, Store, Work
 from weft.torch.channel import Channel
 from weft.torch.plain import Call, Finish
@@ -15,10 +16,24 @@ class Group(ProcessGroup):
     """A group of ranks with a channel between them."""
 
     channel: Channel
+    desk: Desk | None
     completer: Completer
     store: Store
     timeout: timedelta
+    _size: int
     _under_way: list[tuple[Pending, object]]
+
+    def monitored_barrier(
+        self,
+        timeout: timedelta | None = None,
+        wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
+    ) -> None:
+        """Meet, and say who did not come."""
+        self.channel.set_timeout(timeout or self.timeout)
+        try:
+            self.channel.barrier()
+        finally:
+            self.channel.set_timeout(self.timeout)
 
     def work(
         self,

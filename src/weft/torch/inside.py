@@ -18,7 +18,6 @@ class Inside:
 
     def __init__(self, world: World) -> None:
         self._channel = Channel(world)
-        self._world = world
         self.alone = world.num_ranks == 1
 
     def reduce(self, x: Tensor, place: int, op: str) -> None:
@@ -51,20 +50,8 @@ class Inside:
         """Give each rank a tensor and take one of each."""
         if self.alone:
             _copy(outs[0], xs[0])
-        elif not self._world.stages:
-            self._channel.exchange(outs, xs, async_op=False)
         else:
-            self._exchange_copies(outs, xs)
-
-    def _exchange_copies(self, outs: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
-        """Where no rank may read another's memory, parts lie one after another first."""
-        if len({part.nbytes for part in (*outs, *xs)}) > 1:
-            raise RunError("uneven parts need process_vm_readv, which this system forbids")
-        given = torch.cat([as_bytes(x) for x in xs])
-        taken = torch.empty_like(given)
-        self._channel.all_to_all(taken, given, None, async_op=False)
-        for out, part in zip(outs, taken.chunk(len(outs)), strict=True):
-            as_bytes(out).copy_(part)
+            self._channel.exchange(outs, xs, async_op=False)
 
 
 def _copy(out: Tensor, x: Tensor) -> None:

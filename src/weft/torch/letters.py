@@ -85,14 +85,22 @@ class Probe:
     def __init__(self, message: FarMessage) -> None:
         self._message = message
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a message has been offered."""
+        return self._message.line.has_offer(self._message.tag)
+
     def is_done(self) -> bool:
         """Tell whether a message has come; one that is coming is waited for."""
-        message = self._message
-        if not message.line.has_offer(message.tag):
+        if not self.has_begun:
             return False
-        while not message.is_done():
-            time.sleep(_PAUSE)
+        self.wait()
         return True
+
+    def wait(self) -> None:
+        """Return when it has come."""
+        while not self._message.is_done():
+            time.sleep(_PAUSE)
 
 
 class Line:

@@ -2,17 +2,17 @@
 
 import threading
 import time
-from pathlib import Path
+from typing import NoReturn
 
 from torch import Tensor
 
-from weft.errors import RankDiedError, RunTimeoutError
+from weft.errors import RunTimeoutError
 from weft.runtime.mail import Message
 from weft.torch.channel import Channel
 
 _AWAKE = 200  # looks before a waiting rank sleeps between them
 _SLEEP = 50e-6
-_LOOK = 0.5  # seconds between looks whether the other rank lives
+LOOK = 0.5  # seconds between looks whether the other rank lives
 
 Key = tuple[bool, int, int]  # sends, peer, tag
 
@@ -78,30 +78,24 @@ class Mailbox:
             if tries < _AWAKE:
                 continue
             now = time.monotonic()
-            if now - looked > _LOOK:
+            if now - looked > LOOK:
                 self._require_alive(letter)
                 looked = now
             if now - begin > limit:
-                rank = self._channel.rank
-                raise RunTimeoutError(f"rank {rank} waited {limit:g} s for {letter.message!r}.")
+                self._give_up(letter, timeout)
             time.sleep(_SLEEP)
+
+    def _give_up(self, letter: Letter, timeout: float | None) -> NoReturn:
+        channel, peer = self._channel, letter.key[1]
+        if timeout is None:  # the group's own timeout ends the group, everywhere
+            channel.raise_late(peer, str(letter.message))
+        raise RunTimeoutError(
+            f"rank {channel.rank} waited {timeout:g} s for {letter.message!r}"
+            f"{channel.missing(peer)}."
+        )
 
     def _require_alive(self, letter: Letter) -> None:
         channel, peer = self._channel, letter.key[1]
         channel.require_sound()
-        pid = channel.pid_of(peer)
-        if pid is not None and not is_alive(pid) and not letter.is_done():
-            raise RankDiedError(
-                f"rank {peer} died (pid {pid}) while rank {channel.rank} waited for "
-                f"{letter.message!r}.",
-                f"Look into the output of rank {peer} for the reason.",
-            )
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended may still be listed for its parent."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        if not channel.is_alive(peer) and not letter.is_done():
+            channel.raise_died(peer, str(letter.message))

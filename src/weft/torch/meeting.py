@@ -1,9 +1,11 @@
 """The ranks of a process group find each other through the store of torch.distributed."""
 
+import os
 from datetime import timedelta
 
 from weft.runtime import World
 from weft.runtime.crew import launch
+from weft.runtime.engines import engines_from
 from weft.torch.c10d import PrefixStore, Store
 from weft.torch.channel import Channel
 from weft.torch.hosts import Hosts, identity
@@ -27,12 +29,12 @@ def meet(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> Channel
 
 
 def _world(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> World:
-    seconds = timeout.total_seconds()
+    seconds, engines = timeout.total_seconds(), engines_from(os.environ)
     if rank > 0:
-        return World(store.get(_SEGMENT).decode(), rank, timeout=seconds)
+        return World(store.get(_SEGMENT).decode(), rank, timeout=seconds, engines=engines)
     launcher = launch(num_ranks)
     try:
         store.set(_SEGMENT, launcher.name)
-        return World(launcher.name, rank, timeout=seconds)
+        return World(launcher.name, rank, timeout=seconds, engines=engines)
     finally:
         launcher.close()

@@ -1,13 +1,14 @@
 """Tensors in the symmetric heap of a group: other ranks reach them without a copy."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.runtime import World
+from weft.runtime import Engines, World
 from weft.torch.c10d import ProcessGroup
 from weft.torch.group import Group
 
@@ -36,15 +37,33 @@ def free(tensor: Tensor, *, group: ProcessGroup | None = None) -> None:
     world_of(group).free(tensor.detach().view(-1).view(torch.uint8).numpy())
 
 
+def monitored_barrier(
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,  # noqa: FBT001, FBT002 - as torch's, in which it may be swapped
+) -> None:
+    """Do what ``torch.distributed.monitored_barrier`` does: it takes no group but Gloo's.
+
+    Every rank that did not come within ``timeout`` (the group's, by default) is named on all
+    others, whether or not ``wait_all_ranks``. The group is broken then.
+    """
+    weft_group(group).monitored_barrier(timeout, wait_all_ranks)
+
+
+def set_engines(engines: Engines, *, group: ProcessGroup | None = None) -> None:
+    """Say where this rank's engines and worker run, and how urgently; each rank for itself."""
+    world_of(group).set_engines(engines)
+
+
 def world_of(group: ProcessGroup | None = None) -> World:
     """Give the world of a weft group, by default of the default group: of this host's ranks."""
-    channel = group_of(group).channel
+    channel = weft_group(group).channel
     channel.drain()
     return channel.world
 
 
-def group_of(group: ProcessGroup | None = None) -> Group:
-    """Give a weft group, by default the default group."""
+def weft_group(group: ProcessGroup | None) -> Group:
+    """Give the group, or the default one, if it is weft's."""
     group = group or dist.group.WORLD
     if not isinstance(group, Group):
         what = "there is no process group" if group is None else f"{group.name()} is no weft group"
@@ -54,4 +73,4 @@ def group_of(group: ProcessGroup | None = None) -> Group:
 
 def paths(group: ProcessGroup | None = None) -> dict[str, str]:
     """Say how bytes travel in a weft group: by shared memory, and between hosts by what."""
-    return group_of(group).channel.paths()
+    return weft_group(group).channel.paths()

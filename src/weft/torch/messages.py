@@ -1,14 +1,14 @@
 """Messages from one rank to another."""
 
 import time
+from typing import Any
 
 from torch import Tensor
 
-from weft.errors import RunTimeoutError
 from weft.torch.c10d import Work
 from weft.torch.group import Group
 from weft.torch.inner import by_device
-from weft.torch.mailbox import Mailbox
+from weft.torch.mailbox import LOOK, Mailbox
 from weft.torch.plain import only, readable, writable
 from weft.torch.work import Received
 
@@ -40,13 +40,25 @@ class Messages(Group):
         room, finish = writable(only(tensors))
         others = [rank for rank in range(self.size()) if rank != self.rank()]
         offers = {src: self.channel.probe(room, src, tag) for src in others}
-        deadline = time.monotonic() + self.timeout.total_seconds()
+        src = self._first_sender(offers, f"a message from any rank, tag {tag}")
+        if finish is not None:
+            finish()
+        return Received(src)
+
+    def _first_sender(self, offers: dict[int, Any], place: str) -> int:
+        """Look until a message has come; one that comes in parts is then waited for."""
+        channel = self.channel
+        deadline = time.monotonic() + channel.world.timeout
         while time.monotonic() < deadline:
-            for src, offer in offers.items():
-                if offer.is_done():
-                    if finish is not None:
-                        finish()
-                    return Received(src)
-            self.channel.require_sound()
-            time.sleep(_PAUSE)
-        raise RunTimeoutError(f"nobody sent to rank {self.rank()} within {self.timeout}.")
+            look_again = time.monotonic() + LOOK
+            while time.monotonic() < look_again:
+                for src, offer in offers.items():
+                    if offer.is_done() or offer.has_begun:
+                        offer.wait()
+                        return src
+                time.sleep(_PAUSE)
+            channel.require_sound()
+            for src in offers:
+                if not channel.is_alive(src):
+                    channel.raise_died(src, place)
+        return channel.raise_late(-1, place)

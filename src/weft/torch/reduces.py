@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from weft.errors import UsageError
@@ -69,9 +68,7 @@ class Reduces(Group):
 
     def barrier(self, opts: Any = BARRIER) -> Work:
         """Wait for every rank."""
-        token = torch.empty(1, dtype=torch.uint8)
-        handle = self.channel.all_reduce(token, "max", async_op=opts.asyncOp)
-        return self.work([token], handle)
+        return self.work([], self.channel.world.barrier(async_op=opts.asyncOp))
 
     def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
         room, finish = writable(tensor, keep=True)

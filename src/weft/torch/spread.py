@@ -6,12 +6,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from weft.errors import WeftError
+from weft.errors import RunError, RunTimeoutError, WeftError
 from weft.runtime import World
 from weft.torch import between_moves, between_reduces
 from weft.torch.alarm import Alarm
@@ -43,7 +43,7 @@ class SpreadChannel(Channel):
     def __init__(self, world: World, store: Store, hosts: Hosts, rank: int) -> None:
         super().__init__(world)
         self.hosts, self.rank = hosts, rank
-        self.stages = False  # what needs it is done inside
+        self.desk = None  # it knows the calls of one world only
         seconds = timedelta(seconds=world.timeout)
         self._wire = Wire(PrefixStore("wire", store), rank, hosts, seconds)
         self._alarm = Alarm(world, self._wire, hosts, rank, store)
@@ -109,7 +109,7 @@ class SpreadChannel(Channel):
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Make a message to or from a rank; whoever looks at it carries it on."""
         self.require_sound()
-        if self.hosts.of[peer] == self.hosts.of[self.rank] and peer != self.rank:
+        if self._is_near(peer) and peer != self.rank:
             near = Channel(self.world)
             return near.message(x, self.hosts.place(peer), tag, sends=sends)
         return self._letters.message(x, peer, tag, sends=sends)
@@ -124,11 +124,38 @@ class SpreadChannel(Channel):
         self._alarm.require_sound()
         self.world.require_sound()
 
-    def pid_of(self, peer: int) -> int | None:
-        """Give a rank's process, if it can be looked after from here."""
-        if self.hosts.of[peer] != self.hosts.of[self.rank]:
-            return None
-        return self.world.member.pid(self.hosts.place(peer))
+    def barrier(self) -> None:
+        """Meet all ranks; the ranks or the host that do not come in time are named."""
+        self.all_reduce(torch.zeros(1), "sum", async_op=False)
+
+    def is_alive(self, peer: int) -> bool:
+        """Whether a rank's process runs; the wire tells of those on other hosts."""
+        return not self._is_near(peer) or super().is_alive(self.hosts.place(peer))
+
+    def raise_died(self, peer: int, place: str) -> NoReturn:
+        """End the group, on every host: a rank of this host died."""
+        try:
+            super().raise_died(self.hosts.place(peer), place)
+        except RunError as error:
+            raise self._alarm.raised(error) from error
+
+    def raise_late(self, peer: int, place: str) -> NoReturn:
+        """End the group, on every host: a rank, or any if it is -1, was waited for too long."""
+        try:
+            if self._is_near(peer):
+                super().raise_late(self.hosts.place(peer), place)
+            waited = f"rank {self.rank} waited {self.world.timeout:g} s at {place}"
+            raise RunTimeoutError(f"{waited}.")
+        except RunError as error:
+            raise self._alarm.raised(error) from error
+
+    def missing(self, peer: int) -> str:
+        """Say what an awaited rank does instead: not known between hosts."""
+        del peer  # a world's text would have the numbers of its own ranks
+        return ""
+
+    def _is_near(self, peer: int) -> bool:
+        return peer >= 0 and self.hosts.of[peer] == self.hosts.of[self.rank]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""

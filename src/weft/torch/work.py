@@ -1,7 +1,10 @@
 """What torch.distributed hands back for a collective: a Work, and the Future inside it."""
 
+import atexit
+import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -10,6 +13,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from weft.errors import RunTimeoutError
+from weft.runtime.crew import leave_worlds
 from weft.torch.c10d import Work
 
 __all__ = ["DONE", "Completer", "Handle", "Pending", "Received"]
@@ -178,6 +182,7 @@ class Completer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
             self._thread.start()
+            _serving.add(self)
         self._works.put(work)
 
     def close(self) -> None:
@@ -186,7 +191,22 @@ class Completer:
             self._works.put(None)
             self._thread.join()
             self._thread = None
+            _serving.discard(self)
 
     def _serve(self) -> None:
         while (work := self._works.get()) is not None:
             work.complete()
+
+
+_serving: "weakref.WeakSet[Completer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    """End what waits in native code: a thread that the interpreter ends there ends it badly."""
+    leave_worlds()  # nobody waits longer for what was under way
+    for completer in list(_serving):
+        completer.close()
+
+
+os.register_at_fork(after_in_child=_serving.clear)  # threads are not forked

@@ -1,0 +1,59 @@
+"""Fit NCCL's collectives to measured tables and write the catalogue's library files.
+
+    WEFT_DATA=folder python benchmarks/fit_nccl.py [DEVICE..]
+
+The tables stay where they are. The same tables give the same files to the bit.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from weft.hardware import platform
+from weft.hardware.libraries import FOLDER, Fit, Library
+from weft.hardware.toml_text import to_toml
+from weft.validate.nccl_fit import fitted_library
+from weft.validate.nccl_tables import TABLES, data_folder, read_cells
+
+HEAD = "# Written by benchmarks/fit_nccl.py. Curves are places (bytes, seconds).\n"
+
+
+def main(devices: list[str]) -> int:
+    """Write one file for each device, or say that there is no data."""
+    folder = data_folder()
+    if folder is None:
+        print("the measured tables are not here: set WEFT_DATA to their folder", file=sys.stderr)
+        return 1
+    for device in devices or TABLES:
+        cells = read_cells(folder, TABLES[device])
+        found = fitted_library(cells, platform(f"{device}-8"))
+        path = FOLDER / f"nccl-{device}.toml"
+        path.write_text(HEAD + to_toml(_table(found)), encoding="utf-8")
+        print(f"wrote {path.name}: {len(found.fits)} fits to {len(cells)} cells")
+    return 0
+
+
+def _table(library: Library) -> dict[str, Any]:
+    table = asdict(library)
+    return {**table, "fits": [dict(_entries(fit)) for fit in library.fits]}
+
+
+def _entries(fit: Fit) -> Iterator[tuple[str, Any]]:
+    for key, value in asdict(fit).items():
+        if key == "errors":
+            yield key, {k: round(v, 4) for k, v in value.items() if v is not None}
+        elif isinstance(value, tuple):
+            yield (
+                key,
+                [
+                    [int(place[0]), place[1]] if isinstance(place, tuple) else place
+                    for place in value
+                ],
+            )
+        else:
+            yield key, value
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+// Codecs for Python: whole frames from and to arrays of bytes.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string_view.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string_view>
+
+#include "codecs/codecs.hpp"
+
+namespace nb = nanobind;
+using weft::Bytes;
+using weft::Codec;
+using weft::FrameHead;
+
+namespace {
+
+using Writable = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Readable = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class Array>
+Bytes bytes_of(const Array& array) noexcept {  // what is only read is not written: encoders take const
+  auto* data = const_cast<std::uint8_t*>(array.data());
+  return {reinterpret_cast<std::byte*>(data), array.size()};
+}
+
+std::size_t encode(const Codec& codec, const Readable& src, const Writable& out) {
+  if (out.size() < weft::frame_room(codec, src.size())) throw std::invalid_argument("too little room for a frame");
+  const nb::gil_scoped_release free;
+  return weft::encode_frame(codec, bytes_of(src), bytes_of(out));
+}
+
+int decode(const Codec& codec, const Readable& frame, const Writable& dst) {
+  const nb::gil_scoped_release free;
+  return static_cast<int>(weft::decode_frame(codec, bytes_of(frame), bytes_of(dst)));
+}
+
+// For codecs that are libraries of Python: the frame around a payload that stands behind its head.
+std::size_t seal(const Writable& frame, int codec, int dtype, int parameter, std::size_t nbytes,
+                 std::size_t payload) {
+  if (frame.size() < sizeof(FrameHead) + payload) throw std::invalid_argument("too little room for a frame");
+  FrameHead head;
+  head.codec = static_cast<std::uint8_t>(codec);
+  head.dtype = static_cast<std::uint8_t>(dtype);
+  head.parameter = static_cast<std::uint16_t>(parameter);
+  head.nbytes = nbytes;
+  head.payload = payload;
+  const Bytes bytes = bytes_of(frame);
+  head.sum = weft::frame_sum(head, bytes.data() + sizeof(head));
+  std::memcpy(bytes.data(), &head, sizeof(head));
+  return sizeof(head) + payload;
+}
+
+}  // namespace
+
+void bind_codecs(nb::module_& module) {
+  nb::class_<Codec>(module, "Codec", "A codec of the native core, by name and dtype.")
+      .def("__init__", [](Codec* self, std::string_view name, std::string_view dtype) {
+        new (self) Codec(weft::codec_of(name, dtype));
+      })
+      .def_ro("number", &Codec::number)
+      .def_ro("parameter", &Codec::parameter)
+      .def("room", [](const Codec& codec, std::size_t nbytes) { return weft::frame_room(codec, nbytes); })
+      .def("encode", &encode)
+      .def("decode", &decode);
+  module.def("seal", &seal);
+  module.attr("FRAME_HEAD") = sizeof(FrameHead);
+}

@@ -1,0 +1,92 @@
+"""Contestants in turn, round by round: only one of them is awake at any time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from weft.bench.machine import foreign_share
+from weft.bench.rows import Peer
+from weft.bench.team import Team
+
+LONG_ENOUGH = 10e-3  # seconds of one measurement: many calls of a short one
+_MOST_CALLS = 1 << 16
+_PATIENCE = 20.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
+
+
+class Entry(NamedTuple):
+    """What a contestant is asked to do."""
+
+    team: Team
+    case: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds of every round, and what was answered before and after them, by entry.
+
+    ``foreign`` is the share of the cores that others used while all contestants slept.
+    """
+
+    times: dict[str, tuple[float, ...]]
+    answers: dict[str, list[Any]]
+    foreign: float = 0.0
+
+    def beside(self, peer: str, mine: str) -> Peer:
+        """Compare a peer with one of weft's: a ratio is taken inside a round that both had."""
+        theirs, own = self.times[peer], self.times[mine]
+        return Peer(median(theirs), median(t / o for t, o in zip(theirs, own, strict=False)))
+
+    def peers(self, names: Sequence[str], mine: str) -> dict[str, Peer]:
+        """Compare several."""
+        return {name: self.beside(name, mine) for name in names}
+
+    def wrong(self, name: str) -> int:
+        """Add up the answers of an entry, where they are counts of what is wrong."""
+        return sum(self.answers[name])
+
+
+def compete(entries: Mapping[str, Entry], rounds: int) -> Outcome:
+    """Let all entries do their work, A B A B, and check it before and after.
+
+    An entry that takes very long has fewer rounds than the others, but one at least.
+    """
+    for name, (team, case) in entries.items():
+        team.ask("open", name, case=case)
+    answers = {name: _answers(name, entry.team) for name, entry in entries.items()}
+    calls = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
+    times: dict[str, list[float]] = {name: [] for name in entries}
+    foreign = foreign_share()
+    for _ in range(rounds):
+        for name, entry in entries.items():
+            if sum(times[name]) * calls[name] < _PATIENCE:
+                times[name].append(_slowest(name, entry.team, calls[name]))
+    for name, entry in entries.items():
+        answers[name] += _answers(name, entry.team)
+        entry.team.ask("close", name)
+    return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign)
+
+
+def seconds_of(name: str, team: Team) -> float:
+    """Time one entry that is open, long enough; the last of the tries counts."""
+    return _slowest(name, team, _calls_of(name, team))
+
+
+def _answers(name: str, team: Team) -> list[Any]:
+    return [reply["answer"] for reply in team.ask("answer", name)]
+
+
+def _calls_of(name: str, team: Team) -> int:
+    """Choose how many calls are measured at once: the same number on every rank."""
+    calls = 1
+    while calls < _MOST_CALLS:
+        seconds = _slowest(name, team, calls) * calls
+        if seconds >= LONG_ENOUGH:
+            break
+        calls = min(_MOST_CALLS, calls * max(2, min(16, int(LONG_ENOUGH / max(seconds, 1e-9)))))
+    return calls
+
+
+def _slowest(name: str, team: Team, calls: int) -> float:
+    """Give the seconds of a call; a collective takes as long as its slowest rank."""
+    return max(float(reply["seconds"]) for reply in team.ask("time", name, calls=calls))

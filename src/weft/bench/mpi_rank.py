@@ -1,0 +1,52 @@
+"""A rank of an MPI job, run by the Python of that MPI's environment: -m weft.bench.mpi_rank."""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from weft.bench.exchange import Carrier, arrays_of, exchange_of
+from weft.bench.serving import serve
+
+
+class MpiRank:
+    """One process of the job, at home in mpi4py's module ``MPI``."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD
+        self.rank = self._world.rank
+        first = mpi.Get_library_version().splitlines()[0].split(",")[0]
+        self.about = " ".join(first.split())
+
+    def barrier(self) -> None:
+        """Meet the others."""
+        self._world.Barrier()
+
+    def open(self, case: dict[str, Any]) -> Carrier:
+        """Use the calls that take memory as it is, without pickling."""
+        exchange, world = exchange_of(case, self._world.size), self._world
+        x, out = arrays_of(exchange, self.rank)
+        here, there = [x, self._mpi.FLOAT], [out, self._mpi.FLOAT]
+        acts: dict[str, Callable[[], Any]] = {
+            "broadcast": partial(world.Bcast, here),
+            "all_gather": partial(world.Allgather, here, there),
+            "reduce_scatter": partial(world.Reduce_scatter_block, here, there),
+            "all_reduce": partial(world.Allreduce, self._mpi.IN_PLACE, here),
+            "all_to_all": partial(world.Alltoall, here, there),
+        }
+        return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
+
+
+def start_mpi() -> Any:
+    """Start MPI for one thread, so that it need not guard itself against others."""
+    import mpi4py
+
+    mpi4py.rc.threads = False
+    from mpi4py import MPI
+
+    return MPI
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], MpiRank(start_mpi()))

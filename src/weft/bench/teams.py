@@ -1,0 +1,90 @@
+"""How each contestant is started: weft and Gloo as processes of ours, an MPI by its launcher."""
+
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from weft.bench import environments
+from weft.bench.environments import MPIS
+from weft.bench.leash import leashed
+from weft.bench.team import Start, Team
+from weft.errors import RunError, UnknownNameError, nearest
+
+PEERS = ("gloo", *MPIS)
+_TORCH = {"dist": "weft", "gloo": "gloo"}  # the backend of torch.distributed of a contestant
+# Launchers pin nothing. OpenMPI binds by default and spins; asked to, it gives its core away.
+_LAUNCHERS = {
+    "openmpi": (
+        *("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"),
+        *("--mca", "mpi_yield_when_idle", "1"),
+    ),
+    "mpich": ("mpiexec", "-launcher", "fork", "-bind-to", "none"),
+}
+# Run by the Python of an environment that has no weft, with the folder of this one added.
+_RANK = (
+    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "runpy.run_module('weft.bench.mpi_rank', run_name='__main__')"
+)
+
+
+def require_known(against: Sequence[str]) -> None:
+    """Raise for a peer that nobody knows."""
+    for name in against:
+        if name not in PEERS:
+            raise UnknownNameError(f"no peer is called {name!r}", nearest(name, PEERS))
+
+
+@contextmanager
+def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict[str, Team]]:
+    """Start contestants of that many ranks, by name; all are gone afterwards.
+
+    ``pin`` keeps the calling thread of every rank r on core r, of all contestants alike.
+    """
+    with ExitStack() as stack:
+        teams = {name: stack.enter_context(closing(_team(name, num_ranks))) for name in names}
+        for team in teams.values() if pin else ():
+            team.ask("pin", "")
+        yield teams
+
+
+def _team(name: str, num_ranks: int) -> Team:
+    if name in MPIS:
+        return Team(name, num_ranks, [_mpi(name, num_ranks)])
+    if name in _TORCH and find_spec("torch") is None:
+        raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
+    module = "torch_rank" if name in _TORCH else "weft_rank"
+    words = [sys.executable, "-m", f"weft.bench.{module}", *filter(None, [_TORCH.get(name)])]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "TORCHELASTIC_RUN_ID": secrets.token_hex(16),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+    }
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    return Team(name, num_ranks, [Start(leashed(words), shared | rank) for rank in ranks])
+
+
+def _mpi(name: str, num_ranks: int) -> Start:
+    """Give the launcher's words; its ranks look for this package last, after their own."""
+    home = environments.environment(name, environments.root(), _notice)
+    program, *options = _LAUNCHERS[name]
+    words = [str(home / "bin" / program), *options, "-n", str(num_ranks)]
+    package = str(Path(__file__).parents[2])
+    python = [str(home / "bin" / "python"), "-c", _RANK, package]
+    return Start(leashed([*words, *python]), {})
+
+
+def _notice(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,66 @@
+"""A rank of torch.distributed, whichever backend it has: -m weft.bench.torch_rank."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft._core import die_with
+from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
+from weft.bench.serving import Work, serve
+from weft.bench.torch_training import Training
+
+
+class TorchRank:
+    """One process of a group; its tensors are ordinary ones."""
+
+    def __init__(self, backend: str) -> None:
+        self.rank = dist.get_rank()
+        self.about = f"torch {torch.__version__} {backend}"
+
+    def barrier(self) -> None:
+        """Meet the others."""
+        dist.barrier()
+
+    def open(self, case: dict[str, Any]) -> Work:
+        """Make a training step, or a collective on ordinary tensors."""
+        if "gradients" in case:
+            return Training(**case)
+        return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
+
+
+def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
+    """Let a process group do it on ordinary tensors, by default the default group."""
+    x, out = arrays_of(exchange, rank)
+    there, here = torch.from_numpy(out), torch.from_numpy(x)
+    # torch 2.13 gave them new names and warns about the old ones.
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    acts: dict[str, Callable[[], Any]] = {
+        "broadcast": partial(dist.broadcast, here, 0, group=group),
+        "all_gather": partial(all_gather, there, here, group=group),
+        "reduce_scatter": partial(reduce_scatter, there, here, group=group),
+        "all_reduce": partial(dist.all_reduce, here, group=group),
+        "all_to_all": partial(dist.all_to_all_single, there, here, group=group),
+    }
+    return Carrier(exchange, rank, x, out, acts[exchange.kind])
+
+
+def _join(backend: str) -> TorchRank:
+    torch.set_num_threads(1)
+    if backend == "weft":
+        import weft.torch  # noqa: F401 - it registers the backend
+    dist.init_process_group(backend)
+    return TorchRank(backend)
+
+
+if __name__ == "__main__" and die_with(os.getppid()):
+    _rank = _join(sys.argv[1])
+    try:
+        serve(sys.argv[2], _rank)
+    finally:
+        dist.destroy_process_group()

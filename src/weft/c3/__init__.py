@@ -1,0 +1,29 @@
+"""Concurrent computation and communication: pairs, strategies, and what each is worth."""
+
+from weft.c3.advice import Advice, advise
+from weft.c3.heuristics import Rule
+from weft.c3.mechanisms import MECHANISMS, without
+from weft.c3.pricing import Priced, Pricer, applying, price_scenario, scenarios_of
+from weft.c3.scenarios import GEMMS, SCENARIOS, Gemm, Scenario, parse_gemm
+from weft.c3.strategies import STRATEGIES, Choice, pair_schedule
+
+__all__ = [
+    "GEMMS",
+    "MECHANISMS",
+    "SCENARIOS",
+    "STRATEGIES",
+    "Advice",
+    "Choice",
+    "Gemm",
+    "Priced",
+    "Pricer",
+    "Rule",
+    "Scenario",
+    "advise",
+    "applying",
+    "pair_schedule",
+    "parse_gemm",
+    "price_scenario",
+    "scenarios_of",
+    "without",
+]

@@ -1,0 +1,238 @@
+"""Pairs priced by the simulator, ten thousand of them in seconds.
+
+What is asked again and again is prepared once for each form of a schedule: which streams and
+engines there are, and in which order they are launched. Sizes, tiles and units are then put in
+place. The answers are those of ``simulate`` on ``pair_schedule``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from weft.c3.heuristics import Rule
+from weft.c3.scenarios import MIB, Gemm, Scenario
+from weft.c3.strategies import (
+    STRATEGIES,
+    Choice,
+    check_choice,
+    comm_alone,
+    compute_alone,
+    engine_collective,
+    pair_schedule,
+)
+from weft.collectives.parts import divided
+from weft.errors import UsageError
+from weft.simulator import Prepared, collective_units
+from weft.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from weft.cost import Grid
+    from weft.hardware import Platform
+    from weft.schedule import Schedule
+
+_UNIT = 1 << 20  # bytes for each rank of the schedule that is prepared
+
+
+@dataclass
+class Pricer:
+    """Prices pairs on one platform."""
+
+    platform: Platform
+    rule: Rule = field(init=False)
+    _forms: dict[tuple[str, str], Prepared] = field(default_factory=dict)
+    _alone: dict[Gemm, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rule = Rule(self.platform)
+
+    @property
+    def base(self) -> int:
+        """The bytes of the collective that stands in prepared schedules."""
+        return _UNIT * self.platform.num_ranks
+
+    def compute(self, gemm: Gemm) -> float:
+        """Seconds of the GEMM alone, on all units."""
+        if gemm not in self._alone:
+            units = self.platform.require_device().units
+            form = self._form("compute", "all_gather")
+            self._alone[gemm] = form.seconds(grid=self.rule.grid(gemm), grid_units=units)
+        return self._alone[gemm]
+
+    def comm(self, scenario: Scenario, units: int | None = None) -> float:
+        """Seconds of the collective kernel alone, on the units that fill the links or fewer."""
+        units = units or collective_units(self.platform, scenario.collective)
+        return self._form("comm", scenario.collective).seconds(self._scale(scenario), units=units)
+
+    def engines(self, scenario: Scenario) -> float:
+        """Seconds of the collective alone, by engines."""
+        return self._form("engines", scenario.collective).seconds(self._scale(scenario))
+
+    def pair(self, scenario: Scenario, choice: Choice) -> float:
+        """Seconds of both by a strategy."""
+        check_choice(choice, scenario.collective, self.platform)
+        grid, total = self.rule.grid(scenario.gemm), self.rule.device.units
+        units = None
+        if not choice.by_engines:
+            side = self.rule.comm(scenario.collective, by_engines=False)
+            units = side.units(choice.units if choice.masks else None)
+        form = self._form(_shape(choice, units, grid), scenario.collective)
+        return form.seconds(
+            self._scale(scenario),
+            grid=grid,
+            grid_units=total - (choice.units or 0) if choice.masks else total,
+            traffic=partial(self.rule.traffic, scenario.gemm),
+            units=units,
+        )
+
+    def _scale(self, scenario: Scenario) -> float:
+        return scenario.nbytes / self.base
+
+    def _form(self, shape: str, collective: str) -> Prepared:
+        found = self._forms.get((shape, collective))
+        if found is None:
+            found = Prepared(self._schedule(shape, collective), self.platform)
+            self._forms[shape, collective] = found
+        return found
+
+    def _schedule(self, shape: str, collective: str) -> Schedule:
+        scenario = Scenario("", Gemm(16384, 16384, 64), collective, self.base)
+        match shape:
+            case "compute":
+                return compute_alone(scenario, self.platform)
+            case "comm":
+                return comm_alone(scenario, self.platform)
+            case "engines":
+                return engine_collective(scenario, self.platform)
+            case _:
+                return pair_schedule(scenario, Choice(shape), self.platform)
+
+
+def _shape(choice: Choice, units: int | None, grid: Grid) -> str:
+    """The form of a schedule, masks aside: ``pair_schedule`` makes the same distinctions."""
+    if choice.by_engines or units is None:
+        return "dma"
+    if choice.strategy == "serial":
+        return "serial"
+    first = choice.strategy.startswith("priority") and units <= grid.tiles
+    return "priority" if first else "concurrent"
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One scenario by one strategy, with all that it is judged by."""
+
+    scenario: Scenario
+    choice: Choice
+    compute: float
+    comm: float
+    seconds: float
+
+    @property
+    def serial(self) -> float:
+        """One after the other, both at their best."""
+        return self.compute + self.comm
+
+    @property
+    def ideal(self) -> float:
+        """Side by side, neither slowed."""
+        return max(self.compute, self.comm)
+
+    @property
+    def speedup(self) -> float:
+        """Over one after the other."""
+        return self.serial / self.seconds
+
+    @property
+    def percent_of_ideal(self) -> float:
+        """The share of the possible gain that is realised (arXiv 2412.14335)."""
+        return 100 * (self.speedup - 1) / (self.serial / self.ideal - 1)
+
+    @property
+    def kind(self) -> str:
+        """Which of the two is longer: G-long, C-long, or GC-equal within 15 %."""
+        if self.compute > 1.15 * self.comm:
+            return "G-long"
+        return "C-long" if self.comm > 1.15 * self.compute else "GC-equal"
+
+    def as_row(self) -> dict[str, Any]:
+        """The result under the keys that ``weft c3`` has."""
+        return {
+            "scenario": self.scenario.name,
+            "gemm": str(self.scenario.gemm),
+            "collective": self.scenario.collective,
+            "nbytes": self.scenario.nbytes,
+            "strategy": self.choice.strategy,
+            "units": self.choice.units,
+            "t_compute": self.compute,
+            "t_comm": self.comm,
+            "serial": self.serial,
+            "ideal": self.ideal,
+            "seconds": self.seconds,
+            "speedup": self.speedup,
+            "percent_of_ideal": self.percent_of_ideal,
+            "class": self.kind,
+            "basis": "predicted",
+        }
+
+
+def applying(
+    scenario: Scenario, asked: Sequence[str], units: int | None, platform: Platform
+) -> tuple[str, ...]:
+    """The strategies asked for, which must apply, or all that do."""
+    for strategy in asked:
+        masks = Choice(strategy).masks
+        check_choice(Choice(strategy, units if masks else None), scenario.collective, platform)
+    if asked:
+        return tuple(asked)
+    check_choice(Choice("partition", units), scenario.collective, platform)
+    found = []
+    for strategy in STRATEGIES:
+        try:
+            check_choice(Choice(strategy), scenario.collective, platform)
+        except UsageError:
+            continue
+        found.append(strategy)
+    return tuple(found)
+
+
+def scenarios_of(
+    gemm: Gemm, kinds: Iterable[str], sizes: Sequence[int] | None, pricer: Pricer
+) -> list[Scenario]:
+    """A GEMM beside collectives; without sizes, as many bytes as take as long as the GEMM."""
+    found = []
+    for kind in kinds:
+        check_choice(Choice("serial"), kind, pricer.platform)
+        for nbytes in sizes or (_as_long(gemm, kind, pricer),):
+            if kind not in ("broadcast", "all_reduce"):
+                divided(nbytes, pricer.platform.num_ranks, kind)
+            found.append(Scenario(f"{gemm}-{kind}-{format_size(nbytes)}", gemm, kind, nbytes))
+    return found
+
+
+def _as_long(gemm: Gemm, kind: str, pricer: Pricer) -> int:
+    each = pricer.rule.comm_seconds(Scenario("", gemm, kind, 1 << 30), Choice("priority"))
+    step = MIB * pricer.platform.num_ranks
+    return max(1, round(pricer.compute(gemm) / each * (1 << 30) / step)) * step
+
+
+def price_scenario(
+    scenario: Scenario,
+    pricer: Pricer,
+    strategies: Iterable[str] = STRATEGIES,
+    *,
+    units: int | None = None,
+) -> list[Priced]:
+    """The scenario by each strategy; masks of ``units``, or as the rule chooses them."""
+    compute, comm = pricer.compute(scenario.gemm), pricer.comm(scenario)
+    choices = {strategy: Choice(strategy) for strategy in strategies}
+    if masking := [name for name, choice in choices.items() if choice.masks]:
+        chosen = {name: Choice(name, units) for name in masking}
+        choices |= pricer.rule.masks_for(scenario, masking) if units is None else chosen
+    return [
+        Priced(scenario, choice, compute, comm, pricer.pair(scenario, choice))
+        for choice in choices.values()
+    ]

@@ -1,0 +1,82 @@
+"""The pairs of a GEMM and a collective that weft is judged by: thirty, written down beforehand.
+
+Five GEMMs, two collectives, three sizes. The list stood here before any parameter was fitted
+and does not depend on the model: sizes come from plain arithmetic on published rates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.errors import UsageError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """C = A x B of ``m`` x ``n``, summed over ``k``: m tokens pass a weight of k x n."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+def parse_gemm(text: str, dtype: str = "bf16") -> Gemm:
+    """Read m x n x k.
+
+    >>> parse_gemm("128x57344x8192").n
+    57344
+    """
+    sides = text.lower().split("x")
+    if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
+        raise UsageError(
+            f"cannot read {text!r} as a GEMM", "Write rows x columns x depth, as 4096x57344x8192."
+        )
+    m, n, k = map(int, sides)
+    return Gemm(m, n, k, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A GEMM, and a collective of ``nbytes`` (counted as nccl-tests does) beside it."""
+
+    name: str
+    gemm: Gemm
+    collective: str
+    nbytes: int
+
+
+# Projections up and gate of LLaMA-70B (8192 x 57344) and LLaMA-405B (16384 x 106496): the layers
+# that the published study took its GEMMs and its weights from (arXiv 2412.14335). Thousands of
+# tokens make them compute bound, 128 memory bound.
+GEMMS = {
+    "cb1": Gemm(4096, 57344, 8192),
+    "cb2": Gemm(2048, 106496, 16384),
+    "cb3": Gemm(4096, 106496, 16384),
+    "mb1": Gemm(128, 57344, 8192),
+    "mb2": Gemm(128, 106496, 16384),
+}
+COLLECTIVES = {"ag": "all_gather", "a2a": "all_to_all"}
+
+# MiB for which the collective takes a half, one and two times as long as the GEMM: the GEMM at
+# 700 TFLOP/s or 4180 GB/s, seven eighths of the bytes over 336 GB/s, rounded to 8 MiB.
+SIZES = {
+    "cb1": (1008, 2016, 4024),
+    "cb2": (1872, 3736, 7480),
+    "cb3": (3736, 7480, 14952),
+    "mb1": (40, 80, 168),
+    "mb2": (152, 312, 616),
+}
+RATIOS = (0.5, 1.0, 2.0)
+
+SCENARIOS = tuple(
+    Scenario(f"{gemm}-{short}-{ratio:g}", GEMMS[gemm], collective, size * MIB)
+    for gemm, sizes in SIZES.items()
+    for short, collective in COLLECTIVES.items()
+    for ratio, size in zip(RATIOS, sizes, strict=True)
+)

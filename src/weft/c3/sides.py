@@ -1,0 +1,130 @@
+"""The two sides of a pair as a rule sees them: seconds and rates from static sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.c3.strategies import REDUCTIONS
+from weft.simulator import collective_units, unit_rate
+
+if TYPE_CHECKING:
+    from weft.cost import Grid
+    from weft.hardware import Device, Platform
+
+
+@dataclass(frozen=True, slots=True)
+class GemmSide:
+    """The GEMM on so many units: seconds alone, and what it asks of memory and of the L2."""
+
+    seconds: float
+    traffic: float
+    inner: float
+    tiles: int
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes a second that it asks of memory."""
+        return self.traffic / self.seconds
+
+    @property
+    def inner_rate(self) -> float:
+        """Bytes a second that it asks of the L2."""
+        return self.inner / self.seconds
+
+    @classmethod
+    def of(cls, grid: Grid, units: int, device: Device) -> GemmSide:
+        """Look at a grid on so many units."""
+        traffic, inner = grid.traffic_on(units, device), grid.inner_traffic()
+        by_memory = max(traffic / device.memory_rate, inner / device.kernels.l2_rate)
+        seconds = max(grid.seconds(units), by_memory)
+        return cls(seconds, traffic, inner, grid.tiles)
+
+
+class Fixed(NamedTuple):
+    """What does not depend on rates: a first launch, and before and after the bytes."""
+
+    launch: float
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommSide:
+    """A collective on one platform, by units or by engines."""
+
+    platform: Platform
+    by_engines: bool
+    crossing: float  # bytes that leave the busiest rank, for each byte of the collective
+    link_rate: float  # of all links of a rank
+    mover_rate: float  # of what crosses links: by one unit, or by all engines
+    filled: int  # the most units it uses
+    peers: int
+    passes: float  # through memory, of each byte that crosses
+    adds: float  # bytes that are added up, for each byte of the collective
+    adding_rate: float  # of memory, for such a byte
+    before_sums: float  # the part of its time that has passed before it adds up
+
+    def units(self, masked: int | None) -> int:
+        """The units that it uses: a wider mask does not give it more workgroups."""
+        return min(self.filled, masked) if masked else self.filled
+
+    def rate(self, units: int, memory_load: float, cache_load: float) -> float:
+        """Bytes a second over all links while computation loads memory and the L2."""
+        stretch = self.platform.require_device().kernels.load_latency
+        if self.by_engines:
+            return min(self.link_rate, self.mover_rate / (1 + stretch * memory_load))
+        moved = units * self.mover_rate / (1 + stretch * (memory_load + cache_load))
+        return min(self.link_rate, moved)
+
+    def seconds(self, nbytes: float, units: int) -> float:
+        """Seconds alone."""
+        moved = nbytes * self.crossing / self.rate(units, 0.0, 0.0)
+        if not self.adds:
+            return moved
+        by_units = (self.filled if self.by_engines else units) * self._unit_rate()
+        return moved + nbytes * self.adds / min(by_units, self.adding_rate)
+
+    def _unit_rate(self) -> float:
+        own = (self.peers + 1) / self.peers
+        device = self.platform.require_device()
+        return device.unit_copy_rate if self.by_engines else self.mover_rate * own
+
+    def fixed(self, nbytes: float) -> Fixed:
+        """Launches, the feeding of engines, and the way of a signal."""
+        device, level = self.platform.require_device(), self.platform.levels[0]
+        launch = device.host_launch + device.launch
+        if not self.by_engines:
+            return Fixed(launch, device.host_launch, 2 * (level.latency + device.signal))
+        dma = device.require_dma()
+        packets = ceil(nbytes * self.crossing / self.peers / dma.packet_bytes)
+        before = self.peers * (dma.doorbell + dma.control) + dma.fetch + dma.start * max(1, packets)
+        after = dma.drain + dma.sync + level.latency
+        return Fixed(launch, before, after + (launch + dma.sync if self.adds else 0.0))
+
+
+def comm_side(kind: str, platform: Platform, by_engines: bool) -> CommSide:  # noqa: FBT001
+    """What the platform says about a collective."""
+    device, level = platform.require_device(), platform.levels[0]
+    n, peers = platform.num_ranks, max(1, level.size - 1)
+    own = level.size / peers  # with its own chunk, which no link sees
+    if by_engines:
+        mover = peers * device.require_dma().engine_rate
+        filled, passes = collective_units(platform), 2.0
+    else:
+        mover = unit_rate(platform, kind) / own
+        filled, passes = collective_units(platform, kind), 2.0 + device.kernels.staging
+    return CommSide(
+        platform,
+        by_engines,
+        crossing={"all_reduce": 2 * (n - 1) / n, "broadcast": n - 1.0}.get(kind, (n - 1) / n),
+        link_rate=level.rate,
+        mover_rate=mover,
+        filled=filled,
+        peers=peers,
+        passes=passes,
+        adds=1 / n if kind in REDUCTIONS else 0.0,
+        adding_rate=device.memory_rate / (n + 1),
+        before_sums=0.5 if kind == "all_reduce" else 1.0,
+    )

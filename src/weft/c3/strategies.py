@@ -1,0 +1,273 @@
+"""Strategies: how one pair of a GEMM and a collective is carried out, as a Schedule.
+
+The computation runs on ``stream0``, a collective kernel on ``stream1``, copies on engines. Both
+are launched by the rank's host thread, one after the other: that order is the whole difference
+between ``concurrent`` and ``priority``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from weft.collectives import collective, engines
+from weft.cost import gemm_grid
+from weft.errors import UnknownNameError, UsageError, nearest
+from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
+from weft.simulator import collective_units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weft.c3.scenarios import Gemm, Scenario
+    from weft.cost import Grid
+    from weft.hardware import Device, Platform
+    from weft.schedule import Command, Repeat
+
+STRATEGIES = (
+    "serial",
+    "concurrent",
+    "priority",
+    "partition",
+    "priority+partition",
+    "dma",
+    "dma+partition",
+)
+COLLECTIVES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce", "broadcast")
+ENGINES: dict[str, Callable[..., Schedule]] = {
+    "all_gather": engines.all_gather,
+    "all_to_all": engines.all_to_all,
+    "reduce_scatter": engines.reduce_scatter,
+    "all_reduce": engines.all_reduce,
+    "broadcast": engines.broadcast,
+}
+REDUCTIONS = ("reduce_scatter", "all_reduce")
+COMPUTE, COMM = "stream0", "stream1"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A strategy and, where it masks units, how many it takes from the GEMM."""
+
+    strategy: str
+    units: int | None = None
+
+    def __str__(self) -> str:
+        return self.strategy if self.units is None else f"{self.strategy}({self.units})"
+
+    @property
+    def masks(self) -> bool:
+        """Whether the streams are confined to units."""
+        return self.strategy.endswith("partition")
+
+    @property
+    def by_engines(self) -> bool:
+        """Whether DMA engines move the bytes."""
+        return self.strategy.startswith("dma")
+
+
+def masks(device: Device) -> tuple[int, ...]:
+    """The numbers of units that a mask takes: doublings of the grain, up to half of the device.
+
+    8, 16, 32, 64 and 128 on MI300X, as in the published study.
+    """
+    sizes = []
+    units = device.unit_grain
+    while units <= device.units // 2:
+        sizes.append(units)
+        units *= 2
+    return tuple(sizes)
+
+
+def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
+    """Refuse what the hardware cannot do, and say what it can."""
+    device = platform.require_device()
+    if choice.strategy not in STRATEGIES:
+        hint = nearest(choice.strategy, STRATEGIES)
+        raise UnknownNameError(f"no strategy is called {choice.strategy!r}", hint)
+    if kind not in COLLECTIVES:
+        ways = f"Known beside a GEMM: {', '.join(COLLECTIVES)}."
+        raise UsageError(f"{kind} is no collective that weft runs beside a GEMM", ways)
+    if choice.by_engines and device.dma is None:
+        raise UsageError(
+            f"{choice.strategy} does not apply on {platform.name}, which has no DMA engines",
+            "Use serial, concurrent, priority or partition, or a platform such as mi300x-8.",
+        )
+    if platform.num_nodes > 1:
+        raise UsageError(
+            f"a pair is priced inside one node; {platform.name} has {platform.num_nodes}",
+            "Use the platform of one node, as mi300x-8.",
+        )
+    if choice.units is not None:
+        _check_units(choice, device)
+
+
+def _check_units(choice: Choice, device: Device) -> None:
+    units, grain = choice.units or 0, device.unit_grain
+    if not choice.masks:
+        raise UsageError(f"{choice.strategy} masks no units", "Give units to partition only.")
+    largest = (device.units - 1) // grain * grain
+    if not 0 <= units <= largest:
+        raise UsageError(
+            f"a mask of {units} units leaves nothing of {device.name}, which has {device.units}",
+            f"Use a multiple of {grain} up to {largest}.",
+        )
+    if units % grain:
+        below = units // grain * grain
+        raise UsageError(
+            f"a mask of {units} units is no multiple of {grain}, the grain of {device.name}",
+            f"Use {below or grain} or {below + grain}.",
+        )
+
+
+def grid_of(gemm: Gemm, device: Device, family: str = "gemm") -> Grid:
+    """The tiles of a GEMM on a device."""
+    return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device, family)
+
+
+def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
+    """The GEMM as a command."""
+    grid = grid_of(gemm, device, family)
+    return Kernel(
+        "gemm",
+        Cost(
+            family,
+            (gemm.m, gemm.n, gemm.k),
+            gemm.dtype,
+            flops=2.0 * gemm.m * gemm.n * gemm.k,
+            nbytes=(gemm.m * gemm.k + gemm.n * gemm.k + gemm.m * gemm.n) * grid.item,
+            tiles=grid.tiles,
+        ),
+    )
+
+
+def pair_schedule(
+    scenario: Scenario, choice: Choice, platform: Platform, *, family: str = "gemm"
+) -> Schedule:
+    """The scenario carried out by a strategy."""
+    check_choice(choice, scenario.collective, platform)
+    kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
+    if choice.by_engines:
+        return _beside_engines(scenario, choice, platform, kernel)
+    name = f"{choice} {scenario.collective} beside {scenario.gemm}"
+    units = comm_units(scenario.collective, choice, platform)
+    inner = kernel_collective(scenario.collective, scenario.nbytes, platform, units)
+    if choice.strategy == "serial":
+        return _joined(inner, name, lambda comm: _one_stream(kernel, comm))
+    first = launches_comm_first(scenario, choice, platform)
+    masked = _unit_masks(choice, platform)
+    return _joined(inner, name, lambda comm: _two_streams(kernel, comm, masked, comm_first=first))
+
+
+def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm") -> Schedule:
+    """The GEMM with nothing beside it."""
+    kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
+    queues = (Queue("host", (Submit(SELF, COMPUTE, 1),)), Queue(COMPUTE, (kernel,)))
+    ranks = platform.num_ranks
+    return Schedule(f"{scenario.gemm}", ranks, (Program(range(ranks), queues),))
+
+
+def comm_alone(scenario: Scenario, platform: Platform, *, units: int | None = None) -> Schedule:
+    """The collective kernel with nothing beside it."""
+    kind = scenario.collective
+    inner = kernel_collective(
+        kind, scenario.nbytes, platform, units or collective_units(platform, kind)
+    )
+    host = Queue("host", (Submit(SELF, COMM, 1),))
+    return _joined(inner, inner.name, lambda comm: (host, replace(comm, name=COMM)))
+
+
+def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) -> Schedule:
+    """A collective by units: direct, all peers at once."""
+    built = collective(kind, "direct", num_ranks=platform.num_ranks, nbytes=nbytes)
+
+    def told(command: Command | Repeat) -> Command | Repeat:
+        if not isinstance(command, Launch):
+            return command
+        return replace(command, units=units, workgroups=units, family=kind)
+
+    def queue_told(queue: Queue) -> Queue:
+        return replace(queue, commands=tuple(told(command) for command in queue.commands))
+
+    programs = (
+        replace(program, queues=tuple(queue_told(queue) for queue in program.queues))
+        for program in built.programs
+    )
+    return replace(built, programs=tuple(programs))
+
+
+def comm_units(kind: str, choice: Choice, platform: Platform) -> int:
+    """The units that a collective kernel uses: a wider mask does not give it more workgroups."""
+    filled = collective_units(platform, kind)
+    return min(filled, choice.units) if choice.masks and choice.units else filled
+
+
+def launches_comm_first(scenario: Scenario, choice: Choice, platform: Platform) -> bool:
+    """Priority launches the kernel of fewer workgroups first, others the GEMM."""
+    tiles = grid_of(scenario.gemm, platform.require_device()).tiles
+    count = comm_units(scenario.collective, choice, platform)
+    return choice.strategy.startswith("priority") and count <= tiles
+
+
+Mask = tuple[int, int]
+
+
+def _unit_masks(choice: Choice, platform: Platform) -> tuple[Mask | None, Mask | None]:
+    """The units of the computation and of the collective."""
+    if not choice.masks or not choice.units:
+        return None, None
+    total = platform.require_device().units
+    return (0, total - choice.units), (total - choice.units, total)
+
+
+def _joined(inner: Schedule, name: str, queues: Callable[[Queue], tuple[Queue, ...]]) -> Schedule:
+    """The programs of a collective, each with its stream among ``queues``."""
+    programs = []
+    for program in inner.programs:
+        (comm,) = program.queues
+        programs.append(Program(program.ranks, queues(comm)))
+    return replace(inner, name=name, programs=tuple(programs))
+
+
+def _one_stream(kernel: Kernel, comm: Queue) -> tuple[Queue, ...]:
+    commands = (kernel, *comm.commands)
+    return (
+        Queue("host", (Submit(SELF, COMPUTE, len(commands)),)),
+        Queue(COMPUTE, commands),
+    )
+
+
+def _two_streams(
+    kernel: Kernel,
+    comm: Queue,
+    units: tuple[Mask | None, Mask | None],
+    *,
+    comm_first: bool,
+) -> tuple[Queue, ...]:
+    submits = (Submit(SELF, COMPUTE, 1), Submit(SELF, COMM, len(comm.commands)))
+    return (
+        Queue("host", submits[::-1] if comm_first else submits),
+        Queue(COMPUTE, (kernel,), units=units[0]),
+        replace(comm, name=COMM, units=units[1]),
+    )
+
+
+def _beside_engines(
+    scenario: Scenario, choice: Choice, platform: Platform, kernel: Kernel
+) -> Schedule:
+    """The GEMM is launched, then the engines are fed by the same thread."""
+    inner = engine_collective(scenario, platform)
+    name = f"{choice} {scenario.collective} beside {scenario.gemm}"
+    mask, _ = _unit_masks(choice, platform)
+    programs = []
+    for program in inner.programs:
+        host, *others = program.queues
+        host = replace(host, commands=(Submit(SELF, COMPUTE, 1), *host.commands))
+        queues = (host, Queue(COMPUTE, (kernel,), units=mask), *others)
+        programs.append(Program(program.ranks, queues))
+    return replace(inner, name=name, programs=tuple(programs))
+
+
+def engine_collective(scenario: Scenario, platform: Platform) -> Schedule:
+    """The collective by engines, with nothing beside it."""
+    return ENGINES[scenario.collective](platform.num_ranks, scenario.nbytes)

@@ -1,0 +1,158 @@
+"""``weft c3``: what overlapping a GEMM and a collective is worth, strategy by strategy."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, numbers, output_path, words
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.c3 import Pricer, Scenario
+    from weft.hardware import Platform
+
+
+def c3(
+    *,
+    on: On = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Measure on this machine instead of pricing.")
+    ] = False,
+    gemm: Annotated[
+        str | None, typer.Option(metavar="MxNxK,..", help="GEMMs, as 4096x57344x8192.")
+    ] = None,
+    collective: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND,..",
+            help="all_gather, all_to_all, reduce_scatter, all_reduce or broadcast.",
+        ),
+    ] = "all_gather,all_to_all",
+    ratio: Annotated[
+        str, typer.Option(metavar="R,..", help="With --run: time of collective / of GEMM.")
+    ] = "0.5,1,2",
+    ranks: Annotated[str, typer.Option(metavar="N", help="With --run: how many ranks.")] = "2",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="With --run: how often each one runs; the best counts.")
+    ] = 15,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S,..", help="Sizes of the collective; as long as the GEMM if left out."
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="T", help="Of the GEMM.")] = "bf16",
+    strategy: Annotated[
+        str | None, typer.Option(metavar="S,..", help="Strategies; all that apply if left out.")
+    ] = None,
+    units: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Units that a mask takes from the GEMM; the best if left out."
+        ),
+    ] = None,
+    off: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MECHANISM,..",
+            help="Without waves, admission, cache, requests, load, staging or launch.",
+        ),
+    ] = None,
+    json: Json = False,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows (.csv).")
+    ] = None,
+) -> int:
+    """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""
+    if run:
+        _measure_here(words(collective), size, ratio, ranks, rounds=rounds, json=json)
+        return 0
+    from weft.c3 import Pricer
+
+    path = output_path(output, (".csv",))
+    platform = _platform(on, words(off))
+    pricer = Pricer(platform)
+    scenarios = _scenarios(gemm, words(collective), size, dtype, pricer)
+    rows = _rows(scenarios, words(strategy), units, pricer)
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("c3", platform.name, rows))
+    else:
+        from weft.cli.c3_tables import print_pairs
+
+        print_pairs(platform, rows, listed=gemm is None, off=words(off))
+    if path:
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(rows), encoding="utf-8")
+    return 0
+
+
+def _measure_here(
+    kinds: tuple[str, ...], size: str | None, ratio: str, ranks: str, *, rounds: int, json: bool
+) -> None:
+    from weft.cli.c3_here import c3_here
+    from weft.units import parse_size
+
+    num_ranks = numbers(ranks, "--ranks")[0]
+    nbytes = parse_size(size or "8MiB")
+    c3_here(kinds, nbytes, _ratios(ratio), num_ranks=num_ranks, rounds=rounds, json=json)
+
+
+def _ratios(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(word) for word in words(text))
+    except ValueError:
+        raise UsageError(
+            f"cannot read {text!r} as --ratio", "Use 1 or a list as 0.5,1,2."
+        ) from None
+    if not found or min(found) <= 0:
+        raise UsageError(f"--ratio must be above zero, not {text}")
+    return found
+
+
+def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
+    from weft.c3 import without
+    from weft.hardware import platform
+
+    if on is None:
+        raise UsageError(
+            "which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms)."
+        )
+    found = platform(on)
+    for name in off:
+        found = without(found, name)
+    return found
+
+
+def _scenarios(
+    gemm: str | None, kinds: tuple[str, ...], size: str | None, dtype: str, pricer: "Pricer"
+) -> "list[Scenario]":
+    """Every GEMM beside every collective in every size, or the list."""
+    from weft.c3 import SCENARIOS, parse_gemm, scenarios_of
+    from weft.units import parse_sizes
+
+    if gemm is None:
+        if size is not None:
+            raise UsageError("--size needs a GEMM beside it", "Use --gemm 4096x57344x8192, say.")
+        return list(SCENARIOS)
+    gemms = [parse_gemm(word, dtype) for word in words(gemm)]
+    sizes = parse_sizes(size) if size else None
+    return [each for one in gemms for each in scenarios_of(one, kinds, sizes, pricer)]
+
+
+def _rows(
+    scenarios: "list[Scenario]", strategies: tuple[str, ...], units: int | None, pricer: "Pricer"
+) -> list[dict[str, Any]]:
+    from weft.c3 import advise, applying, price_scenario
+    from weft.cli.progress import track
+
+    rows: list[dict[str, Any]] = []
+    for scenario in track(scenarios, "pricing"):
+        wanted = applying(scenario, strategies, units, pricer.platform)
+        advice = advise(scenario, pricer.rule)
+        for priced in price_scenario(scenario, pricer, wanted, units=units):
+            chosen = priced.choice.strategy == advice.choice.strategy
+            rows.append(priced.as_row() | {"chosen": chosen, "why": advice.why if chosen else ""})
+    return rows

@@ -1,0 +1,123 @@
+"""The tables of ``weft c3``: one pair in full, many pairs a line each, and their means."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from weft.c3 import MECHANISMS, SCENARIOS, STRATEGIES, Pricer, price_scenario, without
+from weft.hardware import Platform
+from weft.report.text import Column, bar, print_table
+from weft.units import format_size, format_time
+
+Rows = Sequence[dict[str, Any]]
+SHORT = {"concurrent": "conc", "priority": "prio", "partition": "part"}
+
+
+def print_pairs(platform: Platform, rows: Rows, *, listed: bool, off: tuple[str, ...]) -> None:
+    """Print what was found: in full where it is little."""
+    pairs = [list(group) for _, group in groupby(rows, key=lambda row: row["scenario"])]
+    missing = f", without {', '.join(off)}" if off else ""
+    if not listed and len(pairs) <= 4:
+        for pair in pairs:
+            _print_pair(platform, pair, missing)
+        return
+    _print_list(platform, pairs, missing)
+    if listed and not off:
+        print()
+        _print_mechanisms(platform, [row["strategy"] for row in pairs[0]])
+
+
+def _print_pair(platform: Platform, rows: Rows, missing: str) -> None:
+    first = rows[0]
+    title = (
+        f"{first['gemm']} beside {first['collective']} of {format_size(first['nbytes'])} on "
+        f"{platform.name}{missing}, predicted: {first['class']}"
+    )
+    alone = f"alone {format_time(first['t_compute'])} and {format_time(first['t_comm'])}"
+    ideal = first["serial"] / first["ideal"]
+    print(f"{title}\n{alone}; serial {format_time(first['serial'])}, ideal {ideal:.2f}x")
+    shown = [row | {"bar": bar(row["percent_of_ideal"] / 100)} for row in rows]
+    columns = [
+        Column("strategy", "strategy", right=False, style="bold"),
+        Column("units", "masked"),
+        Column("seconds", "time", format_time),
+        Column("speedup", "speedup", "{:.2f}x".format),
+        Column("percent_of_ideal", "of ideal", _percent),
+        Column("bar", "", right=False, style="cyan"),
+        Column("why", "a runtime should use it because", right=False),
+    ]
+    print_table(columns, shown)
+    print()
+
+
+def _print_list(platform: Platform, pairs: Sequence[Rows], missing: str) -> None:
+    strategies = [row["strategy"] for row in pairs[0] if row["strategy"] != "serial"]
+    lines = [_line(pair) for pair in pairs]
+    means = {"scenario": "mean", "ideal": fmean(p[0]["serial"] / p[0]["ideal"] for p in pairs)}
+    for name in strategies:
+        found = [row["percent_of_ideal"] for p in pairs for row in p if row["strategy"] == name]
+        means[name] = f"{fmean(found):.1f} %"
+    columns = [
+        Column("scenario", "scenario", right=False, style="bold"),
+        Column("t_compute", "GEMM", format_time),
+        Column("t_comm", "collective", format_time),
+        Column("serial", "serial", format_time),
+        Column("class", "class", right=False),
+        Column("ideal", "ideal", "{:.2f}x".format),
+        *(Column(name, _short(name)) for name in strategies),
+        Column("use", "use", right=False, style="green"),
+        Column("why", "because", right=False),
+    ]
+    title = f"Percent of ideal and time on {platform.name}{missing}, predicted"
+    print_table(columns, [*lines, means], title=title)
+    best = max((row for pair in pairs for row in pair), key=lambda row: row["speedup"])
+    print(f"best: {best['speedup']:.2f}x, {best['strategy']} in {best['scenario']}")
+
+
+def _line(pair: Rows) -> dict[str, Any]:
+    first = pair[0]
+    line = first | {"ideal": first["serial"] / first["ideal"], "why": "", "use": ""}
+    for row in pair:
+        units = f" ({row['units']})" if row["units"] is not None else ""
+        if row["strategy"] != "serial":
+            shown = f"{_percent(row['percent_of_ideal'])} {format_time(row['seconds'])}{units}"
+            line[row["strategy"]] = shown
+        if row["chosen"]:
+            line |= {"use": row["strategy"], "why": row["why"]}
+    return line
+
+
+def _percent(value: float) -> str:
+    return f"{round(value)} %"  # whole, so that nothing is minus nothing
+
+
+def _short(name: str) -> str:
+    return "+".join(SHORT.get(part, part) for part in name.split("+"))
+
+
+def _print_mechanisms(platform: Platform, strategies: Sequence[str]) -> None:
+    """The means again, each time without one of the mechanisms."""
+    named = [name for name in strategies if name != "serial"]
+    lines = [_means(platform, named) | {"without": "nothing", "why": ""}]
+    for each in MECHANISMS:
+        found = _means(without(platform, each.name), named)
+        lines.append(found | {"without": each.name, "why": each.why})
+    columns = [
+        Column("without", "without", right=False, style="bold"),
+        *(Column(name, _short(name), "{:.1f} %".format) for name in named),
+        Column("best", "best", "{:.2f}x".format),
+        Column("why", "that is", right=False),
+    ]
+    print_table(columns, lines, title="Mean percent of ideal with one mechanism switched off")
+
+
+def _means(platform: Platform, strategies: Sequence[str]) -> dict[str, Any]:
+    pricer = Pricer(platform)
+    rows = [row for each in SCENARIOS for row in price_scenario(each, pricer, strategies)]
+    means: dict[str, Any] = {
+        name: fmean(row.percent_of_ideal for row in rows if row.choice.strategy == name)
+        for name in STRATEGIES
+        if name in strategies
+    }
+    return means | {"best": max(row.speedup for row in rows)}

@@ -1,0 +1,102 @@
+"""``weft copies``: how long many small copies from the host's memory take."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, output_path, words
+from weft.cli.progress import track
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+
+
+def complete_way(incomplete: str) -> list[str]:
+    """Complete the last of a list of ways."""
+    from weft.collectives import WAYS
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{way}" for way in ("all", *WAYS) if way.startswith(last)]
+
+
+def copies(
+    *,
+    block: Annotated[
+        str,
+        typer.Option(metavar="S,..", help="Sizes of a block, as 4KiB,32KiB or 4KiB:1MiB."),
+    ] = "4KiB,8KiB,32KiB",
+    count: Annotated[int, typer.Option(metavar="N", help="How many blocks.")] = 4096,
+    way: Annotated[
+        str,
+        typer.Option(
+            metavar="W,..",
+            help="looped, batched, b2b (back to back on the engines' queues), kernel or all.",
+            autocompletion=complete_way,
+        ),
+    ] = "all",
+    engines: Annotated[int, typer.Option(metavar="N", help="Engines that b2b uses.")] = 1,
+    on: On = None,
+    json: Json = False,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
+    ] = None,
+) -> None:
+    """Price every way to fetch the blocks."""
+    from weft.collectives import WAYS
+    from weft.hardware import platform
+    from weft.units import parse_sizes
+
+    if on is None:
+        raise UsageError("which hardware? --on is missing", "Use --on mi300x-8.")
+    path, machine = output_path(output, (".csv",)), platform(on)
+    ways = [name for word in words(way) for name in (WAYS if word == "all" else (word,))]
+    cases = [(size, name) for size in parse_sizes(block) for name in ways]
+    rows = [_price(machine, count, *case, engines) for case in track(cases, "pricing")]
+    _show(machine, rows, json=json)
+    if path:
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(rows), encoding="utf-8")
+
+
+def _price(machine: "Platform", count: int, size: int, way: str, engines: int) -> dict[str, Any]:
+    from weft.collectives import fetch, fetch_platform
+    from weft.simulator import simulate
+
+    used = engines if way == "b2b" else 1
+    timeline = simulate(
+        fetch(count, size, way, engines=used), fetch_platform(machine, way, engines=used)
+    )
+    return {
+        "way": way,
+        "block": size,
+        "count": count,
+        "nbytes": count * size,
+        "engines": 0 if way == "kernel" else used,
+        "seconds": timeline.seconds,
+        "per_copy": timeline.seconds / count,
+        "rate": count * size / timeline.seconds,
+        "basis": timeline.basis,
+    }
+
+
+def _show(machine: "Platform", rows: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("copies", machine.name, rows))
+        return
+    from weft.report.text import Column, print_table
+    from weft.units import format_rate, format_size, format_time
+
+    columns = [
+        Column("block", "block", format_size),
+        Column("way", "way", right=False, style="bold"),
+        Column("seconds", "time", format_time),
+        Column("per_copy", "per copy", format_time),
+        Column("rate", "rate", format_rate),
+        Column("engines", "engines"),
+    ]
+    title = f"{rows[0]['count'] if rows else 0} blocks from the host to one device of "
+    print_table(columns, rows, title=f"{title}{machine.name}, predicted")

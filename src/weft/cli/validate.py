@@ -1,0 +1,151 @@
+"""``weft validate``: every published figure weft knows, beside what weft computes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, output_path
+
+if TYPE_CHECKING:
+    from weft.report.text import Column
+    from weft.validate import Group, Target
+
+_MARKS = {True: "✓", False: "✗", None: "-"}
+_UNITS = {"percent": " %", "points": " points", "ratio": "x", "value": ""}
+
+
+def complete_group(incomplete: str) -> list[str]:
+    """Complete the name of a group of figures."""
+    from weft.validate import group_names
+
+    return [name for name in group_names() if name.startswith(incomplete)]
+
+
+def validate(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME..]", autocompletion=complete_group, show_default=False),
+    ] = None,
+    *,
+    plots: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Draw the plots of the groups there.")
+    ] = None,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the tables as .html or .csv."),
+    ] = None,
+) -> int:
+    """Compute the figures of some groups or of all; 1 if one is further off than allowed."""
+    from weft.cli.progress import track
+    from weft.validate import find_group, group_names
+
+    path = output_path(output, (".html", ".csv"))
+    groups = [find_group(name) for name in names or group_names()]
+    found = [(group, list(group.targets())) for group in track(groups, "validating")]
+    rows = [target.as_row() for _, targets in found for target in targets]
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("validate", None, rows))
+    else:
+        _print(found)
+    if path:
+        _write(path, found, rows, quiet=json)
+    if plots is not None:
+        _draw(Path(plots), groups, quiet=json)
+    return 1 if any(row["met"] is False for row in rows) else 0
+
+
+def _draw(folder: Path, groups: "list[Group]", *, quiet: bool) -> None:
+    """Write every plot of the groups as a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for group in groups:
+        for name, svg in group.plots().items():
+            path = folder / f"{group.name}-{name}.svg"
+            path.write_text(svg, encoding="utf-8")
+            if not quiet:
+                print(f"wrote {path}")
+
+
+def _columns() -> "list[Column]":
+    from weft.report.text import Column
+
+    return [
+        Column("mark", "", right=False, style="bold"),
+        Column("scenario", "figure", right=False),
+        Column("published", "published", _number),
+        Column("weft", "weft", _number),
+        Column("unit", "", right=False),
+        Column("shown_error", "error"),
+        Column("shown_limit", "allowed"),
+        Column("shown_fitted", "fitted", right=False),
+        Column("citation", "source", right=False),
+        Column("note", "note", right=False),
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Give a row the words that people read: signs, units, yes and no."""
+    unit, error, limit = _UNITS[row["error_in"]], row["error"], row["tolerance"]
+    sign = "+" if row["error_in"] in ("percent", "points") else ""
+    return row | {
+        "mark": _MARKS[row["met"]],
+        "shown_error": "" if error is None else f"{error:{sign}.1f}{unit}",
+        "shown_limit": "" if limit is None else f"{limit:g}{unit}",
+        "shown_fitted": "fitted" if row["fitted"] else "",
+    }
+
+
+def _print(found: "list[tuple[Group, list[Target]]]") -> None:
+    from weft.report.text import print_table
+
+    for group, targets in found:
+        rows = [_shown(target.as_row()) for target in targets]
+        print_table(_columns(), rows, title=f"{group.name}: {group.question}")
+        print(_summary(targets) + "\n")
+
+
+def _summary(targets: "list[Target]") -> str:
+    limited = [target for target in targets if target.met is not None]
+    proving = [target for target in limited if not target.fitted]
+    return (
+        f"{sum(bool(t.met) for t in limited)} of {len(limited)} within what is allowed; of those "
+        f"that were not fitted to {sum(bool(t.met) for t in proving)} of {len(proving)}."
+    )
+
+
+def _write(
+    path: Path,
+    found: "list[tuple[Group, list[Target]]]",
+    rows: list[dict[str, Any]],
+    *,
+    quiet: bool,
+) -> None:
+    if path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        text = results_csv(rows)
+    else:
+        from weft.report.page import Section, html_page
+
+        sections = [
+            Section(
+                group.name,
+                f"{group.question} {_summary(targets)}",
+                _columns(),
+                [_shown(target.as_row()) for target in targets],
+                mark="met",
+                drawings=list(group.plots().values()),
+            )
+            for group, targets in found
+        ]
+        text = html_page("Published figures beside what weft computes", sections)
+    path.write_text(text, encoding="utf-8")
+    if not quiet:
+        print(f"wrote {path}")

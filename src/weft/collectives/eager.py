@@ -1,0 +1,258 @@
+"""Eager algorithms: a rank lays its bytes out in the heap, and whoever wants them takes them.
+
+Nobody touches a caller's memory but the caller, so it need not be reachable, and a rank that
+only gives does not wait for those that take. That costs one more copy: it is for little.
+Every flag has one rank that raises it, so a rank may run ahead of the others where the
+scratch rotates: then only the wait for what others give remains, and those at the end hold
+for an earlier execution.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import (
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    launched,
+    own,
+    signal,
+    wait,
+)
+from weft.schedule import Buffer, Copy, Group, Program, Reduce, Schedule, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weft.collectives.parts import Items
+    from weft.schedule import Signal, Wait
+
+
+def all_gather(num_ranks: int, nbytes: int) -> Schedule:
+    """Every rank takes the parts of all others."""
+    chunk = divided(nbytes, num_ranks, "all_gather")
+
+    def take(me: int, peer: int) -> Items:
+        return (Copy(_laid(me, peer, chunk), own("out", peer * chunk, chunk)),)
+
+    mine = own("in", 0, chunk)
+    return _everyone("all_gather", num_ranks, mine, take, in_out(chunk, nbytes))
+
+
+def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
+    """Chunk j of rank i becomes chunk i of rank j."""
+    chunk = divided(nbytes, num_ranks, "all_to_all")
+
+    def take(me: int, peer: int) -> Items:
+        source = own("in", me * chunk, chunk)
+        if peer != me:
+            source = Slice(peer, "scratch", me * chunk, chunk)
+        return (Copy(source, own("out", peer * chunk, chunk)),)
+
+    mine = own("in", 0, nbytes)
+    return _everyone("all_to_all", num_ranks, mine, take, in_out(nbytes, nbytes))
+
+
+def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
+    """Every rank adds up everything, in the order of ranks: all get the same bits."""
+
+    def join(me: int) -> Items:
+        sources = tuple(_laid(me, rank, nbytes, "data") for rank in range(num_ranks))
+        return (Reduce(sources, own("data", 0, nbytes), dtype, op),)
+
+    data = own("data", 0, nbytes)
+    return _everyone("all_reduce", num_ranks, data, _nothing, (in_place(nbytes),), join)
+
+
+def reduce_scatter(
+    num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Every rank adds up its chunk of all inputs."""
+    chunk = divided(nbytes, num_ranks, "reduce_scatter")
+
+    def join(me: int) -> Items:
+        sources = (
+            Slice(rank, "in" if rank == me else "scratch", me * chunk, chunk)
+            for rank in range(num_ranks)
+        )
+        return (Reduce(tuple(sources), own("out", 0, chunk), dtype, op),)
+
+    mine = own("in", 0, nbytes)
+    return _everyone("reduce_scatter", num_ranks, mine, _nothing, in_out(nbytes, chunk), join)
+
+
+def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """Every rank takes what the root has laid out; the root waits for nobody's bytes."""
+    data = own("data", 0, nbytes)
+
+    def taken(me: int) -> Items:
+        return (Copy(_laid(me, root, nbytes), own("data", 0, nbytes)),)
+
+    return _from_root("broadcast", num_ranks, root, (data, ()), taken, (in_place(nbytes),))
+
+
+def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """Every rank takes its chunk of what the root has laid out."""
+    chunks = Chunks(Group(num_ranks), nbytes)
+    starts = chunks.offsets
+    sizes = tuple(starts[rank + 1] - starts[rank] for rank in range(num_ranks))
+
+    def taken(me: int) -> Items:
+        part = Slice(root, "scratch", starts[me], sizes[me])
+        return (Copy(part, own("out", 0, sizes[me])),)
+
+    kept = Copy(own("in", starts[root], sizes[root]), own("out", 0, sizes[root]))
+    whole = own("in", 0, nbytes)
+    buffers = (Buffer("in", _only(root, num_ranks, nbytes), "in"), Buffer("out", sizes, "out"))
+    return _from_root("scatter", num_ranks, root, (whole, (kept,)), taken, buffers)
+
+
+def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """The root takes what all others have laid out."""
+    chunks = Chunks(Group(num_ranks), nbytes)
+    starts = chunks.offsets
+    sizes = tuple(starts[rank + 1] - starts[rank] for rank in range(num_ranks))
+
+    def take(rank: int) -> Items:
+        source = Slice(rank, "in" if rank == root else "scratch", 0, sizes[rank])
+        return (Copy(source, own("out", starts[rank], sizes[rank])),)
+
+    buffers = (Buffer("in", sizes, "in"), Buffer("out", _only(root, num_ranks, nbytes), "out"))
+    return _to_root("gather", num_ranks, root, sizes, take, buffers)
+
+
+def reduce(
+    num_ranks: int, nbytes: int, *, root: int = 0, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """The root adds up what all have laid out, in the order of ranks."""
+    sources = tuple(
+        Slice(rank, "in" if rank == root else "scratch", 0, nbytes) for rank in range(num_ranks)
+    )
+    add = Reduce(sources, own("out", 0, nbytes), dtype, op)
+    buffers = (
+        Buffer("in", nbytes, "in"),
+        Buffer("out", _only(root, num_ranks, nbytes), "out"),
+    )
+    sizes = (nbytes,) * num_ranks
+    return _to_root("reduce", num_ranks, root, sizes, lambda _: (), buffers, (add,))
+
+
+def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:  # noqa: ARG001 - as all builders
+    """Every rank tells every other that it has come."""
+    programs = tuple(
+        _program(me, (*_ready(me, num_ranks), *(_there(peer) for peer in _others(me, num_ranks))))
+        for me in range(num_ranks)
+    )
+    return Schedule("eager barrier", num_ranks, programs, (), 2 * num_ranks)
+
+
+def _everyone(
+    name: str,
+    num_ranks: int,
+    mine: Slice,
+    take: Callable[[int, int], Items],
+    buffers: tuple[Buffer, ...],
+    join: Callable[[int], Items] = lambda _: (),
+) -> Schedule:
+    """All lay out ``mine`` and take from all others; ``join`` follows when all is there."""
+    programs = []
+    for me in range(num_ranks):
+        others = _others(me, num_ranks)
+        items: Items = (Copy(mine, own("scratch", 0, mine.nbytes)), *_ready(me, num_ranks))
+        items += take(me, me)
+        for peer in others:
+            items += (_there(peer), *take(me, peer))
+        items += (*join(me), *(_done(me, peer) for peer in others), *_released(others))
+        programs.append(_program(me, items))
+    return _schedule(name, tuple(programs), buffers, mine.nbytes)
+
+
+def _from_root(
+    name: str,
+    num_ranks: int,
+    root: int,
+    given: tuple[Slice, Items],
+    taken: Callable[[int], Items],
+    buffers: tuple[Buffer, ...],
+) -> Schedule:
+    """The root lays out a slice, and does what else there is; the others take from it."""
+    whole, local = given
+    others = _others(root, num_ranks)
+    laid = (Copy(whole, own("scratch", 0, whole.nbytes)), *_ready(root, num_ranks), *local)
+    at_root = _program(root, (*laid, *_released(others)))
+    programs = [_program(me, (_there(root), *taken(me), _done(me, root))) for me in others]
+    return _schedule(name, (at_root, *programs), buffers, whole.nbytes)
+
+
+def _to_root(
+    name: str,
+    num_ranks: int,
+    root: int,
+    sizes: tuple[int, ...],
+    take: Callable[[int], Items],
+    buffers: tuple[Buffer, ...],
+    after: Items = (),
+) -> Schedule:
+    """All others lay out their input; the root takes from each, then does ``after``."""
+    others = _others(root, num_ranks)
+    items = take(root)
+    for peer in others:
+        items += (_there(peer), *take(peer))
+    items += (*after, *(_done(root, peer) for peer in others))
+    programs = [_program(root, items)]
+    for me in others:
+        laid = Copy(own("in", 0, sizes[me]), own("scratch", 0, sizes[me]))
+        programs.append(_program(me, (laid, signal(root, 2 * me), *_released((root,)))))
+    return _schedule(name, tuple(programs), buffers, max(sizes))
+
+
+def _schedule(
+    name: str, programs: tuple[Program, ...], buffers: tuple[Buffer, ...], scratch: int
+) -> Schedule:
+    num_ranks = len(programs)
+    laid = Buffer("scratch", scratch)
+    return Schedule(f"eager {name}", num_ranks, programs, (*buffers, laid), 2 * num_ranks)
+
+
+def _program(rank: int, items: Items) -> Program:
+    return Program((rank,), (launched(items),))
+
+
+def _others(me: int, num_ranks: int) -> tuple[int, ...]:
+    """Give the other ranks, the next one first: not all of them ask the same one at once."""
+    return tuple((me + k) % num_ranks for k in range(1, num_ranks))
+
+
+def _ready(me: int, num_ranks: int) -> Items:
+    """Tell every other rank that my bytes are there."""
+    return tuple(signal(peer, 2 * me) for peer in _others(me, num_ranks))
+
+
+def _there(rank: int) -> Wait:
+    """Hold until a rank's bytes are there."""
+    return wait(2 * rank)
+
+
+def _done(me: int, peer: int) -> Signal:
+    """Tell a rank that I need its bytes no more."""
+    return signal(peer, 2 * me + 1)
+
+
+def _released(by: tuple[int, ...]) -> Items:
+    """Hold until these ranks need my bytes no more."""
+    return tuple(wait(2 * rank + 1) for rank in by)
+
+
+def _laid(me: int, rank: int, nbytes: int, buffer: str = "in") -> Slice:
+    """What a rank gives: my own from where it is, that of others from their scratch."""
+    return Slice(rank, buffer if rank == me else "scratch", 0, nbytes)
+
+
+def _nothing(me: int, peer: int) -> Items:  # noqa: ARG001 - of the kind of a ``take``
+    return ()
+
+
+def _only(rank: int, num_ranks: int, nbytes: int) -> tuple[int, ...]:
+    return tuple(nbytes if r == rank else 0 for r in range(num_ranks))

@@ -1,0 +1,185 @@
+"""Direct collectives by DMA engines, each rank's engines fed by its own host thread.
+
+Every rank writes to every other in one step, an engine for each peer, as in the published study
+of DMA collectives beside GEMMs (arXiv 2412.14335). Engines do no arithmetic: a reduction is a
+kernel between two steps of copies. What differs from ``dma`` is who feeds the engines: there one
+thread for all ranks of a node, here one process a rank, as torch has it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import (
+    ITEM_BYTES,
+    Chunks,
+    divided,
+    in_out,
+    in_place,
+    own,
+    signal,
+    to_all,
+    wait,
+)
+from weft.schedule import (
+    SELF,
+    Buffer,
+    Copy,
+    Group,
+    Index,
+    Launch,
+    Program,
+    Queue,
+    Reduce,
+    Schedule,
+    Slice,
+    Submit,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.collectives.parts import Items
+    from weft.schedule import Command
+
+READY, SENT, SYNC, REDUCED, GATHERED = range(5)
+STREAM = "stream1"  # where a reduction runs, beside the computation on stream0
+
+
+def all_gather(num_ranks: int, nbytes: int) -> Schedule:
+    """In place: rank i's part stands at chunk i of ``data`` and goes to everyone."""
+    divided(nbytes, num_ranks, "all_gather")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    place = Index(chunks.group)
+    mine = chunks.slice(SELF, "data", place)
+    moves = [
+        _sent(Copy(mine, chunks.slice(shifted(chunks.group, k), "data", place)), chunks.group, k)
+        for k in range(1, num_ranks)
+    ]
+    return _schedule("all_gather", num_ranks, moves, (in_place(nbytes),))
+
+
+def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
+    """Chunk j of rank i becomes chunk i of rank j; an engine more copies what stays."""
+    divided(nbytes, num_ranks, "all_to_all")
+    chunks = Chunks(Group(num_ranks), nbytes)
+    place = Index(chunks.group)
+    moves: list[Items] = []
+    for k in range(1, num_ranks):
+        src = chunks.slice(SELF, "in", Index(chunks.group, k))
+        there = chunks.slice(shifted(chunks.group, k), "out", place)
+        moves.append(_sent(Copy(src, there), chunks.group, k))
+    local = Copy(chunks.slice(SELF, "in", place), chunks.slice(SELF, "out", place))
+    moves.append((local, signal(SELF, SYNC)))
+    return _schedule("all_to_all", num_ranks, moves, in_out(nbytes, nbytes))
+
+
+def reduce_scatter(
+    num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
+) -> Schedule:
+    """Engines bring every rank its chunk of the others, a kernel adds them up."""
+    chunk = divided(nbytes, num_ranks, "reduce_scatter")
+    chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
+    moves = [_sent(_to_slot(chunks, "in", k), chunks.group, k) for k in range(1, num_ranks)]
+    add = _reduction(chunks, "in", own("out", 0, chunk), dtype, op)
+    buffers = (*in_out(nbytes, chunk), _slots(chunks))
+    return _schedule("reduce_scatter", num_ranks, moves, buffers, kernel=add)
+
+
+def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
+    """Copies, a reduction on units, copies: the DMA form splits it."""
+    group = Group(num_ranks)
+    chunks = Chunks(group, nbytes, ITEM_BYTES[dtype])
+    place = Index(group)
+    result = chunks.slice(SELF, "data", place)
+    moves: list[Items] = []
+    for k in range(1, num_ranks):
+        peer = shifted(group, k)
+        back = Copy(result, chunks.slice(peer, "data", place))
+        out = (_to_slot(chunks, "data", k), signal(peer, SENT))
+        moves.append((*out, wait(REDUCED), back, signal(peer, GATHERED), signal(SELF, SYNC)))
+    add = _reduction(chunks, "data", result, dtype, op)
+    after = (wait(GATHERED, num_ranks - 1),)
+    buffers = (in_place(nbytes), _slots(chunks))
+    return _schedule("all_reduce", num_ranks, moves, buffers, kernel=add, after=after)
+
+
+def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
+    """The root writes to every other rank, an engine each."""
+    group, data = Group(num_ranks), own("data", 0, nbytes)
+    moves = [
+        _sent(Copy(data, Slice(shifted(group, k), "data", 0, nbytes)), group, k)
+        for k in range(1, num_ranks)
+    ]
+    others = tuple(rank for rank in range(num_ranks) if rank != root)
+    ready = (wait(READY, num_ranks - 1),)
+    sender = Queue("host", (*ready, *_submits(moves), wait(SYNC, num_ranks - 1)))
+    receiver = Queue("host", (signal(root, READY), wait(SENT)))
+    programs = (Program((root,), (sender, *_engines(moves))), Program(others, (receiver,)))
+    return Schedule("engines broadcast", num_ranks, programs, (in_place(nbytes),), 5)
+
+
+def _sent(copy: Copy, group: Group, k: int) -> Items:
+    """A copy, after which the peer k places on and our own host know of it."""
+    return (copy, signal(shifted(group, k), SENT), signal(SELF, SYNC))
+
+
+def _to_slot(chunks: Chunks, source: str, k: int) -> Copy:
+    """The chunk of the peer k places on, into its slot for us."""
+    part = chunks.slice(SELF, source, Index(chunks.group, k))
+    there = Slice(shifted(chunks.group, k), "scratch", (k - 1) * chunks.largest, part.nbytes)
+    return Copy(part, there)
+
+
+def _slots(chunks: Chunks) -> Buffer:
+    return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)
+
+
+def _reduction(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Launch:
+    """My own part, then those of the ranks before me, nearest first: the same in every run."""
+    mine = chunks.slice(SELF, source, Index(chunks.group))
+    others = chunks.group.size - 1
+    slots = (own("scratch", k * chunks.largest, mine.nbytes) for k in range(others))
+    add = Reduce((mine, *slots), result, dtype, op)
+    return Launch(((wait(SENT, others), add, signal(SELF, REDUCED)),))
+
+
+def _engines(moves: Sequence[Items]) -> list[Queue]:
+    return [Queue(f"copy{number}", commands) for number, commands in enumerate(moves)]
+
+
+def _submits(moves: Sequence[Items]) -> tuple[Command, ...]:
+    return tuple(Submit(SELF, f"copy{n}", len(each)) for n, each in enumerate(moves))
+
+
+def _schedule(
+    name: str,
+    num_ranks: int,
+    moves: list[Items],
+    buffers: tuple[Buffer, ...],
+    *,
+    kernel: Launch | None = None,
+    after: Items = (),
+) -> Schedule:
+    """Each rank greets the others, feeds its engines, and waits for all that concerns it.
+
+    A kernel is launched when what it adds up has come: launched before, it would hold its units
+    while it waits.
+    """
+    group, others = Group(num_ranks), num_ranks - 1
+    arrived: Items = (wait(SENT, others),)
+    queues = _engines(moves)
+    if kernel:
+        queues.append(Queue(STREAM, (kernel,), priority=1))
+        arrived += (Submit(SELF, STREAM, 1), wait(REDUCED))
+    host = (
+        to_all(group, READY),
+        wait(READY, others),
+        *_submits(moves),
+        *arrived,
+        *after,
+        wait(SYNC, len(moves)),
+    )
+    program = Program(range(num_ranks), (Queue("host", host), *queues))
+    return Schedule(f"engines {name}", num_ranks, (program,), buffers, 5)

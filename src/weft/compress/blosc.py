@@ -1,0 +1,59 @@
+"""``blosc2[:lz4|zstd]``: the lossless codecs of blosc2, by its own library."""
+
+import importlib
+from functools import cache
+from typing import Any
+
+from weft.compress.frame import Framed, Octets, require_float
+from weft.errors import CodecError, UsageError
+
+_NUMBER = 33
+_KINDS = ("lz4", "zstd")  # their place is the parameter in the frame
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Blosc:
+    """Bit shuffle and lz4 (quick), or byte shuffle and zstd (small)."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        require_float(name, dtype)
+        kind = name.partition(":")[2] or "lz4"
+        if kind not in _KINDS:
+            raise UsageError(f"blosc2 has {' and '.join(_KINDS)} here, not {kind!r}.")
+        self.name, self.dtype = f"blosc2:{kind}", dtype
+        self._kind = kind
+        self._framed = Framed(self.name, _NUMBER, dtype, _KINDS.index(kind))
+        self.room = self._framed.room
+
+    def encode(self, chunk: Octets, out: Octets) -> int:
+        """Write the frame of ``chunk`` to the front of ``out``; give its length."""
+        payload = _library().compress(chunk, **self._options()) if len(chunk) else b""
+        return self._framed.write(chunk, payload, out)
+
+    def decode(self, frame: Octets, chunk: Octets) -> None:
+        """Fill ``chunk`` from its frame."""
+        payload = self._framed.read(frame, chunk)
+        if payload is None:
+            return
+        values = _library().decompress(payload)
+        if len(values) != len(chunk):
+            raise CodecError(f"a frame of {self.name!r} holds {len(values)} bytes.")
+        chunk[:] = memoryview(values)
+
+    def _options(self) -> dict[str, Any]:
+        quick = self._kind == "lz4"
+        filters, codecs = _library().Filter, _library().Codec
+        return {
+            "typesize": _ITEM_BYTES[self.dtype],
+            "clevel": 5 if quick else 1,
+            "filter": filters.BITSHUFFLE if quick else filters.SHUFFLE,
+            "codec": codecs.LZ4 if quick else codecs.ZSTD,
+        }
+
+
+@cache
+def _library() -> Any:
+    try:
+        return importlib.import_module("blosc2")
+    except ImportError as error:
+        raise UsageError("codec 'blosc2' needs blosc2.", "pip install 'weft[compress]'") from error

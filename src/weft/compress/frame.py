@@ -1,0 +1,102 @@
+"""The frame around what a codec makes, for codecs that are libraries of Python."""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft._core import FRAME_HEAD, Codec, seal
+from weft.errors import CodecError, UsageError
+
+Octets = NDArray[np.uint8]
+FLOATS = {"float32": 1, "bfloat16": 2, "float16": 3}  # as the native core numbers them
+_PAYLOAD = slice(16, 24)  # where the head has its length
+
+
+class Verdict(IntEnum):
+    """What is wrong with a frame, as the native core numbers it."""
+
+    GOOD = 0
+    CUT = 1
+    VERSION = 2
+    CODEC = 3
+    SIZE = 4
+    CHECKSUM = 5
+    CONTENT = 6
+
+
+_REASONS = {
+    Verdict.CUT: "it is cut short",
+    Verdict.VERSION: "it is of another version, or no frame at all",
+    Verdict.CODEC: "another codec made it",
+    Verdict.SIZE: "it holds a chunk of another size",
+    Verdict.CHECKSUM: "its checksum is wrong",
+    Verdict.CONTENT: "its content means nothing",
+}
+_HINTS = {
+    Verdict.VERSION: "All ranks must run the same version of weft.",
+    Verdict.CODEC: "All ranks must ask for the same codec and dtype.",
+}
+
+
+def require_good(verdict: int, codec: str) -> None:
+    """Raise what the native core found wrong with a frame."""
+    found = Verdict(verdict)
+    if found is not Verdict.GOOD:
+        raise CodecError(
+            f"a frame cannot be decoded by {codec!r}: {_REASONS[found]}.", _HINTS.get(found, "")
+        )
+
+
+def require_float(name: str, dtype: str, known: Any = FLOATS) -> None:
+    """Raise where a codec for floating point is asked to encode something else."""
+    if dtype not in known:
+        raise UsageError(
+            f"codec {name!r} is for {', '.join(known)}, not {dtype}.",
+            "Leave tensors of other types out, or use codec 'none' for them.",
+        )
+
+
+class Framed:
+    """Frames payloads of one codec; what does not shrink goes as it is."""
+
+    def __init__(self, name: str, number: int, dtype: str, parameter: int = 0) -> None:
+        self._name = name
+        self._key = (number, FLOATS[dtype], parameter)
+        self._plain = Codec("none", dtype)
+
+    @staticmethod
+    def room(nbytes: int) -> int:
+        """Count the bytes of the longest frame of a chunk."""
+        return FRAME_HEAD + nbytes
+
+    def write(self, chunk: Octets, payload: bytes, out: Octets) -> int:
+        """Frame ``payload``, or ``chunk`` itself where that is no longer."""
+        if len(payload) >= len(chunk):
+            return self._plain.encode(chunk, out)
+        out[FRAME_HEAD : FRAME_HEAD + len(payload)] = np.frombuffer(payload, np.uint8)
+        return seal(out, *self._key, len(chunk), len(payload))
+
+    def read(self, frame: Octets, chunk: Octets) -> bytes | None:
+        """Give the payload of a frame; None where it was the chunk itself, now filled."""
+        if len(frame) < FRAME_HEAD:
+            require_good(Verdict.CUT, self._name)
+        if frame[3] == 0:  # the codec "none" wrote it
+            require_good(self._plain.decode(frame, chunk), self._name)
+            return None
+        again = np.array(frame)  # sealed again it must be the same: that is the whole check
+        seal(again, *self._key, len(chunk), len(frame) - FRAME_HEAD)
+        if not np.array_equal(again[:FRAME_HEAD], frame[:FRAME_HEAD]):
+            require_good(self._why(frame, again), self._name)
+        return again[FRAME_HEAD:].tobytes()
+
+    @staticmethod
+    def _why(frame: Octets, again: Octets) -> Verdict:
+        if not np.array_equal(frame[:3], again[:3]):
+            return Verdict.VERSION
+        if not np.array_equal(frame[_PAYLOAD], again[_PAYLOAD]):
+            return Verdict.CUT
+        if not np.array_equal(frame[3:8], again[3:8]):
+            return Verdict.CODEC
+        return Verdict.SIZE if not np.array_equal(frame[8:16], again[8:16]) else Verdict.CHECKSUM

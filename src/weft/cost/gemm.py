@@ -1,0 +1,191 @@
+"""A GEMM as a grid of tiles: which tiles, how long they take, what they move.
+
+Each workgroup computes one tile of the result and walks along k in steps. Workgroups run on
+units; units of one L2 slice work on a block of tiles and share the panels of both operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.hardware import Device
+    from weft.schedule import Cost
+
+    Floats = NDArray[np.float64]
+
+# A workgroup for each tile, dispatched as slots come free; persistent workgroups, one a unit, that
+# loop over tiles dealt to them beforehand, or take the next one from a counter.
+FAMILIES = ("gemm", "gemm-static", "gemm-stealing")
+ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+LINE = 128  # bytes of a cache line: L2 of MI300X, H100 and A100 alike
+STEP = 64  # bytes of a row that one step along k takes, twice buffered: half a cache line
+
+# Sides of the tiles that libraries choose from (hipBLASLt and cuBLASLt have these and more).
+TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# A tile of m x n loads (m + n) for m n: what a step costs beside its multiplications, in rows.
+# 128 x 128 tiles then reach 85 % of what 256 x 256 do where nothing else holds them up, the ratio
+# that CUTLASS reports between the two.
+LOADING = 27.0
+UNHIDDEN = 0.05  # of what loads take from the L2 does not hide behind multiplications: a prior
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One GEMM cut into tiles for one device."""
+
+    m: int
+    n: int
+    k: int
+    item: int
+    tile: tuple[int, int]
+    tile_seconds: float  # on a unit of its own
+    slots: int  # workgroups that fit on a unit
+    pieces: int = 1  # in which each tile is handed out
+
+    @property
+    def rows(self) -> int:
+        """Tiles from top to bottom."""
+        return -(-self.m // self.tile[0])
+
+    @property
+    def tiles(self) -> int:
+        """How many workgroups there are."""
+        return self.rows * -(-self.n // self.tile[1])
+
+    def seconds(self, units: int) -> float:
+        """What the units take: in waves, the last of which may be nearly empty."""
+        return ceil(self.tiles * self.pieces / units) * self.tile_seconds / self.pieces
+
+    def traffic(self, units: Floats, device: Device) -> Floats:
+        """Bytes beyond the L2 on so many units, lines that are fetched again included.
+
+        The units of an L2 slice work on a nearly square block of tiles and read its panels once.
+        """
+        together = np.maximum(1.0, self._in_flight(units, device))
+        high = np.minimum(self.rows, np.sqrt(together))
+        panels = high * self.tile[0] + together / high * self.tile[1]
+        read = np.maximum(self.tiles / together * panels, self.m + self.n) * self.k
+        again = refetched(self._crowding(together, device), device.kernels.l2_ways)
+        return self.item * (read * (1 + again) + self.m * self.n)
+
+    def _in_flight(self, units: Floats, device: Device) -> Floats:
+        """Workgroups that run at once on the units of one L2 slice."""
+        return np.minimum(self.tiles, units * self.slots) / device.kernels.l2_slices
+
+    def _crowding(self, workgroups: Floats, device: Device) -> Floats:
+        """Live cache lines for each way of a set: every row of both operands has one a step."""
+        live = workgroups * sum(self.tile) * LINE * device.kernels.live_steps
+        return live / (device.l2_bytes / device.kernels.l2_slices)
+
+    def inner_traffic(self) -> float:
+        """Bytes that the L2 gives to the units: every tile loads its own panels."""
+        return float(self.tiles * sum(self.tile) * self.k * self.item)
+
+    def traffic_on(self, units: int, device: Device) -> float:
+        """The same for one number of units, without arrays: libraries try many tiles."""
+        kernels = device.kernels
+        tiles, (high, wide) = self.tiles, self.tile
+        together = max(1.0, min(tiles, units * self.slots) / kernels.l2_slices)
+        rows = min(self.rows, sqrt(together))
+        panels = rows * high + together / rows * wide
+        read = max(tiles / together * panels, self.m + self.n) * self.k
+        live = together * (high + wide) * LINE * kernels.live_steps
+        again = _refetched_once(live * kernels.l2_slices / device.l2_bytes, kernels.l2_ways)
+        return self.item * (read * (1 + again) + self.m * self.n)
+
+    def alone(self, units: int, device: Device) -> float:
+        """What it takes on so many units with nothing beside it: units, memory or the L2."""
+        by_memory = self.traffic_on(units, device) / device.memory_rate
+        by_cache = self.inner_traffic() / device.kernels.l2_rate
+        return max(self.seconds(units), by_memory, by_cache)
+
+
+def refetched(crowding: Floats, ways: int) -> Floats:
+    """The share of lines that are fetched twice.
+
+    Lines of all workgroups in flight fall into the sets of a cache as chance has it, so many in
+    each as a Poisson distribution says. A line that finds its set full drives out one that is
+    still to be used. So a cache seems to have room, and soon after has none: taking a few
+    workgroups away then saves more traffic than its share.
+    """
+    shares = _overflows(ways)
+    return np.interp(crowding * _POINTS, np.arange(len(shares)), shares)
+
+
+def _refetched_once(crowding: float, ways: int) -> float:
+    shares = _overflow_list(ways)
+    place = min(crowding * _POINTS, len(shares) - 1.0)
+    before = int(place)
+    after = min(before + 1, len(shares) - 1)
+    return shares[before] + (place - before) * (shares[after] - shares[before])
+
+
+_POINTS = 1024  # of a table for each line a way
+
+
+@lru_cache
+def _overflow_list(ways: int) -> list[float]:
+    shares: list[float] = _overflows(ways).tolist()
+    return shares
+
+
+@lru_cache
+def _overflows(ways: int) -> Floats:
+    """How likely a set holds as many lines as it has ways, or more, by lines for each way."""
+    mean = np.arange(8 * _POINTS + 1) / _POINTS * ways
+    term = np.exp(-mean)
+    fits = term.copy()
+    for number in range(1, ways):
+        term = term * mean / number
+        fits += term
+    overflow: Floats = np.maximum(0.0, 1.0 - fits)
+    return overflow
+
+
+def is_gemm(cost: Cost) -> bool:
+    """Whether a kernel is priced as a grid of tiles."""
+    return cost.family in FAMILIES and len(cost.shape) == 3
+
+
+@lru_cache(maxsize=4096)
+def gemm_grid(
+    shape: tuple[int, int, int], dtype: str, device: Device, family: str = "gemm"
+) -> Grid:
+    """The grid that a library chooses: the fastest on the whole device, alone.
+
+    Persistent kernels are written for one tile, the largest.
+    """
+    if family != "gemm":
+        return _grid(shape, dtype, TILES[0], device)
+    grids = [_grid(shape, dtype, tile, device) for tile in TILES]
+
+    def measured(grid: Grid) -> float:
+        loads = grid.inner_traffic() / device.kernels.l2_rate
+        return grid.alone(device.units, device) + UNHIDDEN * loads
+
+    return min(grids, key=measured)
+
+
+def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device: Device) -> Grid:
+    """Tiles at the rate that software sustains, or what the loads of a tile leave of the peak."""
+    sustained = device.flop_rate(dtype)
+    peak = device.flops[dtype].rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
+    rate = min(sustained, peak) / device.units
+    seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
+    item, slots = ITEM_BYTES.get(dtype, 2), _slots(tile, device)
+    return Grid(*shape, item, tile, seconds, slots, device.kernels.pieces)
+
+
+def _slots(tile: tuple[int, int], device: Device) -> int:
+    """Two buffers of a step stand in local memory; sums of 4 bytes fill half of the registers."""
+    by_memory = device.kernels.local_bytes // (sum(tile) * STEP * 2)
+    by_registers = device.kernels.register_bytes // (tile[0] * tile[1] * 4 * 2)
+    return max(1, min(by_memory, by_registers))

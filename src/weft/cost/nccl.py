@@ -1,0 +1,174 @@
+"""Seconds of a library's collective: opaque kernels priced by curves fitted to measured tables.
+
+Inside a node NCCL sends chunks round rings, or in an all-to-all straight to each peer. Of n ranks
+each moves chunks of c = size / n bytes in n - 1 steps, and what a step takes depends on c alone:
+the protocol (LL, LL128, Simple), the number of channels and the depth of the pipeline all follow
+from it. So
+
+    seconds(n, size) = first(c) + (n - 1) * step(c)
+
+with two rising curves a collective: ``first`` is launch, entry and a rank's own chunk, ``step``
+what each further peer adds. Each is a chain of straight lines, a latency and a rate between two
+chunk sizes, which is what a protocol is. Where the switch reduces (NVLink SHARP), the number of
+ranks no longer counts and a curve over the whole size stands instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware import platform as measured_on
+from weft.hardware.libraries import library, library_devices, library_names
+from weft.hardware.topology import latencies
+from weft.units import format_size
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.hardware.libraries import Curve, Fit, Library
+
+INTEGERS = ("int8", "uint8", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryPrice:
+    """Seconds of one collective, the fit they come from, and what to keep in mind about them."""
+
+    seconds: float
+    fit: Fit
+    basis: str
+    note: str = ""
+
+
+def library_price(
+    platform: Platform,
+    kind: str,
+    nbytes: int,
+    *,
+    name: str = "nccl",
+    version: str | None = None,
+    dtype: str = "float16",
+) -> LibraryPrice:
+    """Price ``kind`` of ``nbytes``, counted as nccl-tests does, among all ranks of ``platform``.
+
+    Without a version it is the newest that was measured. The part of a time that grows with the
+    size follows the rate of the links, compared with the machine that was measured.
+    """
+    known = _library_on(platform, name)
+    fit = _fit(known, kind, version, dtype, platform.num_ranks)
+    slower = _measured_links(known.node, platform.num_ranks) / links_of(platform)
+    seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
+    return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
+
+
+def own_seconds(platform: Platform, price: LibraryPrice) -> float:
+    """Give what is left of a price for the kernel itself, once it is launched and ranks have met.
+
+    What was measured includes both, and the simulator counts them by itself.
+    """
+    device, others = platform.require_device(), np.arange(1, platform.num_ranks)
+    meeting = latencies(platform.levels, np.zeros_like(others), others).max() + device.signal
+    return max(0.0, price.seconds - device.launch - float(meeting))
+
+
+@lru_cache
+def _measured_links(node: str, num_ranks: int) -> float:
+    """Give the links of the first ranks of a machine of the catalogue, read once."""
+    return links_of(measured_on(node).resized(num_ranks))
+
+
+def links_of(platform: Platform) -> float:
+    """Give the rate at which a rank reaches the rest of its node, over the levels of a node."""
+    return sum(level.rate for level in platform.levels[: platform.node_levels])
+
+
+def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -> float:
+    """Evaluate the law of a fit; ``slower`` stretches what grows with the size."""
+    if fit.in_switch and num_ranks == max(fit.ranks):
+        inside = on_curve(fit.in_switch, max(nbytes, fit.in_switch_from), slower)
+        if nbytes >= fit.in_switch_from:
+            return inside
+        return min(inside, _by_steps(fit, num_ranks, nbytes, slower))
+    return _by_steps(fit, num_ranks, nbytes, slower)
+
+
+def _by_steps(fit: Fit, num_ranks: int, nbytes: int, slower: float) -> float:
+    chunk = nbytes / num_ranks
+    first = on_curve(fit.first, chunk, slower)
+    return first + (num_ranks - 1) * on_curve(fit.step, chunk, slower) if fit.step else first
+
+
+def on_curve(curve: Curve, nbytes: float, slower: float = 1.0) -> float:
+    """Read a curve at ``nbytes``; what it has risen since its first place takes ``slower``.
+
+    >>> on_curve(((100, 1.0), (200, 2.0)), 150), on_curve(((100, 1.0), (200, 2.0)), 300, 2.0)
+    (1.5, 5.0)
+    """
+    (left, low), latency = curve[0], curve[0][1]
+    if nbytes <= left or len(curve) == 1:
+        return latency
+    for right, high in curve[1:]:
+        rate = (high - low) / (right - left)
+        if nbytes <= right:
+            break
+        left, low = right, high
+    return latency + slower * (high + rate * (nbytes - right) - latency)
+
+
+def _library_on(platform: Platform, name: str) -> Library:
+    if name not in library_names():
+        raise UnknownNameError(f"no library is called {name!r}", nearest(name, library_names()))
+    if platform.num_nodes > 1:
+        raise UsageError(
+            f"{name} was measured inside one node, {platform.name} has {platform.num_nodes}",
+            f"Use at most {platform.node_size} ranks, or an algorithm such as hierarchical.",
+        )
+    if platform.device is None:
+        raise UsageError(
+            f"{name} runs on devices, {platform.name} is a network without any",
+            f"Use a machine with one of {', '.join(library_devices(name))}.",
+        )
+    return library(name, platform.device.name)
+
+
+def _fit(known: Library, kind: str, version: str | None, dtype: str, num_ranks: int) -> Fit:
+    kinds = tuple(dict.fromkeys(fit.collective for fit in known.fits))
+    if kind not in kinds:
+        raise UsageError(
+            f"{known.name} on {known.device} was not measured for {kind}",
+            f"Measured: {', '.join(kinds)}.",
+        )
+    if version is not None and version not in known.versions:
+        raise UsageError(
+            f"{known.name} {version} was not measured on {known.device}",
+            f"Measured: {', '.join(known.versions)}.",
+        )
+    dtypes = ("any", "int8" if dtype in INTEGERS else "float")
+    fits = [f for f in known.fits if f.collective == kind and f.dtypes in dtypes]
+    order = {each: place for place, each in enumerate(known.versions)}
+    fits.sort(key=lambda fit: order[fit.version])
+    chosen = [f for f in fits if version in (None, f.version) and f.covers(num_ranks)]
+    if not chosen:
+        counts = sorted({n for f in fits if version in (None, f.version) for n in f.ranks})
+        raise UsageError(
+            f"{known.name} {version or ''} {kind} on {known.device} was not measured on "
+            f"{num_ranks} ranks",
+            f"Measured: {', '.join(map(str, counts)) or 'only by other versions'}.",
+        )
+    return chosen[-1]
+
+
+def _note(known: Library, fit: Fit, nbytes: int, num_ranks: int) -> str:
+    notes = []
+    if known.basis != "fitted":
+        notes.append(f"inherited: {known.source}")
+    if not known.smallest <= nbytes <= known.largest:
+        sizes = f"{format_size(known.smallest)} to {format_size(known.largest)}"
+        notes.append(f"outside measured sizes ({sizes})")
+    if num_ranks not in fit.ranks:
+        notes.append(f"between measured numbers of ranks ({', '.join(map(str, fit.ranks))})")
+    return "; ".join(notes)

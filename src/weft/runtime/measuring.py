@@ -1,0 +1,225 @@
+"""What this machine achieves: two ranks measure copies, sums, flags, calls and products.
+
+Everything that is compared is measured in turn, round by round, so that a noisy moment is noisy
+for all of it. Medians count, of pieces of some microseconds inside a round and of the rounds: what
+other programs take of the cores, milliseconds at a time, falls out of the first of them.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft._core import time_copies, time_reads, time_reduces, time_round_trips
+from weft.collectives import collective
+from weft.runtime.interpreter import prepare
+from weft.runtime.memory import located
+from weft.runtime.world import World
+
+RANKS = 2
+SETS = tuple(16 << 10 << shift for shift in (0, 2, 4, 6, 8, 9, 10, 11, 12, 13))  # to 128 MiB
+STORES = ("cached", "streamed")
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8")
+CALLS = ("pull", "dma-b2b")
+FAR = 1 << 20
+EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
+_ROUNDS = 5
+_LEAST = 2e-3  # seconds of one measurement: a hundred pieces
+_UNDISTURBED = 0.95  # of the time on the core
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Measured = dict[str, float]
+Act = Callable[[int], float]  # does it so many times and gives the seconds of one
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let processes started meanwhile multiply matrices in one thread."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def pin(world: World) -> None:
+    """Give every rank a core of its own, as far as there are as many."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[world.rank % len(cores)]})
+
+
+def copies(world: World) -> Measured:
+    """Give seconds for a byte that a copy writes, by ``SET STORE alone|both``."""
+    pin(world)
+    src, dst = world.empty(max(SETS) // 2, "uint8"), world.empty(max(SETS) // 2, "uint8")
+    src[:], dst[:] = 1, 0
+    here, there = located(src)[0], located(dst)[0]
+
+    def act(nbytes: int, store: str) -> Act:
+        return lambda count: time_copies(here, there, nbytes, store == "streamed", count)
+
+    acts = {f"{each} {store}": act(each // 2, store) for each in SETS for store in STORES}
+    sizes = {f"{each} {store}": each // 2 for each in SETS for store in STORES}
+    return _seconds(world, acts, sizes)
+
+
+def sums(world: World) -> Measured:
+    """Give seconds for a byte that a sum of two writes, by ``SET alone|both`` and by dtype."""
+    pin(world)
+    room = max(SETS) // 3 // 64 * 64
+    a, b, out = (located(world.empty(room, "uint8"))[0] for _ in range(3))
+    sizes = {str(each): each // 3 // 64 * 64 for each in SETS}
+
+    def act(dtype: str, nbytes: int) -> Act:
+        return lambda count: time_reduces(dtype, a, b, out, nbytes, count)
+
+    acts = {name: act("float32", nbytes) for name, nbytes in sizes.items()}
+    acts |= {dtype: act(dtype, FAR // 4) for dtype in DTYPES}
+    return _seconds(world, acts, sizes | dict.fromkeys(DTYPES, FAR // 4))
+
+
+def flags(world: World) -> Measured:
+    """Give seconds of a flag's way there and back: ``spin`` and ``yield``."""
+    pin(world)
+    word = world.empty(8, "uint64")
+    word[0] = 0
+    mine, _ = located(word)
+    block = mine - located(world.member.view(world.region(world.rank), 8))[0]
+    theirs, _ = located(world.member.view(world.region(1 - world.rank) + block, 8))
+    count, raised, first = 2000, 0, world.rank == 0
+    found: dict[str, list[float]] = {"spin": [], "yield": []}
+    for _ in range(_ROUNDS):
+        for name, each in found.items():
+            world.barrier()
+            each.append(time_round_trips(mine, theirs, raised, first, name == "spin", count))
+            raised += count
+    return _best(found)
+
+
+def calls(world: World) -> Measured:
+    """Give seconds of a prepared collective that moves next to nothing, by its algorithm."""
+    pin(world)
+    n = world.num_ranks
+    ready = {
+        name: prepare(collective("all_gather", name, num_ranks=n, nbytes=64 * n), world)
+        for name in CALLS
+    }
+    found: dict[str, list[float]] = {name: [] for name in CALLS}
+    for _ in range(_ROUNDS):
+        for name, prepared in ready.items():
+            world.barrier()
+            found[name].append(median(_seconds_of(prepared.run, 4) for _ in range(30)))
+    return _best(found)
+
+
+def far_reads(world: World) -> Measured:
+    """Give seconds for a byte that a rank reads from ordinary memory of another process."""
+    pin(world)
+    theirs, mine = np.ones(FAR, np.uint8), np.zeros(FAR, np.uint8)
+    shown = world.agree("far", located(theirs)[0].to_bytes(8, "little"))
+    if world.stages:
+        return {}
+    address = int.from_bytes(shown[1 - world.rank], "little")
+    pid, dst = world.member.pid(1 - world.rank), located(mine)[0]
+    act: Act = lambda count: time_reads(pid, address, dst, FAR, count)  # noqa: E731
+    found = _seconds(world, {"far": act}, {"far": FAR})
+    world.barrier()  # the other one still reads
+    return found
+
+
+def products(world: World) -> Measured:
+    """Give seconds for a flop of products of matrices in one thread, by dtype; by rank 0 alone."""
+    pin(world)
+    factors: dict[str, NDArray[Any]] = {
+        "fp32": np.ones((EDGE, EDGE), np.float32),
+        "fp64": np.ones((EDGE, EDGE)),
+    }
+    found: dict[str, list[float]] = {name: [] for name in factors}
+    for _ in range(_ROUNDS * (world.rank == 0)):
+        for name, factor in factors.items():
+            found[name].append(median(_product(factor) for _ in range(12)) / (2 * EDGE**3))
+    world.barrier()
+    return _best(found)
+
+
+def _product(factor: NDArray[Any]) -> float:
+    return _seconds_of(lambda: factor @ factor, 1)
+
+
+def _seconds_of(act: Callable[[], Any], count: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(count):
+        act()
+    return (time.perf_counter() - begin) / count
+
+
+def _best(found: Mapping[str, Sequence[float]]) -> Measured:
+    """Give the median of the best round: what one rank does, others can only hold up."""
+    return {name: min(each) for name, each in found.items() if each}
+
+
+def _medians(found: Mapping[str, Sequence[float]]) -> Measured:
+    return {name: median(each) for name, each in found.items() if each}
+
+
+class Round(NamedTuple):
+    """How much of the time the thread was on its core, and the seconds of one of its acts."""
+
+    share: float
+    seconds: float
+
+
+def typical(rounds: Sequence[Round]) -> float:
+    """Give the median of the undisturbed rounds, or the best of all if those are few."""
+    quiet = [each.seconds for each in rounds if each.share >= _UNDISTURBED]
+    few = len(quiet) * 3 < len(rounds)
+    return min(each.seconds for each in rounds) if few else median(quiet)
+
+
+class Rounds:
+    """Rounds by what was measured in them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[Round]] = {}
+
+    @contextmanager
+    def timed(self, name: str, count: float = 1) -> Iterator[None]:
+        """Measure what stands inside, which does something ``count`` times."""
+        busy, begin = time.thread_time(), time.perf_counter()
+        yield
+        passed = max(time.perf_counter() - begin, 1e-9)
+        share = (time.thread_time() - busy) / passed
+        self.found.setdefault(name, []).append(Round(share, passed / count))
+
+    def medians(self) -> Measured:
+        """Give the typical seconds of each."""
+        return {name: typical(each) for name, each in self.found.items()}
+
+
+def _seconds(world: World, acts: Mapping[str, Act], sizes: Mapping[str, int]) -> Measured:
+    """Measure a byte of each act on rank 0 alone and on both ranks at once; a rank waits asleep."""
+    counts = {name: _count(world, act) for name, act in acts.items()}
+    found: dict[str, list[float]] = {}
+    for _ in range(_ROUNDS):
+        for name, act in acts.items():
+            world.barrier()
+            if world.rank == 0:
+                found.setdefault(f"{name} alone", []).append(act(counts[name]) / sizes[name])
+            world.barrier()
+            found.setdefault(f"{name} both", []).append(act(counts[name]) / sizes[name])
+    return _medians(found)
+
+
+def _count(world: World, act: Act) -> int:
+    """Choose how often an act is repeated: the same on both ranks; this also warms it up."""
+    act(1)
+    world.barrier()
+    shown = world.agree("seconds", str(act(1)).encode())
+    return max(1, int(_LEAST / max(1e-8, *(float(each) for each in shown))))

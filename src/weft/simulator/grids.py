@@ -1,0 +1,148 @@
+"""Kernels that are grids of tiles: what they demand, and what their load does to others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.cost import gemm_grid, is_gemm
+from weft.schedule import Kernel
+from weft.simulator.demands import Demands, Resource, key, resource_kind, resource_owner
+from weft.simulator.masks import masked_units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from weft.cost import Grid
+    from weft.hardware import Device, Platform
+    from weft.simulator.rows import Rows
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+_NO_LIMIT = 1e300
+
+
+def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
+    """Each bare GEMM: its grid, the units its queue may use, the command and its rows."""
+    if rows.device is None:
+        return
+    for kernel, queue, mine in rows.of_kind(Kernel):
+        if is_gemm(kernel.cost) and not rows.in_lane[mine[0]]:
+            m, n, k = kernel.cost.shape
+            grid = gemm_grid((m, n, k), kernel.cost.dtype, rows.device, kernel.cost.family)
+            yield grid, masked_units(queue, rows.device), kernel, mine
+
+
+def grid_sizes(rows: Rows, size: Floats) -> None:
+    """The flow of a GEMM is its traffic, counted in what weighs as much as a copy's byte."""
+    for grid, units, _, mine in grids_of(rows):
+        traffic = grid.traffic_on(units, rows.platform.require_device())
+        size[mine] = traffic / byte_weight(rows.platform, units)
+
+
+def byte_weight(platform: Platform, units: int) -> float:
+    """Bytes that a GEMM has in flight for each that one of a collective's transfers has.
+
+    Memory serves requests as they come, so whoever has more of them in flight gets more of it.
+    A transfer has as many as fill its link, a GEMM ``overcommit`` times what fills the memory.
+    Rates are shared evenly between flows, so its flow is counted in pieces of that weight.
+    """
+    device, level = platform.require_device(), platform.levels[0]
+    transfer = level.rate / max(1, level.size - 1)
+    share = device.kernels.overcommit * units / device.units
+    return max(1.0, share * device.memory_rate / transfer)
+
+
+def add_grids(demands: Demands, rows: Rows, size: Floats, cap: Floats) -> None:
+    """Memory, the L2 and unit-seconds, each by the piece that flows.
+
+    Units are no resource to be shared here: the native core counts whole tiles.
+    """
+    for grid, units, _, mine in grids_of(rows):
+        device, rank = rows.platform.require_device(), rows.rank[mine]
+        weight = byte_weight(rows.platform, units)
+        work = grid.tiles * grid.tile_seconds / size[mine[0]]
+        inner = grid.inner_traffic() / size[mine[0]]
+        demands.add(mine, key(Resource.MEMORY, rank), weight, device.memory_rate)
+        demands.add(mine, key(Resource.WORK, rank), work, _NO_LIMIT)
+        demands.add(mine, key(Resource.CACHE, rank), inner, device.kernels.l2_rate)
+        cap[mine] = 0.0  # the native core sets it from the units that there are
+
+
+def grid_columns(rows: Rows, size: Floats, columns: dict[str, Any]) -> dict[str, Any]:
+    """What the native core asks of grids; nothing where there is none."""
+    found = list(grids_of(rows))
+    if not found:
+        return {}
+    device = rows.platform.require_device()
+    each: list[tuple[Any, ...]] = []
+    row_grid = np.full(rows.table.num_rows, -1, np.int32)
+    tables: list[Floats] = []
+    for grid, units, kernel, mine in found:
+        table = traffic_weights(grid, units, rows.platform, float(size[mine[0]]))
+        for row in mine.tolist():
+            row_grid[row] = len(each)
+            edge = _memory_edge(row, columns)
+            fixed = kernel.cost.family == "gemm-static"
+            each.append((*pieces_of(grid), units, grid.slots, fixed, edge))
+            tables.append(table)
+    tiles, seconds, units_, slots, fixed_, edges = zip(*each, strict=True)
+    starts = np.concatenate(([0], np.cumsum([len(table) for table in tables])))
+    return {
+        "row_grid": row_grid,
+        "grid_tiles": np.array(tiles, np.float64),
+        "grid_tile_seconds": np.array(seconds, np.float64),
+        "grid_units": np.array(units_, np.int32),
+        "grid_slots": np.array(slots, np.int32),
+        "grid_fixed": np.array(fixed_, np.uint8),
+        "grid_edge": np.array(edges, np.int32),
+        "grid_traffic_start": starts.astype(np.int64),
+        "grid_traffic": np.concatenate(tables),
+        **_loads(rows, device, columns["key"]),
+    }
+
+
+def pieces_of(grid: Grid) -> tuple[int, float]:
+    """How many pieces are handed out, and how long each takes."""
+    return grid.tiles * grid.pieces, grid.tile_seconds / grid.pieces
+
+
+def traffic_weights(grid: Grid, units: int, platform: Platform, size: float) -> Floats:
+    """The demand of memory on 0, 1, 2 .. units, by the piece."""
+    counts = np.maximum(1.0, np.arange(units + 1, dtype=np.float64))
+    return grid.traffic(counts, platform.require_device()) / size
+
+
+def _memory_edge(row: int, columns: dict[str, Any]) -> int:
+    start, stop = columns["demand_start"][row], columns["demand_start"][row + 1]
+    kinds = resource_kind(columns["key"][columns["demand_resource"][start:stop]])
+    return int(start + np.flatnonzero(kinds == Resource.MEMORY)[0])
+
+
+def _loads(rows: Rows, device: Device, keys: Ints) -> dict[str, Any]:
+    """Whose load slows which resource: units go through the L2, engines to memory alone."""
+    numbers = {k: number for number, k in enumerate(keys.tolist())}
+    kind = resource_kind(keys)
+    owner = resource_owner(keys)
+    launches = kind == Resource.LAUNCH
+    rank = np.where(launches, rows.rank[np.where(launches, owner, 0)], owner)
+    rank = rows.symmetry.representative(rank)
+    moved = launches | (kind == Resource.ENGINE)
+    memory, cache = (key(which, rank) for which in (Resource.MEMORY, Resource.CACHE))
+    first = [
+        numbers.get(k, -1) if is_moved else -1 for k, is_moved in zip(memory, moved, strict=True)
+    ]
+    second = [
+        numbers.get(k, -1) if is_moved else -1 for k, is_moved in zip(cache, launches, strict=True)
+    ]
+    return {
+        "slowed_first": np.array(first, np.int32),
+        "slowed_second": np.array(second, np.int32),
+        "load_stretch": device.kernels.load_latency,
+        "dispatch_share": device.kernels.dispatch_share,
+    }

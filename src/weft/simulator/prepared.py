@@ -1,0 +1,151 @@
+"""A schedule priced once and let run many times, with other sizes in the same places.
+
+A pair of a GEMM and a collective has some fifty rows whatever its sizes. Pricing them anew takes
+a hundred times as long as letting them run, so whoever asks ten thousand times prices one and
+changes what depends on the sizes: bytes, tiles, units.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from weft import _core
+from weft.schedule import Kernel, Kind, Launch, write_out
+from weft.simulator.demands import Resource, resource_kind, resource_owner
+from weft.simulator.flows import unit_rate
+from weft.simulator.grids import byte_weight, pieces_of
+from weft.simulator.pricing import price
+from weft.simulator.rows import Rows
+from weft.simulator.symmetry import platform_symmetry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from weft.cost import Grid
+    from weft.hardware import Platform
+    from weft.schedule import Schedule
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class Prepared:
+    """The priced rows of one schedule, of which at most one kernel and one launch vary.
+
+    What varies is written into columns of its own in place, so one thread at a time may ask.
+    """
+
+    def __init__(self, schedule: Schedule, platform: Platform) -> None:
+        symmetry = platform_symmetry(schedule, platform, collapse=True)
+        table = write_out(schedule, symmetry.representatives())
+        priced = price(table, platform, symmetry)
+        self._platform, self._device = platform, platform.require_device()
+        self._columns = {**priced.columns, "size": priced.columns["size"].copy()}
+        rows = Rows.of(table, platform, symmetry)
+        self._moves = np.flatnonzero(rows.moves)
+        self._base = self._columns["size"][self._moves]
+        self._engines = np.flatnonzero(rows.by_engine)
+        self._launches = np.flatnonzero(table.kind == Kind.LAUNCH)
+        self._launch = self._find_launch(rows)
+        self._gemm = self._find_gemm(rows)
+        self._priced = _core.Priced(self._columns, priced.num_flags)
+
+    def seconds(
+        self,
+        scale: float = 1.0,
+        *,
+        grid: Grid | None = None,
+        grid_units: int = 0,
+        traffic: Callable[[int], float] | None = None,
+        units: int | None = None,
+    ) -> float:
+        """The makespan with ``scale`` times the bytes, another GEMM, other units of the launch.
+
+        ``traffic`` gives the GEMM's bytes on so many units, where the caller has them at hand.
+        """
+        self._resize(scale)
+        if units is not None:
+            self._relaunch(units)
+        if grid is not None:
+            self._regrid(grid, grid_units, traffic or partial(grid.traffic_on, device=self._device))
+        return self._priced.makespan()
+
+    def _resize(self, scale: float) -> None:
+        columns = self._columns
+        size = self._base * scale
+        columns["size"][self._moves] = size
+        if len(self._engines):
+            dma = self._device.require_dma()
+            packets = np.ceil(columns["size"][self._engines] / dma.packet_bytes)
+            columns["before"][self._engines] = dma.start * np.maximum(packets, 1)
+
+    def _find_launch(self, rows: Rows) -> _Launch | None:
+        """The rows of the collective's launch, its capacities, and what a unit moves."""
+        found = [(c.family, mine) for c, _, mine in rows.of_kind(Launch) if c.family]
+        if not found:
+            return None
+        keys = self._columns["key"]
+        mine = np.concatenate([mine for _, mine in found])
+        ours = np.isin(resource_owner(keys), mine) & (resource_kind(keys) == Resource.LAUNCH)
+        return _Launch(mine, np.flatnonzero(ours), unit_rate(self._platform, found[0][0]))
+
+    def _relaunch(self, units: int) -> None:
+        assert self._launch is not None
+        rows, capacities, rate = self._launch
+        self._columns["units"][rows] = units
+        self._columns["capacity"][capacities] = units * rate
+
+    def _find_gemm(self, rows: Rows) -> _Gemm | None:
+        """The rows of the GEMM and their demands; its traffic gets room for all units."""
+        found = [mine for _, _, mine in rows.of_kind(Kernel)]
+        if not found:
+            return None
+        columns, mine = self._columns, np.sort(np.concatenate(found))
+        edge = np.concatenate([np.arange(*columns["demand_start"][row : row + 2]) for row in mine])
+        kinds = resource_kind(columns["key"][columns["demand_resource"][edge]])
+        memory, work, cache = (edge[kinds == kind] for kind in _DEMANDED)
+        table = np.ones((len(mine), self._device.units + 1))
+        columns["grid_traffic"] = table.reshape(-1)
+        columns["grid_traffic_start"] = np.arange(len(mine) + 1) * table.shape[1]
+        return _Gemm(mine, memory, work, cache, table)
+
+    def _regrid(self, grid: Grid, units: int, traffic: Callable[[int], float]) -> None:
+        assert self._gemm is not None
+        columns, (rows, memory, work, cache, table) = self._columns, self._gemm
+        weight = byte_weight(self._platform, units)
+        size = traffic(units) / weight
+        tiles, tile_seconds = pieces_of(grid)
+        columns["size"][rows] = size
+        weights = columns["demand_weight"]
+        weights[memory] = weight
+        weights[work] = tiles * tile_seconds / size
+        weights[cache] = grid.inner_traffic() / size
+        columns["grid_tiles"][:] = tiles
+        columns["grid_tile_seconds"][:] = tile_seconds
+        columns["grid_units"][:] = units
+        columns["grid_slots"][:] = grid.slots
+        for held in {0, *columns["units"][self._launches].tolist()}:  # what launches may take
+            left = min(units, self._device.units - held)
+            table[:, left] = traffic(max(1, left)) / size
+
+
+_DEMANDED = (Resource.MEMORY, Resource.WORK, Resource.CACHE)
+
+
+class _Launch(NamedTuple):
+    rows: Ints
+    capacities: Ints
+    unit_rate: float
+
+
+class _Gemm(NamedTuple):
+    rows: Ints
+    memory: Ints  # demands, one a row
+    work: Ints
+    cache: Ints
+    traffic: Floats  # by row and units

@@ -1,0 +1,96 @@
+"""Ranks that are cores of one memory: what they move costs what was measured of their caches.
+
+A core alone copies at one rate and beside others at a lower one, and both fall with the bytes
+that a rank has in use. So a row takes so many seconds of its core for each byte, and so many of
+the memory that all cores share. Measured with everything in place again and again, as a
+training step and nccl-tests do it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from weft.schedule import WRITE, Kind, Reduce
+from weft.simulator.demands import Resource, key
+from weft.units import parse_size
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.hardware import Cores
+    from weft.simulator.demands import Demands
+    from weft.simulator.rows import Rows
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+MEASURED_CORES = 2  # rates "both" are of two cores at once
+
+
+class Seconds(NamedTuple):
+    """What a byte of each row takes: of a core, and of the memory that the cores share."""
+
+    core: Floats
+    memory: Floats
+
+
+def seconds_per_byte(rows: Rows, size: Floats, shared: Cores) -> Seconds:
+    """Price a byte of each row, by its kind, its size, and what its rank has in use."""
+    table = rows.table
+    in_use = _in_use(rows)
+    streamed = np.isin(table.kind, (Kind.COPY, Kind.ENCODE, Kind.DECODE))
+    streamed &= size >= shared.streamed_from
+    reduces = table.kind == Kind.REDUCE
+    weight = np.where(reduces, _reducing(rows, shared), _writes(rows))
+    core, memory = (
+        weight
+        / np.select(
+            [reduces, streamed],
+            [_rate(shared, f"reduced{which}", in_use), _rate(shared, f"streamed{which}", in_use)],
+            _rate(shared, f"cached{which}", in_use),
+        )
+        for which in ("", "_both")
+    )
+    return Seconds(core, memory / MEASURED_CORES)
+
+
+def add_shared_memory(demands: Demands, rows: Rows, mine: Ints, seconds: Floats) -> None:
+    """All cores of a node are behind one memory, which has a second to give each second."""
+    inside, symmetry = rows.platform.node_size, rows.symmetry
+    levels = list(zip(symmetry.dims, symmetry.actions, strict=True))[: rows.platform.node_levels]
+    alike = np.prod([dim for dim, action in levels if action], dtype=np.int64)
+    node = symmetry.representative(rows.rank[mine]) // inside
+    demands.add(mine, key(Resource.HOST_MEMORY, node), seconds[mine] * alike, 1.0)
+
+
+def _in_use(rows: Rows) -> int:
+    buffers = rows.table.schedule.buffers
+    return max(sum(b.size_on(int(rank)) for b in buffers) for rank in rows.ranks)
+
+
+def _rate(shared: Cores, name: str, in_use: int) -> float:
+    """Between two measured sets on the straight line of their logarithms, beyond them as there."""
+    by_size = sorted((parse_size(text), getattr(each, name)) for text, each in shared.sets.items())
+    sizes, rates = np.log(np.array(by_size)).T
+    return float(np.exp(np.interp(np.log(max(in_use, 1)), sizes, rates)))
+
+
+def _writes(rows: Rows) -> Floats:
+    """How many places each row writes to: every one costs as much as a copy."""
+    table = rows.table
+    written = np.concatenate(([0], np.cumsum((table.access_mode & WRITE) > 0)))
+    counts: Floats = np.diff(written[table.access_start]).astype(np.float64)
+    return np.maximum(counts, 1.0)
+
+
+def _reducing(rows: Rows, shared: Cores) -> Floats:
+    """A sum of n costs n reads and a write, measured with two; other dtypes in proportion."""
+    weight = (np.diff(rows.table.access_start).astype(np.float64)) / 3
+    base = shared.reduces.get("float32")
+    for reduce, _, mine in rows.of_kind(Reduce):
+        other = shared.reduces.get(reduce.dtype)
+        if base is not None and other is not None:
+            weight[mine] *= base.rate / other.rate
+    return weight

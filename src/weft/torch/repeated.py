@@ -1,0 +1,96 @@
+"""Calls that were made before, on contiguous CPU tensors: one step into the native core."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from weft.torch.c10d import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, Work
+from weft.torch.channel import NAMES
+from weft.torch.gathers import Gathers
+from weft.torch.reduces import Reduces
+from weft.torch.reductions import reduction_of
+from weft.torch.work import DONE
+
+
+class Repeated(Gathers, Reduces):
+    """What is not known to the desk, or is asynchronous, takes the long way."""
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
+        """Give every rank the root's tensor."""
+        if not opts.asyncOp and self._in_place("broadcast", tensors, "", opts.rootRank):
+            return DONE
+        return super().broadcast(tensors, opts)
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
+        """Reduce in place, on every rank."""
+        if not opts.asyncOp and self._in_place(
+            "all_reduce", tensors, reduction_of(opts.reduceOp), -1
+        ):
+            return DONE
+        return super().allreduce(tensors, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
+        """Give every rank everyone's tensor in one."""
+        if not opts.asyncOp and self._from_to("all_gather", output, input, ""):
+            return DONE
+        return super().all_gather_single(output, input, opts)
+
+    _allgather_base = all_gather_single
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - torch names it
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = ALL_TO_ALL,
+    ) -> Work:
+        """Give each rank some rows; without splits all get as many."""
+        if (
+            not (opts.asyncOp or output_splits or input_splits)
+            and self._has_rows_for_all(output)
+            and self._from_to("all_to_all", output, input, "")
+        ):
+            return DONE
+        return super().all_to_all_single(output, input, output_splits, input_splits, opts)
+
+    alltoall_base = all_to_all_single
+
+    def reduce_scatter_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - torch names it
+        opts: Any = REDUCE_SCATTER,
+    ) -> Work:
+        """Reduce a tensor, each rank the part of its number."""
+        if not opts.asyncOp and self._from_to(
+            "reduce_scatter", output, input, reduction_of(opts.reduceOp)
+        ):
+            return DONE
+        return super().reduce_scatter_single(output, input, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _in_place(self, kind: str, tensors: list[Tensor], op: str, root: int) -> bool:
+        if self.desk is None or len(tensors) != 1:
+            return False
+        x = tensors[0]
+        return _is_plain(x) and self.desk.memory(
+            kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root
+        )
+
+    def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str) -> bool:
+        dtype = x.dtype
+        if self.desk is None or dtype is not out.dtype or not _is_plain(x) or not _is_plain(out):
+            return False
+        return self.desk.memory(
+            kind, out.data_ptr(), out.nbytes, x.data_ptr(), x.nbytes, NAMES[dtype], op, -1
+        )
+
+    def _has_rows_for_all(self, tensor: Tensor) -> bool:
+        return not tensor.dim() or tensor.shape[0] % self._size == 0
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_sparse

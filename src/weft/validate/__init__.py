@@ -1,0 +1,52 @@
+"""Every published figure weft knows, beside what weft computes. One group of figures a file."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from weft.errors import UnknownNameError, nearest
+from weft.validate.target import Target
+
+__all__ = ["Group", "Target", "find_group", "group_names"]
+
+
+class Figures(Protocol):
+    """What the file of a group holds."""
+
+    def targets(self) -> Iterator[Target]:
+        """Compute the figures, one after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Figures of one origin, and the question that they answer together."""
+
+    name: str
+    question: str
+    figures: Figures
+
+    def targets(self) -> Iterator[Target]:
+        """Compute the figures, one after another."""
+        return self.figures.targets()
+
+    def plots(self) -> dict[str, str]:
+        """Draw what the group draws, as SVG by name."""
+        draw: Callable[[], dict[str, str]] = getattr(self.figures, "plots", dict)
+        return draw()
+
+
+def group_names() -> tuple[str, ...]:
+    """List the groups: every file of this folder that states its ``NAME``."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return tuple(path.stem for path in files if "\nNAME = " in path.read_text(encoding="utf-8"))
+
+
+def find_group(name: str) -> Group:
+    """Find the group of that name."""
+    names = group_names()
+    if name not in names:
+        raise UnknownNameError(f"no group of figures is called {name!r}", nearest(name, names))
+    module = import_module(f"weft.validate.{name}")
+    return Group(module.NAME, module.QUESTION, module)

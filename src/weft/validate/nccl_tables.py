@@ -1,0 +1,81 @@
+"""Measured tables of NCCL, read where they lie: nothing of them is part of this package.
+
+The environment variable ``WEFT_DATA`` names the folder.
+"""
+
+import csv
+import gzip
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from weft.hardware.libraries import version_key
+
+TABLES = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "l40s"}
+"""Devices with a table, and the system that each is called after there."""
+
+SOURCE = "NVIDIA's tables, ai-dynamo/aiconfigurator @095f58a51c4c, Apache-2.0"
+
+_ITEM_BYTES = {"half": 2, "int8": 1}
+_NAMES = {"alltoall": "all_to_all", "alltoall_perf": "all_to_all"}
+_LINE = re.compile(r"\s*(\d+)\s+\d+\s+\w+\s+(?:\w+\s+)?(?:-?\d+\s+)?([\d.]+)\s+[\d.]+\s+[\d.]+\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One measured time: the median of its repetitions in a table."""
+
+    version: str
+    collective: str
+    dtype: str
+    num_ranks: int
+    nbytes: int
+    seconds: float
+
+
+def data_folder() -> Path | None:
+    """Find the folder of measured data, if there is one here."""
+    folder = os.environ.get("WEFT_DATA")
+    return Path(folder) if folder and Path(folder, "aiconfigurator").is_dir() else None
+
+
+def read_cells(folder: Path, system: str) -> tuple[Cell, ...]:
+    """Read the tables of all versions on a system, such as ``h100_sxm``."""
+    files = (folder / "aiconfigurator" / system / "comm").glob("nccl_*_nccl_perf.csv.gz")
+    found = {path.name.split("_")[1]: path for path in files}
+    ordered = sorted(found, key=version_key)
+    return tuple(cell for version in ordered for cell in _read_table(found[version], version))
+
+
+def _read_table(path: Path, version: str) -> Iterator[Cell]:
+    """Read one table. Its sizes count elements, its times are milliseconds."""
+    times = defaultdict(list)
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            nbytes = int(row["message_size"]) * _ITEM_BYTES[row["nccl_dtype"]]
+            collective = _NAMES.get(row["op_name"], row["op_name"])
+            key = collective, row["nccl_dtype"], int(row["num_gpus"]), nbytes
+            times[key].append(float(row["latency"]) * 1e-3)
+    for key, seconds in sorted(times.items()):
+        yield Cell(version, *key, median(seconds))
+
+
+def read_nccl_tests(
+    path: Path, num_ranks: int, version: str, collective: str = ""
+) -> Iterator[Cell]:
+    """Read what nccl-tests printed: the out-of-place times of each collective of a log.
+
+    Old logs do not say which ``collective`` they are of.
+    """
+    text = path.read_bytes()
+    lines = (gzip.decompress(text) if path.suffix == ".gz" else text).decode().splitlines()
+    for line in lines:
+        if "Collective test starting:" in line:
+            name = line.split()[-1]
+            collective = _NAMES.get(name, name.removesuffix("_perf"))
+        elif (match := _LINE.match(line)) and int(match[1]):
+            yield Cell(version, collective, "", num_ranks, int(match[1]), float(match[2]) / 1e6)

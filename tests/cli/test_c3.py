@@ -1,0 +1,91 @@
+import csv
+import json
+
+import pytest
+
+from weft.cli import main
+
+PAIR = ("c3", "--on", "mi300x-8", "--gemm", "4096x57344x8192")
+AGREED = ("scenario", "strategy", "t_compute", "t_comm", "serial", "ideal", "seconds", "speedup")
+
+
+def results(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["verb"] == "c3"
+    return whole["results"]
+
+
+def test_alone_it_prices_the_list(capsys):
+    rows = results(capsys, "c3", "--on", "mi300x-8")
+    assert len({row["scenario"] for row in rows}) == 30
+    assert len(rows) == 30 * 7
+    assert sum(row["chosen"] for row in rows) == 30
+
+
+def test_a_result_has_the_agreed_keys(capsys):
+    rows = results(capsys, *PAIR, "--collective", "all_gather", "--strategy", "dma")
+    (row,) = rows
+    assert {*AGREED, "percent_of_ideal", "class", "basis"} <= set(row)
+    assert row["ideal"] == max(row["t_compute"], row["t_comm"])
+    assert row["speedup"] == pytest.approx(row["serial"] / row["seconds"])
+    assert row["basis"] == "predicted"
+
+
+def test_without_a_size_both_take_equally_long(capsys):
+    for row in results(capsys, *PAIR, "--strategy", "serial"):
+        assert row["class"] == "GC-equal"
+
+
+def test_the_table_of_one_pair_says_what_to_use(capsys):
+    assert main([*PAIR, "--collective", "all_gather", "--size", "896MiB"]) == 0
+    out = capsys.readouterr().out
+    assert "G-long" in out
+    assert "engines leave all 304 units to the GEMM" in out
+
+
+def test_the_table_of_the_list_ends_with_means_and_mechanisms(capsys):
+    assert main(["c3", "--on", "mi300x-8"]) == 0
+    out = capsys.readouterr().out
+    assert "mean" in out
+    assert "without" in out
+    assert "best:" in out
+
+
+def test_units_can_be_given_and_mechanisms_switched_off(capsys):
+    masked = results(capsys, *PAIR, "--strategy", "partition", "--units", "64")
+    assert {row["units"] for row in masked} == {64}
+    plain, calm = (
+        results(capsys, *PAIR, "--strategy", "dma", *more) for more in ((), ("--off", "load"))
+    )
+    assert calm[0]["seconds"] < plain[0]["seconds"]
+
+
+def test_rows_are_written_as_csv(tmp_path, capsys):
+    path = tmp_path / "pairs.csv"
+    assert main([*PAIR, "--json", "-o", str(path)]) == 0
+    printed = json.loads(capsys.readouterr().out)["results"]
+    with path.open() as file:
+        assert len(list(csv.DictReader(file))) == len(printed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--on is missing"),
+        (("--on", "mi300x-8", "--strategy", "partition", "--units", "12"), "Use 8 or 16"),
+        (("--on", "mi300x-8", "--units", "400"), "up to 296"),
+        (("--on", "mi300x-8", "--gemm", "4x4"), "cannot read '4x4'"),
+        (("--on", "mi300x-8", "--gemm", "64x64x64", "--collective", "gather"), "Known beside"),
+        (("--on", "mi300x-8x2"), "inside one node"),
+        (("--on", "mi300x-8", "--off", "wave"), "Did you mean 'waves'?"),
+        (("--on", "mi300x-8", "--strategy", "dmaa"), "Did you mean 'dma'?"),
+        (("--on", "mi300x-8", "--gemm", "64x64x64", "--size", "1001"), "Try 1000 or 1008"),
+        (("--on", "mi300x-8", "--size", "1MiB"), "--size needs a GEMM"),
+        (("--on", "mi300x-8", "--gemm", "64x64x64", "--dtype", "fp7"), "no flop rate"),
+        (("--on", "switch(8)@1GiB/s"), "network without devices"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_way_out(capsys, arguments, said):
+    assert main(["c3", *arguments]) == 2
+    assert said in capsys.readouterr().err

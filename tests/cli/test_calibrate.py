@@ -1,0 +1,63 @@
+"""weft calibrate and weft c3 --run from the command line."""
+
+import json
+
+import pytest
+
+from weft.cli import main
+from weft.hardware import platform
+from weft.runtime.measuring import SETS
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(400)
+def test_a_calibration_is_a_platform_that_collectives_are_priced_on(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert main(["collective", "all_gather", "--on", "here"]) == 2
+    assert "weft calibrate" in capsys.readouterr().err
+    assert main(["calibrate"]) == 0
+    text = capsys.readouterr().out
+    assert "128MiB" in text
+    assert "copies go past the caches" in text
+    assert f"wrote {tmp_path}" in text
+    found = platform("here").require_device().shared
+    assert found is not None
+    assert len(found.sets) == len(SETS)
+    assert main(["collective", "all_gather", "--on", "here", "--size", "1MiB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["seconds"] > 0
+    assert main(["platforms", "here"]) == 0
+    assert "by weft calibrate" in capsys.readouterr().out
+
+
+def test_a_calibration_is_written_as_toml_only(capsys):
+    assert main(["calibrate", "-o", "here.json"]) == 2
+    assert ".toml" in capsys.readouterr().err
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(200)
+def test_c3_prints_percent_of_ideal_by_strategy(capsys):
+    asked = ["c3", "--run", "--collective", "all_gather", "--size", "64KiB", "--ratio", "1"]
+    assert main([*asked, "--rounds", "1"]) == 0
+    text = capsys.readouterr().out
+    assert all(
+        name in text for name in ("concurrent", "priority", "partition", "dma", "% of ideal")
+    )
+    assert main([*asked, "--rounds", "1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["results"]
+    keys = {"scenario", "strategy", "t_compute", "t_comm", "serial", "ideal", "seconds", "speedup"}
+    assert all(keys | {"percent_of_ideal", "class", "basis"} <= row.keys() for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "--run"),
+        (["--run", "--ratio", "a"], "cannot read 'a' as --ratio"),
+        (["--run", "--ratio", "0"], "--ratio must be above zero"),
+        (["--run", "--collective", "barrier"], "barrier is not measured here"),
+    ],
+)
+def test_c3_says_what_is_wrong(capsys, arguments, says):
+    assert main(["c3", *arguments]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,48 @@
+import json
+
+import pytest
+
+from weft.cli import main
+
+
+def test_every_way_is_priced(capsys):
+    assert main(["copies", "--on", "mi300x-8", "--block", "4KiB,32KiB", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [(row["block"], row["way"]) for row in rows][:4] == [
+        (4096, "looped"),
+        (4096, "batched"),
+        (4096, "b2b"),
+        (4096, "kernel"),
+    ]
+    taken = [row["seconds"] for row in rows[:4]]
+    assert taken == sorted(taken, reverse=True)
+    assert all(row["rate"] == pytest.approx(row["nbytes"] / row["seconds"]) for row in rows)
+
+
+def test_a_table_is_printed_and_rows_are_written(tmp_path, capsys):
+    file = tmp_path / "copies.csv"
+    arguments = ["--on", "mi300x-8", "--way", "b2b", "--engines", "2", "--count", "64"]
+    assert main(["copies", *arguments, "-o", str(file)]) == 0
+    assert "64 blocks from the host to one device of mi300x-8" in capsys.readouterr().out
+    assert file.read_text().startswith("way,block,count")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "which hardware? --on is missing"),
+        (("--on", "mi300x-8", "--way", "loop"), "Did you mean 'looped'?"),
+        (("--on", "mi300x-8", "--way", "b2b", "--engines", "9"), "Use 1 to 2."),
+        (("--on", "mi300x-8", "--count", "0"), "nothing to fetch"),
+        (
+            (
+                "--on",
+                "switch(8)@1GB/s",
+            ),
+            "how its devices reach their host",
+        ),
+    ],
+)
+def test_what_cannot_be_fetched_is_said_in_a_line(capsys, arguments, said):
+    assert main(["copies", *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""GEMMs on units, beside launches and copies: times worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulator.paper import DEVICE, GB, MB, launch, machine, made, move, queue, spans
+from weft.cost import gemm_grid
+from weft.hardware import Kernels
+from weft.schedule import SELF, Cost, Kernel, Submit
+from weft.simulator import simulate
+
+# Caches that hold everything, movers that feel no load, slots in strict order of launches.
+CALM = Kernels(
+    local_bytes=64 << 10,
+    register_bytes=512 << 10,
+    l2_rate=1e15,
+    live_steps=0.0,
+    overcommit=0.0,
+    load_latency=0.0,
+    dispatch_share=0.0,
+    staging=0.0,
+)
+DEV = replace(DEVICE, launch=0.0, host_launch=1e-9, memory_rate=1e15, kernels=CALM)
+GEMM = (2560, 2560, 1024)  # 100 tiles of 256 x 256
+TILE = gemm_grid(GEMM, "fp32", DEV).tile_seconds
+
+
+def close(seconds):
+    return pytest.approx(seconds, rel=1e-4, abs=1e-8)
+
+
+def gemm(rows=2560, family="gemm-stealing"):
+    return Kernel("gemm", Cost(family, (rows, 2560, 1024), "fp32"))
+
+
+def first_then(one, two, **masks):
+    """Two streams, launched one after the other by the host."""
+    submits = (Submit(SELF, "stream0", 1), Submit(SELF, "stream1", 1))
+    streams = (
+        queue("stream0", one, units=masks.get("first")),
+        queue("stream1", two, units=masks.get("second"), priority=masks.get("priority", 0)),
+    )
+    return made(2, {0: (queue("host", *submits), *streams)})
+
+
+def busy(seconds, units):
+    """A launch that holds units so long."""
+    return launch((move(0, 1, round(seconds * 10 * GB)),), units=units)
+
+
+def ends(schedule, device=DEV):
+    found = spans(schedule, machine(device=device))
+    return {name: found[0, name, 0] for name in ("stream0", "stream1")}
+
+
+def test_a_gemm_takes_its_waves():
+    for rows, waves in ((2560, 1), (2816, 2), (5120, 2)):
+        work = made(1, {0: (queue("stream0", gemm(rows)),)})
+        assert simulate(work, machine(1, device=DEV)).seconds == close(waves * TILE)
+
+
+def test_a_mask_leaves_fewer_units_and_more_waves():
+    work = made(1, {0: (queue("stream0", gemm(), units=(0, 99)),)})
+    assert simulate(work, machine(1, device=DEV)).seconds == close(2 * TILE)
+
+
+def test_a_launch_behind_a_gemm_waits_for_its_last_wave():
+    # 1000 tiles and 50: ten waves, then one that leaves fifty units free.
+    found = ends(first_then(gemm(26880), busy(TILE, 50)))
+    assert found["stream1"][0] == close(10 * TILE)
+    assert found["stream0"][1] == close(11 * TILE)
+
+
+def test_a_share_of_the_slots_admits_it_sooner():
+    shared = replace(DEV, kernels=replace(CALM, dispatch_share=0.25))
+    found = ends(first_then(gemm(25600), busy(TILE, 50)), shared)
+    assert found["stream1"][0] == close(2 * TILE)  # two hundred slots, a quarter of them
+
+
+def test_a_higher_priority_takes_the_next_wave():
+    found = ends(first_then(gemm(25600), busy(TILE, 50), priority=1))
+    assert found["stream1"][0] == close(TILE)
+
+
+def test_a_launch_before_a_gemm_holds_its_units_and_returns_them():
+    # 10 x 100 tiles; 50 units for four tiles' time: 200 tiles, then 800 on 100 units.
+    found = ends(first_then(busy(4 * TILE, 50), gemm(25600)))
+    assert found["stream0"] == (close(0), close(4 * TILE))
+    assert found["stream1"][1] == close(12 * TILE)
+
+
+def test_dealt_tiles_do_not_use_units_that_come_free():
+    found = ends(first_then(busy(4 * TILE, 50), gemm(25600, "gemm-static")))
+    assert found["stream1"][1] == close(20 * TILE)
+
+
+def test_masks_that_do_not_touch_do_not_wait():
+    masks = {"first": (0, 90), "second": (90, 100)}
+    found = ends(first_then(gemm(25600), busy(4 * TILE, 10), **masks))
+    assert found["stream1"] == (close(0), close(4 * TILE))
+    assert found["stream0"][1] == close(12 * TILE)
+
+
+def test_load_slows_engines_by_what_the_memory_is_busy():
+    traffic = 1e6 * gemm_grid(GEMM, "fp32", DEV).traffic_on(100, DEV) / TILE / 1e6
+    loaded = replace(DEV, memory_rate=4 * traffic, kernels=replace(CALM, load_latency=2.0))
+    work = made(2, {0: (queue("stream0", gemm(256000)), queue("copy0", move(0, 1, 10 * MB)))})
+    (_, end) = spans(work, machine(device=loaded))[0, "copy0", 0]
+    plain = spans(work, machine(device=DEV))[0, "copy0", 0][1]
+    before = 4e-6 + 0.0
+    assert (end - before) / (plain - before) == pytest.approx(1 + 2.0 / 4, rel=0.02)
+
+
+def test_requests_in_flight_divide_a_memory_that_is_full():
+    # The GEMM alone asks for twice what there is, the copy for a tenth of it.
+    traffic = gemm_grid(GEMM, "fp32", DEV).traffic_on(100, DEV) / TILE
+    full = replace(DEV, memory_rate=traffic / 2)
+    fair = made(2, {0: (queue("stream0", gemm(256000)), queue("nic0", move(0, 1, 10 * MB)))})
+    greedy = replace(full, kernels=replace(CALM, overcommit=1e6))
+    (_, served) = spans(fair, machine(device=full))[0, "nic0", 0]
+    (_, starved) = spans(fair, machine(device=greedy))[0, "nic0", 0]
+    assert served == close(1e-3)
+    assert starved > 2 * served

@@ -1,0 +1,38 @@
+"""What docs/dma.md shows can be done as it stands there, and its plots are there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from weft.cli import main
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "dma.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line.split("#")[0].strip()
+    for line in PAGE.splitlines()
+    if line.startswith("weft ") and not line.startswith("weft validate")
+]
+
+
+def test_the_packets_are_printed(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(code, "dma.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert lines[0].startswith("(0, 'copy0') 080000d0")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_commands_run(capsys, command):
+    assert main(shlex.split(command)[1:]) == 0
+    assert capsys.readouterr().out
+
+
+def test_every_plot_it_shows_exists():
+    links = re.findall(r"\]\(([^)#:]+)\)", PAGE)
+    assert len(links) == 12
+    for link in links:
+        assert (DOCS / link).is_file(), link
