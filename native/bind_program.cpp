@@ -190,12 +190,28 @@ std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::stri
   return ready.submit(member, bound_of(binds), std::move(call));
 }
 
+// Joins memory of this process; who calls vouches for every address.
+void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, std::uint64_t nbytes,
+                 const std::string& dtype, const std::string& op) {
+  const weft::Reduction reduction = weft::reduction_of(dtype, op);
+  const auto at = [nbytes](std::uint64_t address) {
+    return weft::Bytes(reinterpret_cast<std::byte*>(address), nbytes);
+  };
+  std::vector<weft::Bytes> srcs;
+  for (const std::uint64_t address : sources) srcs.push_back(at(address));
+  const nb::gil_scoped_release release;
+  reduction.run(srcs, at(dst));
+}
+
 }  // namespace
 
 void bind_program(nb::module_& module) {
   module.def("reduction_item_bytes", [](const std::string& dtype, const std::string& op) {
     return weft::reduction_of(dtype, op).item_bytes;
   }, nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");
+  module.def("reduce_into", &reduce_into, nb::arg("dst"), nb::arg("sources"), nb::arg("nbytes"),
+             nb::arg("dtype"), nb::arg("op"),
+             "Reduces memory at several addresses, in their order, into that at dst.");
   nb::class_<Ready>(module, "Program", "What one rank executes, again and again.")
       .def(
           "__init__",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 DATA = Path(os.environ.get("WEFT_DATA", Path(__file__).parents[2] / "shared" / "data"))
-collect_ignore = [] if find_spec("torch") else ["soak", "torch"]
+collect_ignore = [] if find_spec("torch") else ["hosts", "soak", "torch"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # The machine may be busy: a slow example is no failure, the timeout of a test is.

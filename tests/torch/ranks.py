@@ -15,17 +15,28 @@ import weft.torch
 TIMEOUT = timedelta(seconds=60)
 
 
-def on_ranks(function: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
+Prepare = tuple[Callable[..., None], Any]  # called with the rank and what stands behind it
+
+
+def on_ranks(
+    function: Callable[..., Any], num_ranks: int, *args: Any, prepare: Prepare | None = None
+) -> list[Any]:
     """Call ``function(*args)`` on ranks whose default group is weft's; give what they return."""
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
-        return weft.spawn(_on_rank, num_ranks, store, function, args, timeout=60)
+        return weft.spawn(_on_rank, num_ranks, store, function, args, prepare, timeout=60)
 
 
 def _on_rank(
-    world: weft.World, path: str, function: Callable[..., Any], args: tuple[Any, ...]
+    world: weft.World,
+    path: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    prepare: Prepare | None,
 ) -> Any:
     torch.set_num_threads(1)
+    if prepare is not None:
+        prepare[0](world.rank, prepare[1])
     store = dist.FileStore(path, world.num_ranks)  # type: ignore[attr-defined]
     dist.init_process_group(
         "weft", store=store, rank=world.rank, world_size=world.num_ranks, timeout=TIMEOUT

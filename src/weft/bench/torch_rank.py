@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from weft._core import die_with
-from weft.bench.exchange import Carrier, arrays_of, exchange_of
+from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft.bench.serving import Work, serve
 from weft.bench.torch_training import Training
 
@@ -30,20 +30,24 @@ class TorchRank:
         """Make a training step, or a collective on ordinary tensors."""
         if "gradients" in case:
             return Training(**case)
-        exchange = exchange_of(case, dist.get_world_size())
-        x, out = arrays_of(exchange, self.rank)
-        there, here = torch.from_numpy(out), torch.from_numpy(x)
-        # torch 2.13 gave them new names and warns about the old ones.
-        all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-        acts: dict[str, Callable[[], Any]] = {
-            "broadcast": partial(dist.broadcast, here, 0),
-            "all_gather": partial(all_gather, there, here),
-            "reduce_scatter": partial(reduce_scatter, there, here),
-            "all_reduce": partial(dist.all_reduce, here),
-            "all_to_all": partial(dist.all_to_all_single, there, here),
-        }
-        return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
+        return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
+
+
+def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
+    """Let a process group do it on ordinary tensors, by default the default group."""
+    x, out = arrays_of(exchange, rank)
+    there, here = torch.from_numpy(out), torch.from_numpy(x)
+    # torch 2.13 gave them new names and warns about the old ones.
+    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    acts: dict[str, Callable[[], Any]] = {
+        "broadcast": partial(dist.broadcast, here, 0, group=group),
+        "all_gather": partial(all_gather, there, here, group=group),
+        "reduce_scatter": partial(reduce_scatter, there, here, group=group),
+        "all_reduce": partial(dist.all_reduce, here, group=group),
+        "all_to_all": partial(dist.all_to_all_single, there, here, group=group),
+    }
+    return Carrier(exchange, rank, x, out, acts[exchange.kind])
 
 
 def _join(backend: str) -> TorchRank:

@@ -8,13 +8,14 @@ dist.init_process_group("weft")
 
 from weft.torch.backend import WeftProcessGroup, register
 from weft.torch.heap import use_heap
-from weft.torch.memory import empty, free, monitored_barrier, set_engines, world_of
+from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
 
 __all__ = [
     "WeftProcessGroup",
     "empty",
     "free",
     "monitored_barrier",
+    "paths",
     "set_engines",
     "use_heap",
     "world_of",

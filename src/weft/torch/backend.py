@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 
 from weft.torch.c10d import PrefixStore, Store
-from weft.torch.channel import Channel
 from weft.torch.inner import make_inner
 from weft.torch.mailbox import Mailbox
 from weft.torch.meeting import meet
@@ -34,8 +33,8 @@ class WeftProcessGroup(Repeated, Messages):
         self._inner: dict[str, Any] = {}
         self._under_way = []
         self.completer = Completer()
-        self.channel = Channel(meet(store, rank, size, timeout))
-        self.desk = self.channel.world.desk
+        self.channel = meet(store, rank, size, timeout)
+        self.desk = self.channel.desk
         self.mailbox = Mailbox(self.channel)
 
     def size(self) -> int:
@@ -105,12 +104,12 @@ class WeftProcessGroup(Repeated, Messages):
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
         self.timeout = timeout
-        self.channel.world.set_timeout(timeout.total_seconds())
+        self.channel.set_timeout(timeout)
 
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first."""
         self.completer.close()
-        self.channel.world.close()
+        self.channel.close()
         for backend in self._inner.values():
             backend.shutdown()
         self._inner.clear()

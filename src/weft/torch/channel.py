@@ -1,20 +1,26 @@
 """Collectives of a world on contiguous CPU tensors."""
 
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from weft._core import Desk
 from weft.runtime import Memory, World
-from weft.runtime.crew import Reason
+from weft.runtime.crew import Cause, Reason
 from weft.runtime.mail import Message
-from weft.runtime.work import Work
+from weft.torch.work import Handle
 
 NAMES = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
 }
+
+Splits = tuple[Sequence[int], Sequence[int]]
 
 
 def memory_of(tensor: Tensor) -> Memory:
@@ -30,24 +36,26 @@ class Channel:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.rank = world.rank
+        self.desk: Desk | None = world.desk  # serves calls that were made before
 
-    def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Work | None:
+    def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Handle | None:
         """Join the ranks' inputs in their order."""
         return self.world.all_gather(memory_of(out), memory_of(x), async_op=async_op)
 
-    def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Work | None:
+    def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Handle | None:
         """Reduce in place, on every rank."""
         return self.world.all_reduce(memory_of(x), op, async_op=async_op)
 
-    def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Work | None:
+    def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Handle | None:
         """Reduce in place, on the root."""
         return self.world.reduce(memory_of(x), root, op, async_op=async_op)
 
-    def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Work | None:
+    def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Handle | None:
         """Reduce, each rank its own part."""
         return self.world.reduce_scatter(memory_of(out), memory_of(x), op, async_op=async_op)
 
-    def broadcast(self, x: Tensor, root: int, *, async_op: bool) -> Work | None:
+    def broadcast(self, x: Tensor, root: int, *, async_op: bool) -> Handle | None:
         """Give every rank the root's tensor."""
         return self.world.broadcast(memory_of(x), root, async_op=async_op)
 
@@ -55,10 +63,10 @@ class Channel:
         self,
         out: Tensor,
         x: Tensor,
-        splits: tuple[Sequence[int], Sequence[int]] | None,
+        splits: Splits | None,
         *,
         async_op: bool,
-    ) -> Work | None:
+    ) -> Handle | None:
         """Give each rank its part of every input; splits count elements: taken, given."""
         if splits is None:
             return self.world.all_to_all(memory_of(out), memory_of(x), async_op=async_op)
@@ -68,31 +76,84 @@ class Channel:
 
     def exchange(
         self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
-    ) -> Work | None:
+    ) -> Handle | None:
         """Give a tensor to each rank and take one of each, of any sizes."""
         rooms, parts = [memory_of(out) for out in outs], [memory_of(x) for x in xs]
         return self.world.exchange(rooms, parts, async_op=async_op)
 
-    def give_all(self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool) -> Work | None:
+    def give_all(self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool) -> Handle | None:
         """Give every rank a tensor and take one of each: an all-gather into separate tensors."""
         rooms = [memory_of(out) for out in outs]
         return self.world.exchange(rooms, [memory_of(x)] * len(rooms), async_op=async_op)
 
-    def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Message:
+    def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Make a message to or from a rank; whoever looks at it carries it on."""
         return Message(self.world, memory_of(x), peer, tag, sends=sends)
 
-    def gather(self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool) -> Work | None:
+    def gather(self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool) -> Handle | None:
         """Join the ranks' inputs on the root; others pass no output."""
         room = None if out is None else memory_of(out)
         return self.world.gather(room, memory_of(x), root, async_op=async_op)
 
-    def scatter(self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool) -> Work | None:
+    def scatter(self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool) -> Handle | None:
         """Give each rank its part of the root's input."""
         whole = None if x is None else memory_of(x)
         return self.world.scatter(memory_of(out), whole, root, async_op=async_op)
+
+    def probe(self, x: Tensor, peer: int, tag: int) -> Any:
+        """Make a receive that takes only what has been sent."""
+        return self.message(x, peer, tag, sends=False)
+
+    def require_sound(self) -> None:
+        """Raise if the group is broken."""
+        self.world.require_sound()
+
+    def barrier(self) -> None:
+        """Meet all ranks; those that do not come in time are named."""
+        self.world.barrier()
+
+    def is_alive(self, peer: int) -> bool:
+        """Whether a rank's process runs, as far as it can be seen from here."""
+        return _is_alive(self.world.member.pid(peer))
+
+    def raise_died(self, peer: int, place: str) -> NoReturn:
+        """End the group, everywhere: a rank died that was waited for."""
+        self.world.raise_halt((Cause.DIED, peer, -1, 0, 0), lambda _: place)
+
+    def raise_late(self, peer: int, place: str) -> NoReturn:
+        """End the group, everywhere: a rank, or any if it is -1, was waited for too long."""
+        self.world.raise_halt((Cause.TIMEOUT, peer, -1, 0, 0), lambda _: place)
+
+    def missing(self, peer: int) -> str:
+        """Say what an awaited rank does instead, if that is known here."""
+        return self.world.member.missing(peer)
+
+    def drain(self) -> None:
+        """Wait for the calls under way."""
+        self.world.drain()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let a rank wait this long for the others."""
+        self.world.set_timeout(timeout.total_seconds())
+
+    def paths(self) -> dict[str, str]:
+        """Say how bytes reach the other ranks."""
+        return self.world.paths
+
+    def close(self) -> None:
+        """Leave the world."""
+        self.world.close()
 
     def abort(self) -> None:
         """Break the world: whoever waits stops."""
         rank = self.world.rank
         self.world.fail(Reason.RAISED, rank, f"rank {rank} aborted the group")
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may still be listed for its parent."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

@@ -16,7 +16,7 @@ class Group(ProcessGroup):
     """A group of ranks with a channel between them."""
 
     channel: Channel
-    desk: Desk
+    desk: Desk | None
     completer: Completer
     store: Store
     timeout: timedelta
@@ -29,12 +29,11 @@ class Group(ProcessGroup):
         wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
     ) -> None:
         """Meet, and say who did not come."""
-        world = self.channel.world
-        world.set_timeout((timeout or self.timeout).total_seconds())
+        self.channel.set_timeout(timeout or self.timeout)
         try:
-            world.barrier()
+            self.channel.barrier()
         finally:
-            world.set_timeout(self.timeout.total_seconds())
+            self.channel.set_timeout(self.timeout)
 
     def work(
         self,

@@ -2,12 +2,11 @@
 
 import threading
 import time
-from pathlib import Path
+from typing import NoReturn
 
 from torch import Tensor
 
 from weft.errors import RunTimeoutError
-from weft.runtime.crew import Cause
 from weft.runtime.mail import Message
 from weft.torch.channel import Channel
 
@@ -86,28 +85,17 @@ class Mailbox:
                 self._give_up(letter, timeout)
             time.sleep(_SLEEP)
 
-    def _give_up(self, letter: Letter, timeout: float | None) -> None:
-        world = self._channel.world
+    def _give_up(self, letter: Letter, timeout: float | None) -> NoReturn:
+        channel, peer = self._channel, letter.key[1]
         if timeout is None:  # the group's own timeout ends the group, everywhere
-            world.raise_halt(
-                (Cause.TIMEOUT, letter.key[1], -1, 0, 0), lambda _: str(letter.message)
-            )
+            channel.raise_late(peer, str(letter.message))
         raise RunTimeoutError(
-            f"rank {world.rank} waited {timeout:g} s for {letter.message!r}"
-            f"{world.member.missing(letter.key[1])}."
+            f"rank {channel.rank} waited {timeout:g} s for {letter.message!r}"
+            f"{channel.missing(peer)}."
         )
 
     def _require_alive(self, letter: Letter) -> None:
-        world, peer = self._channel.world, letter.key[1]
-        world.require_sound()
-        if not is_alive(world.member.pid(peer)) and not letter.is_done():
-            world.raise_halt((Cause.DIED, peer, -1, 0, 0), lambda _: str(letter.message))
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended may still be listed for its parent."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        channel, peer = self._channel, letter.key[1]
+        channel.require_sound()
+        if not channel.is_alive(peer) and not letter.is_done():
+            channel.raise_died(peer, str(letter.message))

@@ -56,8 +56,10 @@ def set_engines(engines: Engines, *, group: ProcessGroup | None = None) -> None:
 
 
 def world_of(group: ProcessGroup | None = None) -> World:
-    """Give the world of a weft group, by default of the default group."""
-    return weft_group(group).channel.world
+    """Give the world of a weft group, by default of the default group: of this host's ranks."""
+    channel = weft_group(group).channel
+    channel.drain()
+    return channel.world
 
 
 def weft_group(group: ProcessGroup | None) -> Group:
@@ -67,3 +69,8 @@ def weft_group(group: ProcessGroup | None) -> Group:
         what = "there is no process group" if group is None else f"{group.name()} is no weft group"
         raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
     return group
+
+
+def paths(group: ProcessGroup | None = None) -> dict[str, str]:
+    """Say how bytes travel in a weft group: by shared memory, and between hosts by what."""
+    return weft_group(group).channel.paths()

@@ -1,15 +1,14 @@
 """Messages from one rank to another."""
 
 import time
+from typing import Any
 
 from torch import Tensor
 
-from weft.runtime.crew import Cause
-from weft.runtime.mail import Message
 from weft.torch.c10d import Work
 from weft.torch.group import Group
 from weft.torch.inner import by_device
-from weft.torch.mailbox import LOOK, Mailbox, is_alive
+from weft.torch.mailbox import LOOK, Mailbox
 from weft.torch.plain import only, readable, writable
 from weft.torch.work import Received
 
@@ -40,16 +39,16 @@ class Messages(Group):
         """Receive from whoever sends first; its Work says who that was."""
         room, finish = writable(only(tensors))
         others = [rank for rank in range(self.size()) if rank != self.rank()]
-        offers = {src: self.channel.message(room, src, tag, sends=False) for src in others}
+        offers = {src: self.channel.probe(room, src, tag) for src in others}
         src = self._first_sender(offers, f"a message from any rank, tag {tag}")
         if finish is not None:
             finish()
         return Received(src)
 
-    def _first_sender(self, offers: dict[int, Message], place: str) -> int:
+    def _first_sender(self, offers: dict[int, Any], place: str) -> int:
         """Look until a message has come; one that comes in parts is then waited for."""
-        world = self.channel.world
-        deadline = time.monotonic() + world.timeout
+        channel = self.channel
+        deadline = time.monotonic() + channel.world.timeout
         while time.monotonic() < deadline:
             look_again = time.monotonic() + LOOK
             while time.monotonic() < look_again:
@@ -58,8 +57,8 @@ class Messages(Group):
                         offer.wait()
                         return src
                 time.sleep(_PAUSE)
-            world.require_sound()
+            channel.require_sound()
             for src in offers:
-                if not is_alive(world.member.pid(src)):
-                    world.raise_halt((Cause.DIED, src, -1, 0, 0), lambda _: place)
-        return world.raise_halt((Cause.TIMEOUT, -1, -1, 0, 0), lambda _: place)
+                if not channel.is_alive(src):
+                    channel.raise_died(src, place)
+        return channel.raise_late(-1, place)

@@ -81,7 +81,7 @@ class Repeated(Gathers, Reduces):
     _reduce_scatter_base = reduce_scatter_single
 
     def _in_place(self, kind: str, tensors: list[Tensor], op: str, root: int) -> bool:
-        if len(tensors) != 1:
+        if self.desk is None or len(tensors) != 1:
             return False
         x = tensors[0]
         return _is_plain(x) and self.desk.memory(
@@ -90,7 +90,7 @@ class Repeated(Gathers, Reduces):
 
     def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str) -> bool:
         dtype = x.dtype
-        if dtype is not out.dtype or not _is_plain(x) or not _is_plain(out):
+        if self.desk is None or dtype is not out.dtype or not _is_plain(x) or not _is_plain(out):
             return False
         return self.desk.memory(
             kind, out.data_ptr(), out.nbytes, x.data_ptr(), x.nbytes, NAMES[dtype], op, -1

@@ -1,0 +1,91 @@
+"""Calls carried out in their order by a thread of their own, while the caller computes."""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from weft.errors import RunTimeoutError
+
+Act = Callable[[], None]
+
+
+class Job:
+    """One call: wait for it before its memory is touched."""
+
+    def __init__(self, act: Act) -> None:
+        self._act: Act | None = act
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+
+    def is_done(self) -> bool:
+        """Tell whether it has ended, well or not."""
+        return self._over.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when it is done; raise how it failed, or that it takes longer."""
+        if not self._over.wait(timeout):
+            raise RunTimeoutError(f"a collective was not done within {timeout:g} s.")
+        if self._error is not None:
+            raise self._error
+
+    def carry_out(self) -> None:
+        """Do it; its memory is given up with it."""
+        act, self._act = self._act, None
+        assert act is not None
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - it is raised to who waits
+            self._error = error
+        finally:
+            self._over.set()
+
+
+class Jobs:
+    """A queue of calls and the thread that serves it; the first one that is left starts it.
+
+    A call that nobody stands before and that its caller waits for is carried out by him.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: Job | None = None
+        self._turn = threading.Lock()
+
+    def do(self, act: Act, *, async_op: bool) -> Job | None:
+        """Carry a call out, now or later."""
+        if async_op:
+            return self._leave(act)
+        if self._last is None or self._last.is_done():
+            with self._turn:
+                act()
+        else:
+            self._leave(act).wait()
+        return None
+
+    def drain(self) -> None:
+        """Wait for everything that was left to the thread, however it ends."""
+        last = self._last
+        if last is not None and threading.current_thread() is not self._thread:
+            last._over.wait()  # noqa: SLF001 - not its error
+
+    def close(self) -> None:
+        """End the thread after what it has been given."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _leave(self, act: Act) -> Job:
+        self._last = job = Job(act)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._thread.start()
+        self._queue.put(job)
+        return job
+
+    def _serve(self) -> None:
+        while (job := self._queue.get()) is not None:
+            with self._turn:
+                job.carry_out()

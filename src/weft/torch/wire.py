@@ -1,0 +1,117 @@
+"""Messages between hosts: weft has no transport of its own, it uses that of torch.distributed."""
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.errors import RankDiedError, RunError, RunTimeoutError
+from weft.torch.c10d import Store
+from weft.torch.chunks import as_bytes
+from weft.torch.hosts import Hosts
+
+_BREAK = (1 << 20) + 7  # a tag that nobody sends
+# A host's other ranks wait for its leader, which so gives up first and can tell them why.
+_SOONER = 0.95
+
+
+class Transfer:
+    """One message under way: ``wait`` for it before its memory is touched."""
+
+    __slots__ = ("_tensor", "_text", "_wire", "_work", "peer")
+
+    def __init__(self, wire: "Wire", work: Any, tensor: Tensor, peer: int, text: str) -> None:
+        self._wire, self._work, self._tensor = wire, work, tensor
+        self.peer = peer
+        self._text = text
+
+    def wait(self) -> None:
+        """Return when it has come or gone; the interpreter is free meanwhile."""
+        try:
+            self._work.wait(self._wire.patience)
+        except RuntimeError as error:
+            raise self._wire.failure(error, self.peer, self._text) from error
+
+    def wait_for_ever(self) -> None:
+        """Return when it has come, however late."""
+        self._work.wait(timedelta(days=3650))
+
+
+class Wire:
+    """One rank's connections to the ranks of a group, made by Gloo.
+
+    Two ranks exchange the messages of one tag in their order. Memory belongs to the wire
+    until the transfer has been waited for.
+    """
+
+    def __init__(self, store: Store, rank: int, hosts: Hosts, timeout: timedelta) -> None:
+        self._rank, self._hosts = rank, hosts
+        self._timeout = timeout
+        size = len(hosts.of)
+        try:
+            self._group: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
+        except RuntimeError as error:
+            raise RunError(
+                f"rank {rank} cannot connect to the other hosts: {_first_line(error)}.",
+                "Set GLOO_SOCKET_IFNAME to the network interface that reaches them.",
+            ) from error
+
+    @property
+    def patience(self) -> timedelta:
+        """How long a message may take."""
+        return self._timeout * _SOONER
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let a message take this long."""
+        self._timeout = timeout
+
+    def send(self, x: Tensor, to: int, tag: int) -> Transfer:
+        """Send a contiguous tensor's bytes, at least one."""
+        raw = as_bytes(x)
+        work = self._group.send([raw], to, tag)
+        return Transfer(self, work, raw, to, "to send to")
+
+    def recv(self, x: Tensor, source: int, tag: int) -> Transfer:
+        """Fill a contiguous tensor of at least one byte."""
+        raw = as_bytes(x)
+        work = self._group.recv([raw], source, tag)
+        return Transfer(self, work, raw, source, "for")
+
+    def failure(self, error: RuntimeError, peer: int, doing: str) -> RunError:
+        """Say which rank did not do its part, and how."""
+        other = self._hosts.describe(peer)
+        if "Timed out" in str(error):
+            seconds = self.patience.total_seconds()
+            return RunTimeoutError(
+                f"rank {self._rank} waited {seconds:g} s {doing} {other}",
+                "If the others are only slow, give a longer timeout.",
+            )
+        return RankDiedError(
+            f"{other} died or left the group while rank {self._rank} waited {doing} it",
+            f"Look into the output of rank {peer} for the reason.",
+        )
+
+    def close(self) -> None:
+        """Give the connections up: nothing is under way any more."""
+        self._group = None
+
+    def close_all(self) -> None:
+        """Close every connection, so that whoever waits at one is told, here and there.
+
+        Gloo has no call for it, but a wait that is too long closes them all.
+        """
+        for other in range(len(self._hosts.of)):
+            if other == self._rank or self._group is None:
+                continue
+            try:
+                self._group.recv([torch.empty(1)], other, _BREAK).wait(timedelta(milliseconds=1))
+            except RuntimeError as error:
+                if "Timed out" in str(error):
+                    return
+                # That rank has closed its own end: it takes one who has not.
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")

@@ -1,0 +1,25 @@
+"""What every collective gives across hosts, beside Gloo; and training on them."""
+
+import pytest
+
+from tests.hosts.ranks import on_hosts
+from tests.torch.collective_cases import CASES, compare_all
+
+pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(240)]
+
+SPLITS = {
+    "alone": ("a", "b"),
+    "two by two": ("a", "a", "b", "b"),
+    "uneven": ("a", "b", "b", "c"),
+    "mixed": ("a", "b", "a"),
+}
+
+
+@pytest.fixture(scope="module", params=SPLITS.values(), ids=list(SPLITS))
+def compared(request):
+    return on_hosts(compare_all, request.param, list(CASES))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gives_what_gloo_gives(compared, name):
+    assert not any(result[name] for result in compared), "\n".join(r[name] for r in compared)
