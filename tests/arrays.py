@@ -149,7 +149,7 @@ class Machine:
         assert 0 <= s.offset <= s.offset + s.nbytes <= len(whole), (s, len(whole))
         return whole[s.offset : s.offset + s.nbytes]
 
-    def _execute(self, command: Command) -> None:  # noqa: C901 - one case a command
+    def _execute(self, command: Command) -> None:  # noqa: C901, PLR0912 - one case a command
         match command:
             case Copy(src, dst):
                 self.at(dst)[:] = self.at(src).copy()
@@ -166,13 +166,20 @@ class Machine:
                     total = OPS[op](total, self.at(src).copy().view(dtype))
                 self.at(dst)[:] = total.view(np.uint8)
             case Encode(src, dst, codec, dtype):
-                slot = self.at(dst)
-                size = codec_of(codec, dtype).encode(self.at(src).copy(), slot[8:])
+                data, slot = self.at(src).copy(), self.at(dst)
+                if codec == "none":  # needs no frame
+                    size = len(data)
+                    slot[8 : 8 + size] = data
+                else:
+                    size = codec_of(codec, dtype).encode(data, slot[8:])
                 slot[:8] = np.frombuffer(np.uint64(size).tobytes(), np.uint8)
             case Decode(src, dst, codec, dtype):
                 slot = self.at(src)
                 size = int(slot[:8].copy().view(np.uint64)[0])
-                codec_of(codec, dtype).decode(slot[8 : 8 + size], self.at(dst))
+                if codec == "none":
+                    self.at(dst)[:size] = slot[8 : 8 + size]
+                else:
+                    codec_of(codec, dtype).decode(slot[8 : 8 + size], self.at(dst))
             case Kernel() if not command.external:
                 read, written = map(self.at, command.reads), map(self.at, command.writes)
                 self.ops[command.op](list(read), list(written))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.hosts.ranks import CONNECTED_BY, on_hosts
 from tests.runtime.left import nothing_left
-from tests.torch.test_faults import MISMATCHES, one_does_not_come, other_splits, told
+from tests.torch.test_faults import MISMATCHES, other_splits, some_do_not_come, told
 from weft.errors import DisagreeError, RunTimeoutError
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(180)]
@@ -40,7 +40,7 @@ def test_a_message_of_another_length_is_told():
 
 def test_a_host_that_does_not_come_is_named():
     with pytest.raises(RunTimeoutError, match="rank 1 on host b"):
-        on_hosts(one_does_not_come, "ab")
+        on_hosts(some_do_not_come, "ab")
 
 
 SCRIPT = """

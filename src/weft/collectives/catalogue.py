@@ -138,7 +138,7 @@ def collective(
         )
     if algorithm == "eager" and num_ranks > MOST_EAGER:
         raise UsageError(
-            f"eager {kind} is for up to {MOST_EAGER} ranks, not {num_ranks}: each has flags for all.",
+            f"eager {kind} is for up to {MOST_EAGER} ranks, not {num_ranks}.",
             "Use pull, direct or ring.",
         )
     build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
