@@ -39,8 +39,11 @@ install: .venv/.core ## everything into .venv, the native core built
 	@$(BIN)/python -m compileall -q src # as pip does for what it copies; an editable install is not copied
 	@touch $@
 
+# Tests that start ranks need the cores for themselves; the others share them.
+RANKS := multiprocess or torch or netns or browser
 test: install ## every test but the slow ones
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -q -n 2 -m 'not (slow or $(RANKS))'
+	$(PYTEST) -q -m '($(RANKS)) and not slow'
 
 test-quick: install ## only tests that need nothing special: seconds
 	$(PYTEST) -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'

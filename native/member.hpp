@@ -214,7 +214,7 @@ class Member {
   std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins_ && alone, timeout_);
+    Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation);
     auto halt = executor.run(execution, stamps, hooks, watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (halt) stop.store(true, std::memory_order_relaxed);

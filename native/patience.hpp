@@ -34,8 +34,14 @@ inline void relax() noexcept {
 //
 // What counts before sleeping is the time we had, not the clock: a yield that gave the core
 // away for a slice says nothing about how long the other rank will take.
+//
+// A thread in the background of one that computes is different: the core comes back to it from a
+// yield only after the other's slice, milliseconds later, and from a sleep at once.
+enum class Beside : std::uint8_t { nobody, computation };
+
 class Patience {
  public:
+  static constexpr auto kBackground = std::chrono::microseconds(20);
   static constexpr auto kSpin = std::chrono::microseconds(2);
   static constexpr auto kTurn = std::chrono::microseconds(2);  // the most that one yield counts
   static constexpr auto kYield = std::chrono::milliseconds(1);
@@ -43,7 +49,8 @@ class Patience {
   static constexpr auto kLongSleep = std::chrono::milliseconds(1);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
-  Patience(bool spins, Clock::duration timeout) noexcept : spins_(spins), timeout_(timeout) {}
+  Patience(bool spins, Clock::duration timeout, Beside beside = Beside::nobody) noexcept
+      : spins_(spins), beside_(beside), timeout_(timeout) {}
 
   // What was waited for came.
   void reset() noexcept { waiting_ = false; }
@@ -52,7 +59,7 @@ class Patience {
     if (!waiting_) begin();
     if (spins_ && awake_ < kSpin) {
       for (int i = 0; i < 8; ++i) relax();
-    } else if (awake_ < kYield) {
+    } else if (beside_ == Beside::nobody ? awake_ < kYield : now_ - since_ < kBackground) {
       ::sched_yield();
     } else {
       std::this_thread::sleep_for(
@@ -79,6 +86,7 @@ class Patience {
   }
 
   bool spins_;
+  Beside beside_;
   bool waiting_ = false;
   Clock::duration timeout_;
   Clock::duration awake_{};
