@@ -36,8 +36,10 @@ class Executor {
     begin(execution, stamps, hooks);
     try {
       // Nothing begins in a broken world; what can go on does, even if another rank, done with
-      // this execution, has failed meanwhile.
-      if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+      // this execution, has failed meanwhile. Who has nothing to do leaves it to the others to say.
+      if (!active_.empty()) {
+        if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+      }
       while (!active_.empty()) {
         if (round()) {
           patience.reset();

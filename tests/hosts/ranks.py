@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from tests.torch.ranks import on_ranks
 
 CONNECTED_BY = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -17,3 +19,11 @@ def on_hosts(function: Callable[..., Any], hosts: Sequence[str], *args: Any) -> 
 def stand_on(rank: int, hosts: Sequence[str]) -> None:
     """Let this rank stand on its host."""
     os.environ.update(CONNECTED_BY, WEFT_HOST=hosts[rank])
+
+
+def few(splits: dict[str, tuple[str, ...]], quick: str) -> list[Any]:
+    """Give the ways to spread ranks over hosts as parameters; all but one are slow."""
+    return [
+        pytest.param(hosts, id=name, marks=() if name == quick else pytest.mark.slow)
+        for name, hosts in splits.items()
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.hosts.ranks import on_hosts
+from tests.hosts.ranks import few, on_hosts
 from tests.torch.collective_cases import CASES, compare_all
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(240)]
@@ -15,7 +15,7 @@ SPLITS = {
 }
 
 
-@pytest.fixture(scope="module", params=SPLITS.values(), ids=list(SPLITS))
+@pytest.fixture(scope="module", params=few(SPLITS, "mixed"))
 def compared(request):
     return on_hosts(compare_all, request.param, list(CASES))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.hosts.long_checks import LONG
-from tests.hosts.ranks import on_hosts
+from tests.hosts.ranks import few, on_hosts
 from tests.torch.own_checks import CHECKS, run_checks
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(240)]
@@ -18,7 +18,7 @@ def run_all(names):
     return run_checks(names)
 
 
-@pytest.fixture(scope="module", params=SPLITS.values(), ids=list(SPLITS))
+@pytest.fixture(scope="module", params=few(SPLITS, "two by two"))
 def checked(request):
     return on_hosts(run_all, request.param, NAMES)
 

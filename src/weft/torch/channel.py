@@ -108,9 +108,9 @@ class Channel:
         """Raise if the group is broken."""
         self.world.require_sound()
 
-    def barrier(self) -> None:
+    def barrier(self, *, async_op: bool = False) -> Handle | None:
         """Meet all ranks; those that do not come in time are named."""
-        self.world.barrier()
+        return self.world.barrier(async_op=async_op)
 
     def is_alive(self, peer: int) -> bool:
         """Whether a rank's process runs, as far as it can be seen from here."""

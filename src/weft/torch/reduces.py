@@ -68,7 +68,7 @@ class Reduces(Group):
 
     def barrier(self, opts: Any = BARRIER) -> Work:
         """Wait for every rank."""
-        return self.work([], self.channel.world.barrier(async_op=opts.asyncOp))
+        return self.work([], self.channel.barrier(async_op=opts.asyncOp))
 
     def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
         room, finish = writable(tensor, keep=True)

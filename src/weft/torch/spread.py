@@ -23,6 +23,7 @@ from weft.torch.jobs import Job, Jobs
 from weft.torch.letters import FarMessage, Letters, Probe
 from weft.torch.place import Place
 from weft.torch.wire import Wire
+from weft.torch.work import Handle
 
 _BY_LEADERS = "shared memory inside hosts, gloo between their leaders"
 _STRAIGHT = "shared memory inside hosts, gloo from rank to rank between them"
@@ -124,9 +125,9 @@ class SpreadChannel(Channel):
         self._alarm.require_sound()
         self.world.require_sound()
 
-    def barrier(self) -> None:
+    def barrier(self, *, async_op: bool = False) -> Handle | None:
         """Meet all ranks; the ranks or the host that do not come in time are named."""
-        self.all_reduce(torch.zeros(1), "sum", async_op=False)
+        return self.all_reduce(torch.zeros(1), "sum", async_op=async_op)
 
     def is_alive(self, peer: int) -> bool:
         """Whether a rank's process runs; the wire tells of those on other hosts."""
