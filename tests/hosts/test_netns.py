@@ -18,7 +18,7 @@ from tests.torch.training_cases import TRAININGS
 from weft.bench.namespaces import NetHost, kill_processes, two_hosts
 
 pytestmark = [
-    *(pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.netns),
+    *(pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.netns, pytest.mark.slow),
     pytest.mark.timeout(600),
 ]
 

@@ -8,7 +8,13 @@ from tests.torch.training_cases import TRAININGS, train_all
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(240)]
 
 
-@pytest.fixture(scope="module", params=["ab", "aabb"], ids=["alone", "two by two"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("ab", id="alone", marks=pytest.mark.slow),
+        pytest.param("aabb", id="two by two"),
+    ],
+)
 def trained(request):
     return on_hosts(train_all, request.param)
 

@@ -89,9 +89,7 @@ def test_a_script_that_raises_tells_the_others(script, tmp_path):
     errors = first.communicate(timeout=60)[1], second.communicate(timeout=60)[1]
     assert first.returncode == second.returncode == 1
     assert "ValueError: not today" in errors[1]
-    assert (
-        "RunError: rank 1 raised ValueError: not today while rank 0 waited at barrier" in errors[0]
-    )
+    assert "RunError: rank 1 raised ValueError: not today" in errors[0]
 
 
 @pytest.mark.torch

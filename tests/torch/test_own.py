@@ -8,7 +8,10 @@ from tests.torch.ranks import on_ranks
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(2, id="2 ranks"), pytest.param(3, id="3 ranks", marks=pytest.mark.slow)],
+)
 def checked(request):
     return on_ranks(run_checks, request.param, list(CHECKS))
 

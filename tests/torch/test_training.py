@@ -16,7 +16,10 @@ from weft.errors import UsageError
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(2, id="2 ranks"), pytest.param(3, id="3 ranks", marks=pytest.mark.slow)],
+)
 def trained(request):
     return on_ranks(train_all, request.param)
 
