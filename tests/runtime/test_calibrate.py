@@ -15,7 +15,7 @@ from weft.hardware.files import read_toml
 from weft.runtime.calibrate import calibrated, first_of_the_rest, save
 from weft.runtime.measuring import DTYPES, SETS, Round, typical
 from weft.runtime.spawn import spawn
-from weft.runtime.thresholds import Thresholds, choose_stores, thresholds
+from weft.runtime.stores import choose_stores
 
 
 def measured(streams=4 << 20):
@@ -78,17 +78,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 @pytest.mark.parametrize("streams", [SETS[0], 1 << 20, SETS[-1]])
 def test_copies_go_past_the_caches_from_where_that_wins(streams):
-    found = thresholds(calibrated(measured(streams)))
-    assert found is not None
-    assert found.streamed_from == streams // 2
-
-
-def test_thresholds_follow_from_the_rates():
-    """A meeting of 0.8 us is worth 6400 bytes at 8 GB/s: less than the smallest copy measured."""
-    quick = measured()
-    assert thresholds(calibrated(quick)) == Thresholds(2 << 20, SETS[-1] // 2, 0, SETS[0] // 2)
-    slow = quick | {"flags": {"spin": 4e-6, "yield": 1e-5}}
-    assert thresholds(calibrated(slow)) == Thresholds(2 << 20, SETS[-1] // 2, 32 << 10, 32 << 10)
+    shared = calibrated(measured(streams)).require_device().shared
+    assert shared is not None
+    assert shared.streamed_from == streams // 2
 
 
 def test_a_named_size_is_taken_and_a_wrong_one_refused():
@@ -109,10 +101,6 @@ def test_ranks_take_the_store_that_is_named_or_was_measured(tmp_path, monkeypatc
     assert spawn(be_asked, 2) == [1 << 19] * 2 != default * 2
     monkeypatch.setenv("WEFT_STREAMED_FROM", "3MiB")
     assert spawn(be_asked, 1) == [3 << 20]
-
-
-def test_a_platform_that_was_not_calibrated_has_no_thresholds():
-    assert thresholds(platform("cpu")) is None
 
 
 @given(wins=st.lists(st.booleans(), min_size=1, max_size=12))

@@ -63,14 +63,12 @@ def _print(platform: "Platform") -> None:
 
 def _print_rest(platform: "Platform") -> None:
     from weft.report.text import Column, print_table
-    from weft.runtime.thresholds import thresholds
     from weft.units import format_rate, format_size, format_time
 
     device = platform.require_device()
     shared = device.shared
     assert shared is not None
     latency = platform.levels[0].latency
-    sizes = {name: format_size(nbytes) for name, nbytes in thresholds(platform) or ()}
     rows = [
         (
             "a flag is seen",
@@ -87,9 +85,7 @@ def _print_rest(platform: "Platform") -> None:
                 if name in ("fp32", "fp64")
             ),
         ),
-        ("copies go past the caches", f"from {sizes['streamed_from']}"),
-        ("a second copy beats a meeting", f"up to {sizes['eager']}"),
-        ("ordinary memory is staged", f"up to {sizes['staged_up_to']}"),
+        ("copies go past the caches", f"from {format_size(shared.streamed_from)}"),
     ]
     print()
     columns = [Column("what", "", right=False), Column("value", "", right=False)]

@@ -34,8 +34,10 @@ class Choice:
     def algorithm(self, kind: str, nbytes: int, num_ranks: int, *, crowded: bool) -> str:
         """Name the algorithm; ``nbytes`` counts as the catalogue does."""
         plain = "direct" if kind in ("gather", "scatter", "barrier") else "pull"
-        if num_ranks > MOST_EAGER or kind == "barrier":
-            return plain if num_ranks > MOST_EAGER else "eager"
+        if num_ranks > MOST_EAGER:
+            return plain
+        if kind == "barrier":
+            return "eager"
         mine = nbytes // num_ranks if kind in ("all_gather", "gather") else nbytes
         if kind in REDUCING:
             limit = self.eager_reduced_crowded if crowded else self.eager_reduced

@@ -19,7 +19,7 @@ from weft.runtime.engines import Cores, Engines, move
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
 from weft.runtime.permission import let_siblings_read
-from weft.runtime.thresholds import choose_stores
+from weft.runtime.stores import choose_stores
 
 T = TypeVar("T", bound="Crew")
 DEFAULT_TIMEOUT = 300.0

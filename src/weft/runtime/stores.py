@@ -1,0 +1,36 @@
+"""The size from which copies go past the caches: named, or measured on this machine."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+
+from weft._core import set_streamed_from
+from weft.errors import PlatformError, SizeError, UsageError
+from weft.hardware import here_path, platform
+from weft.units import parse_size
+
+VARIABLE = "WEFT_STREAMED_FROM"
+
+
+@cache
+def measured_streamed_from() -> int | None:
+    """Give that of this machine, if it was calibrated; a file of another one does not count."""
+    with suppress(PlatformError):
+        if here_path().is_file() and (device := platform("here").device) and device.shared:
+            return device.shared.streamed_from
+    return None
+
+
+def choose_stores(environment: Mapping[str, str] = os.environ) -> None:
+    """Let copies go past the caches from the size that is named, or else that was measured."""
+    named = environment.get(VARIABLE)
+    if named is not None:
+        try:
+            set_streamed_from(parse_size(named))
+        except SizeError as error:
+            raise UsageError(
+                f"{VARIABLE} is {named!r}: expected a size.", "Write it as 512KiB."
+            ) from error
+    elif (found := measured_streamed_from()) is not None:
+        set_streamed_from(found)
