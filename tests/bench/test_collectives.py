@@ -147,6 +147,7 @@ def test_a_real_mpi_is_right(mpi):
 
 @pytest.mark.multiprocess
 @pytest.mark.torch
+@pytest.mark.slow
 def test_training_has_the_same_losses(monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     monkeypatch.setattr(ddp, "_BATCHES", (4, 8))

@@ -76,7 +76,14 @@ def start(folder: Path, hosts: str, victims: list[int]) -> list[subprocess.Popen
     ]
 
 
-@pytest.mark.parametrize("victims", [[3], [2], [2, 3]], ids=["a rank", "a leader", "a whole host"])
+@pytest.mark.parametrize(
+    "victims",
+    [
+        pytest.param([3], id="a rank", marks=pytest.mark.slow),
+        pytest.param([2], id="a leader"),
+        pytest.param([2, 3], id="a whole host", marks=pytest.mark.slow),
+    ],
+)
 def test_survivors_on_all_hosts_are_told_who_died(tmp_path, victims):
     with nothing_left():
         ranks = start(tmp_path, "aabb", victims)
