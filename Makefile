@@ -40,7 +40,7 @@ install: .venv/.core ## everything into .venv, the native core built
 	@touch $@
 
 # Tests that start ranks need the cores for themselves; the others share them.
-RANKS := multiprocess or torch or netns or browser
+RANKS := multiprocess or netns or browser
 test: install ## every test but the slow ones
 	$(PYTEST) -q -n 2 -m 'not (slow or $(RANKS))'
 	$(PYTEST) -q -m '($(RANKS)) and not slow'

@@ -25,7 +25,7 @@ def started(module, *arguments, **variables):
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("count", [1, 999, 1500])
+@pytest.mark.parametrize("count", [1, 999, pytest.param(1500, marks=pytest.mark.slow)])
 def test_a_gpu_makes_the_same_bytes_and_reads_them(count):
     assert started("triton_equal", str(count), TRITON_INTERPRET="1") == ["equal"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import time
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +37,16 @@ def _open_here() -> Iterator[str]:
 
 
 def children() -> set[int]:
-    """This process's children; Python's own tracker, which it keeps to its end, is none."""
+    """This process's children and its fork server's; the server itself and Python's tracker,
+    which it keeps to its end, are none."""
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    text = " ".join(p.read_text() for p in Path("/proc/self/task").glob("*/children"))
-    return {int(pid) for pid in text.split()} - {tracker}
+    server = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    return (_children_of("self") | _children_of(str(server))) - {tracker, server}
+
+
+def _children_of(process: str) -> set[int]:
+    text = " ".join(p.read_text() for p in Path(f"/proc/{process}/task").glob("*/children"))
+    return {int(pid) for pid in text.split()}
 
 
 def threads() -> int:
@@ -62,5 +68,5 @@ def nothing_left() -> Iterator[None]:
     before = threads()
     yield
     assert eventually(lambda: not files(), 1), files()
-    assert children() == set()
+    assert eventually(lambda: children() == set(), 1), children()
     assert eventually(lambda: threads() <= before, 1)
