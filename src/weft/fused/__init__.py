@@ -1,0 +1,19 @@
+"""Fused operators: a computation whose results leave for their ranks as they are made."""
+
+from weft.fused.operators import (
+    apart_all_reduce,
+    apart_all_to_all,
+    fed_by_host,
+    fused_all_reduce,
+    fused_all_to_all,
+)
+from weft.fused.sliced import Sliced
+
+__all__ = [
+    "Sliced",
+    "apart_all_reduce",
+    "apart_all_to_all",
+    "fed_by_host",
+    "fused_all_reduce",
+    "fused_all_to_all",
+]

@@ -1,0 +1,216 @@
+"""Fused operators as schedules, and the same work as a kernel and a collective one after another.
+
+A fused operator is one persistent kernel: a lane computes slice after slice, a lane for each peer
+sends what is made for it (inside a node a store into the peer's buffer, between nodes a put with
+its flag), all on the units of one Launch. Remote slices come first, so that the last thing a
+rank computes is what nobody else waits for (arXiv 2305.06942).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weft.collectives import direct
+from weft.collectives.parts import in_place, own, schedule_of, signal, to_all, wait
+from weft.schedule import (
+    SELF,
+    Buffer,
+    Copy,
+    Cost,
+    Flag,
+    Group,
+    Index,
+    Kernel,
+    Launch,
+    Program,
+    Queue,
+    Reduce,
+    Rel,
+    Repeat,
+    Schedule,
+    Signal,
+    Slice,
+    Submit,
+    Term,
+    Wait,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from weft.collectives.parts import Items
+    from weft.fused.sliced import Sliced
+
+READY, ARRIVED, REDUCED, DONE, MADE = 0, 1, 2, 3, 4  # from MADE on one flag for each peer
+STREAM = "stream0"
+
+
+def fused_all_to_all(
+    work: Sliced, *, units: int, remote_first: bool = True, occupancy: float = 1.0
+) -> Schedule:
+    """Each rank computes slices for all; a slice goes to its rank as soon as it is made.
+
+    Without ``remote_first`` slices are made in the order of the ranks they are for.
+    """
+    n, name = work.num_ranks, f"fused {work.name} + all_to_all"
+    peer, place = shifted(Group(n), 1, 1), _by_sender(work)
+    lane = (
+        wait(READY, n - 1),
+        Repeat(
+            work.slices,
+            (
+                _until_made(),
+                Copy(_made(work), Slice(peer, "out", place, work.slice_bytes)),
+                signal(peer, ARRIVED),
+            ),
+        ),
+    )
+    ending = (wait(ARRIVED, (n - 1) * work.slices),)
+    buffers = (_scratch(work), Buffer("out", work.nbytes, "out"))
+    if remote_first:
+        make = (_make_remote(work, occupancy), _make_own(work, "out", place, occupancy))
+        queues = _launched((to_all(Group(n), READY), *make, *ending), Repeat(n - 1, lane), units)
+        return schedule_of(name, n, queues, buffers, MADE + n - 1)
+    programs = []
+    for rank in range(n):
+        make = tuple(_in_order(work, rank, occupancy))
+        queues = _launched((to_all(Group(n), READY), *make, *ending), Repeat(n - 1, lane), units)
+        programs.append(Program((rank,), queues))
+    return Schedule(name, n, tuple(programs), buffers, MADE + n - 1)
+
+
+def fused_all_reduce(
+    work: Sliced, *, units: int, dtype: str = "uint8", occupancy: float = 1.0
+) -> Schedule:
+    """Each rank computes summands of the whole result, those that others add up first.
+
+    The slices for a rank are the summands of its part of the result. It adds them up and writes
+    the sums to all, in the same kernel.
+    """
+    n, name = work.num_ranks, f"fused {work.name} + all_reduce"
+    group = Group(n)
+    peer, part = shifted(group, 1, 1), work.nbytes // n
+    slot = Rel(0, (part, work.slice_bytes))
+    mine = Slice(SELF, "data", Rel(terms=(Term(Index(group), part),)), part)
+    lane = (
+        wait(READY, n - 1),
+        Repeat(
+            work.slices,
+            (
+                _until_made(),
+                Copy(_made(work), Slice(peer, "slots", slot, work.slice_bytes)),
+                signal(peer, ARRIVED),
+            ),
+        ),
+        wait(REDUCED),
+        Copy(mine, Slice(peer, "data", mine.offset, part)),
+        signal(peer, DONE),
+    )
+    first: Items = (
+        to_all(group, READY),
+        _make_remote(work, occupancy),
+        _make_own(work, "data", _by_sender(work), occupancy),
+        wait(ARRIVED, (n - 1) * work.slices),
+        Reduce((mine, *(own("slots", k * part, part) for k in range(n - 1))), mine, dtype),
+        signal(SELF, REDUCED),
+        wait(DONE, n - 1),
+    )
+    buffers = (in_place(work.nbytes), _scratch(work), Buffer("slots", part * (n - 1)))
+    return schedule_of(name, n, _launched(first, Repeat(n - 1, lane), units), buffers, MADE + n - 1)
+
+
+def apart_all_to_all(work: Sliced, *, shuffle: bool = True) -> Schedule:
+    """The whole computation, a library's all_to_all, and what arrives put in the order of use.
+
+    The exchange leaves a block for each sender. Layers want a row for each sample, which a
+    fused operator writes at once and here takes a kernel that reads and writes it all.
+    """
+    inner = direct.all_to_all(work.num_ranks, work.nbytes)
+    rows = Kernel("shuffle", Cost("copy", nbytes=2 * work.nbytes))
+    after = (rows,) if shuffle else ()
+    name = f"{work.name}, then all_to_all"
+    return _one_after_another(work, inner, name, after)
+
+
+def apart_all_reduce(work: Sliced, *, dtype: str = "uint8") -> Schedule:
+    """The whole computation, then a library's all_reduce."""
+    inner = direct.all_reduce(work.num_ranks, work.nbytes, dtype=dtype)
+    return _one_after_another(work, inner, f"{work.name}, then all_reduce", ())
+
+
+def fed_by_host(schedule: Schedule) -> Schedule:
+    """The schedule with a host thread that launches its kernels one by one."""
+
+    def fed(program: Program) -> Program:
+        (queue,) = program.queues
+        submits = Repeat(len(queue.commands), (Submit(SELF, STREAM, 1),))
+        return replace(program, queues=(Queue("host", (submits,)), queue))
+
+    return replace(schedule, programs=tuple(fed(program) for program in schedule.programs))
+
+
+def _one_after_another(
+    work: Sliced, inner: Schedule, name: str, after: tuple[Kernel, ...]
+) -> Schedule:
+    (program,) = inner.programs
+    (queue,) = program.queues
+    commands = (Kernel(work.name, work.cost), *queue.commands, *after)
+    return replace(
+        inner, name=name, programs=(Program(program.ranks, (Queue(STREAM, commands),)),)
+    )
+
+
+def _launched(first: Items, others: Repeat, units: int) -> tuple[Queue, ...]:
+    return (Queue(STREAM, (Launch((first, others), units=units, workgroups=units),)),)
+
+
+def _scratch(work: Sliced) -> Buffer:
+    return Buffer("made", work.slice_bytes * work.slices * (work.num_ranks - 1))
+
+
+def _by_sender(work: Sliced) -> Rel:
+    """Where slice k of a rank lies at whom it is for: behind those of the ranks before it."""
+    block = work.slices * work.slice_bytes
+    return Rel(0, (0, work.slice_bytes), (Term(Index(Group(work.num_ranks)), block),))
+
+
+def _made(work: Sliced) -> Slice:
+    """Slice k (inner loop) for the peer at distance j + 1 (outer loop)."""
+    return own("made", Rel(0, (work.slices * work.slice_bytes, work.slice_bytes)), work.slice_bytes)
+
+
+def _until_made() -> Wait:
+    return Wait(Flag(SELF, Rel(MADE, (1,))), Rel(1, (0, 1)))
+
+
+def _make_remote(work: Sliced, occupancy: float) -> Repeat:
+    """Make the slices for the next rank, then for the one after it, and so on."""
+    kernel = Kernel(work.name, work.part(occupancy=occupancy), writes=(_made(work),))
+    done = Signal(Flag(SELF, Rel(MADE, (1,))))
+    return Repeat(work.num_ranks - 1, (Repeat(work.slices, (kernel, done)),))
+
+
+def _make_own(work: Sliced, buffer: str, place: Rel, occupancy: float) -> Repeat:
+    at = replace(place, steps=place.steps[1:])
+    kernel = Kernel(
+        work.name,
+        work.part(occupancy=occupancy),
+        writes=(Slice(SELF, buffer, at, work.slice_bytes),),
+    )
+    return Repeat(work.slices, (kernel,))
+
+
+def _in_order(work: Sliced, rank: int, occupancy: float) -> Items:
+    """Make the slices for rank 0, then for rank 1, and so on, seen from one rank."""
+    n, size = work.num_ranks, work.slice_bytes
+    kernel = Kernel(work.name, work.part(occupancy=occupancy))
+    items: Items = ()
+    for target in range(n):
+        distance = (target - rank) % n
+        if distance == 0:
+            items += (_make_own(work, "out", _by_sender(work), occupancy),)
+            continue
+        made = own("made", Rel((distance - 1) * work.slices * size, (size,)), size)
+        done = Signal(Flag(SELF, MADE + distance - 1))
+        items += (Repeat(work.slices, (replace(kernel, writes=(made,)), done)),)
+    return items
