@@ -68,12 +68,12 @@ def fused_all_to_all(
     ending = (wait(ARRIVED, (n - 1) * work.slices),)
     buffers = (_scratch(work), Buffer("out", work.nbytes, "out"))
     if remote_first:
-        make = (_make_remote(work, occupancy), _make_own(work, "out", place, occupancy))
+        make: Items = (_make_remote(work, occupancy), _make_own(work, "out", place, occupancy))
         queues = _launched((to_all(Group(n), READY), *make, *ending), Repeat(n - 1, lane), units)
         return schedule_of(name, n, queues, buffers, MADE + n - 1)
     programs = []
     for rank in range(n):
-        make = tuple(_in_order(work, rank, occupancy))
+        make = _in_order(work, rank, occupancy)
         queues = _launched((to_all(Group(n), READY), *make, *ending), Repeat(n - 1, lane), units)
         programs.append(Program((rank,), queues))
     return Schedule(name, n, tuple(programs), buffers, MADE + n - 1)
@@ -119,7 +119,7 @@ def fused_all_reduce(
     return schedule_of(name, n, _launched(first, Repeat(n - 1, lane), units), buffers, MADE + n - 1)
 
 
-def apart_all_to_all(work: Sliced, *, shuffle: bool = True) -> Schedule:
+def apart_all_to_all(work: Sliced, *, units: int | None = None) -> Schedule:
     """The whole computation, a library's all_to_all, and what arrives put in the order of use.
 
     The exchange leaves a block for each sender. Layers want a row for each sample, which a
@@ -127,15 +127,13 @@ def apart_all_to_all(work: Sliced, *, shuffle: bool = True) -> Schedule:
     """
     inner = direct.all_to_all(work.num_ranks, work.nbytes)
     rows = Kernel("shuffle", Cost("copy", nbytes=2 * work.nbytes))
-    after = (rows,) if shuffle else ()
-    name = f"{work.name}, then all_to_all"
-    return _one_after_another(work, inner, name, after)
+    return _one_after_another(work, inner, f"{work.name}, then all_to_all", units, (rows,))
 
 
-def apart_all_reduce(work: Sliced, *, dtype: str = "uint8") -> Schedule:
+def apart_all_reduce(work: Sliced, *, units: int | None = None, dtype: str = "uint8") -> Schedule:
     """The whole computation, then a library's all_reduce."""
     inner = direct.all_reduce(work.num_ranks, work.nbytes, dtype=dtype)
-    return _one_after_another(work, inner, f"{work.name}, then all_reduce", ())
+    return _one_after_another(work, inner, f"{work.name}, then all_reduce", units)
 
 
 def fed_by_host(schedule: Schedule) -> Schedule:
@@ -150,14 +148,16 @@ def fed_by_host(schedule: Schedule) -> Schedule:
 
 
 def _one_after_another(
-    work: Sliced, inner: Schedule, name: str, after: tuple[Kernel, ...]
+    work: Sliced, inner: Schedule, name: str, units: int | None, after: tuple[Kernel, ...] = ()
 ) -> Schedule:
     (program,) = inner.programs
     (queue,) = program.queues
-    commands = (Kernel(work.name, work.cost), *queue.commands, *after)
-    return replace(
-        inner, name=name, programs=(Program(program.ranks, (Queue(STREAM, commands),)),)
-    )
+    (launch,) = queue.commands
+    assert isinstance(launch, Launch)
+    library = replace(launch, units=units, workgroups=units)
+    commands: Items = (Kernel(work.name, work.cost), library, *after)
+    queues = (Queue(STREAM, commands),)
+    return replace(inner, name=name, programs=(Program(program.ranks, queues),))
 
 
 def _launched(first: Items, others: Repeat, units: int) -> tuple[Queue, ...]:

@@ -9,27 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from weft.fused import Sliced
+from weft.fused import Dlrm, Embedding, Sliced
 from weft.schedule import Cost
 
 SLICES = 8  # for each rank
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """Lookups of one rank: its tables, for the samples of all ranks."""
-
-    batch: int
-    tables: int
-    dim: int
-    pooling: int
-
-    def sliced(self, num_ranks: int, slices: int = SLICES) -> Sliced:
-        """Rows are read, 64-bit indices beside them, and their sums are written, in float32."""
-        bags = self.batch * self.tables
-        traffic = bags * (self.pooling * (4 * self.dim + 8) + 4 * self.dim)
-        cost = Cost("embedding", dtype="float32", nbytes=traffic)
-        return Sliced("embedding", num_ranks, slices, cost, bags * self.dim * 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +57,13 @@ COMBINES = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Dlrm:
-    """A step of a recommendation model: MLPs on every rank, tables shared out among them."""
-
-    batch: int = 512  # of each rank
-    tables: int = 13  # of each rank
-    dim: int = 128
-    pooling: int = 20
-    bottom: tuple[int, ...] = (512, 1024, 256, 128)
-    top: tuple[int, ...] = (1024, 512, 256, 1)
-
-    def embedding(self, num_ranks: int) -> Embedding:
-        """Its lookups."""
-        return Embedding(self.batch * num_ranks, self.tables, self.dim, self.pooling)
-
-    def weights(self) -> int:
-        """How many weights the MLPs have."""
-        return sum(a * b for layers in (self.bottom, self.top) for a, b in zip(layers, layers[1:]))
-
-
-DLRM = Dlrm()  # widths and tables of the published DLRM tasks, arXiv 2404.12674
+# Widths, dimension, tables and pooling of the published DLRM tasks, arXiv 2404.12674.
+DLRM = Dlrm(
+    batch=512,
+    tables=13,
+    dim=128,
+    pooling=20,
+    bottom=(512, 1024, 256, 128),
+    top=(1024, 512, 256, 1),
+    features=4 * 13 + 1,
+)
