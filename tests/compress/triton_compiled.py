@@ -3,10 +3,7 @@
 import sys
 from typing import Any
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
+from tests.triton_targets import compiled, target_of
 from weft.compress import triton_codecs as codecs
 
 POINTERS = {"source": "*i32", "values": "*i32", "plan": "*i32", "starts": "*i64", "sizes": "*i64"}
@@ -23,17 +20,11 @@ KERNELS: tuple[tuple[Any, dict[str, Any], dict[str, str]], ...] = (
 )
 
 
-def main(backend: str, arch: str, warp: str) -> None:
-    target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, int(warp))
+def main(target: str) -> None:
     for kernel, constants, pointers in KERNELS:
-        names = kernel.arg_names
-        types = {name: {**POINTERS, **pointers}.get(name, "i32") for name in names}
-        types |= dict.fromkeys(constants, "constexpr")
-        fixed = {(names.index(name),): value for name, value in constants.items()}
-        source = ASTSource(kernel, types, fixed)
-        made = triton.compile(source, target=target, options={"enable_fp_fusion": False})
-        sys.stdout.write(f"{list(made.asm)[-1]}\n")
+        stages = compiled(kernel, {**POINTERS, **pointers}, constants, target_of(target))
+        sys.stdout.write(f"{list(stages)[-1]}\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1].split(":"))
+    main(sys.argv[1])
