@@ -12,13 +12,14 @@ Definitions, for one rank and one GPU:
 - A *step* is a profiler mark on the host; a GPU event belongs to the step that launched it. *wall*
   is the mark's, *period* from the first kernel of a step to that of the next. Events launched
   before the window are *backlog* and in no step.
-- Totals of a rank cover every GPU event of its file.
+- Totals of a rank cover every GPU event of its file. The step time and what a step spends are means
+  over the middle half of the steps by time, so that one that stumbled does not count for all.
 
 None stands where a trace does not say; ``notes`` say why.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from weft.errors import UsageError
@@ -140,16 +141,39 @@ class RankAnalysis:
         return self.trace.rank
 
     @property
+    def middle(self) -> tuple[Step, ...]:
+        """The steps that are neither the quickest nor the slowest quarter; means are over these."""
+        timed = [step for step in self.steps if step.period is not None] or list(self.steps)
+        ordered = sorted(timed, key=lambda step: step.seconds)
+        cut = len(ordered) // 4
+        return tuple(ordered[cut : len(ordered) - cut])
+
+    @property
     def step_time(self) -> float | None:
-        """The mean period of the steps, or their mean wall where there is but one."""
-        periods = [step.period for step in self.steps if step.period is not None]
-        times = periods or [step.wall for step in self.steps]
+        """The mean period of the middle steps, or their wall where there is but one step."""
+        times = [step.seconds for step in self.middle]
         return sum(times) / len(times) if times else None
+
+    @property
+    def mean_step(self) -> Split:
+        """The mean over the middle steps; of a file without steps, all there is."""
+        splits = [step.split for step in self.middle]
+        if not splits:
+            return self.total
+        means = {
+            field.name: [getattr(split, field.name) for split in splits] for field in fields(Split)
+        }
+        return Split(
+            **{
+                name: None if None in values else sum(values) / len(values)
+                for name, values in means.items()
+            }
+        )
 
     @property
     def is_gpu_bound(self) -> bool:
         """Whether the GPU runs behind its host: its period is longer than the host's steps."""
-        walls = [step.wall for step in self.steps if step.period is not None]
+        walls = [step.wall for step in self.middle if step.period is not None]
         time = self.step_time
         return bool(walls) and time is not None and time > 1.05 * sum(walls) / len(walls)
 

@@ -18,7 +18,7 @@ from weft.trace.idle import idle_of
 from weft.trace.links import Links, bus_bandwidth, links_of
 from weft.trace.overlap import slowdowns
 from weft.trace.path import critical_path
-from weft.trace.reading import jobs_of, read
+from weft.trace.reading import jobs_of, read_joined
 from weft.trace.steps import BACKLOG, Steps, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
@@ -30,7 +30,7 @@ def analyze(paths: str | FilePath | Iterable[str | FilePath]) -> Analysis:
     found = [paths] if isinstance(paths, str | FilePath) else list(paths)
     if not found:
         raise UsageError("no trace was given", "Name the files: weft analyze rank*.json.gz")
-    return analyze_traces([read(path) for path in found])
+    return analyze_traces(read_joined(found))
 
 
 def analyze_traces(traces: Sequence[Trace]) -> Analysis:

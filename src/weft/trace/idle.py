@@ -22,6 +22,7 @@ _ALLOCATES = re.compile(r"^(cuda|hip)(Host|Ext)?(Malloc|Free|MemCreate|MemMap)|c
 SYNC, LOADING, ALLOCATING = "synchronising with the GPU", "loading data", "allocating memory"
 LAUNCHING, OPERATORS, PYTHON = "launching kernels", "operators on the host", "Python, other host work"
 LATENCY, QUEUED, UNKNOWN = "launch until start", "between queued kernels", "launched before the window"
+UNSEEN = "not known: the file has no launches"
 _SHOWN = 8
 HOST = (SYNC, LOADING, ALLOCATING, LAUNCHING, OPERATORS, PYTHON)
 
@@ -48,7 +49,7 @@ def idle_of(trace: Trace, busy: Cover) -> Idle:
     parts = {
         LATENCY: (gaps.end - called)[late],
         QUEUED: (gaps.end - gaps.start)[known & ~late],
-        UNKNOWN: (gaps.end - gaps.start)[~known],
+        UNKNOWN if known.any() else UNSEEN: (gaps.end - gaps.start)[~known],
     }
     found = [Part(what, float(each.sum()), len(each)) for what, each in parts.items()]
     while_late = Cover.of(gaps.start[late], called[late])
