@@ -84,7 +84,7 @@ def test_a_cut_chakra_file_keeps_its_complete_nodes(tmp_path):
 def test_bytes_that_are_no_chakra_are_refused(tmp_path, raw):
     path = tmp_path / "a.et"
     path.write_bytes(b"\x00" + raw + b"\x02\x0f\x00")
-    with pytest.raises(FormatError, match="no Chakra|no trace"):
+    with pytest.raises(FormatError, match=r"no (Chakra|trace)"):
         read_chakra(path)
 
 
@@ -108,7 +108,13 @@ def test_a_number_without_end_is_refused():
 
 def test_chakra_json_of_the_converter_is_read(tmp_path):
     nodes = [
-        {"id": "1", "name": "gemm", "durationMicros": "30", "startTimeMicros": "5", "isCpuOp": False},
+        {
+            "id": "1",
+            "name": "gemm",
+            "durationMicros": "30",
+            "startTimeMicros": "5",
+            "isCpuOp": False,
+        },
         {"id": "2", "name": "gemm", "durationMicros": 10, "startTimeMicros": 50, "isCpuOp": False},
     ]
     path = tmp_path / "a.json"
@@ -154,12 +160,16 @@ def test_shapes_of_an_execution_trace_go_to_the_kineto_of_the_same_process(tmp_p
     (trace,) = read_joined([written(tmp_path / "k.json", events), graph])
     assert trace.nodes is not None
     assert trace.nodes.tolist()[:3] == [0, 1, 2]
-    assert [(c.kind, c.nbytes, c.dtype) for c in collectives(trace)] == [("all_reduce", 1024, "fp32")]
+    assert [(c.kind, c.nbytes, c.dtype) for c in collectives(trace)] == [
+        ("all_reduce", 1024, "fp32")
+    ]
 
 
 def test_an_execution_trace_alone_says_what_it_lacks(tmp_path):
     path = tmp_path / "et.json"
-    path.write_text(json.dumps({"schema": "1.0.1", "pid": 7, "nodes": [old_node(1, "aten::mm", 1)]}))
+    path.write_text(
+        json.dumps({"schema": "1.0.1", "pid": 7, "nodes": [old_node(1, "aten::mm", 1)]})
+    )
     (loss,) = read(path).losses
     assert "Kineto trace of the same rank" in loss
     assert analyze(path).ranks[0].total.busy == 0
@@ -187,7 +197,12 @@ def test_records_of_rocprof_are_read(tmp_path):
         "correlation_id": {"internal": 4, "external": 0},
         "dispatch_info": {"kernel_id": 1, "queue_id": {"handle": 20}},
     }
-    unknown = {**record, "start_timestamp": 5000, "end_timestamp": 6000, "dispatch_info": {"kernel_id": 9}}
+    unknown = {
+        **record,
+        "start_timestamp": 5000,
+        "end_timestamp": 6000,
+        "dispatch_info": {"kernel_id": 9},
+    }
     copy = {"start_timestamp": 4000, "end_timestamp": 4500, "bytes": 64}
     path = tmp_path / "a.json"
     path.write_text(json.dumps(rocprof(kernel_dispatch=[record, unknown], memory_copy=[copy])))
@@ -198,7 +213,9 @@ def test_records_of_rocprof_are_read(tmp_path):
     assert (total.busy, total.communication) == pytest.approx((3.5e-6, 2e-6))
 
 
-@pytest.mark.parametrize("text", ['{"rocprofiler-sdk-tool": []}', '{"rocprofiler-sdk-tool": [{"agents": 3}]}', "{"])
+@pytest.mark.parametrize(
+    "text", ['{"rocprofiler-sdk-tool": []}', '{"rocprofiler-sdk-tool": [{"agents": 3}]}', "{"]
+)
 def test_records_that_are_none_are_refused(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)

@@ -22,9 +22,7 @@ def analyze(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write steps and collectives as .csv."
-        ),
+        typer.Option("-o", "--output", metavar="FILE", help="Write steps and collectives as .csv."),
     ] = None,
 ) -> None:
     """Read the traces of a job and print where its steps go."""

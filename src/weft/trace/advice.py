@@ -4,7 +4,7 @@ Every gain is a bound: what a step would save if the loss vanished. It is counte
 loses most by it.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from weft.trace.analysis import Advice, RankAnalysis, Straggler
@@ -67,13 +67,13 @@ def _waiting(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> Iterat
 
 def _moving(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
     gain, rank = _most(ranks, lambda r: r.mean_step.exposed_moving or 0.0)
-    total: Counter[tuple[str, int | None]] = Counter()
+    total: dict[tuple[str, int | None], float] = defaultdict(float)
     for use in rank.collectives:
         if use.moving:
             total[use.kind, use.nbytes] += use.moving * use.exposed / max(use.seconds, 1e-12)
     if not total:
         return
-    (kind, nbytes), _ = total.most_common(1)[0]
+    kind, nbytes = max(total, key=total.__getitem__)
     size = f" of {format_size(nbytes)}" if nbytes else ""
     yield Advice(
         "Hide communication behind computation",
@@ -183,6 +183,13 @@ def _idle(rank: RankAnalysis, reasons: Sequence[str]) -> float:
     return idle * sum(part.seconds for part in rank.idle if part.what in reasons) / total
 
 
-_LOOKS: tuple[
-    Callable[[Sequence[RankAnalysis], Sequence[Straggler]], Iterator[Advice]], ...
-] = (_waiting, _moving, _slow_links, _overlap, _host, _syncs, _loading, _allocating)
+_LOOKS: tuple[Callable[[Sequence[RankAnalysis], Sequence[Straggler]], Iterator[Advice]], ...] = (
+    _waiting,
+    _moving,
+    _slow_links,
+    _overlap,
+    _host,
+    _syncs,
+    _loading,
+    _allocating,
+)

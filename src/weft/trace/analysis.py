@@ -18,7 +18,7 @@ Definitions, for one rank and one GPU:
 None stands where a trace does not say; ``notes`` say why.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One collective on one rank. ``link`` is what the link can do at this size, as bus bandwidth."""
+    """One collective on one rank; ``link`` is the bus bandwidth that its link can do."""
 
     kind: str
     name: str
@@ -83,7 +83,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """How much longer kernels of a family take beside communication, at the same place of a step."""
+    """How much longer kernels take beside communication, at the same place of a step."""
 
     family: str
     num_pairs: int
@@ -160,15 +160,11 @@ class RankAnalysis:
         splits = [step.split for step in self.middle]
         if not splits:
             return self.total
-        means = {
-            field.name: [getattr(split, field.name) for split in splits] for field in fields(Split)
-        }
-        return Split(
-            **{
-                name: None if None in values else sum(values) / len(values)
-                for name, values in means.items()
-            }
-        )
+        means: dict[str, Any] = {}
+        for field in fields(Split):
+            values = [getattr(split, field.name) for split in splits]
+            means[field.name] = None if None in values else sum(values) / len(values)
+        return Split(**means)
 
     @property
     def is_gpu_bound(self) -> bool:
@@ -267,7 +263,7 @@ class Analysis:
 
     def to_pandas(self, what: str = "steps") -> Any:
         """Give a DataFrame of ``steps``, ``ranks`` or ``collectives``; needs pandas."""
-        tables = {
+        tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
             "steps": self.step_rows,
             "collectives": self.collective_rows,
             "ranks": lambda: [_flat(row) for row in self.rows()],

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from weft.trace.trace import Bools, Kind, Trace
 
 # NCCL and RCCL; kernels over symmetric memory in PyTorch; DeepEP; MSCCL and MSCCL++; the
@@ -84,10 +82,14 @@ def is_collective_name(name: str) -> bool:
 def kind_of(name: str) -> str:
     """Give the kind of collective that a name speaks of.
 
-    >>> kind_of("_reduce_scatter_base"), kind_of("ncclKernel_SendRecv_RING"), kind_of("ncclDevKernel_Generic")
+    >>> (
+    ...     kind_of("_reduce_scatter_base"),
+    ...     kind_of("ncclKernel_SendRecv_RING"),
+    ...     kind_of("ncclDevKernel_Generic"),
+    ... )
     ('reduce_scatter', 'all_to_all', '')
     """
-    letters = re.sub("[^a-z]", "", name.split("(")[0].lower())
+    letters = re.sub("[^a-z]", "", name.split("(", maxsplit=1)[0].lower())
     return next((kind for part, kind in _KINDS.items() if part in letters), "")
 
 
@@ -116,7 +118,8 @@ def _plain(dtype: str) -> str:
 def communication(trace: Trace) -> Bools:
     """Say of every GPU event, in the order of ``trace.gpu``, whether it is a collective kernel."""
     kernels = trace.columns.kind[trace.gpu] == Kind.KERNEL
-    return trace.named(trace.gpu, is_collective_name) & kernels
+    out: Bools = trace.named(trace.gpu, is_collective_name) & kernels
+    return out
 
 
 def collectives(trace: Trace) -> tuple[Collective, ...]:

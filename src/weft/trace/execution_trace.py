@@ -73,9 +73,7 @@ def _node(raw: dict[str, Any]) -> Node:
 
 def _types(types: Any) -> list[str]:
     """Write types as the profiler does: ``Tensor(float)`` is ``float``."""
-    return [
-        each[7:-1] if each.startswith("Tensor(") else each for each in map(str, _list(types))
-    ]
+    return [each[7:-1] if each.startswith("Tensor(") else each for each in map(str, _list(types))]
 
 
 def _list(value: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from weft.trace.collectives import (
     kind_of,
 )
 from weft.trace.trace import Columns, Kind, Trace
+from weft.units import format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,9 @@ class Graph:
         if not self.has_times:
             found = self.collectives()
             nbytes = sum(c.nbytes or 0 for c in found)
-            return [
-                f"a graph of {len(self.nodes)} nodes without times, {len(found)} collectives of "
-                f"{nbytes} bytes: give it together with the Kineto trace of the same rank"
-            ]
+            what = f"a graph of {len(self.nodes)} nodes without times, {len(found)} collectives"
+            how = "give it together with the Kineto trace of the same rank"
+            return [f"{what} of {format_size(nbytes)}: {how}"]
         if not known:
             return ["no start times: nodes stand as early as what they need allows"]
         return []

@@ -173,7 +173,7 @@ class Trace:
 
     def name_of(self, row: int) -> str:
         """Give the name of a row."""
-        return self.names[self.columns.name[row]]
+        return self.names[int(self.columns.name[row])]
 
     def named(self, rows: Ints, fits: Callable[[str], bool]) -> Bools:
         """Say of rows whether their names fit; each name is looked at once."""

@@ -11,7 +11,7 @@ from weft.errors import UsageError
 from weft.timeline.shares import Intervals, shares
 from weft.trace.advice import advise
 from weft.trace.align import Job
-from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Use
+from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Straggler, Use
 from weft.trace.collectives import communication
 from weft.trace.cover import Cover
 from weft.trace.idle import idle_of
@@ -62,7 +62,7 @@ def _missing(job: Job) -> list[str]:
     return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
 
 
-def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple]:
+def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple[Straggler, ...]]:
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     links = links_of(job.ranks[0].trace.device)
     moved = moving(job, steps, links)
