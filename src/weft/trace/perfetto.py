@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.timeline import Activity, Timeline, queue_order
+from weft.timeline.lines import first_free
 
 Ints = NDArray[np.int64]
 
@@ -104,18 +105,8 @@ def _flights(timeline: Timeline, start: Ints, end: Ints) -> Ints:
     line = np.concatenate([[0], np.cumsum(~same)])
     for crowded in np.unique(line[1:][late]).tolist():
         rows = order[line == crowded]
-        flight[rows] = _first_free(start[rows].tolist(), end[rows].tolist())
+        flight[rows] = first_free(start[rows].tolist(), end[rows].tolist())
     return flight
-
-
-def _first_free(starts: list[int], ends: list[int]) -> list[int]:
-    free: list[int] = []
-    chosen = []
-    for start, end in zip(starts, ends, strict=True):
-        place = next((i for i, then in enumerate(free) if then <= start), len(free))
-        free[place : place + 1] = [end]
-        chosen.append(place)
-    return chosen
 
 
 def _metadata(layout: _Layout) -> Iterator[str]:
