@@ -154,7 +154,7 @@ def packed(picture: Picture) -> dict[str, Any]:
         "noted": pack(np.diff(noted, prepend=0)),
         "wait": pack(_nanoseconds(picture.waits[order][noted])),
         "nbytes": pack(picture.nbytes[order][noted]),
-        "path": place[list(picture.path)].tolist(),
+        "path": place[sorted(picture.path, key=lambda span: start[span])].tolist(),
         "marks": [[m.title, m.group, *_bounds(m, zero)] for m in picture.marks],
         "details": {str(place[span]): text for span, text in picture.details.items()},
         "leftOut": picture.left_out,

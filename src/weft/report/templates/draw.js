@@ -169,9 +169,10 @@ class Drawing {
     pen.globalAlpha = 1;
   }
 
-  write(text, x, y, room, colour) {
+  write(text, x, y, room, colour, keepEnd = 0) {
     const letters = Math.floor(room / 6.1); // as wide as the letters of the font mostly are
-    const shown = text.length <= letters ? text : `${text.slice(0, Math.max(letters - 1, 1))}…`;
+    const head = text.slice(0, Math.max(letters - 1 - keepEnd, 1));
+    const shown = text.length <= letters ? text : `${head}…${keepEnd ? text.slice(-keepEnd) : ""}`;
     this.pen.fillStyle = colour;
     this.pen.fillText(shown, x, y, Math.max(room, 1));
   }
@@ -201,12 +202,12 @@ class Drawing {
         pen.fillRect(x, y - 2, Math.max((spans.end[i] - spans.start[i]) * this.scale, 1), 2);
         if (before && before.y !== y) {
           pen.beginPath();
-          pen.moveTo(before.x, before.y);
+          pen.moveTo(Math.min(before.x, x), before.y);
           pen.lineTo(x, y);
           pen.stroke();
         }
       }
-      before = { x: this.x(spans.end[i]), y };
+      before = { x: this.x(spans.end[i]), y }; // of what encloses the next one its start counts
     }
   }
 
@@ -225,7 +226,7 @@ class Drawing {
     pen.fillStyle = this.paper;
     pen.fillRect(0, 0, this.left, this.seen);
     for (const { row, y, title } of this.places) {
-      if (title) this.write(title, 10, y - this.top + ROW / 2 - 1, this.left - 14, this.faint);
+      if (title) this.write(title, 10, y - this.top + ROW / 2 - 1, this.left - 14, this.faint, 5);
     }
     for (const { name, y } of this.headings) {
       pen.fillStyle = this.band;
