@@ -87,7 +87,7 @@ class _Part:
         self.kind = kind[rows]
         self.start, self.end = columns.start[rows], trace.end[rows]
         self.waits, self.nbytes = _notes(rank, rows)
-        self.on_path = np.isin(rows, np.zeros(0, np.int64))
+        self.on_path = np.isin(rows, rank.path.rows if rank.path else ())
         self.marks = [Mark(m.name, m.start, m.end, rank_name(rank)) for m in trace.marks]
 
 

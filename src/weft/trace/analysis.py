@@ -109,6 +109,11 @@ class Path:
     seconds: float
     parts: tuple[Part, ...]
     longest: tuple[Part, ...]  # by name, the longest first
+    rows: tuple[int, ...] = ()  # of the trace, in order of time: GPU events and their launches
+
+    def as_result(self) -> dict[str, Any]:
+        """Give what a program can use without the trace."""
+        return {key: value for key, value in asdict(self).items() if key != "rows"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ class RankAnalysis:
             "collectives": [asdict(use) for use in self.collectives],
             "slowdowns": [asdict(each) for each in self.slowdowns],
             "idle_reasons": [asdict(each) for each in self.idle],
-            "critical_path": asdict(self.path) if self.path else None,
+            "critical_path": self.path.as_result() if self.path else None,
             "device": self.trace.device,
             "losses": self.trace.losses,
             "notes": self.notes,
