@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.report.names import short_name
 from weft.report.packing import pack
 from weft.timeline import Activity, Timeline, queue_order
 from weft.timeline.lines import first_free
@@ -53,8 +54,9 @@ class Picture:
     """Spans as columns: on which line, under which name, of which kind, from when to when.
 
     ``waits`` are the seconds at the start of a span in which it only waited for others,
-    ``path`` the spans of the critical path in order of time, ``left_out`` how many spans were
-    too short to be kept.
+    ``paths`` the spans of critical paths in order of time, one path for each rank that has its
+    own, ``details`` what else is to be said of a span, ``left_out`` how many spans were too short
+    to be kept.
     """
 
     lines: Sequence[Line]
@@ -66,7 +68,7 @@ class Picture:
     end: Floats
     waits: Floats
     nbytes: Ints
-    path: Sequence[int] = ()
+    paths: Sequence[Sequence[int]] = ()
     marks: Sequence[Mark] = ()
     details: dict[int, str] = field(default_factory=dict)
     left_out: int = 0
@@ -98,7 +100,7 @@ def picture_of(timeline: Timeline) -> Picture:
         end=timeline.end[takes],
         waits=np.zeros(int(takes.sum())),
         nbytes=timeline.nbytes[takes],
-        path=[int(number[span]) for span in timeline.critical_path() if takes[span]],
+        paths=[[int(number[span]) for span in timeline.critical_path() if takes[span]]],
     )
 
 
@@ -147,14 +149,14 @@ def packed(picture: Picture) -> dict[str, Any]:
         "rows": rows,
         "counts": counts,
         "kinds": KINDS,
-        "labels": [[picture.names[name], kind] for name, kind in labels],
+        "labels": [_label(picture.names[name], kind) for name, kind in labels],
         "gap": pack(_gaps(start[order], end[order], counts)),
         "length": pack(end[order] - start[order]),
         "label": pack(label),
         "noted": pack(np.diff(noted, prepend=0)),
         "wait": pack(_nanoseconds(picture.waits[order][noted])),
         "nbytes": pack(picture.nbytes[order][noted]),
-        "path": place[sorted(picture.path, key=lambda span: start[span])].tolist(),
+        "paths": [place[sorted(path, key=lambda i: start[i])].tolist() for path in picture.paths],
         "marks": [[m.title, m.group, *_bounds(m, zero)] for m in picture.marks],
         "details": {str(place[span]): text for span, text in picture.details.items()},
         "leftOut": picture.left_out,
@@ -176,6 +178,12 @@ def _labels(name: Ints, kind: Ints) -> tuple[list[tuple[int, int]], Ints]:
     place = np.empty(len(often), np.int64)
     place[often] = np.arange(len(often))
     return [(int(pairs[0, i]), int(pairs[1, i])) for i in often], place[which.reshape(-1)]
+
+
+def _label(name: str, kind: int) -> list[Any]:
+    """Give what the page knows of a name: in full, its kind, and what is written into spans."""
+    short = short_name(name)
+    return [name, kind] if short == name else [name, kind, short]
 
 
 def _gaps(start: Ints, end: Ints, counts: Sequence[int]) -> Ints:

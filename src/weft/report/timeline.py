@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.report.names import short_name
 from weft.report.packing import script_json
 from weft.report.page import TEMPLATES, Section
 from weft.report.picture import KINDS, Picture, packed
@@ -30,7 +31,7 @@ def timeline_section(picture: Picture, title: str, text: str, *, number: int = 0
 
 
 _COLUMNS = (
-    Column("name", "name", right=False),
+    Column("name", "name", short_name, right=False),
     Column("kind", "kind", right=False),
     Column("count", "times", "{:,}".format),
     Column("total", "in all", format_time),
@@ -73,7 +74,7 @@ def _drawing(picture: Picture, title: str, source: str) -> str:
         groups=_options(groups),
         one_group="" if len(groups) > 1 else _HIDDEN,
         no_quiet="" if any(line.quiet for line in picture.lines) else _HIDDEN,
-        no_path="" if picture.path else _HIDDEN,
+        no_path="" if any(picture.paths) else _HIDDEN,
         legend=_legend(picture),
         data=script_json(packed(picture)),
     )
@@ -94,6 +95,6 @@ def _legend(picture: Picture) -> str:
         for number, kind in enumerate(KINDS)
         if number in used
     ]
-    if picture.path:
+    if any(picture.paths):
         items.append('<li><i style="height:3px;background:var(--ink)"></i>critical path</li>')
     return "".join(items)

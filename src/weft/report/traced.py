@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.report.picture import KINDS, Line, Mark, Picture
-from weft.trace.analysis import RankAnalysis
+from weft.trace.analysis import RankAnalysis, Use
 from weft.trace.collectives import communication
 from weft.trace.trace import Kind, Trace
+from weft.units import format_rate, format_size
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -46,12 +47,14 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -
         "start": [part.start for part in parts],
         "end": [part.end for part in parts],
         "waits": [part.waits for part in parts],
-        "nbytes": [part.nbytes for part in parts],
     }
     whole = {key: np.concatenate(each) if each else np.zeros(0) for key, each in columns.items()}
     loud = np.concatenate([part.is_loud for part in parts]) if parts else np.zeros(0, bool)
-    on_path = np.concatenate([part.on_path for part in parts]) if parts else np.zeros(0, bool)
-    kept = _kept(loud | on_path, whole["end"] - whole["start"], most)
+    first = np.cumsum([0, *(len(part.line) for part in parts)])[:-1].tolist()
+    paths = [[i + at for i in part.path] for part, at in zip(parts, first, strict=True)]
+    loud[[i for path in paths for i in path]] = True
+    kept = _kept(loud, whole["end"] - whole["start"], most)
+    place = np.cumsum(kept) - 1
     return Picture(
         lines=lines,
         names=names,
@@ -61,9 +64,14 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -
         start=whole["start"][kept],
         end=whole["end"][kept],
         waits=whole["waits"][kept],
-        nbytes=whole["nbytes"][kept].astype(np.int64),
-        path=np.flatnonzero(on_path[kept]).tolist(),
+        nbytes=np.zeros(int(kept.sum()), np.int64),
+        paths=[place[path].tolist() for path in paths if path],
         marks=[mark for part in parts for mark in part.marks],
+        details={
+            int(place[i + at]): text
+            for part, at in zip(parts, first, strict=True)
+            for i, text in part.details.items()
+        },
         left_out=len(kept) - int(kept.sum()),
     )
 
@@ -86,8 +94,8 @@ class _Part:
         self.name = columns.name[rows]
         self.kind = kind[rows]
         self.start, self.end = columns.start[rows], trace.end[rows]
-        self.waits, self.nbytes = _notes(rank, rows)
-        self.on_path = np.isin(rows, rank.path.rows if rank.path else ())
+        self.waits, self.details = _notes(rank, rows)
+        self.path = np.flatnonzero(np.isin(rows, rank.path.rows if rank.path else ())).tolist()
         self.marks = [Mark(m.name, m.start, m.end, rank_name(rank)) for m in trace.marks]
 
 
@@ -112,9 +120,9 @@ def _thread(trace: Trace, number: int) -> str:
     return f"thread {trace.threads[number][1]}" if 0 <= number < len(trace.threads) else "thread"
 
 
-def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], Ints]:
-    """Give collectives the seconds they waited and the bytes they moved."""
-    waits, nbytes = np.zeros(len(rows)), np.zeros(len(rows), np.int64)
+def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], dict[int, str]]:
+    """Give collectives the seconds they waited, and say what they moved."""
+    waits, details = np.zeros(len(rows)), dict[int, str]()
     columns = rank.trace.columns
     of_start: dict[tuple[float, str], list[int]] = {}
     for place in np.flatnonzero(communication(rank.trace)[rows]).tolist():
@@ -123,8 +131,23 @@ def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], Ints]:
     for use in rank.collectives:
         for place in of_start.get((use.start, use.name), ()):
             waits[place] = min(use.waiting or 0.0, use.seconds)
-            nbytes[place] = use.nbytes or 0
-    return waits, nbytes
+            details[place] = _said(use)
+    return waits, details
+
+
+def _said(use: Use) -> str:
+    words = [use_name(use)]
+    words += [f"among {use.num_ranks} ranks"] if use.num_ranks else []
+    words += [f"at {format_rate(use.busbw)} of bus bandwidth"] if use.busbw else []
+    words += [f"({use.basis})"] if use.busbw else []
+    words += [f"the last to come was rank {use.last_rank}"] if use.last_rank is not None else []
+    return ", ".join(words).replace(", (", " (")
+
+
+def use_name(use: Use) -> str:
+    """Say which collective it is: what it does, how much of it, in which type."""
+    size = f" {format_size(use.nbytes)}" if use.nbytes else ""
+    return f"{use.kind}{size}" + (f" {use.dtype}" if use.dtype else "")
 
 
 def _names(traces: Sequence[Trace]) -> tuple[list[str], list[Ints]]:

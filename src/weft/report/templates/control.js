@@ -248,7 +248,7 @@ class Control {
 
   // To the next or the previous span that was searched for, or else of the critical path.
   step(by) {
-    const list = this.drawing.hits ? this.drawing.hits.found : this.spans.data.path;
+    const list = this.drawing.hits ? this.drawing.hits.found : this.spans.path;
     if (!list.length) return;
     const at = list.indexOf(this.drawing.selected);
     const next = at < 0 ? (by > 0 ? 0 : list.length - 1) : (at + by + list.length) % list.length;

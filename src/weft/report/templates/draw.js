@@ -89,7 +89,7 @@ class Drawing {
       const y = place.y - this.top;
       if (y > -ROW && y < this.seen) this.drawRow(place.row, y, ROW - 2);
     }
-    this.drawPath();
+    this.drawPaths();
     this.drawSelected();
     this.drawLabels();
     this.drawAxis(ticks);
@@ -165,7 +165,7 @@ class Drawing {
       pen.fillStyle = this.colours[kinds.indexOf("waiting")];
       pen.fillRect(left, y, Math.min(x + waits, right) - left, height);
     }
-    if (right - left > 34) this.write(this.spans.nameOf(i), left + 4, y + height / 2, right - left - 8, this.onColour);
+    if (right - left > 34) this.write(this.spans.shortOf(i), left + 4, y + height / 2, right - left - 8, this.onColour);
     pen.globalAlpha = 1;
   }
 
@@ -185,12 +185,15 @@ class Drawing {
   }
 
   // A line under what decided the end, and lines from each of them to the next.
-  drawPath() {
+  drawPaths() {
+    this.pen.strokeStyle = this.ink;
+    this.pen.fillStyle = this.ink;
+    this.pen.lineWidth = 1;
+    for (const path of this.spans.data.paths) this.drawPath(path);
+  }
+
+  drawPath(path) {
     const { spans, pen } = this;
-    const path = spans.data.path;
-    pen.strokeStyle = this.ink;
-    pen.fillStyle = this.ink;
-    pen.lineWidth = 1;
     let before = null;
     for (const i of path) {
       const place = this.placeOf(spans.rowOf[i]);

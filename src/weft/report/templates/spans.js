@@ -56,7 +56,8 @@ class Spans {
       if (nbytes[i]) this.nbytes.set(at, nbytes[i]);
     });
     this.onPath = new Uint8Array(this.count);
-    for (const i of data.path) this.onPath[i] = 1;
+    this.path = data.paths.flat();
+    for (const i of this.path) this.onPath[i] = 1;
     this.pathBefore = countBefore(this.onPath);
   }
 
@@ -73,6 +74,7 @@ class Spans {
   }
 
   nameOf(i) { return this.data.labels[this.label[i]][0]; }
+  shortOf(i) { return this.data.labels[this.label[i]][2] ?? this.nameOf(i); }
   kindOf(i) { return this.data.labels[this.label[i]][1]; }
   lineOf(row) { return this.data.lines[this.data.rows[row]]; }
 
