@@ -62,20 +62,20 @@ def _lead(analysis: Analysis) -> str:
     if worst is None:
         return "No GPU event was found in these files: nothing can be said about the GPU."
     total, span = worst.total, worst.span
-    parts = {
-        "computing": total.compute,
-        "communicating with nothing beside it": total.exposed,
-        "idle": max(span - total.busy, 0.0),
-    }
-    most = max(parts, key=parts.__getitem__)
-    lead = (
-        f"The GPU of {rank_name(worst)} was {most} for {_share(parts[most], span)} of the "
-        f"{format_time(span)} recorded"
+    lead = f"The GPU of {rank_name(worst)}"
+    if worst.step_time is not None:
+        who = f" on {rank_name(worst)}, the slowest" if len(analysis.ranks) > 1 else ""
+        lead = f"A step takes {format_time(worst.step_time)}{who}. Its GPU"
+    lead += (
+        f" computes for {_share(total.compute, span)} of the {format_time(span)} recorded, "
+        f"communicates for {_share(total.exposed, span)} with nothing beside it, and is idle for "
+        f"{_share(span - total.busy, span)}."
     )
     if total.exposed_waiting is not None and total.exposed > 0:
         waits = _share(total.exposed_waiting, total.exposed)
-        return f"{lead}. {waits} of its exposed communication is waiting for other ranks."
-    return f"{lead}."
+        seen = "" if worst.basis == "measured" else f" ({worst.basis})"
+        lead += f" {waits} of that communication is waiting for other ranks{seen}."
+    return lead
 
 
 def _slowest(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:

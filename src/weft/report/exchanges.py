@@ -5,7 +5,7 @@ from typing import Any
 
 from weft.report.bars import Bar, bar_chart
 from weft.report.page import Section
-from weft.report.svg import Axis, Chart, Series
+from weft.report.svg import Axis, Chart, Series, Style
 from weft.report.text import Column
 from weft.report.ticks import log_ticks
 from weft.report.traced import rank_name, use_name
@@ -140,8 +140,10 @@ def _chart(rows: Sequence[dict[str, Any]]) -> str:
         limit = sorted({(r["nbytes"], r["link"]) for r in mine if r["link"]})
         if limit:
             lines, rates = zip(*limit, strict=True)
-            style = "dashes" if len(limit) > 1 else "dots"
-            series.append(Series(f"{kind}: link", lines, rates, style, number + len(kinds)))
+            alone = len(limit) == 1  # a line of one point would not be seen
+            style: Style = "dots" if alone else "dashes"
+            colour = number + len(kinds) if alone else number
+            series.append(Series(f"{kind}: link", lines, rates, style, colour))
     both = [value for r in rows for value in (r["busbw"], r["link"]) if value]
     x = Axis("size", log_ticks((r["nbytes"] for r in rows), base=2, most=7), format_size, log=True)
     y = Axis("", log_ticks(both, most=7), format_rate, log=True)

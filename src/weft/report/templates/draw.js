@@ -32,7 +32,26 @@ class Drawing {
     this.band = get("band");
     this.accent = get("accent");
     this.onColour = get("on-colour");
+    this.striped = this.stripes(get("kind-waiting"));
     this.font = `11px ${style.fontFamily}`;
+  }
+
+  // Waiting looks as in the bars of the page: striped, so that it is told apart without colours.
+  stripes(colour) {
+    const tile = document.createElement("canvas");
+    tile.width = tile.height = 8;
+    const pen = tile.getContext("2d");
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 8, 8);
+    pen.globalAlpha = 0.35;
+    pen.strokeStyle = this.paper;
+    pen.lineWidth = 2;
+    for (const shift of [-8, 0, 8]) {
+      pen.moveTo(shift - 1, 9);
+      pen.lineTo(shift + 9, -1);
+    }
+    pen.stroke();
+    return this.pen.createPattern(tile, "repeat");
   }
 
   // Which rows stand where; `group` is "" for all of them.
@@ -40,15 +59,15 @@ class Drawing {
     const { rows, lines } = this.spans.data;
     this.places = [];
     this.headings = [];
-    this.hasMarks = this.spans.data.marks.length > 0;
-    let y = AXIS + (this.hasMarks ? MARKS : 0);
+    this.above = this.spans.data.marks.some(([, name]) => !name) ? AXIS + MARKS : AXIS;
+    let y = this.above;
     let heading = null;
     let line = -1;
     rows.forEach((each, row) => {
       const [name, title, isQuiet] = lines[each];
       if ((group && name !== group) || (isQuiet && !quiet)) return;
       if (name !== heading) {
-        this.headings.push({ name, y });
+        this.headings.push({ name, y, end: y });
         heading = name;
         y += HEADING;
       }
@@ -56,6 +75,7 @@ class Drawing {
       this.places.push({ row, y, title: each === line ? "" : title });
       line = each;
       y += ROW;
+      this.headings[this.headings.length - 1].end = y;
     });
     this.height = y + LINE_GAP;
   }
@@ -109,8 +129,11 @@ class Drawing {
     this.pen.fillStyle = this.grid;
     for (const t of ticks) this.pen.fillRect(Math.round(this.x(t)), AXIS, 1, this.seen);
     for (const [, group, start, end] of this.spans.data.marks) {
-      if (group && !this.headings.some((each) => each.name === group)) continue;
-      for (const t of [start, end]) this.pen.fillRect(Math.round(this.x(t)), AXIS, 2, this.seen);
+      const heading = this.headings.find((each) => each.name === group);
+      if (group && !heading) continue;
+      const top = heading ? heading.y - this.top : AXIS;
+      const high = heading ? heading.end - heading.y : this.seen;
+      for (const t of [start, end]) this.pen.fillRect(Math.round(this.x(t)), top, 2, high);
     }
   }
 
@@ -158,11 +181,12 @@ class Drawing {
     const right = Math.min(x + wide, this.width + 2);
     const kinds = this.spans.data.kinds;
     pen.globalAlpha = this.strength(i, i + 1);
-    pen.fillStyle = this.colours[this.spans.kindOf(i)];
+    const kind = this.spans.kindOf(i);
+    pen.fillStyle = kinds[kind] === "waiting" ? this.striped : this.colours[kind];
     pen.fillRect(left, y, Math.max(right - left - (wide > 4 ? 1 : 0), 1), height);
     const waits = this.spans.wait[i] * this.scale;
     if (waits >= 1 && x + waits > left) {
-      pen.fillStyle = this.colours[kinds.indexOf("waiting")];
+      pen.fillStyle = this.striped;
       pen.fillRect(left, y, Math.min(x + waits, right) - left, height);
     }
     if (right - left > 34) this.write(this.spans.shortOf(i), left + 4, y + height / 2, right - left - 8, this.onColour);
@@ -234,38 +258,41 @@ class Drawing {
     for (const { name, y } of this.headings) {
       pen.fillStyle = this.band;
       pen.fillRect(0, y - this.top + 2, this.width, HEADING - 5);
+      this.drawMarks(name, y - this.top + 2, HEADING - 5);
+      pen.fillStyle = this.band;
+      pen.fillRect(0, y - this.top + 2, this.left, HEADING - 5);
       pen.font = `bold ${this.font}`;
-      this.write(name, 4, y - this.top + HEADING / 2, this.width - 8, this.ink);
+      this.write(name, 4, y - this.top + HEADING / 2, this.left - 6, this.ink);
       pen.font = this.font;
     }
   }
 
-  // Time above everything, and the marks (steps) of what is shown.
+  // Steps and the like: those of a rank stand in its heading, those of all under the axis.
+  drawMarks(group, y, height) {
+    for (const [title, of, start, end] of this.spans.data.marks) {
+      if (of !== group || end < this.from || start > this.to) continue;
+      const left = Math.max(this.x(start), this.left);
+      const room = Math.min(this.x(end), this.width) - left;
+      this.pen.fillStyle = this.grid;
+      this.pen.fillRect(left + 1, y, Math.max(room - 2, 1), height);
+      if (room > 24) this.write(title, left + 5, y + height / 2, room - 8, this.faint);
+    }
+  }
+
+  // Time above everything.
   drawAxis(ticks) {
     const pen = this.pen;
     pen.fillStyle = this.paper;
-    pen.fillRect(0, 0, this.width, AXIS + (this.hasMarks ? MARKS : 0));
+    pen.fillRect(0, 0, this.width, this.above);
     pen.textAlign = "center";
     for (const t of ticks) {
       const x = this.x(t);
       if (x > this.left + 16 && x < this.width - 20) this.write(showTime(t), x, AXIS / 2, 200, this.faint);
     }
     pen.textAlign = "left";
-    const shown = new Set(this.headings.map((each) => each.name));
-    let right = this.left;
-    for (const [title, group, start, end] of this.spans.data.marks) {
-      if ((group && !shown.has(group)) || end < this.from || start > this.to) continue;
-      const x = Math.max(this.x(start), right);
-      const room = Math.min(this.x(end), this.width) - x;
-      if (room > 20) {
-        pen.fillStyle = this.band;
-        pen.fillRect(x + 1, AXIS + 1, room - 2, MARKS - 4);
-        this.write(title, x + 5, AXIS + MARKS / 2 - 1, room - 8, this.ink);
-        right = x + room;
-      }
-    }
+    if (this.above > AXIS) this.drawMarks("", AXIS + 1, MARKS - 4);
     pen.fillStyle = this.grid;
-    pen.fillRect(0, AXIS + (this.hasMarks ? MARKS : 0) - 1, this.width, 1);
+    pen.fillRect(0, this.above - 1, this.width, 1);
   }
 
   rowAt(y) {
