@@ -129,6 +129,7 @@ class RankAnalysis:
     collectives: tuple[Use, ...]
     slowdowns: tuple[Slowdown, ...]
     idle: tuple[Part, ...]
+    idle_under: tuple[Part, ...]  # what the host was in meanwhile, by name, the longest first
     path: Path | None
     basis: str  # of waiting and moving
     notes: tuple[str, ...]
@@ -175,6 +176,7 @@ class RankAnalysis:
             "collectives": [asdict(use) for use in self.collectives],
             "slowdowns": [asdict(each) for each in self.slowdowns],
             "idle_reasons": [asdict(each) for each in self.idle],
+            "idle_under": [asdict(each) for each in self.idle_under],
             "critical_path": self.path.as_result() if self.path else None,
             "device": self.trace.device,
             "losses": self.trace.losses,

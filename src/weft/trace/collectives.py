@@ -23,6 +23,7 @@ _COLLECTIVE = re.compile(
     r"quickreduce|symm_mem",
     re.IGNORECASE,
 )
+_LONGEST = 200  # characters that tell: what follows are types of arguments
 # Letters of a name without case and underscores, the more special first.
 _KINDS = {
     "allreduce": "all_reduce",
@@ -78,7 +79,7 @@ def is_collective_name(name: str) -> bool:
     >>> is_collective_name("void at::native::reduce_kernel<512, 1>()")
     False
     """
-    return _COLLECTIVE.search(name) is not None
+    return _COLLECTIVE.search(name, 0, _LONGEST) is not None
 
 
 def kind_of(name: str) -> str:
@@ -114,15 +115,14 @@ def _plain(dtype: str) -> str:
 
 
 def communication(trace: Trace) -> Bools:
-    """Say of every row whether it is a collective kernel."""
-    known = np.array([*map(is_collective_name, trace.names), False], bool)
-    out: Bools = known[trace.columns.name] & (trace.columns.kind == Kind.KERNEL)
-    return out
+    """Say of every GPU event, in the order of ``trace.gpu``, whether it is a collective kernel."""
+    kernels = trace.columns.kind[trace.gpu] == Kind.KERNEL
+    return trace.named(trace.gpu, is_collective_name) & kernels
 
 
 def collectives(trace: Trace) -> tuple[Collective, ...]:
     """Describe every collective kernel of a trace, by start."""
-    rows = trace.gpu[communication(trace)[trace.gpu]]
+    rows = trace.gpu[communication(trace)]
     found = _Arguments(trace)
     return tuple(_collective(trace, row, found) for row in rows.tolist())
 

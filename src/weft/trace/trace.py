@@ -5,7 +5,7 @@ of the first event on the clock of the host. Arrows, instants and labels are cou
 ``num_events`` but are no rows: what they say stands in ``correlation``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -169,6 +169,12 @@ class Trace:
     def name_of(self, row: int) -> str:
         """Give the name of a row."""
         return self.names[self.columns.name[row]]
+
+    def named(self, rows: Ints, fits: Callable[[str], bool]) -> Bools:
+        """Say of rows whether their names fit; each name is looked at once."""
+        used, place = np.unique(self.columns.name[rows], return_inverse=True)
+        known = np.array([fits(self.names[name]) for name in used.tolist()], bool)
+        return known[place]
 
     def detail_of(self, row: int) -> dict[str, Any]:
         """Give the arguments of a row that weft keeps: shapes, types, launches, collectives."""

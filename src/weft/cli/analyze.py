@@ -1,0 +1,91 @@
+"""``weft analyze``: where the time of a traced job goes, and what to do first."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, output_path
+
+if TYPE_CHECKING:
+    from weft.trace import Analysis
+
+
+def analyze(
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE..", help="Files of PyTorch's profiler, one a rank, plain or .gz."
+        ),
+    ],
+    *,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write a report (.html), the annotated timeline for Perfetto (.json, .json.gz) or "
+            "steps (.csv).",
+        ),
+    ] = None,
+) -> None:
+    """Read the traces of a job and print where its steps go."""
+    from weft.trace import analyze as analyze_paths
+
+    path = output_path(output, (".html", ".json", ".json.gz", ".csv"))
+    analysis = analyze_paths(traces)
+    if json:
+        print(analysis_json(analysis))
+    else:
+        from weft.cli.analysis_text import print_analysis
+
+        print_analysis(analysis)
+    if path:
+        _write(path, analysis)
+        if not json:
+            print(f"\nwrote {path}")
+
+
+def analysis_json(analysis: "Analysis") -> str:
+    """Write an analysis as one JSON object."""
+    from dataclasses import asdict
+
+    from weft.report.results import results_json
+
+    return results_json(
+        "analyze",
+        None,
+        list(analysis.rows()),
+        basis="measured",
+        step_time=analysis.step_time,
+        world_size=analysis.world_size,
+        aligned_within=analysis.aligned_within,
+        stragglers=[asdict(each) for each in analysis.stragglers],
+        advice=[asdict(each) for each in analysis.advice],
+        notes=analysis.notes,
+    )
+
+
+def _write(path: Path, analysis: "Analysis") -> None:
+    """Write what the suffix asks for."""
+    if path.suffix == ".html":
+        from weft.report.analysis import page
+
+        path.write_text(page(analysis), encoding="utf-8")
+    elif path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(_lines(analysis)), encoding="utf-8")
+    else:
+        from weft.trace.annotated import write_annotated
+
+        write_annotated(path, analysis)
+
+
+def _lines(analysis: "Analysis") -> list[dict[str, Any]]:
+    """Give a line a step; a file without steps has a line a rank."""
+    return analysis.step_rows() or [
+        {"file": rank.file, "rank": rank.rank, "span": rank.span} for rank in analysis.ranks
+    ]
