@@ -86,7 +86,7 @@ class _Part:
         for each, name in _KIND_OF.items():
             kinds[each] = KINDS.index(name)
         kind = kinds[columns.kind]
-        kind[communication(trace)] = KINDS.index("communication")
+        kind[trace.gpu[communication(trace)]] = KINDS.index("communication")
         rows = np.flatnonzero((kind >= 0) & (columns.duration > 0))
         is_gpu = (columns.kind <= Kind.SET) | (columns.kind == Kind.SYNC) & (columns.stream >= 0)
         self.is_loud = is_gpu[rows]
@@ -125,7 +125,8 @@ def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], dict[in
     waits, details = np.zeros(len(rows)), dict[int, str]()
     columns = rank.trace.columns
     of_start: dict[tuple[float, str], list[int]] = {}
-    for place in np.flatnonzero(communication(rank.trace)[rows]).tolist():
+    collective_rows = rank.trace.gpu[communication(rank.trace)]
+    for place in np.flatnonzero(np.isin(rows, collective_rows)).tolist():
         key = float(columns.start[rows[place]]), rank.trace.name_of(rows[place])
         of_start.setdefault(key, []).append(place)
     for use in rank.collectives:
