@@ -95,7 +95,8 @@ def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
     total, span = worst.total, worst.span
     if worst.step_time is not None:
         many = f"mean of {len(worst.steps)} steps" if len(worst.steps) > 1 else "one step"
-        yield "Step", format_time(worst.step_time), f"{rank_name(worst)}, the slowest; {many}"
+        who = f"{rank_name(worst)}, the slowest; " if len(analysis.ranks) > 1 else ""
+        yield "Step", format_time(worst.step_time), who + many
     yield "GPU busy", _share(total.busy, span), f"of the {format_time(span)} recorded"
     yield "Communication", format_time(total.communication), f"{_share(total.communication, span)} of it"
     yield "Exposed", format_time(total.exposed), f"{_share(total.exposed, span)}: nothing ran beside it"
@@ -143,8 +144,8 @@ def _timeline(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
     if picture.num_spans:
         text = (
             "What every GPU stream did. In a collective the striped part waits for other ranks "
-            "and the rest moves bytes; the critical path is underlined. All ranks are on one clock."
-        )
+            "and the rest moves bytes; the critical path is underlined."
+        ) + (" All ranks are on one clock." if len(ranks) > 1 else "")
         yield timeline_section(picture, "Timeline", text)
 
 

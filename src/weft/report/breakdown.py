@@ -201,7 +201,8 @@ def idle_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
         ]
         yield Section(
             "Why GPUs were idle",
-            "Gaps between GPU events by what held the next one up, summed over the ranks.",
+            "Gaps between GPU events by what held the next one up"
+            + (", summed over the ranks." if len(ranks) > 1 else "."),
             columns,
             rows,
             drawings=[bar_chart(bars, {"idle": "host"}, label="Idle time by reason")],

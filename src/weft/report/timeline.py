@@ -74,6 +74,7 @@ def _drawing(picture: Picture, title: str, source: str) -> str:
         groups=_options(groups),
         one_group="" if len(groups) > 1 else _HIDDEN,
         no_quiet="" if any(line.quiet for line in picture.lines) else _HIDDEN,
+        quiet=" checked" if len(groups) == 1 else "",  # one rank leaves room for its host
         no_path="" if any(picture.paths) else _HIDDEN,
         legend=_legend(picture),
         data=script_json(packed(picture)),
