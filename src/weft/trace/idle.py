@@ -36,10 +36,11 @@ class Idle:
 
 def idle_of(trace: Trace, busy: Cover) -> Idle:
     """Divide all gaps of a GPU among their reasons, the longest first."""
-    gaps = busy.gaps()
+    gaps = _gaps(trace, busy)
     if not len(gaps.start):
         return Idle()
-    following = trace.gpu[np.searchsorted(trace.columns.start[trace.gpu], gaps.end)]
+    place = np.searchsorted(trace.columns.start[trace.gpu], gaps.end)
+    following = trace.gpu[np.minimum(place, len(trace.gpu) - 1)]
     launch = trace.launch[following]
     called = np.clip(trace.columns.start[launch], gaps.start, gaps.end)
     known = launch >= 0
@@ -54,6 +55,14 @@ def idle_of(trace: Trace, busy: Cover) -> Idle:
     found += _host_reasons(trace, while_late)
     reasons = sorted((p for p in found if p.seconds > 0), key=lambda p: -p.seconds)
     return Idle(tuple(reasons), _under(trace, while_late))
+
+
+def _gaps(trace: Trace, busy: Cover) -> Cover:
+    """Give the idle moments between the first and the last GPU event, which may be of no length."""
+    if not len(trace.gpu):
+        return busy
+    rows = trace.gpu
+    return Cover.window(float(trace.columns.start[rows[0]]), float(trace.end[rows].max())) - busy
 
 
 def _under(trace: Trace, late: Cover) -> tuple[Part, ...]:
