@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +31,15 @@ _FLAGS = (
     "--no-first-run",
     "--hide-scrollbars",
 )
+# Shells cannot all move descriptors of two digits; above 4 first, so that none is overwritten.
+_MOVE = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(ends[0], 3)
+os.dup2(ends[1], 4)
+os.closerange(5, 256)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 _LOUD = {"error", "warning", "assert"}
 
 
@@ -92,7 +102,10 @@ class Browser:
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        os.write(self._out, json.dumps(message).encode() + b"\0")
+        try:
+            os.write(self._out, json.dumps(message).encode() + b"\0")
+        except BrokenPipeError:
+            raise RunError(f"Chromium ended before it was asked {method}") from None
         deadline = time.monotonic() + self.timeout
         while (answer := self._read(deadline, method)).get("id") != self._number:
             self._note(answer)
@@ -193,10 +206,9 @@ def _start(path: str, folder: str) -> tuple["subprocess.Popen[bytes]", int, int]
     """Start Chromium with its ends of two pipes as descriptors 3 and 4; give it and our ends."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
-    shell = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
     command = [path, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
     process = subprocess.Popen(
-        ["sh", "-c", shell, "sh", *command],
+        [sys.executable, "-I", "-S", "-c", _MOVE, str(theirs_in), str(theirs_out), *command],
         pass_fds=(theirs_in, theirs_out),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

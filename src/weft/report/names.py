@@ -33,7 +33,8 @@ def short_name(name: str) -> str:
 
 def _is_function(name: str) -> bool:
     """Tell names of C++ from words that people wrote."""
-    return name.endswith((")", ">")) and ("::" in name or " " not in name.split("(")[0].strip())
+    head = name.removeprefix("void ").split("(")[0].strip()
+    return name.endswith((")", ">")) and ("::" in name or " " not in head)
 
 
 def _outside(name: str) -> str:

@@ -87,7 +87,7 @@ def html_page(title: str, sections: Sequence[Section], *, lead: str = "", top: s
     """Write a whole page; ``lead`` is its first sentence, ``top`` HTML above all sections."""
     body = "\n".join(section.html() for section in sections)
     script = _script() if "data-timeline=" in top + body else ""
-    return Template(_read("page.html")).substitute(
+    text = Template(_read("page.html")).substitute(
         title=escape(title),
         policy=_policy(script),
         style=_read("page.css"),
@@ -98,6 +98,7 @@ def html_page(title: str, sections: Sequence[Section], *, lead: str = "", top: s
         version=escape(weft_version()),
         script=f"<script>{script}</script>" if script else "",
     )
+    return text.encode("utf-8", "replace").decode()  # halves of surrogate pairs fit no file
 
 
 def tiles(values: Sequence[tuple[str, str, str]]) -> str:
