@@ -56,7 +56,8 @@ def said(browser):
 
 
 def place_of(browser, span):
-    """Where the middle of a span is to be seen in the window."""
+    """Where the middle of a span is to be seen in the window, once the next frame is drawn."""
+    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return browser.evaluate(
         f"(() => {{ const c = {CONTROL}, d = c.drawing, s = c.spans;"
         "const box = c.parts.canvas.getBoundingClientRect();"
