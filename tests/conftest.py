@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from weft.bench.browser import find_browser
+
 DATA = Path(os.environ.get("WEFT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 collect_ignore = [] if find_spec("torch") else ["hosts", "soak", "torch"]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # The machine may be busy: a slow example is no failure, the timeout of a test is.
 settings.register_profile("weft", deadline=None, derandomize="CI" in os.environ)
@@ -41,7 +42,7 @@ NEEDS = {
     "triton": (lambda: find_spec("triton"), "Triton is not installed"),
     "data": (DATA.is_dir, "the measured data is not here: set WEFT_DATA to its folder"),
     "netns": (can_make_namespaces, "network namespaces need root and iproute2"),
-    "browser": (lambda: any(map(shutil.which, BROWSERS)), "Chromium is not installed"),
+    "browser": (find_browser, "Chromium is not installed"),
 }
 
 

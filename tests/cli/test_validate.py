@@ -6,9 +6,11 @@ import pytest
 
 import weft.validate
 from weft.cli import main
+from weft.report.svg import Axis, Chart
 from weft.validate import Group, Target
 
 GOOD = Target("toy", "met & <shown>", 10.0, "us", "a paper", 10.1, 5.0)
+PLOT = Chart("a plot", Axis("x", [0, 1]), Axis("y", [0, 1]), [])
 BAD = Target("toy", "missed", 10.0, "us", "a paper", 20.0, 5.0, fitted=True)
 
 
@@ -17,7 +19,7 @@ def toy(monkeypatch):
     """A group of figures of our own, in place of what the package has."""
 
     def put(*targets):
-        module = SimpleNamespace(targets=lambda: iter(targets), plots=lambda: {"one": "<svg/>"})
+        module = SimpleNamespace(targets=lambda: iter(targets), plots=lambda: {"one": PLOT})
         monkeypatch.setattr(weft.validate, "group_names", lambda: ("toy",))
         monkeypatch.setattr(
             weft.validate, "find_group", lambda name: Group(name, "Is it so?", module)
@@ -76,9 +78,9 @@ def test_a_suffix_that_says_nothing_is_refused(capsys):
 
 
 def test_plots_are_drawn_into_a_folder(monkeypatch, tmp_path, capsys):
-    module = SimpleNamespace(targets=lambda: iter((GOOD,)), plots=lambda: {"a-plot": "<svg/>"})
+    module = SimpleNamespace(targets=lambda: iter((GOOD,)), plots=lambda: {"a-plot": PLOT})
     monkeypatch.setattr(weft.validate, "find_group", lambda name: Group(name, "Is it so?", module))
     folder = tmp_path / "new"
     assert main(["validate", "toy", "--plots", str(folder)]) == 0
-    assert (folder / "toy-a-plot.svg").read_text() == "<svg/>"
+    assert (folder / "toy-a-plot.svg").read_text() == PLOT.svg()
     assert "wrote" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """``weft analyze``: where the time of a traced job goes, and what to do first."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,13 +22,19 @@ def analyze(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write steps and collectives as .csv."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write a report (.html), the annotated timeline for Perfetto (.json, .json.gz) or "
+            "steps and collectives (.csv).",
+        ),
     ] = None,
 ) -> None:
     """Read the traces of a job and print where its steps go."""
     from weft.trace import analyze as analyze_paths
 
-    path = output_path(output, (".csv",))
+    path = output_path(output, (".html", ".json", ".json.gz", ".csv"))
     analysis = analyze_paths(traces)
     if json:
         print(analysis_json(analysis))
@@ -63,10 +69,23 @@ def analysis_json(analysis: "Analysis") -> str:
 
 
 def _write(path: Path, analysis: "Analysis") -> None:
-    """Write a line a step; a file without steps has a line a rank."""
-    from weft.report.results import results_csv
+    """Write what the suffix asks for."""
+    if path.suffix == ".html":
+        from weft.report.analysis import page
 
-    rows = analysis.step_rows() or [
+        path.write_text(page(analysis), encoding="utf-8")
+    elif path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(_lines(analysis)), encoding="utf-8")
+    else:
+        from weft.trace.annotated import write_annotated
+
+        write_annotated(path, analysis)
+
+
+def _lines(analysis: "Analysis") -> list[dict[str, Any]]:
+    """Give a line a step; a file without steps has a line a rank."""
+    return analysis.step_rows() or [
         {"file": rank.file, "rank": rank.rank, "span": rank.span} for rank in analysis.ranks
     ]
-    path.write_text(results_csv(rows), encoding="utf-8")

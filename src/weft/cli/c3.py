@@ -1,5 +1,6 @@
 """``weft c3``: what overlapping a GEMM and a collective is worth, strategy by strategy."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,7 +61,7 @@ def c3(
     ] = None,
     json: Json = False,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows (.csv).")
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows (.csv) or a page (.html).")
     ] = None,
 ) -> int:
     """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""
@@ -69,7 +70,7 @@ def c3(
         return 0
     from weft.c3 import Pricer
 
-    path = output_path(output, (".csv",))
+    path = output_path(output, (".csv", ".html"))
     platform = _platform(on, words(off))
     pricer = Pricer(platform)
     scenarios = _scenarios(gemm, words(collective), size, dtype, pricer)
@@ -83,10 +84,20 @@ def c3(
 
         print_pairs(platform, rows, listed=gemm is None, off=words(off))
     if path:
+        _write(path, platform.name, rows)
+    return 0
+
+
+def _write(path: Path, platform: str, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".html":
+        from weft.report.collectives import pairs_page
+
+        text = pairs_page(platform, rows)
+    else:
         from weft.report.results import results_csv
 
-        path.write_text(results_csv(rows), encoding="utf-8")
-    return 0
+        text = results_csv(rows)
+    path.write_text(text, encoding="utf-8")
 
 
 def _measure_here(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Found = Sequence[Answer | FileAnswer | Measured]
 
 _SCHEDULE = ".schedule.json"
-_SUFFIXES = (".json", ".json.gz", ".csv", _SCHEDULE)
+_SUFFIXES = (".json", ".json.gz", ".csv", ".html", _SCHEDULE)
 
 
 def collective(
@@ -65,7 +65,7 @@ def collective(
             "--output",
             metavar="FILE",
             help="Write the timeline of the last one (.json, .json.gz; - is stdout), its "
-            "schedule (.schedule.json) or all rows (.csv).",
+            "schedule (.schedule.json), all rows (.csv) or a page of both (.html).",
         ),
     ] = None,
 ) -> int:
@@ -221,6 +221,11 @@ def _write(path: Path, answers: "Found", rows: list[dict[str, Any]], *, quiet: b
         from weft.report.results import results_csv
 
         path.write_text(results_csv(rows), encoding="utf-8")
+    elif path.suffix == ".html":
+        from weft.report.collectives import collective_page
+
+        last = answers[-1].timelines
+        path.write_text(collective_page(last[0].platform, rows, last), encoding="utf-8")
     elif path.name.endswith(_SCHEDULE):
         from weft.schedule import save
 

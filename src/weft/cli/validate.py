@@ -62,9 +62,9 @@ def _draw(folder: Path, groups: "list[Group]", *, quiet: bool) -> None:
     """Write every plot of the groups as a file of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        for name, svg in group.plots().items():
+        for name, chart in group.plots().items():
             path = folder / f"{group.name}-{name}.svg"
-            path.write_text(svg, encoding="utf-8")
+            path.write_text(chart.svg(), encoding="utf-8")
             if not quiet:
                 print(f"wrote {path}")
 
@@ -141,7 +141,7 @@ def _write(
                 _columns(),
                 [_shown(target.as_row()) for target in targets],
                 mark="met",
-                drawings=list(group.plots().values()),
+                drawings=[chart.figure() for chart in group.plots().values()],
             )
             for group, targets in found
         ]

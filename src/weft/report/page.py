@@ -1,61 +1,143 @@
-"""A page of tables as one HTML file: no scripts, nothing to load, readable offline."""
+"""A page as one HTML file: nothing to load, readable offline, on a phone, in the dark, by ear.
 
+Every plot of a page has a table beside it. Text from outside is escaped where it is written;
+besides, the page's own policy lets no script run but weft's.
+"""
+
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any
 
+from weft.report.results import weft_version
 from weft.report.text import Column
 
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 84em; padding: 0 1em; }
-table { border-collapse: collapse; margin: 0.5em 0 2em; }
-th, td { padding: 0.2em 0.7em; border-bottom: 1px solid #8884; text-align: left; }
-th { border-bottom: 2px solid #888; } td.right, th.right { text-align: right; }
-tr.yes td:first-child { border-left: 4px solid #2a7; }
-tr.no td:first-child { border-left: 4px solid #c33; }
-@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd; } }
-"""
+TEMPLATES = Path(__file__).parent / "templates"
 _STATES: dict[Any, str] = {True: ' class="yes"', False: ' class="no"'}
+_LONG = 40  # letters from which on a cell may be broken into lines
+_SCRIPTS = ("spans.js", "draw.js", "control.js")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence, rows and drawings (SVG); ``mark`` is a key that says yes or no."""
+    """A heading, a sentence, drawings (HTML) and rows; ``mark`` is a key that says yes or no.
+
+    ``fold`` puts the table under a line to click on: it then only says in numbers what the
+    drawings show.
+    """
 
     title: str
     text: str
-    columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[Column] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
     mark: str = ""
     drawings: Sequence[str] = ()
+    fold: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """The name by which the page links to it."""
+        return "s-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in self.title.lower())
 
     def html(self) -> str:
-        """Write the heading and the table under it."""
-        titles = "".join(_cell("th", column, column.title) for column in self.columns)
-        rows = "\n".join(self._row(row) for row in self.rows)
+        """Write the heading and what stands under it."""
+        drawings = "\n".join(self.drawings)
+        rows = table(self.columns, self.rows, self.title, mark=self.mark) if self.columns else ""
+        if self.fold and rows:
+            rows = f"<details><summary>{escape(self.fold)}</summary>\n{rows}</details>\n"
+        parts = (drawings, rows) if self.fold else (rows, drawings)
+        text = f"<p>{escape(self.text)}</p>\n" if self.text else ""
         return (
-            f"<h2>{escape(self.title)}</h2>\n<p>{escape(self.text)}</p>\n"
-            f"<table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>\n"
-            + "\n".join(self.drawings)
+            f'<section aria-labelledby="{self.anchor}">\n<h2 id="{self.anchor}">'
+            f"{escape(self.title)}</h2>\n{text}{parts[0]}\n{parts[1]}\n</section>\n"
         )
 
-    def _row(self, row: Mapping[str, Any]) -> str:
-        state = _STATES.get(row.get(self.mark), "")
-        cells = "".join(_cell("td", column, column.cell(row)) for column in self.columns)
-        return f"<tr{state}>{cells}</tr>"
 
-
-def html_page(title: str, sections: Sequence[Section]) -> str:
-    """Write a whole page."""
-    body = "\n".join(section.html() for section in sections)
+def table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], name: str, *, mark: str = ""
+) -> str:
+    """Write a table that scrolls by itself where the window is narrow."""
+    titles = "".join(_cell("th", column, column.title, ' scope="col"') for column in columns)
+    lines = "\n".join(_row(columns, row, mark) for row in rows)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
-        f"<body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(name)}: table">'
+        f"<table>\n<thead><tr>{titles}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>\n"
     )
 
 
-def _cell(tag: str, column: Column, text: str) -> str:
-    side = ' class="right"' if column.right else ""
-    return f"<{tag}{side}>{escape(text)}</{tag}>"
+def _row(columns: Sequence[Column], row: Mapping[str, Any], mark: str) -> str:
+    state = _STATES.get(row.get(mark), "")
+    first, *rest = columns
+    cells = _cell("th", first, first.cell(row), ' scope="row"')
+    cells += "".join(_cell("td", column, column.cell(row)) for column in rest)
+    return f"<tr{state}>{cells}</tr>"
+
+
+def _cell(tag: str, column: Column, text: str, more: str = "") -> str:
+    side = ' class="right"' if column.right else ' class="long"' if len(text) > _LONG else ""
+    return f"<{tag}{side}{more}>{escape(text)}</{tag}>"
+
+
+def html_page(title: str, sections: Sequence[Section], *, lead: str = "", top: str = "") -> str:
+    """Write a whole page; ``lead`` is its first sentence, ``top`` HTML above all sections."""
+    body = "\n".join(section.html() for section in sections)
+    script = _script() if "data-timeline=" in top + body else ""
+    text = Template(_read("page.html")).substitute(
+        title=escape(title),
+        policy=_policy(script),
+        style=_read("page.css"),
+        lead=f'<p class="lead">{escape(lead)}</p>' if lead else "",
+        top=top,
+        links=_links(sections) if len(sections) > 2 else "",
+        body=body,
+        version=escape(weft_version()),
+        script=f"<script>{script}</script>" if script else "",
+    )
+    return text.encode("utf-8", "replace").decode()  # halves of surrogate pairs fit no file
+
+
+def tiles(values: Sequence[tuple[str, str, str]]) -> str:
+    """Write the numbers that matter most: what it is, how much, and a note."""
+    parts = (
+        f'<div><dt>{escape(name)}</dt><dd><span class="value">{escape(value)}</span>'
+        f'<br><span class="note">{escape(note)}</span></dd></div>'
+        for name, value, note in values
+    )
+    return f'<dl class="tiles">{"".join(parts)}</dl>\n'
+
+
+def words(meanings: Mapping[str, str]) -> str:
+    """Write what the words of a page mean."""
+    parts = (f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in meanings.items())
+    return f'<dl class="words">{"".join(parts)}</dl>\n'
+
+
+def _links(sections: Sequence[Section]) -> str:
+    items = "".join(
+        f'<li><a href="#{each.anchor}">{escape(each.title)}</a></li>' for each in sections
+    )
+    return f'<nav aria-label="Sections"><ul>{items}</ul></nav>'
+
+
+@cache
+def _read(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + "\n".join(map(_read, _SCRIPTS)) + "})();\n"
+
+
+def _policy(script: str) -> str:
+    """Forbid every request and every script but this one, whatever names the page shows."""
+    allowed = "'none'"
+    if script:
+        digest = hashlib.sha256(script.encode()).digest()
+        allowed = f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"

@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Literal
 
 Style = Literal["line", "dashes", "dots"]
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#6b7280")
-_LEFT, _TOP, _RIGHT, _BOTTOM = 64, 34, 178, 46  # the legend stands on the right
+_LEFT, _TOP, _BOTTOM = 64, 34, 46
+_LEGEND = 178  # of a wide chart: on the right
+_NARROW = 500  # from here down the legend stands below
+_LEGEND_LINE = 16
+_PHONE = 340
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class Series:
     ys: Sequence[float]
     style: Style = "line"
     colour: int = 0
+    said: Sequence[str] = ()  # of every dot, shown under the mouse
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +59,49 @@ class Chart:
         """Write it."""
         parts = [*self._grid(), *(self._draw(each) for each in self.series), *self._legend()]
         body = "\n".join(parts)
+        height = self.height + self._below
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
-            f'width="{self.width}" height="{self.height}" font-family="sans-serif" '
-            f'font-size="12">\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}" '
+            f'width="{self.width}" height="{height}" font-family="sans-serif" '
+            f'font-size="12">\n<rect class="paper" width="100%" height="100%" fill="white"/>\n'
+            f"{body}\n</svg>\n"
         )
 
+    def figure(self) -> str:
+        """Write it twice for a page, for wide and for narrow windows: one of them is shown."""
+        narrow = replace(self, width=_PHONE, height=300)
+        said = f'role="img" aria-label="{escape(self.title)}; the table says it in numbers"'
+        return (
+            f'<figure class="chart wide" {said}>{self.svg()}</figure>\n'
+            f'<figure class="chart narrow" {said}>{narrow.svg()}</figure>\n'
+        )
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.width <= _NARROW
+
+    @property
+    def _listed(self) -> list[Series]:
+        return [series for series in self.series if not series.name.startswith(".")]
+
+    @property
+    def _below(self) -> int:
+        """How much a legend under the chart adds to its height."""
+        return (len(self._listed) + 1) * _LEGEND_LINE if self._is_narrow else 0
+
     def _place(self, x: float, y: float) -> tuple[float, float]:
-        wide, high = self.width - _LEFT - _RIGHT, self.height - _TOP - _BOTTOM
+        right = 16 if self._is_narrow else _LEGEND
+        wide, high = self.width - _LEFT - right, self.height - _TOP - _BOTTOM
         return _LEFT + wide * self.x.share(x), _TOP + high * (1 - self.y.share(y))
 
     def _grid(self) -> list[str]:
         left, bottom = self._place(self.x.ticks[0], self.y.ticks[0])
         right, top = self._place(self.x.ticks[-1], self.y.ticks[-1])
-        parts = [_text(_LEFT, 20, self.title, "start", "bold")]
-        for tick in self.x.ticks:
+        start = 4 if self._is_narrow else _LEFT
+        parts = [_text(start, 20, self.title, "start", "bold")]
+        for number, tick in enumerate(self.x.ticks):
+            if self._is_narrow and len(self.x.ticks) > 6 and number % 2:
+                continue
             at, _ = self._place(tick, self.y.ticks[0])
             parts += [_line(at, bottom, at, top), _text(at, bottom + 16, self.x.show(tick))]
         for tick in self.y.ticks:
@@ -81,44 +114,46 @@ class Chart:
         return parts
 
     def _draw(self, series: Series) -> str:
-        colour = COLOURS[series.colour % len(COLOURS)]
-        points = [self._place(x, y) for x, y in zip(series.xs, series.ys, strict=True)]
+        style = _style(series)
+        places = [self._place(x, y) for x, y in zip(series.xs, series.ys, strict=True)]
         if series.style == "dots":
-            return "\n".join(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colour}"/>' for x, y in points
-            )
+            said = series.said or [""] * len(places)
+            return "\n".join(_dot(*at, style, text) for at, text in zip(places, said, strict=True))
         dashes = ' stroke-dasharray="5 4"' if series.style == "dashes" else ""
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        return f'<polyline points="{path}" fill="none" stroke-width="2"{dashes} {style}/>'
 
     def _legend(self) -> list[str]:
-        listed = [series for series in self.series if not series.name.startswith(".")]
         parts = []
-        for number, series in enumerate(listed):
-            y = _TOP + 14 + 16 * number
-            x = self.width - _RIGHT + 14
-            colour = COLOURS[series.colour % len(COLOURS)]
-            dashes = "5 4" if series.style == "dashes" else ""
+        for number, series in enumerate(self._listed):
+            x, y = self.width - _LEGEND + 14, _TOP + 14 + _LEGEND_LINE * number
+            if self._is_narrow:
+                x, y = 8, self.height + 6 + _LEGEND_LINE * number
             if series.style == "dots":
-                parts.append(f'<circle cx="{x + 10}" cy="{y - 4}" r="3.2" fill="{colour}"/>')
+                parts.append(_dot(x + 10, y - 4, _style(series)))
             else:
-                parts.append(_line(x, y - 4, x + 20, y - 4, colour, 2, dashes))
+                dashes = ' stroke-dasharray="5 4"' if series.style == "dashes" else ""
+                ends = f'x1="{x}" y1="{y - 4}" x2="{x + 20}" y2="{y - 4}"'
+                parts.append(f'<line {ends} stroke-width="2"{dashes} {_style(series)}/>')
             parts.append(_text(x + 26, y, series.name, "start"))
         return parts
 
 
-def _line(
-    x1: float,
-    y1: float,
-    x2: float,
-    y2: float,
-    colour: str = "#e5e7eb",
-    width: int = 1,
-    dashes: str = "",
-) -> str:
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+def _style(series: Series) -> str:
+    """Colours stand in the file and may be changed by the style of a page (light, dark)."""
+    number = series.colour % len(COLOURS)
+    what, name = ("fill", "dot") if series.style == "dots" else ("stroke", "line")
+    return f'class="{name}-{number}" {what}="{COLOURS[number]}"'
+
+
+def _dot(x: float, y: float, style: str, said: str = "") -> str:
+    title = f"<title>{escape(said)}</title>" if said else ""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" {style}>{title}</circle>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashed}/>'
+    return f'<line class="grid" {ends} stroke="#e5e7eb" stroke-width="1"/>'
 
 
 def _text(
@@ -126,6 +161,6 @@ def _text(
 ) -> str:
     bold = ' font-weight="bold"' if weight else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#111"{bold} {more}>'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="ink" fill="#111"{bold} {more}>'
         f"{escape(text)}</text>"
     )

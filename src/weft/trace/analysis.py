@@ -110,6 +110,11 @@ class Path:
     seconds: float
     parts: tuple[Part, ...]
     longest: tuple[Part, ...]  # by name, the longest first
+    rows: tuple[int, ...] = ()  # of the trace, in order of time: GPU events and their launches
+
+    def as_result(self) -> dict[str, Any]:
+        """Give what a program can use without the trace."""
+        return {key: value for key, value in asdict(self).items() if key != "rows"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +197,7 @@ class RankAnalysis:
             "slowdowns": [asdict(each) for each in self.slowdowns],
             "idle_reasons": [asdict(each) for each in self.idle],
             "idle_under": [asdict(each) for each in self.idle_under],
-            "critical_path": asdict(self.path) if self.path else None,
+            "critical_path": self.path.as_result() if self.path else None,
             "device": self.trace.device,
             "losses": self.trace.losses,
             "notes": self.notes,

@@ -45,6 +45,7 @@ def critical_path(
         end - min(walk.reached, end),
         tuple(Part(what, seconds, walk.counts[what]) for what, seconds in parts if seconds > 0),
         tuple(Part(name, seconds) for name, seconds in names),
+        tuple(reversed(walk.rows)),
     )
 
 
@@ -59,6 +60,7 @@ class _Walk:
     def __init__(self, trace: Trace, moved: dict[int, Moving | None], begin: float) -> None:
         self.trace, self.moved, self.begin = trace, moved, begin
         self.reached = begin
+        self.rows: list[int] = []
         self.seconds: dict[str, float] = defaultdict(float)
         self.names: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
@@ -78,12 +80,14 @@ class _Walk:
         trace, time = self.trace, float(self.trace.end[row])
         while time > self.begin and row >= 0:
             start = float(trace.columns.start[row])
+            self.rows.append(row)
             self._spend_event(row, time, start)
             time = min(start, time)
             before, ended = self._last_ended(row, time)
             launch = int(trace.launch[row])
             called = float(trace.columns.start[launch]) if launch >= 0 else -np.inf
             if launch >= 0 and called > ended:
+                self.rows.append(launch)
                 self.spend(LATENCY, time, called)
                 row, time = self._through_host(called)
             else:

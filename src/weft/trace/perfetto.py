@@ -15,13 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.timeline import Activity, Timeline, queue_order
+from weft.timeline.lines import first_free
 
 Ints = NDArray[np.int64]
 
 
 def write_perfetto(path: Path | str, *timelines: Timeline) -> None:
     """Write timelines, one above the other, into a ``.json`` or ``.json.gz`` file."""
-    text = perfetto_json(*timelines)
+    write_trace(path, perfetto_json(*timelines))
+
+
+def write_trace(path: Path | str, text: bytes) -> None:
+    """Write the text of a trace file, packed if its name ends so."""
     path = Path(path)
     if path.suffix == ".gz":
         text = gzip.compress(text, compresslevel=3, mtime=0)
@@ -32,7 +37,7 @@ def perfetto_json(*timelines: Timeline) -> bytes:
     """Give the text of a trace file of these timelines."""
     first_pid = 0
     parts: list[str] = []
-    zero = max((-_nanoseconds(t.start).min(initial=0) for t in timelines), default=0)
+    zero = max((-nanoseconds(t.start).min(initial=0) for t in timelines), default=0)
     for number, timeline in enumerate(timelines):
         prefix = f"{timeline.basis} " if len(timelines) > 1 else ""
         layout = _Layout(timeline, first_pid, prefix, int(zero), number)
@@ -44,7 +49,7 @@ def perfetto_json(*timelines: Timeline) -> bytes:
         {"schedule": t.schedule, "platform": t.platform, "basis": t.basis, "ranks": t.num_ranks}
         for t in timelines
     ]
-    tail = f'],"displayTimeUnit":"ns","otherData":{_json({"weft": about})}}}\n'
+    tail = f'],"displayTimeUnit":"ns","otherData":{json_text({"weft": about})}}}\n'
     return ('{"traceEvents":[\n' + ",\n".join(parts) + tail).encode()
 
 
@@ -55,8 +60,8 @@ class _Layout:
         self.timeline = timeline
         self.prefix = prefix
         self.number = number
-        self.start = _nanoseconds(timeline.start) + zero
-        self.end = np.maximum(_nanoseconds(timeline.end) + zero, self.start)
+        self.start = nanoseconds(timeline.start) + zero
+        self.end = np.maximum(nanoseconds(timeline.end) + zero, self.start)
         self.pid = timeline.rank.astype(np.int64) + pid
         self.first_pid = pid
         self.tid, self.threads = _threads(timeline, self.start, self.end)
@@ -104,18 +109,8 @@ def _flights(timeline: Timeline, start: Ints, end: Ints) -> Ints:
     line = np.concatenate([[0], np.cumsum(~same)])
     for crowded in np.unique(line[1:][late]).tolist():
         rows = order[line == crowded]
-        flight[rows] = _first_free(start[rows].tolist(), end[rows].tolist())
+        flight[rows] = first_free(start[rows].tolist(), end[rows].tolist())
     return flight
-
-
-def _first_free(starts: list[int], ends: list[int]) -> list[int]:
-    free: list[int] = []
-    chosen = []
-    for start, end in zip(starts, ends, strict=True):
-        place = next((i for i, then in enumerate(free) if then <= start), len(free))
-        free[place : place + 1] = [end]
-        chosen.append(place)
-    return chosen
 
 
 def _metadata(layout: _Layout) -> Iterator[str]:
@@ -124,25 +119,26 @@ def _metadata(layout: _Layout) -> Iterator[str]:
     for rank, stands_for in zip(timeline.ranks, timeline.represents, strict=True):
         others = f" (stands for {stands_for})" if stands_for > 1 else ""
         pid = layout.first_pid + int(rank)
-        yield _meta("process_name", pid, 0, name=f"{layout.prefix}rank {rank}{others}")
-        yield _meta("process_sort_index", pid, 0, sort_index=pid)
+        yield meta("process_name", pid, 0, name=f"{layout.prefix}rank {rank}{others}")
+        yield meta("process_sort_index", pid, 0, sort_index=pid)
     for key in used.tolist():
         pid, tid = divmod(key, len(layout.threads) + 1)
         thread = layout.threads[tid - 1]
         name = timeline.queues[thread.queue]
         name += f" lane {thread.lane}" if thread.lane >= 0 else ""
         name += f" ({thread.flight + 1})" if thread.flight else ""
-        yield _meta("thread_name", pid, tid, name=name)
-        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+        yield meta("thread_name", pid, tid, name=name)
+        yield meta("thread_sort_index", pid, tid, sort_index=tid)
 
 
-def _meta(what: str, pid: int, tid: int, **args: Any) -> str:
-    return _json({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
+def meta(what: str, pid: int, tid: int, **args: Any) -> str:
+    """Name a process or a thread, or say where it stands."""
+    return json_text({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
 
 def _spans(layout: _Layout) -> list[str]:
     timeline = layout.timeline
-    names = [_json(name) for name in timeline.names]
+    names = [json_text(name) for name in timeline.names]
     kinds = [activity.name.lower() for activity in Activity]
     heads = [[f'"name":{name},"cat":"{kind}"' for kind in kinds] for name in names]
     joules = timeline.joules.tolist()
@@ -190,9 +186,11 @@ def _arrows(layout: _Layout) -> Iterator[str]:
             )
 
 
-def _nanoseconds(seconds: NDArray[np.float64]) -> Ints:
+def nanoseconds(seconds: NDArray[np.float64]) -> Ints:
+    """Round times; lengths are differences of what was rounded."""
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Write a value as JSON."""
     return msgspec.json.encode(value).decode()

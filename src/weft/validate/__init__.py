@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from weft.errors import UnknownNameError, nearest
+from weft.report.svg import Chart
 from weft.validate.target import Target
 
 __all__ = ["Group", "Target", "find_group", "group_names"]
@@ -31,9 +32,9 @@ class Group:
         """Compute the figures, one after another."""
         return self.figures.targets()
 
-    def plots(self) -> dict[str, str]:
-        """Draw what the group draws, as SVG by name."""
-        draw: Callable[[], dict[str, str]] = getattr(self.figures, "plots", dict)
+    def plots(self) -> dict[str, Chart]:
+        """Draw what the group draws, by name."""
+        draw: Callable[[], dict[str, Chart]] = getattr(self.figures, "plots", dict)
         return draw()
 
 

@@ -31,7 +31,7 @@ MECHANISMS: dict[str, tuple[str, dict[str, float]]] = {
 }
 
 
-def plots() -> dict[str, str]:
+def plots() -> dict[str, Chart]:
     """Draw all of them, by name."""
     machine = platform("mi300x-8")
     drawn = {
@@ -44,7 +44,7 @@ def plots() -> dict[str, str]:
     for name, (algorithm, changed) in MECHANISMS.items():
         chart = _without(machine, name, algorithm, changed)
         drawn[f"mechanism-{name.split(':')[0].replace(' ', '-')}"] = chart
-    return {name: chart.svg() for name, chart in drawn.items()}
+    return drawn
 
 
 def _sizes(*ticks: int) -> Axis:

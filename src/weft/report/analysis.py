@@ -1,0 +1,229 @@
+"""The page of an analysis: what to do first, where the time goes, and the timeline to look."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from weft.report.breakdown import by_rank, by_step, idle_section, paths_section
+from weft.report.exchanges import bandwidth_section, collectives_section
+from weft.report.page import Section, html_page, tiles, words
+from weft.report.text import Column
+from weft.report.timeline import timeline_section
+from weft.report.traced import picture_of_ranks, rank_name
+from weft.trace.analysis import Advice, Analysis, RankAnalysis
+from weft.units import format_time
+
+_MEANINGS = {
+    "GPU busy": "Some kernel, copy or memory set was under way on the GPU.",
+    "Communication": "Kernels of collectives (NCCL, RCCL and others) were under way.",
+    "Overlapped": "Communication beside other work of the same GPU: it costs little.",
+    "Exposed": "Communication while nothing else ran on that GPU: the step is longer by it.",
+    "Waiting": "The part of a collective before its last rank came (and after its first rank "
+    "was done): no bytes move. A faster link does not help, balance between ranks does.",
+    "Moving": "From the moment the last rank came to the first end: bytes move. With one rank's "
+    "trace alone it is estimated from the link, and marked so.",
+    "Idle": "Nothing ran on the GPU. The reason is what the host did meanwhile.",
+    "Critical path": "Walked back from the end of a step: each thing waited for the one before "
+    "it. Only what stands on it can make the step shorter.",
+    "Bus bandwidth": "As nccl-tests counts: bytes moved per link, the same for any number of "
+    "ranks, so that it compares with what the link can do.",
+}
+
+
+def page(analysis: Analysis) -> str:
+    """Write the page of an analysis."""
+    ranks = [rank for rank in analysis.ranks if rank.total.num_gpu_events]
+    sections = [
+        _first(analysis),
+        *_where(ranks),
+        collectives_section(ranks),
+        bandwidth_section(ranks),
+        *_timeline(analysis.ranks),
+        *_stragglers(analysis),
+        *_slowdowns(ranks),
+        _about(analysis),
+    ]
+    shown = [section for section in sections if section is not None]
+    return html_page(_title(analysis), shown, lead=_lead(analysis), top=tiles(_tiles(analysis)))
+
+
+def _title(analysis: Analysis) -> str:
+    ranks = analysis.ranks
+    if len(ranks) == 1:
+        return f"Where the time goes: {Path(ranks[0].file).name}"
+    devices = {rank.trace.device for rank in ranks if rank.trace.device}
+    on = f" on {devices.pop()}" if len(devices) == 1 else ""
+    return f"Where the time goes: {len(ranks)} ranks{on}"
+
+
+def _lead(analysis: Analysis) -> str:
+    """Say the whole in two sentences."""
+    worst = _slowest(analysis.ranks)
+    if worst is None:
+        return "No GPU event was found in these files: nothing can be said about the GPU."
+    total, span = worst.total, worst.span
+    lead = f"The GPU of {rank_name(worst)}"
+    if worst.step_time is not None:
+        who = f" on {rank_name(worst)}, the slowest" if len(analysis.ranks) > 1 else ""
+        lead = f"A step takes {format_time(worst.step_time)}{who}. Its GPU"
+    lead += (
+        f" computes for {_share(total.compute, span)} of the {format_time(span)} recorded, "
+        f"communicates for {_share(total.exposed, span)} with nothing beside it, and is idle for "
+        f"{_share(span - total.busy, span)}."
+    )
+    if total.exposed_waiting is not None and total.exposed > 0:
+        waits = _share(total.exposed_waiting, total.exposed)
+        seen = "" if worst.basis == "measured" else f" ({worst.basis})"
+        lead += f" {waits} of that communication is waiting for other ranks{seen}."
+    return lead
+
+
+def _slowest(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:
+    """Give the rank with the longest step: the one the lead and the tiles speak of."""
+    useful = [rank for rank in ranks if rank.total.num_gpu_events]
+    return max(useful, key=lambda rank: rank.step_time or rank.span, default=None)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
+
+
+def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
+    worst = _slowest(analysis.ranks)
+    if worst is None:
+        return
+    total, span = worst.total, worst.span
+    if worst.step_time is not None:
+        many = f"mean of {len(worst.steps)} steps" if len(worst.steps) > 1 else "one step"
+        who = f"{rank_name(worst)}, the slowest; " if len(analysis.ranks) > 1 else ""
+        yield "Step", format_time(worst.step_time), who + many
+    yield "GPU busy", _share(total.busy, span), f"of the {format_time(span)} recorded"
+    yield "Communication", format_time(total.communication), f"{_share(total.communication, span)} of it"
+    yield "Exposed", format_time(total.exposed), f"{_share(total.exposed, span)}: nothing ran beside it"
+    if total.waiting is not None and total.communication:
+        share = _share(total.waiting, total.communication)
+        yield "Waiting for ranks", format_time(total.waiting), f"{share} of communication, {worst.basis}"
+    yield "Idle", format_time(max(span - total.busy, 0.0)), _share(span - total.busy, span)
+
+
+def _first(analysis: Analysis) -> Section:
+    """The things to do first, above everything else."""
+    count = len(analysis.advice)
+    if not count:
+        return Section(
+            "What to do first", "Nothing stands out that would save a hundredth of a step."
+        )
+    title = "What to do first"
+    text = "Most promising first. A gain is what a step saves if the loss vanishes: at most this."
+    items = "".join(map(_advice, analysis.advice))
+    return Section(title, text, drawings=[f'<ol class="first">{items}</ol>'])
+
+
+def _advice(advice: Advice) -> str:
+    return (
+        f"<li><p><strong>{escape(advice.title)}</strong> "
+        f'<span class="gain">up to {escape(format_time(advice.gain))} of a step</span></p>'
+        f"<p>{escape(_sentence(advice.why))}</p><p>{escape(_sentence('Try: ' + advice.how))}</p></li>"
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "`")) else ".")
+
+
+def _where(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
+    if ranks:
+        yield by_rank(ranks)
+        yield from by_step(ranks)
+        yield from paths_section(ranks)
+        yield from idle_section(ranks)
+
+
+def _timeline(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
+    picture = picture_of_ranks(ranks)
+    if picture.num_spans:
+        text = (
+            "What every GPU stream did. In a collective the striped part waits for other ranks "
+            "and the rest moves bytes; the critical path is underlined."
+        ) + (" All ranks are on one clock." if len(ranks) > 1 else "")
+        yield timeline_section(picture, "Timeline", text)
+
+
+def _stragglers(analysis: Analysis) -> Iterator[Section]:
+    if not analysis.stragglers:
+        return
+    columns = [
+        Column("rank", "rank"),
+        Column("last", "came last", right=False),
+        Column("cost", "cost the others, in sum", format_time),
+        Column("why", "because", right=False),
+    ]
+    rows = [
+        {
+            "rank": each.rank,
+            "last": f"in {each.num_last} of {each.num_collectives} collectives",
+            "cost": each.cost,
+            "why": each.why,
+        }
+        for each in analysis.stragglers
+    ]
+    yield Section("Ranks that others wait for", "", columns, rows)
+
+
+def _slowdowns(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
+    rows = [
+        {
+            "rank": rank_name(rank),
+            "family": each.family,
+            "pairs": each.num_pairs,
+            "median": each.median,
+            "weighted": each.weighted,
+            "p90": each.p90,
+            "lost": each.lost,
+        }
+        for rank in ranks
+        for each in rank.slowdowns
+    ]
+    columns = [
+        Column("rank", "rank", right=False),
+        Column("family", "kernels", right=False),
+        Column("pairs", "seen both ways"),
+        Column("median", "median", "{:.2f}x".format),
+        Column("weighted", "by time", "{:.2f}x".format),
+        Column("p90", "worst tenth", "{:.2f}x".format),
+        Column("lost", "lost in all", format_time),
+    ]
+    if rows:
+        text = (
+            "How much longer the same kernel takes beside communication: matched by its place in "
+            "steps where it ran beside some and in steps where it ran alone."
+        )
+        yield Section("Slower beside communication", text, columns, rows)
+
+
+def _about(analysis: Analysis) -> Section:
+    """What was read, what was lost, and what the words mean."""
+    columns = [
+        Column("file", "file", right=False),
+        Column("rank", "rank"),
+        Column("device", "GPU", right=False),
+        Column("events", "events", "{:,}".format),
+        Column("gpu", "GPU events", "{:,}".format),
+        Column("note", "note", right=False),
+    ]
+    rows = [
+        {
+            "file": Path(rank.file).name,
+            "rank": rank.rank,
+            "device": rank.trace.device,
+            "events": rank.trace.num_events,
+            "gpu": rank.total.num_gpu_events,
+            "note": "; ".join([*rank.trace.losses, *rank.notes]),
+        }
+        for rank in analysis.ranks
+    ]
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in analysis.notes]
+    if analysis.aligned_within is not None:
+        within = format_time(analysis.aligned_within)
+        notes.append(f"Matching collectives end within {within} of each other on all ranks.")
+    return Section("What was read, and what the words mean", " ".join(notes), columns, rows, drawings=[words(_MEANINGS)])

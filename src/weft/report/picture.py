@@ -1,0 +1,200 @@
+"""What the timeline of a page shows: spans on rows, and the text that carries them there.
+
+Spans of a row never overlap: what nests or runs side by side gets rows of its own. Times are
+whole nanoseconds after the first start.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.report.names import short_name
+from weft.report.packing import pack
+from weft.timeline import Activity, Timeline, queue_order
+from weft.timeline.lines import first_free
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+KINDS = ("computation", "communication", "waiting", "copy", "control", "host")
+"""What a span is; the style and the script of a page number them in this order."""
+
+_OF_ACTIVITY = {
+    Activity.CONTROL: "control",
+    Activity.COMPUTATION: "computation",
+    Activity.COMMUNICATION: "communication",
+    Activity.WAITING: "waiting",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A queue, a stream or a thread; ``quiet`` ones are shown on request."""
+
+    group: str
+    title: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A stretch of time with a name, such as a step; of one group or of all."""
+
+    title: str
+    start: float
+    end: float
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """Spans as columns: on which line, under which name, of which kind, from when to when.
+
+    ``waits`` are the seconds at the start of a span in which it only waited for others,
+    ``paths`` the spans of critical paths in order of time, one path for each rank that has its
+    own, ``details`` what else is to be said of a span, ``left_out`` how many spans were too short
+    to be kept.
+    """
+
+    lines: Sequence[Line]
+    names: Sequence[str]
+    line: Ints
+    name: Ints
+    kind: Ints
+    start: Floats
+    end: Floats
+    waits: Floats
+    nbytes: Ints
+    paths: Sequence[Sequence[int]] = ()
+    marks: Sequence[Mark] = ()
+    details: dict[int, str] = field(default_factory=dict)
+    left_out: int = 0
+
+    @property
+    def num_spans(self) -> int:
+        """How many spans there are."""
+        return len(self.start)
+
+
+def picture_of(timeline: Timeline) -> Picture:
+    """Show a Timeline: a line for every queue and every lane of a Launch."""
+    takes = timeline.end > timeline.start
+    columns = (timeline.rank[takes], timeline.queue[takes], timeline.lane[takes])
+    keys, line = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
+    found = [tuple(key) for key in keys.T.tolist()]
+    order = sorted(range(len(found)), key=lambda i: _shown(timeline, found[i]))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    number = np.cumsum(takes) - 1
+    kinds = np.asarray([KINDS.index(_OF_ACTIVITY[each]) for each in Activity], np.int64)
+    return Picture(
+        lines=[_line(timeline, found[i]) for i in order],
+        names=timeline.names,
+        line=place[line.reshape(-1)],
+        name=timeline.name[takes].astype(np.int64),
+        kind=kinds[timeline.activity[takes]],
+        start=timeline.start[takes],
+        end=timeline.end[takes],
+        waits=np.zeros(int(takes.sum())),
+        nbytes=timeline.nbytes[takes],
+        paths=[[int(number[span]) for span in timeline.critical_path() if takes[span]]],
+    )
+
+
+def _shown(timeline: Timeline, key: tuple[int, ...]) -> tuple[object, ...]:
+    rank, queue, lane = key
+    return rank, queue_order(timeline.queues[queue]), lane
+
+
+def _line(timeline: Timeline, key: tuple[int, ...]) -> Line:
+    rank, queue, lane = key
+    name = timeline.queues[queue] + (f" lane {lane}" if lane >= 0 else "")
+    return Line(f"rank {rank}", name, quiet=name.startswith("host"))
+
+
+def rows_of(line: Ints, start: Floats, end: Floats) -> Ints:
+    """Give each span a row of its line so that spans of a row never overlap; outer ones first."""
+    row = np.zeros(len(line), np.int64)
+    order = np.lexsort((-end, start, line))
+    same = line[order[1:]] == line[order[:-1]]
+    late = same & (start[order[1:]] < end[order[:-1]])
+    for crowded in np.unique(line[order[1:]][late]).tolist():
+        spans = order[line[order] == crowded]
+        row[spans] = first_free(start[spans].tolist(), end[spans].tolist())
+    return row
+
+
+def packed(picture: Picture) -> dict[str, Any]:
+    """Write a picture as columns of text; the script of the page reads them in this order.
+
+    Rows stand in the order in which they are drawn, spans in order of time in each row, a
+    start as the distance from the end before it.
+    """
+    zero = float(picture.start.min(initial=np.inf)) if picture.num_spans else 0.0
+    start, end = _nanoseconds(picture.start - zero), _nanoseconds(picture.end - zero)
+    row = rows_of(picture.line, start, end)
+    order = np.lexsort((start, row, picture.line))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    rows, counts = _rows(picture.line[order], row[order])
+    labels, label = _labels(picture.name[order], picture.kind[order])
+    noted = np.flatnonzero((picture.waits[order] > 0) | (picture.nbytes[order] > 0))
+    return {
+        "zero": zero,
+        "groups": list(dict.fromkeys(line.group for line in picture.lines)),
+        "lines": [[each.group, each.title, each.quiet] for each in picture.lines],
+        "rows": rows,
+        "counts": counts,
+        "kinds": KINDS,
+        "labels": [_label(picture.names[name], kind) for name, kind in labels],
+        "gap": pack(_gaps(start[order], end[order], counts)),
+        "length": pack(end[order] - start[order]),
+        "label": pack(label),
+        "noted": pack(np.diff(noted, prepend=0)),
+        "wait": pack(_nanoseconds(picture.waits[order][noted])),
+        "nbytes": pack(picture.nbytes[order][noted]),
+        "paths": [place[sorted(path, key=lambda i: start[i])].tolist() for path in picture.paths],
+        "marks": [[m.title, m.group, *_bounds(m, zero)] for m in picture.marks],
+        "details": {str(place[span]): text for span, text in picture.details.items()},
+        "leftOut": picture.left_out,
+    }
+
+
+def _rows(line: Ints, row: Ints) -> tuple[list[int], list[int]]:
+    """Give the line of every row, and how many spans it has."""
+    keys, counts = np.unique(np.stack([line, row]), axis=1, return_counts=True)
+    return keys[0].tolist(), counts.tolist()
+
+
+def _labels(name: Ints, kind: Ints) -> tuple[list[tuple[int, int]], Ints]:
+    """Number the pairs of name and kind, the most frequent first: small numbers take less."""
+    pairs, which, counts = np.unique(
+        np.stack([name, kind]), axis=1, return_inverse=True, return_counts=True
+    )
+    often = np.argsort(-counts, kind="stable")
+    place = np.empty(len(often), np.int64)
+    place[often] = np.arange(len(often))
+    return [(int(pairs[0, i]), int(pairs[1, i])) for i in often], place[which.reshape(-1)]
+
+
+def _label(name: str, kind: int) -> list[Any]:
+    """Give what the page knows of a name: in full, its kind, and what is written into spans."""
+    short = short_name(name)
+    return [name, kind] if short == name else [name, kind, short]
+
+
+def _gaps(start: Ints, end: Ints, counts: Sequence[int]) -> Ints:
+    before = np.concatenate([[0], end[:-1]]) if len(end) else end
+    before[np.cumsum([0, *counts])[:-1]] = 0
+    return start - before
+
+
+def _bounds(mark: Mark, zero: float) -> list[int]:
+    return [round((mark.start - zero) * 1e9), round((mark.end - zero) * 1e9)]
+
+
+def _nanoseconds(seconds: Floats) -> Ints:
+    return np.rint(seconds * 1e9).astype(np.int64)

@@ -1,0 +1,173 @@
+"""The timeline of analysed traces: GPU streams of every rank, and what their hosts did."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.report.picture import KINDS, Line, Mark, Picture
+from weft.trace.analysis import RankAnalysis, Use
+from weft.trace.collectives import communication
+from weft.trace.trace import Kind, Trace
+from weft.units import format_rate, format_size
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+MOST_SPANS = 120_000  # a page of them is about 1.5 MB and is drawn without a pause
+
+_KIND_OF = {
+    Kind.KERNEL: "computation",
+    Kind.COPY: "copy",
+    Kind.SET: "copy",
+    Kind.RUNTIME: "control",
+    Kind.OP: "host",
+    Kind.ANNOTATION: "host",
+    Kind.PYTHON: "host",
+    Kind.SYNC: "waiting",
+}
+
+
+def rank_name(rank: RankAnalysis) -> str:
+    """Say whose trace it is."""
+    return f"rank {rank.rank}" if rank.rank is not None else Path(rank.file).name
+
+
+def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -> Picture:
+    """Show what ran on every rank; the shortest host spans are left out where there are too many."""
+    parts = [_Part(rank) for rank in ranks]
+    names, numbers = _names([part.trace for part in parts])
+    lines = [line for part in parts for line in part.lines]
+    first_line = np.cumsum([0, *(len(part.lines) for part in parts)])[:-1].tolist()
+    columns = {
+        "line": [part.line + first for part, first in zip(parts, first_line, strict=True)],
+        "name": [of[part.name] for part, of in zip(parts, numbers, strict=True)],
+        "kind": [part.kind for part in parts],
+        "start": [part.start for part in parts],
+        "end": [part.end for part in parts],
+        "waits": [part.waits for part in parts],
+    }
+    whole = {key: np.concatenate(each) if each else np.zeros(0) for key, each in columns.items()}
+    loud = np.concatenate([part.is_loud for part in parts]) if parts else np.zeros(0, bool)
+    first = np.cumsum([0, *(len(part.line) for part in parts)])[:-1].tolist()
+    paths = [[i + at for i in part.path] for part, at in zip(parts, first, strict=True)]
+    loud[[i for path in paths for i in path]] = True
+    kept = _kept(loud, whole["end"] - whole["start"], most)
+    place = np.cumsum(kept) - 1
+    return Picture(
+        lines=lines,
+        names=names,
+        line=whole["line"][kept].astype(np.int64),
+        name=whole["name"][kept].astype(np.int64),
+        kind=whole["kind"][kept].astype(np.int64),
+        start=whole["start"][kept],
+        end=whole["end"][kept],
+        waits=whole["waits"][kept],
+        nbytes=np.zeros(int(kept.sum()), np.int64),
+        paths=[place[path].tolist() for path in paths if path],
+        marks=[mark for part in parts for mark in part.marks],
+        details={
+            int(place[i + at]): text
+            for part, at in zip(parts, first, strict=True)
+            for i, text in part.details.items()
+        },
+        left_out=len(kept) - int(kept.sum()),
+    )
+
+
+class _Part:
+    """What one rank adds: its spans as columns, lines and names still numbered by itself."""
+
+    def __init__(self, rank: RankAnalysis) -> None:
+        self.trace = trace = rank.trace
+        columns = trace.columns
+        kinds = np.full(max(Kind) + 1, -1, np.int64)
+        for each, name in _KIND_OF.items():
+            kinds[each] = KINDS.index(name)
+        kind = kinds[columns.kind]
+        kind[trace.gpu[communication(trace)]] = KINDS.index("communication")
+        rows = np.flatnonzero((kind >= 0) & (columns.duration > 0))
+        is_gpu = (columns.kind <= Kind.SET) | (columns.kind == Kind.SYNC) & (columns.stream >= 0)
+        self.is_loud = is_gpu[rows]
+        self.lines, self.line = _lines(trace, rows, self.is_loud, rank_name(rank))
+        self.name = columns.name[rows]
+        self.kind = kind[rows]
+        self.start, self.end = columns.start[rows], trace.end[rows]
+        self.waits, self.details = _notes(rank, rows)
+        self.path = np.flatnonzero(np.isin(rows, rank.path.rows if rank.path else ())).tolist()
+        self.marks = [Mark(m.name, m.start, m.end, rank_name(rank)) for m in trace.marks]
+
+
+def _lines(trace: Trace, rows: Ints, is_gpu: Bools, group: str) -> tuple[list[Line], Ints]:
+    """Give streams first, then threads, in the order of their numbers."""
+    columns = trace.columns
+    inner = np.where(is_gpu, columns.stream[rows], columns.thread[rows])
+    outer = np.where(is_gpu, columns.device[rows], -1)
+    keys, line = np.unique(np.stack([~is_gpu, outer, inner]), axis=1, return_inverse=True)
+    several = len(np.unique(outer[is_gpu])) > 1
+    lines = []
+    for is_host, device, number in keys.T.tolist():
+        if is_host:
+            lines.append(Line(group, _thread(trace, number), quiet=True))
+        else:
+            of = f"GPU {device} " if several else ""
+            lines.append(Line(group, f"{of}stream {number}"))
+    return lines, line.reshape(-1)
+
+
+def _thread(trace: Trace, number: int) -> str:
+    return f"thread {trace.threads[number][1]}" if 0 <= number < len(trace.threads) else "thread"
+
+
+def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], dict[int, str]]:
+    """Give collectives the seconds they waited, and say what they moved."""
+    waits, details = np.zeros(len(rows)), dict[int, str]()
+    columns = rank.trace.columns
+    of_start: dict[tuple[float, str], list[int]] = {}
+    collective_rows = rank.trace.gpu[communication(rank.trace)]
+    for place in np.flatnonzero(np.isin(rows, collective_rows)).tolist():
+        key = float(columns.start[rows[place]]), rank.trace.name_of(rows[place])
+        of_start.setdefault(key, []).append(place)
+    for use in rank.collectives:
+        for place in of_start.get((use.start, use.name), ()):
+            waits[place] = min(use.waiting or 0.0, use.seconds)
+            details[place] = _said(use)
+    return waits, details
+
+
+def _said(use: Use) -> str:
+    words = [use_name(use)]
+    words += [f"among {use.num_ranks} ranks"] if use.num_ranks else []
+    words += [f"at {format_rate(use.busbw)} of bus bandwidth"] if use.busbw else []
+    words += [f"({use.basis})"] if use.busbw else []
+    words += [f"the last to come was rank {use.last_rank}"] if use.last_rank is not None else []
+    return ", ".join(words).replace(", (", " (")
+
+
+def use_name(use: Use) -> str:
+    """Say which collective it is: what it does, how much of it, in which type."""
+    size = f" {format_size(use.nbytes)}" if use.nbytes else ""
+    return f"{use.kind}{size}" + (f" {use.dtype}" if use.dtype else "")
+
+
+def _names(traces: Sequence[Trace]) -> tuple[list[str], list[Ints]]:
+    """Give every name one number over all ranks."""
+    numbers: dict[str, int] = {}
+    of = [
+        np.asarray([numbers.setdefault(name, len(numbers)) for name in trace.names], np.int64)
+        for trace in traces
+    ]
+    return list(numbers), of
+
+
+def _kept(needed: Bools, length: NDArray[np.float64], most: int) -> Bools:
+    """Keep what is needed, and of the rest the longest, as many as there is room for."""
+    room = most - int(needed.sum())
+    rest = np.flatnonzero(~needed)
+    if len(rest) <= room:
+        return np.ones(len(needed), bool)
+    kept = needed.copy()
+    if room > 0:
+        kept[rest[np.argsort(-length[rest], kind="stable")[:room]]] = True
+    return kept
