@@ -66,6 +66,8 @@ def _patches(
         *mesh,
         mock.patch.object(torch.UntypedStorage, "resize_", told),
         mock.patch.object(dist, "init_process_group", _nothing),
+        mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", _nothing),
+        mock.patch("torch.nn.parallel.distributed._sync_module_states", _nothing),
         mock.patch.object(nn.Module, "_apply", _apply),
         mock.patch.object(torch.autocast, "__init__", _on_cpu(torch.autocast.__init__)),
         mock.patch(f"torch.utils._foreach_utils.{foreach}", _every_device),
@@ -129,8 +131,8 @@ class _AsOnGpu(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (torch.rms_norm, nn.functional.rms_norm):
             return _rms_norm(*args, **kwargs)
-        if func is torch.Tensor.cuda:
-            return args[0]
+        if func is torch.Tensor.cuda or getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
         if any(_is_gpu(value) for value in args):
             args = tuple(_CPU if _is_gpu(value) else value for value in args)
         if _is_gpu(kwargs.get("device")):
