@@ -16,19 +16,19 @@ from torch.optim.optimizer import (
 from weft.errors import CaptureError, UsageError, WeftError
 from weft.workload.step import WORLD, Step, Workload
 from weft.workload.torch_collectives import Groups
-from weft.workload.torch_memory import SETUP, WARM
+from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
-from weft.workload.torch_stage import stage
+from weft.workload.torch_stage import stage, uses_buckets
 
 
 def capture(
-    step: Callable[[], Any], world_size: int = 1, *, name: str = "", warm: bool = True
+    step: Callable[[], Any], world_size: int = 1, *, name: str = ""
 ) -> Workload:
     """Write down what one step of ``step`` does on each of ``world_size`` ranks.
 
-    If ``step`` returns a function, that is the step and what came before is its preparation: it
-    is then called once before it is written down (``warm``), so that optimizers have their state
-    and buckets their order. Otherwise ``step`` itself is written down, preparation included.
+    If ``step`` returns a function, that is the step and what came before is its preparation.
+    Otherwise ``step`` itself is written down, preparation included. DDP finds the order of its
+    buckets in the first step, so the second one is taken there.
 
     Ranks are taken to do the same. A step that sends messages is captured once for each position
     of the group it sends them in: the stages of a pipeline.
@@ -36,12 +36,12 @@ def capture(
     if world_size < 1:
         raise UsageError(f"a step needs at least 1 rank, not {world_size}")
     name = name or getattr(step, "__name__", "step")
-    first = _captured(step, 0, world_size, name, warm=warm)
+    first = _captured(step, 0, world_size, name)
     stages = _stages(first)
     if stages is None:
         return first
     group, members = stages
-    workloads = [first] + [_captured(step, m, world_size, name, warm=warm) for m in members[1:]]
+    workloads = [first] + [_captured(step, m, world_size, name) for m in members[1:]]
     position = first.groups[group] if group != WORLD else first.group(WORLD)
     steps = tuple(
         Step(
@@ -72,12 +72,12 @@ def _stages(workload: Workload) -> tuple[str, tuple[int, ...]] | None:
 
 
 def _captured(
-    step: Callable[[], Any], rank: int, world_size: int, name: str, *, warm: bool
+    step: Callable[[], Any], rank: int, world_size: int, name: str
 ) -> Workload:
     groups = Groups(rank, world_size)
     recorder = Recorder(groups)
     with stage(rank, world_size, recorder.memory.resized), _Hooks(recorder):
-        _run(recorder, step, name, warm=warm)
+        _run(recorder, step, name)
     ops = tuple(recorder.ops)
     if not ops:
         raise CaptureError(
@@ -96,7 +96,7 @@ def _captured(
     )
 
 
-def _run(recorder: Recorder, step: Callable[[], Any], name: str, *, warm: bool) -> None:
+def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
     """Prepare, warm up and record; what torch refuses becomes one line."""
     try:
         with recorder:
@@ -105,16 +105,9 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str, *, warm: bool) 
             inner = step()
             if not callable(inner):
                 return
-            recorder.recording = False
-            recorder.ops.clear()
-            if warm:
-                recorder.memory.label = WARM
-                inner()
-            recorder.memory.label = ""
-            recorder.memory.start_again()
-            recorder.start_over()
-            recorder.recording = True
-            inner()
+            _record(recorder, inner)
+            if uses_buckets():
+                _record(recorder, inner)
     except WeftError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -127,6 +120,13 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str, *, warm: bool) 
             f"{name} failed while it was captured: {type(error).__name__}: {error}",
             "It runs on fake tensors: it may not read files of data or values of tensors.",
         ) from error
+
+
+def _record(recorder: Recorder, step: Callable[[], Any]) -> None:
+    recorder.memory.label = ""
+    recorder.memory.start_again()
+    recorder.start_over()
+    step()
 
 
 class _Hooks:

@@ -10,7 +10,7 @@ import torch
 
 from weft.workload.step import Memory
 
-SETUP, WARM, GATHERED = "setup", "warm", "gathered"
+SETUP, GATHERED = "setup", "gathered"
 
 
 class Held:
@@ -67,7 +67,7 @@ class Held:
         return Memory(
             weights=at[SETUP],
             gradients=at["backward"],
-            optimizer=at[WARM] + at["optimizer"],
+            optimizer=max(at["optimizer"], self.now["optimizer"]),
             activations=at["forward"],
             other=at[GATHERED],
         )

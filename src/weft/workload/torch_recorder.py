@@ -52,6 +52,10 @@ class Recorder(TorchDispatchMode):
         self._readers: dict[int, dict[str, int]] = defaultdict(dict)  # and those that read since
         self._gathers = _Gathers()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to say so costs as much as an op
+
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
         """What no model knows, with how often it came and what it moved."""
@@ -59,11 +63,11 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry an op out on fake tensors and write it down."""
+        if func.namespace in _QUIET:
+            return func(*args, **(kwargs or {}))
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
-        if func.namespace in _QUIET:
-            return func(*args, **kwargs)
         outputs, why = _carried_out(func, args, kwargs)
         results = tensors_in([outputs])
         self.memory.hold(results, self.phase_now)
@@ -107,9 +111,11 @@ class Recorder(TorchDispatchMode):
         self._append(op, func, inputs, results)
 
     def _is_bookkeeping(self, func: Any, inputs: list[torch.Tensor]) -> bool:
-        """Recognise counters of an optimizer, which live on the host whatever the device."""
-        counts = self.phase == "optimizer" and all(not tensor.dim() for tensor in inputs)
-        return counts or (op_name(func) == "_local_scalar_dense" and _is_constant(inputs))
+        """Recognise what only a first step does, and counters, which live on the host."""
+        name = op_name(func)
+        if self.phase == "optimizer":
+            return name == "zeros_like" or all(not tensor.dim() for tensor in inputs)
+        return name == "_local_scalar_dense" and _is_constant(inputs)
 
     def _communication(self, func: Any, what: Collective) -> Op:
         name = f"{func.namespace}.{op_name(func)}"

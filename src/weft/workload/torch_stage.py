@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -45,6 +46,7 @@ def stage(rank: int, world_size: int, resized: Callable[[int, int], None]) -> It
             stack.enter_context(_AsOnGpu())
             yield
     finally:
+        _BUCKETS.clear()
         dist.destroy_process_group()
 
 
@@ -69,11 +71,67 @@ def _patches(
         mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", _nothing),
         mock.patch("torch.nn.parallel.distributed._sync_module_states", _nothing),
         mock.patch.object(nn.Module, "_apply", _apply),
+        mock.patch.object(DistributedDataParallel, "forward", _hooked),
+        mock.patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks),
         mock.patch.object(torch.autocast, "__init__", _on_cpu(torch.autocast.__init__)),
         mock.patch(f"torch.utils._foreach_utils.{foreach}", _every_device),
         mock.patch(f"torch.optim.optimizer.{foreach}", _every_device),
         *(mock.patch.object(torch.cuda, name, _nothing) for name in ("set_device", "synchronize")),
     ]
+
+
+_forward = DistributedDataParallel.forward
+
+
+_BUCKETS: list[bool] = []  # whether DDP was at work on this stage
+
+
+def uses_buckets() -> bool:
+    """Tell whether a step so far used DDP, which orders its buckets anew after the first one."""
+    return bool(_BUCKETS)
+
+
+def _hooked(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
+    """Reduce buckets from Python: the reducer cannot read what a fake group answers."""
+    if not ddp._comm_hooks:  # noqa: SLF001
+        ddp.register_comm_hook(ddp.process_group, _average)
+    _BUCKETS[:] = [True]
+    return _forward(ddp, *args, **kwargs)
+
+
+def _average(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Do as the reducer does when it has no hook."""
+    buffer = bucket.buffer()
+    buffer.div_(dist.get_world_size(group))
+    dist.all_reduce(buffer, group=group)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(buffer)
+    return done
+
+
+# DDP looks at annotations themselves, not at their text.
+_average.__annotations__ = {
+    "bucket": dist.GradBucket,
+    "return": torch.futures.Future[torch.Tensor],
+}
+
+
+class _Chunks:
+    """A tensor in chunks, made when they are asked for: of a thousand ranks a rank needs one."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._num, self._dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        length = self._tensor.shape[self._dim]
+        each = -(-length // self._num)
+        start = place * each
+        if start >= length:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, min(each, length - start))
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
