@@ -18,17 +18,15 @@ from weft.workload.step import WORLD, Step, Workload
 from weft.workload.torch_collectives import Groups
 from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
-from weft.workload.torch_stage import stage, uses_buckets
+from weft.workload.torch_stage import stage
 
 
-def capture(
-    step: Callable[[], Any], world_size: int = 1, *, name: str = ""
-) -> Workload:
+def capture(step: Callable[[], Any], world_size: int = 1, *, name: str = "") -> Workload:
     """Write down what one step of ``step`` does on each of ``world_size`` ranks.
 
     If ``step`` returns a function, that is the step and what came before is its preparation.
-    Otherwise ``step`` itself is written down, preparation included. DDP finds the order of its
-    buckets in the first step, so the second one is taken there.
+    Otherwise ``step`` itself is written down, preparation included. It is the first step
+    of its kind: DDP has its buckets in the order in which parameters were made.
 
     Ranks are taken to do the same. A step that sends messages is captured once for each position
     of the group it sends them in: the stages of a pipeline.
@@ -71,12 +69,10 @@ def _stages(workload: Workload) -> tuple[str, tuple[int, ...]] | None:
     return None
 
 
-def _captured(
-    step: Callable[[], Any], rank: int, world_size: int, name: str
-) -> Workload:
+def _captured(step: Callable[[], Any], rank: int, world_size: int, name: str) -> Workload:
     groups = Groups(rank, world_size)
     recorder = Recorder(groups)
-    with stage(rank, world_size, recorder.memory.resized), _Hooks(recorder):
+    with stage(rank, world_size, recorder.memory.resized, recorder.aside), _Hooks(recorder):
         _run(recorder, step, name)
     ops = tuple(recorder.ops)
     if not ops:
@@ -105,9 +101,10 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             inner = step()
             if not callable(inner):
                 return
-            _record(recorder, inner)
-            if uses_buckets():
-                _record(recorder, inner)
+            recorder.memory.label = ""
+            recorder.memory.start_again()
+            recorder.start_over()
+            inner()
     except WeftError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -120,13 +117,6 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             f"{name} failed while it was captured: {type(error).__name__}: {error}",
             "It runs on fake tensors: it may not read files of data or values of tensors.",
         ) from error
-
-
-def _record(recorder: Recorder, step: Callable[[], Any]) -> None:
-    recorder.memory.label = ""
-    recorder.memory.start_again()
-    recorder.start_over()
-    step()
 
 
 class _Hooks:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -43,6 +44,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.groups = groups
         self.recording = False
+        self._aside = False
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
         self.memory = Held()
@@ -63,7 +65,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry an op out on fake tensors and write it down."""
-        if func.namespace in _QUIET:
+        if self._aside or func.namespace in _QUIET:
             return func(*args, **(kwargs or {}))
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return NotImplemented
@@ -74,6 +76,15 @@ class Recorder(TorchDispatchMode):
         if self.recording:
             self._record(func, (*args, *kwargs.values()), outputs, results, why)
         return outputs
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Look away: neither ops nor memory of what is inside belong to the step."""
+        before, self._aside = self._aside, True
+        try:
+            yield
+        finally:
+            self._aside = before
 
     def _forget(self, storage: int) -> None:
         self._writer.pop(storage, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -18,18 +19,23 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.errors import UsageError
 
+Resized = Callable[[int, int], None]
+Aside = Callable[[], contextlib.AbstractContextManager[Any]]
+
 
 @contextlib.contextmanager
-def stage(rank: int, world_size: int, resized: Callable[[int, int], None]) -> Iterator[None]:
+def stage(rank: int, world_size: int, resized: Resized, aside: Aside) -> Iterator[None]:
     """Let everything inside run on fake tensors, as ``rank`` of ``world_size``.
 
-    ``resized`` hears of storages that are resized in place, by their address.
+    ``resized`` hears of storages that are resized in place, by their address; what runs inside
+    ``aside`` is no part of the step: DTensor carries ops out on whole shapes to learn of results.
     """
     if dist.is_initialized():
         raise UsageError(
@@ -38,21 +44,22 @@ def stage(rank: int, world_size: int, resized: Callable[[int, int], None]) -> It
         )
     fake = FakeTensorMode()  # it imports what must not see the patches
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    collecting = gc.isenabled()
+    gc.disable()  # graphs of autograd are large and no garbage: looking through them takes half
     try:
         with contextlib.ExitStack() as stack:
-            for patch in _patches(resized):
+            for patch in _patches(resized, aside):
                 stack.enter_context(patch)
             stack.enter_context(fake)
             stack.enter_context(_AsOnGpu())
             yield
     finally:
-        _BUCKETS.clear()
+        if collecting:
+            gc.enable()
         dist.destroy_process_group()
 
 
-def _patches(
-    resized: Callable[[int, int], None],
-) -> list[contextlib.AbstractContextManager[Any]]:
+def _patches(resized: Resized, aside: Aside) -> list[contextlib.AbstractContextManager[Any]]:
     mesh = [
         mock.patch.object(DeviceMesh, name, _with_real_numbers(getattr(DeviceMesh, name)))
         for name in ("__init__", "__getitem__", "_flatten")
@@ -63,15 +70,24 @@ def _patches(
         resized(storage._cdata, nbytes)  # noqa: SLF001 - its address
         return resize(storage, nbytes)
 
+    learn = "_propagate_tensor_meta_non_cached"
+    original = getattr(ShardingPropagator, learn)
+
+    def learnt(*args: Any, **kwargs: Any) -> Any:
+        with aside():
+            return original(*args, **kwargs)
+
     foreach = "_get_foreach_kernels_supported_devices"
     return [
         *mesh,
         mock.patch.object(torch.UntypedStorage, "resize_", told),
+        mock.patch.object(ShardingPropagator, learn, learnt),
         mock.patch.object(dist, "init_process_group", _nothing),
         mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", _nothing),
         mock.patch("torch.nn.parallel.distributed._sync_module_states", _nothing),
         mock.patch.object(nn.Module, "_apply", _apply),
         mock.patch.object(DistributedDataParallel, "forward", _hooked),
+        mock.patch.object(DistributedDataParallel, "_ddp_init_helper", _with_buckets),
         mock.patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks),
         mock.patch.object(torch.autocast, "__init__", _on_cpu(torch.autocast.__init__)),
         mock.patch(f"torch.utils._foreach_utils.{foreach}", _every_device),
@@ -83,20 +99,32 @@ def _patches(
 _forward = DistributedDataParallel.forward
 
 
-_BUCKETS: list[bool] = []  # whether DDP was at work on this stage
-
-
-def uses_buckets() -> bool:
-    """Tell whether a step so far used DDP, which orders its buckets anew after the first one."""
-    return bool(_BUCKETS)
-
-
 def _hooked(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
     """Reduce buckets from Python: the reducer cannot read what a fake group answers."""
     if not ddp._comm_hooks:  # noqa: SLF001
         ddp.register_comm_hook(ddp.process_group, _average)
-    _BUCKETS[:] = [True]
     return _forward(ddp, *args, **kwargs)
+
+
+_init_helper = DistributedDataParallel._ddp_init_helper  # noqa: SLF001
+
+
+def _with_buckets(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+    """Make the buckets that DDP has from its second step on: in the order gradients are ready."""
+    assign = dist._compute_bucket_assignment_by_size  # noqa: SLF001
+
+    def ready(tensors: Any, limits: Any, sparse: Any, *rest: Any) -> Any:
+        if len(limits) > 1:
+            return assign(tensors, limits, sparse, *rest)
+        first = min(dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap)  # noqa: SLF001
+        backwards = tensors[::-1], [first, ddp.bucket_bytes_cap], sparse[::-1]
+        buckets, caps = assign(*backwards, *rest)
+        last = len(tensors) - 1
+        named = [[last - place for place in bucket] for bucket in buckets]
+        return named[::-1], caps[::-1]
+
+    with mock.patch.object(dist, "_compute_bucket_assignment_by_size", ready):
+        _init_helper(ddp, *args, **kwargs)
 
 
 def _average(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
