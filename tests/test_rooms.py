@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
-ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost"}
+ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost", "_core"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}

@@ -1,5 +1,20 @@
 """Traces: timelines in the formats of others, and theirs in ours."""
 
+from weft.trace.collectives import Collective, collectives, communication
 from weft.trace.perfetto import perfetto_json, write_perfetto
+from weft.trace.reading import read, read_all
+from weft.trace.trace import Columns, Kind, Mark, Trace
 
-__all__ = ["perfetto_json", "write_perfetto"]
+__all__ = [
+    "Collective",
+    "Columns",
+    "Kind",
+    "Mark",
+    "Trace",
+    "collectives",
+    "communication",
+    "perfetto_json",
+    "read",
+    "read_all",
+    "write_perfetto",
+]

@@ -1,0 +1,238 @@
+"""Which kernels are collectives, and what each of them moved.
+
+A name tells a collective kernel, and mostly its kind. What it moved stands in the arguments of
+the kernel (PyTorch 2.4 and later), or of the operator around its launch: ``record_param_comms``
+with sizes, or ``nccl:all_reduce`` with the shape of its input. Sizes count as nccl-tests does.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from weft.trace.trace import Bools, Kind, Trace
+
+# NCCL and RCCL; kernels over symmetric memory in PyTorch; DeepEP; MSCCL and MSCCL++; the
+# all-reduces of vLLM, SGLang, TensorRT-LLM and AITER; NVSHMEM.
+_COLLECTIVE = re.compile(
+    r"\b_?(nccl|rccl|msccl|mscclpp)|multimem_|(one|two)_shot_all_|deep_ep::|cross_device_reduce"
+    r"|reduce_scatter_cross_device|allreduce_fusion|(one|two)ShotAllReduce|nvshmem|"
+    r"quickreduce|symm_mem",
+    re.IGNORECASE,
+)
+# Letters of a name without case and underscores, the more special first.
+_KINDS = {
+    "allreduce": "all_reduce",
+    "reducescatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "alltoall": "all_to_all",
+    "sendrecv": "all_to_all",  # torch asks NCCL for an all-to-all as sends and receives
+    "broadcast": "broadcast",
+    "crossdevicereduce": "all_reduce",
+    "dispatch": "all_to_all",  # tokens to their experts, and back
+    "combine": "all_to_all",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce": "reduce",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
+_OF_INPUT = ("reduce_scatter", "all_to_all", "scatter")  # --size counts what goes in
+_DTYPES = {
+    **dict.fromkeys(("double", "float64", "long", "int64", "longint", "complexfloat"), 8),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "unsignedchar", "signedchar"), 1),
+    **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
+    "complexdouble": 16,
+}
+_SHORT = {"double": "fp64", "float": "fp32", "half": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective kernel. ``nbytes`` as ``--size`` counts; None where the trace does not say."""
+
+    row: int
+    kind: str  # "" if neither name nor arguments tell
+    nbytes: int | None = None
+    in_bytes: int | None = None
+    out_bytes: int | None = None
+    dtype: str = ""
+    group: str = ""
+    num_ranks: int | None = None
+    ranks: tuple[int, ...] = ()
+    sequence: int | None = None
+    op: int = -1  # host row that asked for it
+
+
+def is_collective_name(name: str) -> bool:
+    """Tell the kernels of collectives by their name.
+
+    >>> is_collective_name("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)")
+    True
+    >>> is_collective_name("void at::native::reduce_kernel<512, 1>()")
+    False
+    """
+    return _COLLECTIVE.search(name) is not None
+
+
+def kind_of(name: str) -> str:
+    """Give the kind of collective that a name speaks of.
+
+    >>> kind_of("_reduce_scatter_base"), kind_of("ncclKernel_SendRecv_RING"), kind_of("ncclDevKernel_Generic")
+    ('reduce_scatter', 'all_to_all', '')
+    """
+    letters = re.sub("[^a-z]", "", name.split("(")[0].lower())
+    return next((kind for part, kind in _KINDS.items() if part in letters), "")
+
+
+def dtype_bytes(dtype: str) -> int | None:
+    """Give the bytes of one element of a type as PyTorch writes it.
+
+    >>> dtype_bytes("c10::BFloat16"), dtype_bytes("Float"), dtype_bytes("TensorList")
+    (2, 4, None)
+    """
+    return _DTYPES.get(_plain(dtype))
+
+
+def dtype_name(dtype: str) -> str:
+    """Give a type weft's name.
+
+    >>> dtype_name("c10::BFloat16"), dtype_name("Float"), dtype_name("Int")
+    ('bf16', 'fp32', 'int')
+    """
+    return _SHORT.get(_plain(dtype), _plain(dtype))
+
+
+def _plain(dtype: str) -> str:
+    return dtype.rpartition("::")[2].lower().replace("_", "").replace(" ", "")
+
+
+def communication(trace: Trace) -> Bools:
+    """Say of every row whether it is a collective kernel."""
+    known = np.array([*map(is_collective_name, trace.names), False], bool)
+    out: Bools = known[trace.columns.name] & (trace.columns.kind == Kind.KERNEL)
+    return out
+
+
+def collectives(trace: Trace) -> tuple[Collective, ...]:
+    """Describe every collective kernel of a trace, by start."""
+    rows = trace.gpu[communication(trace)[trace.gpu]]
+    found = _Arguments(trace)
+    return tuple(_collective(trace, row, found) for row in rows.tolist())
+
+
+class _Arguments:
+    """Arguments of rows; equal ones are read once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._known: dict[int, dict[str, Any]] = {}
+
+    def of(self, row: int) -> dict[str, Any]:
+        ident = int(self.trace.columns.detail[row])
+        if ident not in self._known:
+            self._known[ident] = self.trace.detail_of(row)
+        return self._known[ident]
+
+
+def _collective(trace: Trace, row: int, arguments: _Arguments) -> Collective:
+    own = arguments.of(row)
+    launch = int(trace.launch[row])
+    around = trace.ancestors(launch) if launch >= 0 else []
+    asked = [r for r in around if _asks(trace.name_of(r))]
+    sized = next((a for a in _candidates(own, asked, arguments.of) if "In msg nelems" in a), None)
+    if sized is None:
+        shaped = next((r for r in asked if _shape_bytes(arguments.of(r)) is not None), None)
+        return _from_shape(trace, row, asked, arguments.of(shaped) if shaped is not None else {})
+    return _from_sizes(trace, row, asked, sized)
+
+
+def _candidates(
+    own: dict[str, Any], asked: Sequence[int], of: Callable[[int], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    yield own
+    yield from map(of, asked)
+
+
+def _asks(name: str) -> bool:
+    return name == "record_param_comms" or name.startswith(("nccl:", "c10d::"))
+
+
+def _from_sizes(trace: Trace, row: int, asked: Sequence[int], args: dict[str, Any]) -> Collective:
+    each = dtype_bytes(str(args.get("dtype", "")))
+    sizes = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
+    inward, outward = (None if n is None or each is None else n * each for n in sizes)
+    kind = kind_of(str(args.get("Collective name", ""))) or _kind_by_names(trace, row, asked)
+    return Collective(
+        row=row,
+        kind=kind,
+        nbytes=_counted(kind, inward, outward),
+        in_bytes=inward,
+        out_bytes=outward,
+        dtype=dtype_name(str(args.get("dtype", ""))),
+        group=str(args.get("Process Group Name", "")),
+        num_ranks=_whole(args.get("Group size")) or trace.world_size,
+        ranks=_ranks(args.get("Process Group Ranks")),
+        sequence=_whole(args.get("Seq")),
+        op=asked[-1] if asked else -1,
+    )
+
+
+def _from_shape(trace: Trace, row: int, asked: Sequence[int], args: dict[str, Any]) -> Collective:
+    """Old files give the shape of the input alone."""
+    kind = _kind_by_names(trace, row, asked)
+    inward = _shape_bytes(args)
+    size = trace.world_size
+    outward = inward
+    if inward is not None and size and kind in ("all_gather", "reduce_scatter"):
+        outward = inward * size if kind == "all_gather" else inward // size
+    return Collective(
+        row=row,
+        kind=kind,
+        nbytes=_counted(kind, inward, outward),
+        in_bytes=inward,
+        out_bytes=outward,
+        dtype=dtype_name(str((args.get("Input type") or [""])[0])) if inward is not None else "",
+        num_ranks=size,
+        op=asked[-1] if asked else -1,
+    )
+
+
+def _kind_by_names(trace: Trace, row: int, asked: Sequence[int]) -> str:
+    """Trust what was asked for over the kernel: a generic one does all kinds."""
+    names = [trace.name_of(r) for r in asked if trace.name_of(r) != "record_param_comms"]
+    return next(filter(None, map(kind_of, [*names, trace.name_of(row)])), "")
+
+
+def _counted(kind: str, inward: int | None, outward: int | None) -> int | None:
+    return inward if kind in _OF_INPUT else outward
+
+
+def _shape_bytes(args: dict[str, Any]) -> int | None:
+    """Give the bytes of all tensors that go in, where their shapes and types are known."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return None
+    total = 0
+    for shape, dtype in zip(dims, types, strict=False):
+        each = dtype_bytes(str(dtype))
+        if each and isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape):
+            total += prod(shape) * each
+    return total or None
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """Read a list of ranks; long ones are abbreviated in the file and are left out."""
+    if not isinstance(value, str) or not re.fullmatch(r"\[[0-9, ]*\]", value):
+        return ()
+    return tuple(map(int, re.findall("[0-9]+", value)))
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,194 @@
+"""Trace: what a profiler saw of one rank, as columns.
+
+Rows are complete events in the order of the file. Times are seconds from ``origin_ns``, the time
+of the first event on the clock of the host. Arrows, instants and labels are counted in
+``num_events`` but are no rows: what they say stands in ``correlation``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft import _core
+
+Ints = NDArray[np.int64]
+SmallInts = NDArray[np.int32]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Kind(IntEnum):
+    """What a row is. Kernels, copies and sets are what a GPU does: the *GPU events*."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+    RUNTIME = 3  # a call of CUDA's or HIP's runtime
+    OP = 4  # an operator of PyTorch, on the host
+    ANNOTATION = 5  # a range named by the user or by PyTorch, on the host
+    GPU_ANNOTATION = 6  # the same, over the kernels launched in it
+    PYTHON = 7
+    SYNC = 8  # a wait of a stream or of the host
+    OTHER = 9
+
+
+class Mark(NamedTuple):
+    """A profiler step on the host: its name and seconds."""
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def wall(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The rows of a trace. -1 stands where an event does not say."""
+
+    kind: NDArray[np.int8]
+    name: SmallInts
+    start: Floats
+    duration: Floats
+    thread: SmallInts
+    stream: SmallInts
+    device: SmallInts
+    correlation: Ints
+    external: Ints
+    nbytes: Ints
+    sequence: Ints
+    function: Ints
+    detail: SmallInts
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One rank's file. ``losses`` are sentences about what could not be read of it."""
+
+    path: str
+    columns: Columns
+    names: tuple[str, ...]
+    threads: tuple[tuple[str, str], ...]  # process and thread, as the file writes them
+    details: tuple[bytes, ...] = ()  # JSON objects: the arguments weft keeps
+    num_events: int = 0
+    origin_ns: int = 0
+    format: str = "kineto"
+    rank: int | None = None
+    world_size: int | None = None
+    device: str = ""
+    num_units: int | None = None  # compute units of the device
+    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()  # process groups: name, ranks
+    about: dict[str, Any] = field(default_factory=dict)  # what else the file says of itself
+    labels: dict[str, str] = field(default_factory=dict)  # of processes and threads
+    losses: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @cached_property
+    def end(self) -> Floats:
+        """When each row ended."""
+        out: Floats = self.columns.start + self.columns.duration
+        return out
+
+    @cached_property
+    def gpu(self) -> Ints:
+        """Rows of GPU events, by start."""
+        rows = np.flatnonzero(self.columns.kind <= Kind.SET)
+        return rows[np.argsort(self.columns.start[rows], kind="stable")]
+
+    @cached_property
+    def host(self) -> Ints:
+        """Rows of what threads of the host did: operators, ranges, runtime calls, Python."""
+        kind = self.columns.kind
+        return np.flatnonzero(
+            ((kind >= Kind.RUNTIME) & (kind <= Kind.ANNOTATION)) | (kind == Kind.PYTHON)
+        )
+
+    @cached_property
+    def parent(self) -> SmallInts:
+        """Row of the innermost host row around each host row, or -1."""
+        rows = self.host
+        inner = _core.nest(self.columns.thread[rows], self.columns.start[rows], self.end[rows])
+        out = np.full(len(self), -1, np.int32)
+        out[rows] = np.where(inner >= 0, rows[inner], -1)
+        return out
+
+    @cached_property
+    def launch(self) -> SmallInts:
+        """Row of the runtime call that launched each GPU event, or -1: before the window."""
+        calls = np.flatnonzero(
+            (self.columns.kind == Kind.RUNTIME) & (self.columns.correlation >= 0)
+        )
+        keys = self.columns.correlation[calls]
+        order = np.argsort(keys, kind="stable")
+        out = np.full(len(self), -1, np.int32)
+        if len(calls):
+            wanted = self.columns.correlation[self.gpu]
+            place = np.minimum(np.searchsorted(keys[order], wanted), len(calls) - 1)
+            found = calls[order[place]]
+            hit = (self.columns.correlation[found] == wanted) & (wanted >= 0)
+            out[self.gpu] = np.where(hit, found, -1)
+        return out
+
+    @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """The profiler's steps on the host, by time."""
+        return self._marks((Kind.ANNOTATION, Kind.OP, Kind.PYTHON))
+
+    @cached_property
+    def gpu_marks(self) -> tuple[Mark, ...]:
+        """The same steps over their kernels, where the profiler wrote them."""
+        return self._marks((Kind.GPU_ANNOTATION,))
+
+    def _marks(self, kinds: Sequence[Kind]) -> tuple[Mark, ...]:
+        names = [i for i, name in enumerate(self.names) if name.startswith("ProfilerStep#")]
+        rows = np.flatnonzero(
+            np.isin(self.columns.name, names) & np.isin(self.columns.kind, [int(k) for k in kinds])
+        )
+        found = {
+            self.name_of(row): Mark(
+                self.name_of(row), float(self.columns.start[row]), float(self.end[row])
+            )
+            for row in rows.tolist()
+        }
+        return tuple(sorted(found.values(), key=lambda mark: mark.start))
+
+    def name_of(self, row: int) -> str:
+        """Give the name of a row."""
+        return self.names[self.columns.name[row]]
+
+    def detail_of(self, row: int) -> dict[str, Any]:
+        """Give the arguments of a row that weft keeps: shapes, types, launches, collectives."""
+        ident = int(self.columns.detail[row])
+        if ident < 0:
+            return {}
+        try:
+            found = msgspec.json.decode(self.details[ident])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def ancestors(self, row: int) -> list[int]:
+        """Give the host rows around a host row, from the inside out."""
+        out = []
+        while (row := int(self.parent[row])) >= 0:
+            out.append(row)
+        return out
+
+    def moved(self, seconds: float) -> "Trace":
+        """Give the same trace on a clock that is ahead by so much."""
+        columns = replace(self.columns, start=self.columns.start + seconds)
+        return replace(self, columns=columns, origin_ns=self.origin_ns)
