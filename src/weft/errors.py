@@ -44,6 +44,10 @@ class NoPlanError(WeftError, ValueError):
     """No plan fits."""
 
 
+class WorkloadError(WeftError, ValueError):
+    """The ops of a step do not fit together."""
+
+
 class ScheduleError(WeftError, ValueError):
     """A schedule does not mean anything that can be carried out."""
 

@@ -132,7 +132,7 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[_observing(rows)] = rows.dma().observe
     if device is not None:
         launches = (table.kind == Kind.LAUNCH) | ((table.kind == Kind.KERNEL) & ~rows.in_lane)
-        before[launches] = device.launch
+        before[launches & (rows.queue_kind != "host")] = device.launch
         submits = np.flatnonzero(table.kind == Kind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
     return before + rows.opaque + _asking(rows)
