@@ -188,7 +188,13 @@ class Trace:
             out.append(row)
         return out
 
-    def moved(self, seconds: float) -> "Trace":
-        """Give the same trace on a clock that is ahead by so much."""
-        columns = replace(self.columns, start=self.columns.start + seconds)
-        return replace(self, columns=columns, origin_ns=self.origin_ns)
+    def moved(self, seconds: float, drift: float = 0.0) -> "Trace":
+        """Give the trace on another clock: later by so much, and by ``drift`` more each second."""
+        if not seconds and not drift:
+            return self
+        start = self.columns.start * (1 + drift) + seconds
+        out = replace(self, columns=replace(self.columns, start=start))
+        for known in ("gpu", "host", "parent", "launch"):  # the order of events stays as it is
+            if known in self.__dict__:
+                out.__dict__[known] = self.__dict__[known]
+        return out

@@ -1,0 +1,246 @@
+"""From files to an Analysis. What its numbers mean is written in ``weft.trace.analysis``."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from statistics import median
+
+import numpy as np
+
+from weft.errors import UsageError
+from weft.timeline.shares import Intervals, shares
+from weft.trace.advice import advise
+from weft.trace.align import Job
+from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Use
+from weft.trace.collectives import communication
+from weft.trace.cover import Cover
+from weft.trace.idle import idle_reasons
+from weft.trace.links import Links, bus_bandwidth, links_of
+from weft.trace.overlap import slowdowns
+from weft.trace.path import critical_path
+from weft.trace.reading import jobs_of, read
+from weft.trace.steps import BACKLOG, Steps, steps_of
+from weft.trace.stragglers import stragglers
+from weft.trace.trace import Bools, Floats, Ints, Trace
+from weft.trace.waiting import Moving, basis_of, moving
+
+
+def analyze(paths: str | FilePath | Iterable[str | FilePath]) -> Analysis:
+    """Read the traces of a job, one file a rank, and say where its time goes."""
+    found = [paths] if isinstance(paths, str | FilePath) else list(paths)
+    if not found:
+        raise UsageError("no trace was given", "Name the files: weft analyze rank*.json.gz")
+    return analyze_traces([read(path) for path in found])
+
+
+def analyze_traces(traces: Sequence[Trace]) -> Analysis:
+    """Analyse traces that were read already."""
+    jobs, notes = jobs_of(traces)
+    parts = [_analyze_job(job) for job in jobs]
+    ranks = tuple(rank for ranks, _ in parts for rank in ranks)
+    found = [each for _, each in parts]
+    first = jobs[0]
+    sizes = {rank.trace.world_size for rank in ranks}
+    late = tuple(s for each in found for s in each)
+    return Analysis(
+        ranks=ranks,
+        world_size=sizes.pop() if len(sizes) == 1 else None,
+        aligned_within=first.within,
+        stragglers=late,
+        advice=advise(ranks, late),
+        notes=(*notes, *(note for job in jobs for note in job.notes), *_missing(first)),
+    )
+
+
+def _missing(job: Job) -> list[str]:
+    size, have = job.ranks[0].trace.world_size, len(job.ranks)
+    if not size or size <= have or not any(ranked.collectives for ranked in job.ranks):
+        return []
+    ranks = f"{have} of {size} ranks"
+    if have == 1:
+        return [f"{ranks}: what is waiting and what is moving is estimated, not seen"]
+    return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
+
+
+def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple]:
+    steps = [steps_of(ranked.trace) for ranked in job.ranks]
+    links = links_of(job.ranks[0].trace.device)
+    moved = moving(job, steps, links)
+    sides = [_Sides.of(ranked.trace) for ranked in job.ranks]
+    ranks = [
+        _analyze_rank(job, number, sides[number], steps[number], moved[number], links)
+        for number in range(len(job.ranks))
+    ]
+    return ranks, stragglers(job, [side.busy for side in sides]) if len(ranks) > 1 else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The GPU events of a rank in two: communication, and all else."""
+
+    is_comm: Bools  # in the order of trace.gpu
+    start: Floats
+    end: Floats
+    comm: Cover
+    other: Cover
+    busy: Cover
+
+    @classmethod
+    def of(cls, trace: Trace) -> "_Sides":
+        start, end = trace.columns.start[trace.gpu], trace.end[trace.gpu]
+        is_comm = communication(trace)[trace.gpu]
+        comm = Cover.of(start[is_comm], end[is_comm])
+        other = Cover.of(start[~is_comm], end[~is_comm])
+        return cls(is_comm, start, end, comm, other, comm | other)
+
+
+def _analyze_rank(
+    job: Job,
+    number: int,
+    sides: _Sides,
+    steps: Steps,
+    moved: Sequence[Moving | None],
+    links: Links,
+) -> RankAnalysis:
+    ranked = job.ranks[number]
+    trace = ranked.trace
+    splits = _Splits(trace, sides, moved, [c.row for c in ranked.collectives])
+    num_steps = len(steps.marks)
+    by_step = splits.by(np.where(steps.of >= 0, steps.of, num_steps), num_steps + 1)
+    backlog = splits.by(np.where(steps.of == BACKLOG, 0, 1), 2)[0]
+    uses = _uses(job, number, sides, steps, moved, links)
+    by_row = {c.row: m for c, m in zip(ranked.collectives, moved, strict=True)}
+    typical = _typical(steps)
+    return RankAnalysis(
+        trace=trace,
+        span=float(sides.end.max() - sides.start.min()) if len(sides.start) else 0.0,
+        total=splits.by(np.zeros(len(trace.gpu), np.int64), 1)[0],
+        backlog=backlog if backlog.num_gpu_events else None,
+        steps=tuple(
+            Step(mark.name, mark.start, mark.wall, period, split)
+            for mark, period, split in zip(steps.marks, steps.periods, by_step, strict=False)
+        ),
+        steps_found=steps.found,
+        collectives=uses,
+        slowdowns=slowdowns(trace, steps, sides.is_comm, sides.comm),
+        idle=idle_reasons(trace, sides.busy),
+        path=critical_path(trace, steps, typical, by_row) if typical is not None else None,
+        basis=basis_of(moved),
+        notes=tuple(_notes(trace, steps, sides)),
+    )
+
+
+def _typical(steps: Steps) -> int | None:
+    """Choose the step in the middle: neither the quickest nor the slowest."""
+    times = [
+        mark.wall if period is None else period
+        for mark, period in zip(steps.marks, steps.periods, strict=True)
+    ]
+    if not times:
+        return None
+    middle = median(times)
+    return min(range(len(times)), key=lambda number: abs(times[number] - middle))
+
+
+def _notes(trace: Trace, steps: Steps, sides: _Sides) -> list[str]:
+    out = []
+    if not len(trace.gpu):
+        out.append("no GPU event in this file: was ProfilerActivity.CUDA asked for?")
+    elif not sides.is_comm.any():
+        out.append("no communication in this file")
+    if steps.found:
+        out.append("no profiler steps: these were found by how kernels repeat")
+    elif not steps.marks and len(trace.gpu):
+        out.append("no profiler steps, and kernels do not repeat: only totals are given")
+    if len(np.unique(trace.columns.device[trace.gpu])) > 1:
+        out.append("several GPUs in one file: their events are taken together")
+    return out
+
+
+class _Splits:
+    """Divides the time of groups of GPU events, all groups in one sweep."""
+
+    def __init__(
+        self, trace: Trace, sides: _Sides, moved: Sequence[Moving | None], rows: Sequence[int]
+    ) -> None:
+        self.trace, self.sides = trace, sides
+        self.known = bool(moved) and any(each is not None for each in moved)
+        self.no_comm = not moved
+        place = np.full(len(trace), -1, np.int64)
+        place[trace.gpu] = np.arange(len(trace.gpu))
+        known = [(row, each) for row, each in zip(rows, moved, strict=True) if each is not None]
+        self.moved = place[[row for row, _ in known]].astype(np.int64)
+        self.first = np.array([each.start for _, each in known], float)
+        self.last = np.array([each.end for _, each in known], float)
+
+    def by(self, group: Ints, num_groups: int) -> list[Split]:
+        sides, is_comm = self.sides, self.sides.is_comm
+        other = Intervals(group[~is_comm], sides.start[~is_comm], sides.end[~is_comm])
+        comm = Intervals(group[is_comm], sides.start[is_comm], sides.end[is_comm])
+        all_of = shares(comm, other, num_groups)
+        first = np.clip(self.first, sides.start[self.moved], sides.end[self.moved])
+        last = np.clip(self.last, first, sides.end[self.moved])
+        moves = shares(Intervals(group[self.moved], first, last), other, num_groups)
+        count = np.bincount(group, minlength=num_groups)
+        return [
+            self._split(*map(float, each))
+            for each in zip(count, *all_of, moves.first, moves.both, strict=True)
+        ]
+
+    def _split(
+        self, count: float, exposed: float, compute: float, both: float, open_: float, hidden: float
+    ) -> Split:
+        comm = exposed + both
+        known = self.known or not comm
+        return Split(
+            num_gpu_events=int(count),
+            busy=exposed + compute + both,
+            compute=compute + both,
+            communication=comm,
+            exposed=exposed,
+            waiting=max(comm - open_ - hidden, 0.0) if known else None,
+            moving=open_ + hidden if known else None,
+            exposed_waiting=max(exposed - open_, 0.0) if known else None,
+            exposed_moving=open_ if known else None,
+        )
+
+
+def _uses(
+    job: Job,
+    number: int,
+    sides: _Sides,
+    steps: Steps,
+    moved: Sequence[Moving | None],
+    links: Links,
+) -> tuple[Use, ...]:
+    """Describe each collective of a rank."""
+    trace, found = job.ranks[number].trace, job.ranks[number].collectives
+    rows = np.array([c.row for c in found], np.int64)
+    start, end = trace.columns.start[rows], trace.end[rows]
+    exposed = (end - start) - sides.other.within(start, end)
+    step_of = dict(zip(trace.gpu.tolist(), steps.of.tolist(), strict=True))
+    out = []
+    for index, (c, each) in enumerate(zip(found, moved, strict=True)):
+        seconds = float(end[index] - start[index])
+        moves = None if each is None else min(each.seconds, seconds)
+        alone = links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype)
+        use = Use(
+            kind=c.kind or "unknown",
+            name=trace.name_of(c.row),
+            nbytes=c.nbytes,
+            dtype=c.dtype,
+            group=c.group,
+            num_ranks=c.num_ranks,
+            step=step_of[c.row],
+            start=float(start[index]),
+            seconds=seconds,
+            exposed=float(exposed[index]),
+            waiting=None if moves is None else seconds - moves,
+            moving=moves,
+            busbw=bus_bandwidth(c.kind, c.nbytes, c.num_ranks, moves),
+            link=bus_bandwidth(c.kind, c.nbytes, c.num_ranks, alone),
+            basis="unknown" if each is None else each.basis,
+            last_rank=None if each is None else each.last_rank,
+        )
+        out.append(use)
+    return tuple(out)

@@ -1,0 +1,95 @@
+"""How much longer kernels take while communication runs beside them.
+
+The same kernel stands at the same place of every step. Some steps happen to overlap it with
+communication and others do not: the ratio of the two means is its slow-down. The place is the
+kernel's name, its grid and the how-many-th of these it is in the step; names and grids alone mix
+shapes, because persistent kernels share grids.
+"""
+
+import re
+
+import numpy as np
+
+from weft.trace.analysis import Slowdown
+from weft.trace.cover import Cover
+from weft.trace.steps import Steps
+from weft.trace.trace import Bools, Floats, Ints, Kind, Trace
+
+_OVERLAPPED, _ALONE = 0.9, 0.05  # shares of a kernel that communication covers
+_SHORTEST = 10e-6  # seconds: clocks of old profilers tick in microseconds
+_GEMM = re.compile(r"gemm|Cijk_|cutlass.*Kernel2?<|_tn_|_nn_|_nt_|matmul|xmma|nvjet", re.IGNORECASE)
+
+
+def is_gemm_name(name: str) -> bool:
+    """Tell kernels that multiply matrices by their name.
+
+    >>> is_gemm_name("ampere_sgemm_128x64_nn"), is_gemm_name("Cijk_Ailk_Bljk_HHS")
+    (True, True)
+    >>> is_gemm_name("void at::native::vectorized_elementwise_kernel<4>()")
+    False
+    """
+    return _GEMM.search(name) is not None
+
+
+def slowdowns(trace: Trace, steps: Steps, is_comm: Bools, comm: Cover) -> tuple[Slowdown, ...]:
+    """Compare equal kernels of different steps, overlapped with alone."""
+    chosen = (steps.of >= 0) & ~is_comm & (trace.columns.kind[trace.gpu] == Kind.KERNEL)
+    rows, step = trace.gpu[chosen], steps.of[chosen]
+    if not len(rows) or not len(comm.start):
+        return ()
+    seconds = trace.columns.duration[rows]
+    with np.errstate(invalid="ignore"):
+        share = np.where(
+            seconds > 0, comm.within(trace.columns.start[rows], trace.end[rows]) / seconds, 0.5
+        )
+    place = _places(trace, rows, step)
+    over = _means(place, seconds, share > _OVERLAPPED)
+    alone = _means(place, seconds, share < _ALONE)
+    both = np.flatnonzero((over > 0) & (alone >= _SHORTEST))
+    first = np.full(len(over), -1)
+    first[place[::-1]] = np.arange(len(rows))[::-1]
+    gemm = np.array([*map(is_gemm_name, trace.names)], bool)[trace.columns.name[rows[first[both]]]]
+    lost = np.bincount(
+        place, np.where(share > _OVERLAPPED, seconds - alone[place], 0.0), minlength=len(over)
+    )
+    out = []
+    for family, mine in (("GEMM", both[gemm]), ("other", both[~gemm])):
+        if len(mine):
+            out.append(_slowdown(family, over[mine], alone[mine], float(lost[mine].sum())))
+    return tuple(out)
+
+
+def _slowdown(family: str, over: Floats, alone: Floats, lost: float) -> Slowdown:
+    ratio = over / alone
+    return Slowdown(
+        family=family,
+        num_pairs=len(ratio),
+        median=float(np.median(ratio)),
+        weighted=float(over.sum() / alone.sum()),
+        p90=float(np.quantile(ratio, 0.9)),
+        lost=max(lost, 0.0),
+    )
+
+
+def _means(place: Ints, seconds: Floats, chosen: Bools) -> Floats:
+    size = int(place.max()) + 1
+    count = np.bincount(place[chosen], minlength=size)
+    total = np.bincount(place[chosen], seconds[chosen], size)
+    return np.where(count > 0, total / np.maximum(count, 1), 0.0)
+
+
+def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
+    """Number the places of a step: name, grid, and the how-many-th of them in launch order."""
+    launched = trace.columns.start[trace.launch[rows]]
+    kernel = np.unique(
+        np.stack([trace.columns.name[rows], trace.columns.detail[rows], trace.columns.stream[rows]]),
+        axis=1,
+        return_inverse=True,
+    )[1].reshape(-1)
+    order = np.lexsort((launched, kernel, step))
+    new = np.ones(len(order), bool)
+    new[1:] = (np.diff(kernel[order]) != 0) | (np.diff(step[order]) != 0)
+    run = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    nth = np.empty(len(order), np.int64)
+    nth[order] = np.arange(len(order)) - run
+    return np.unique(kernel * (int(nth.max()) + 1) + nth, return_inverse=True)[1].reshape(-1)
