@@ -13,6 +13,7 @@ from weft.cli.collective import collective
 from weft.cli.copies import copies
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
+from weft.cli.kernel import kernel
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
 from weft.cli.validate import validate
@@ -78,6 +79,12 @@ _add(
     copies,
     "How long do many small copies from the host's memory take: a KV cache fetched block by block?",
     "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
+)
+_add(
+    kernel,
+    "How long does one kernel take?\n\nKIND is gemm, bmm, attention, moe, embedding, softmax, "
+    "norm, elementwise and others; its columns are given as KEY=VALUE, lists with commas.",
+    "weft kernel gemm m=1,512,4096 n=8192 k=8192 dtype=fp8 --on h100-8",
 )
 _add(
     c3,

@@ -1,0 +1,105 @@
+"""The families of kernels that have a price: the columns of each, and its formula."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from weft.cost.attention import attention_seconds, backward_seconds
+from weft.cost.embedding import embedding_backward_seconds, embedding_seconds
+from weft.cost.matmul import Columns, Floats, Law, convolution_seconds, matmul_seconds
+from weft.cost.moe import moe_seconds
+from weft.cost.recipes import Recipe
+from weft.cost.streaming import row_seconds, streaming_seconds
+from weft.hardware import Device
+
+Formula = Callable[[Columns, Device, Recipe, Law], Floats]
+REQUIRED = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of kernel: its columns with what they are if not given, in the order of a shape.
+
+    ``law`` names the family whose law it follows, ``dtype`` what it has if none is given.
+    """
+
+    name: str
+    columns: Mapping[str, float] = field(hash=False)
+    formula: Formula
+    law: str
+    dtype: str = "bf16"
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The columns without which there is no price."""
+        return tuple(key for key, value in self.columns.items() if value != value)  # noqa: PLR0124
+
+
+_PRODUCT = {"m": REQUIRED, "n": REQUIRED, "k": REQUIRED, "batch": 1.0}
+_BATCHED = {"batch": REQUIRED, "m": REQUIRED, "n": REQUIRED, "k": REQUIRED}
+_ATTENTION = {
+    "batch": REQUIRED,
+    "heads": REQUIRED,
+    "kv_heads": REQUIRED,
+    "queries": REQUIRED,
+    "keys": REQUIRED,
+    "head_dim": REQUIRED,
+    "causal": 1.0,
+    "window": 0.0,
+    "kv_bytes": 2.0,
+}
+_EXPERTS = {
+    "tokens": REQUIRED,
+    "hidden": REQUIRED,
+    "inter": REQUIRED,
+    "topk": REQUIRED,
+    "experts": REQUIRED,
+    "tp": 1.0,
+    "ep": 1.0,
+}
+_LOOKUPS = {
+    "batch": REQUIRED,
+    "rows": REQUIRED,
+    "dim": REQUIRED,
+    "pooling": 1.0,
+    "zipf": 0.0,
+    "tables": 1.0,
+}
+_IMAGES = {
+    "batch": REQUIRED,
+    "channels": REQUIRED,
+    "height": REQUIRED,
+    "width": REQUIRED,
+    "filters": REQUIRED,
+    "kernel": REQUIRED,
+    "stride": 1.0,
+    "groups": 1.0,
+}
+_MOVED = {"nbytes": REQUIRED}
+
+
+def _rows(passes: float) -> dict[str, float]:
+    return {"rows": REQUIRED, "width": REQUIRED, "passes": passes}
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("gemm", _PRODUCT, matmul_seconds, "gemm"),
+        Family("bmm", _BATCHED, matmul_seconds, "bmm"),
+        Family("convolution", _IMAGES, convolution_seconds, "gemm"),
+        Family("attention", _ATTENTION, attention_seconds, "attention"),
+        Family("attention-backward", _ATTENTION, backward_seconds, "attention"),
+        Family("moe", _EXPERTS, moe_seconds, "moe"),
+        Family("embedding", _LOOKUPS, embedding_seconds, "embedding", "fp32"),
+        Family("embedding-backward", _LOOKUPS, embedding_backward_seconds, "embedding", "fp32"),
+        Family("softmax", _rows(2.0), row_seconds, "softmax"),
+        Family("softmax-backward", _rows(3.0), row_seconds, "softmax"),
+        Family("norm", _rows(2.0), row_seconds, "norm"),
+        Family("norm-backward", _rows(4.0), row_seconds, "norm"),
+        Family("elementwise", _MOVED, streaming_seconds, "elementwise"),
+        Family("reduction", _MOVED, streaming_seconds, "elementwise"),
+        Family("copy", _MOVED, streaming_seconds, "elementwise"),
+        Family("concat", _MOVED, streaming_seconds, "elementwise"),
+        Family("optimizer", _MOVED, streaming_seconds, "elementwise"),
+    )
+}

@@ -1,0 +1,116 @@
+"""What is known of kernels on a device: laws fitted to measured tables, their source and errors.
+
+The files under ``catalogue/kernels`` are written by ``benchmarks/fit_kernels.py`` from measured
+tables, or say which device's laws stand in for one that nobody measured. ``any.toml`` holds the
+laws that were fitted to all devices at once, which serve a device with a datasheet only. What
+the numbers of a law mean is written in ``weft.cost``.
+"""
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.hardware.files import CATALOGUE, read_toml
+
+FOLDER = CATALOGUE / "kernels"
+ANY = "any"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Geometric means of the relative error against so many rows of a table.
+
+    ``formula`` is of the law alone on the rows that it was fitted to, ``within_20`` the share of
+    these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
+    shapes, or one whole device. None: it was not, or could not be, left out.
+    """
+
+    rows: int
+    formula: float
+    within_20: float
+    random_tenth: float | None = None
+    shapes: float | None = None
+    device: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a law leaves unexplained: the logarithm of measured / law on a coarse grid.
+
+    ``axes`` gives the knots along each column, as powers of two; between knots it is linear.
+    ``values`` are whole numbers of ``step``, one byte each, packed and written as text.
+    """
+
+    axes: Mapping[str, tuple[float, ...]] = field(hash=False)
+    step: float
+    values: str
+
+    def table(self) -> Floats:
+        """Give the values over all knots."""
+        shape = [len(knots) for knots in self.axes.values()]
+        packed = zlib.decompress(base64.b85decode(self.values))
+        whole = np.frombuffer(packed, np.int8).reshape(shape)
+        return whole.astype(np.float64) * self.step
+
+
+def packed(table: Floats, axes: Mapping[str, tuple[float, ...]]) -> Correction:
+    """Write a table of logarithms as a Correction; what is lost is half a step."""
+    step = float(f"{max(np.abs(table).max() / 127, 1e-4):.2g}")
+    whole = np.clip(np.rint(table / step), -127, 127).astype(np.int8)
+    return Correction(axes, step, base64.b85encode(zlib.compress(whole.tobytes(), 9)).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """One family and dtype: its law, what the law leaves unexplained, and how far off it is.
+
+    Four of five rows that the fit was not shown lie between ``low`` and ``high`` times its price.
+    """
+
+    family: str
+    dtype: str
+    law: Mapping[str, float] = field(hash=False)
+    low: float
+    high: float
+    source: str
+    errors: FitErrors
+    correction: Correction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFits:
+    """Everything that was fitted on one device, or for a device ``like`` one that was."""
+
+    device: str
+    fits: tuple[KernelFit, ...] = ()
+    like: str = ""
+    source: str = ""
+
+
+def fitted_devices() -> tuple[str, ...]:
+    """List the devices with laws of their own or of a sibling."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != ANY))
+
+
+@lru_cache
+def device_fits(device: str) -> DeviceFits:
+    """Read what is known of kernels on a device; nothing, if it was not measured."""
+    path = FOLDER / f"{device}.toml"
+    if not path.is_file():
+        return DeviceFits(device)
+    return msgspec.convert(read_toml(path), DeviceFits)
+
+
+def find_fit(device: str, family: str, dtype: str) -> KernelFit | None:
+    """Give the fit of a family and dtype on a device, if there is one."""
+    return next(
+        (f for f in device_fits(device).fits if (f.family, f.dtype) == (family, dtype)), None
+    )
