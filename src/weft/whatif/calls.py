@@ -8,7 +8,7 @@ all of them, by time, are one sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_STREAM = -1
+BACKLOG = "before the window"  # stands for the calls that launched what a profiler came too late for
 _WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
@@ -96,6 +97,8 @@ def calls_of(trace: Trace) -> list[Calls]:
     """Give the calls of every step that launched something, in order."""
     rows, launched = _sequence(trace)
     marks = steps_of(trace).marks or _whole(trace, rows)
+    if len(marks) == 1:
+        return _Table(trace).alone(marks[0], rows, launched)
     begins = np.array([mark.start for mark in marks] + [np.inf])
     when = trace.columns.start[rows]
     table = _Table(trace)
@@ -172,6 +175,42 @@ class _Table:
             gpu_end=np.where(there, trace.end[shown], np.nan),
             waves=np.where(there, self.waves[shown], 0.0),
         )
+
+    def alone(self, mark: Mark, rows: Ints, launched: Ints) -> list[Calls]:
+        """Give the only step of a trace, with what was still to be done when it began in front.
+
+        The profiler itself waits for that work as it starts, inside the first step.
+        """
+        trace = self.trace
+        when = trace.columns.start[rows]
+        inside = (when >= mark.start) & (when < mark.end)
+        if not (launched[inside] >= 0).any():
+            return []
+        calls = self.calls(mark, np.nan, rows[inside], launched[inside])
+        left = trace.gpu[(trace.launch[trace.gpu] < 0) & (trace.end[trace.gpu] > mark.start)]
+        left = left[trace.columns.start[left] < np.nanmin(calls.gpu_start)]
+        return [self._behind(left, calls)] if len(left) else [calls]
+
+    def _behind(self, left: Ints, calls: Calls) -> Calls:
+        """Put work that was launched earlier in front of calls: it costs the host nothing."""
+        columns, size, zero = self.trace.columns, len(left), calls.mark.start
+        names = tuple(self.trace.name_of(row) for row in left.tolist())
+        front = {
+            "same_op": np.zeros(size, bool),
+            "thread": np.full(size, calls.thread[0]),
+            "start": np.full(size, zero),
+            "end": np.full(size, zero),
+            "row": left,
+            "kind": columns.kind[left].astype(np.int64),
+            "stream": columns.stream[left].astype(np.int64),
+            "gpu_start": np.maximum(columns.start[left], zero),
+            "gpu_end": self.trace.end[left],
+            "waves": self.waves[left],
+        }
+        joined = {key: np.concatenate((own, getattr(calls, key))) for key, own in front.items()}
+        texts = {"name": names, "call": (BACKLOG,) * size, "op": ("",) * size}
+        joined |= {key: own + getattr(calls, key) for key, own in texts.items()}
+        return replace(calls, **joined)
 
     def _operators(self, rows: Ints) -> Ints:
         """Give the innermost operator or named range around each call."""

@@ -8,36 +8,30 @@ what a changed replay is worth. With one recorded step all comes from it, which 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.errors import FormatError
 from weft.hardware import platform
-from weft.schedule import Kind
-from weft.simulator import simulate
 from weft.trace import collectives
 from weft.trace.links import links_of
 from weft.whatif.calls import calls_of
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
-from weft.whatif.recorded import MARK, Recording, seconds_like, workload_of
-from weft.workload import NO_HOST, lower, stage
+from weft.whatif.recorded import Recording, seconds_like
+from weft.whatif.stage import ITERATIONS, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.hardware import Platform
-    from weft.timeline import Timeline
     from weft.trace import Collective as Recorded
     from weft.trace import Trace
     from weft.whatif.calls import Calls
-    from weft.workload import Collective, Workload
 
-ITERATIONS = 3  # the third begins as the second did
 _BEHIND = 0.1  # of a period: a device so far behind its host sets the pace
-_WORK = (Kind.KERNEL, Kind.COPY)  # a library's collective counts as a copy
 _STRANGER = "a100-8"  # a device that the catalogue does not have runs opaque kernels as well
 
 
@@ -113,6 +107,8 @@ def _collectives(calls: Calls, known: dict[int, Recorded]) -> dict[int, Recorded
 def measured_period(steps: Sequence[Calls], number: int) -> tuple[float, bool]:
     """Give the period of a step: the host's, or its device's where that is behind all the time."""
     step = steps[number]
+    if len(steps) == 1:
+        return step.mark.wall, False
     until = step.mark.end if np.isnan(step.until) else step.until
     period = until - step.mark.start
     if min(each.lag for each in steps) < _BEHIND * period:
@@ -137,54 +133,18 @@ def replay(trace: Trace) -> list[Replay]:
     machine = machine_of(trace)
     out = []
     for step in ready_steps(trace):
-        seconds = period_of(run([step.recording], machine), 0)
+        stage = Stage([step.recording], machine, iterations_of(step))
+        seconds = stage.run().step
         name = step.recording.calls.mark.name
         out.append(Replay(name, step.measured, seconds, step.held_out, step.by_device))
     return out
 
 
+def iterations_of(step: Ready) -> int:
+    """Give how many iterations show the period; a step alone has nothing before or after it."""
+    return ITERATIONS if step.held_out else 1
+
+
 def machine_of(trace: Trace) -> Platform:
     """Give the platform of the traced device, by its name."""
     return links_of(trace.device).machine or platform(_STRANGER)
-
-
-def run(
-    ranks: Sequence[Recording], machine: Platform, *, iterations: int = ITERATIONS
-) -> Timeline:
-    """Simulate the step of ranks that are known by their recordings."""
-    workload = workload_of("replay", ranks, machine.require_device().units, iterations)
-    return simulate_recorded(workload, machine, max(rank.overheads.gap for rank in ranks))
-
-
-def simulate_recorded(workload: Workload, machine: Platform, gap: float) -> Timeline:
-    """Simulate ops whose seconds and hosts are known: nothing but the gap is the device's."""
-    device = replace(
-        machine.require_device(), launch=gap, host_launch=0.0, signal=0.0, dma=None, shared=None
-    )
-    quiet = stage(replace(machine, device=device), workload)
-    schedule = lower(workload, quiet, _Known(), host=NO_HOST)
-    return simulate(schedule, quiet, collapse=False)
-
-
-class _Known:
-    """Prices of a workload that has them all."""
-
-    def kernel(self, cost: object) -> float:
-        raise AssertionError(cost)
-
-    def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
-        raise AssertionError((what, ranks))
-
-
-def period_of(timeline: Timeline, rank: int) -> float:
-    """Give the period of the last iteration: the host's or the device's, whichever is longer."""
-    spans = timeline.of(rank=rank)
-    marks = np.sort(spans.start[spans.name == spans.names.index(MARK)])
-    iterations = len(marks) - 1
-    ends = [0.0, 0.0]
-    for number, queue in enumerate(spans.queues):
-        if queue.startswith("stream"):
-            end = spans.end[(spans.queue == number) & np.isin(spans.kind, _WORK)]
-            each = end.reshape(iterations, -1)[:, -1]
-            ends = [max(old, new) for old, new in zip(ends, each[-2:].tolist(), strict=True)]
-    return max(float(marks[-1] - marks[-2]), ends[1] - ends[0])
