@@ -1,0 +1,5 @@
+"""A trace replayed, and replayed with something changed."""
+
+from weft.whatif.replay import Replay, replay
+
+__all__ = ["Replay", "replay"]
