@@ -27,6 +27,7 @@ _PARTS = {
     "team",
     "teams",
     "torch_hosts",
+    "torch_kv",
     "torch_rank",
     "torch_training",
     "torch_weights",

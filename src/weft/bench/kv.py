@@ -1,0 +1,26 @@
+"""How long it takes to gather many small blocks of a KV cache."""
+
+from collections.abc import Iterator
+from statistics import median
+
+from weft.bench.rows import Options, Peer, Row
+from weft.runtime import spawn
+
+QUESTION = "How fast are 4,096 blocks of a KV cache gathered by one prepared schedule?"
+BLOCKS = 4096
+SIZES = (4 << 10, 8 << 10, 32 << 10)
+
+
+def run(options: Options) -> Iterator[Row]:
+    """Gather blocks of each size; a loop of copies and one indexed copy stand beside it."""
+    from weft.bench.torch_kv import be_rank
+
+    for size in options.sizes or SIZES:
+        ((times, wrong),) = spawn(be_rank, 1, BLOCKS, size, options.rounds)
+        mine = times.pop("weft")
+        peers = {
+            name: Peer(median(theirs), median(b / a for a, b in zip(mine, theirs, strict=True)))
+            for name, theirs in times.items()
+        }
+        case = {"blocks": BLOCKS, "nbytes": size, "ranks": 1}
+        yield Row("kv", case, tuple(mine), peers, {"wrong": wrong})
