@@ -12,8 +12,8 @@ from weft.hardware import platform
 from weft.schedule import Kernel
 from weft.schedule.check import check
 from weft.simulator import simulate
-from weft.validate.fused import apart_nodes
 from weft.validate.fused_cases import DLRM
+from weft.validate.fused_prices import apart_nodes
 
 NODE = platform("mi210-4")
 

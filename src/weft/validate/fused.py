@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from math import ceil
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -12,7 +10,6 @@ from weft.fused import (
     apart_all_reduce,
     apart_all_to_all,
     dlrm_step,
-    fed_by_host,
     fused_all_reduce,
     fused_all_to_all,
 )
@@ -20,6 +17,14 @@ from weft.hardware import platform
 from weft.schedule import Kind
 from weft.simulator import simulate
 from weft.validate.fused_cases import COMBINES, DLRM, EMBEDDINGS, GEMVS, SLICES
+from weft.validate.fused_plots import plots
+from weft.validate.fused_prices import (
+    OCCUPANCY,
+    apart_nodes,
+    library_units,
+    percent_saved,
+    saved_by_embedding,
+)
 from weft.validate.target import Target
 
 if TYPE_CHECKING:
@@ -27,14 +32,13 @@ if TYPE_CHECKING:
 
     from weft.fused import Embedding
     from weft.hardware import Platform
-    from weft.schedule import Schedule
     from weft.validate.fused_cases import Product
+
+__all__ = ["NAME", "QUESTION", "plots", "targets"]
 
 NAME = "fused"
 QUESTION = "What does sending each slice as it is made save?"
 SOURCE = "arXiv 2305.06942"
-# Calls into a network library inside a kernel cost it registers (2305.06942 v2).
-OCCUPANCY = 0.875
 POINTS = 8.0  # how far a mean may be from the published one: the shapes are not those of the study
 
 # name: (published mean, published best)
@@ -51,18 +55,16 @@ def targets() -> Iterator[Target]:
     """Compute the figures."""
     node = platform("mi210-4")
     pair = apart_nodes(node, 2)
-    yield from _saved("embedding_all_to_all/intra", [_embedding(e, node) for e in EMBEDDINGS])
-    yield from _saved("embedding_all_to_all/inter", [_embedding(e, pair) for e in EMBEDDINGS])
+    yield from _saved(
+        "embedding_all_to_all/intra", [saved_by_embedding(e, node) for e in EMBEDDINGS]
+    )
+    yield from _saved(
+        "embedding_all_to_all/inter", [saved_by_embedding(e, pair) for e in EMBEDDINGS]
+    )
     yield from _saved("gemv_all_reduce", [_gemv(each, node) for each in GEMVS])
     yield from _saved("gemm_all_to_all", [_combine(each, node) for each in COMBINES])
     yield _step(node, 128)
     yield from _skews(pair)
-
-
-def apart_nodes(node: Platform, num_nodes: int) -> Platform:
-    """Nodes with one rank each, joined by their nics."""
-    cluster = node.cluster(num_nodes)
-    return replace(cluster, name=f"{node.name} alone x{num_nodes}", levels=cluster.levels[-1:])
 
 
 def _saved(name: str, shares: Sequence[float]) -> Iterator[Target]:
@@ -75,17 +77,10 @@ def _saved(name: str, shares: Sequence[float]) -> Iterator[Target]:
     yield _target("envelope", name, best, weft=max(shares), error_in="points", note=note)
 
 
-def _embedding(shape: Embedding, machine: Platform) -> float:
-    work = shape.sliced(machine.num_ranks, SLICES)
-    units = machine.require_device().units
-    fused = fused_all_to_all(work, units=units, occupancy=_occupancy(machine))
-    return _percent_saved(fused, apart_all_to_all(work, units=library_units(machine)), machine)
-
-
 def _combine(shape: Product, machine: Platform) -> float:
     work = shape.sliced(machine.num_ranks)
     fused = fused_all_to_all(work, units=machine.require_device().units)
-    return _percent_saved(fused, apart_all_to_all(work, units=library_units(machine)), machine)
+    return percent_saved(fused, apart_all_to_all(work, units=library_units(machine)), machine)
 
 
 def _gemv(shape: Product, machine: Platform) -> float:
@@ -93,24 +88,7 @@ def _gemv(shape: Product, machine: Platform) -> float:
     work = shape.sliced(machine.num_ranks, 2)
     fused = fused_all_reduce(work, units=machine.require_device().units, dtype="bfloat16")
     apart = apart_all_reduce(work, units=library_units(machine), dtype="bfloat16")
-    return _percent_saved(fused, apart, machine)
-
-
-def _occupancy(machine: Platform) -> float:
-    """Inside a node a peer is stored to; only between nodes a kernel calls a library."""
-    return OCCUPANCY if machine.levels[0].kind == "switch" else 1.0
-
-
-def library_units(machine: Platform) -> int:
-    """Units that fill a rank's links, its own part of the exchange included."""
-    level = machine.levels[0]
-    moved = level.rate * level.size / (level.size - 1)
-    return ceil(moved / machine.require_device().unit_copy_rate)
-
-
-def _percent_saved(fused: Schedule, apart: Schedule, machine: Platform) -> float:
-    seconds = [simulate(fed_by_host(each), machine).makespan for each in (fused, apart)]
-    return 100 * (1 - seconds[0] / seconds[1])
+    return percent_saved(fused, apart, machine)
 
 
 def _step(node: Platform, num_nodes: int) -> Target:
