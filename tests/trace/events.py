@@ -48,7 +48,7 @@ def all_reduce(ts, dur, correlation=None, nelems=1024, ranks=2, **args):
 def text(events, rank=0, world_size=2, **more):
     about = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size}}
     devices = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "numSms": 108}]
-    whole = {"schemaVersion": 1, "deviceProperties": devices, **about, **more}
+    whole = {"schemaVersion": 1, "deviceProperties": devices} | about | more
     return json.dumps({**whole, "traceEvents": events}).encode()
 
 

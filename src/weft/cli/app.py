@@ -66,8 +66,9 @@ _add(
 )
 _add(
     calibrate,
-    "What does this machine achieve? The answer becomes the platform `here`.",
-    "weft calibrate",
+    "What does this machine achieve? The answer becomes the platform `here`.\n\nWith --from: what "
+    "do the traces of a job show of the machine it ran on?",
+    "weft calibrate --from rank0.json.gz -o machine.toml",
 )
 _add(
     collective,
