@@ -61,7 +61,9 @@ class Browser:
         self._number = 0
         self._unread = b""
         self._events: list[dict[str, Any]] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="weft-browser-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="weft-browser-", ignore_cleanup_errors=True
+        )
         self._process, self._out, self._in = _start(path, self._folder.name)
         try:
             self._session = ""
@@ -74,7 +76,7 @@ class Browser:
             self.close()
             raise
 
-    def __enter__(self) -> "Browser":
+    def __enter__(self) -> "Browser":  # noqa: PYI034 - Self needs Python 3.11
         return self
 
     def __exit__(
@@ -123,7 +125,9 @@ class Browser:
                     return dict(self._events.pop(number)["params"])
             self._note(self._read(deadline, method))
 
-    def open(self, path: Path | str, *, width: int = 1280, height: int = 800, dark: bool = False) -> None:
+    def open(
+        self, path: Path | str, *, width: int = 1280, height: int = 800, dark: bool = False
+    ) -> None:
         """Open a file in a window of that size and wait until it is loaded."""
         self.complaints.clear()
         self.requests.clear()
@@ -155,7 +159,9 @@ class Browser:
         while not self.evaluate(script):
             if time.monotonic() > deadline:
                 raise RunTimeoutError(f"{script!r} did not become true in {self.timeout:g} s")
-            self.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 10)))")
+            self.evaluate(
+                "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 10)))"
+            )
 
     def key(self, key: str) -> None:
         """Press and release a key."""
@@ -192,7 +198,9 @@ class Browser:
         while b"\0" not in self._unread:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._in], [], [], left)[0]:
-                raise RunTimeoutError(f"Chromium did not answer {waiting_for} in {self.timeout:g} s")
+                raise RunTimeoutError(
+                    f"Chromium did not answer {waiting_for} in {self.timeout:g} s"
+                )
             read = os.read(self._in, 1 << 20)
             if not read:
                 raise RunError(f"Chromium ended before it answered {waiting_for}")

@@ -115,7 +115,7 @@ def _line(timeline: Timeline, key: tuple[int, ...]) -> Line:
     return Line(f"rank {rank}", name, quiet=name.startswith("host"))
 
 
-def rows_of(line: Ints, start: Floats, end: Floats) -> Ints:
+def rows_of(line: Ints, start: Floats | Ints, end: Floats | Ints) -> Ints:
     """Give each span a row of its line so that spans of a row never overlap; outer ones first."""
     row = np.zeros(len(line), np.int64)
     order = np.lexsort((-end, start, line))

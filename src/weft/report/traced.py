@@ -35,7 +35,7 @@ def rank_name(rank: RankAnalysis) -> str:
 
 
 def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -> Picture:
-    """Show what ran on every rank; the shortest host spans are left out where there are too many."""
+    """Show what ran on every rank; where that is too much the shortest host spans are left out."""
     parts = [_Part(rank) for rank in ranks]
     names, numbers = _names([part.trace for part in parts])
     lines = [line for part in parts for line in part.lines]
@@ -167,7 +167,7 @@ def _kept(needed: Bools, length: NDArray[np.float64], most: int) -> Bools:
     rest = np.flatnonzero(~needed)
     if len(rest) <= room:
         return np.ones(len(needed), bool)
-    kept = needed.copy()
+    kept: Bools = needed.copy()
     if room > 0:
         kept[rest[np.argsort(-length[rest], kind="stable")[:room]]] = True
     return kept
