@@ -17,6 +17,7 @@ from weft.cli.kernel import kernel
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
 from weft.cli.validate import validate
+from weft.cli.whatif import whatif
 
 
 class Verbs(TyperGroup):
@@ -91,6 +92,13 @@ _add(
     "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
     "runtime use?",
     "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
+)
+_add(
+    whatif,
+    "What would a recorded step take with other strategies, links, ranks or devices?\n\nThe step is "
+    "replayed first, and the error of that is shown. Traces of several ranks of one job are "
+    "replayed together.",
+    "weft whatif rank0.json.gz --strategy dma,priority,links*2 -o whatif.json",
 )
 _add(
     bench,

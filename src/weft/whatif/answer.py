@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.errors import UsageError
 from weft.whatif.change import NAMES, Change, Variant, change
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.replay import replay
@@ -34,6 +33,18 @@ class Outcome:
     high: float
     gain: float  # of the replayed step, as a share
     why: str
+
+    @classmethod
+    def of(
+        cls, name: str, why: str, steps: Sequence[float], base: float, replays: Sequence[Replay]
+    ) -> Outcome:
+        """Make it of the step that is taken to be right and those at the ends of its range.
+
+        What the replay is wrong by, a change may be wrong by, as far as it changes anything.
+        """
+        spread = max(abs(each.error) for each in replays) * abs(base - steps[0])
+        low, high = max(0.0, min(steps) - spread), max(steps) + spread
+        return cls(name, steps[0], low, high, 1 - steps[0] / base, why)
 
     def as_row(self) -> dict[str, Any]:
         """Give it under the keys that ``weft whatif`` has."""
@@ -95,8 +106,8 @@ def what_if(
     scene = scene_of(trace, replays)
     base = scene.stage.run()
     runs, outcomes, missing = {"": base}, [], []
-    for change_ in _changes(scene, names, on, missing):
-        outcome, run = _outcome(scene, change_, base.step)
+    for made in changes(scene, names, on, missing):
+        outcome, run = _outcome(scene, made, base.step)
         outcomes.append(outcome)
         runs[outcome.name] = run
     measured = scene.ready.measured
@@ -112,11 +123,12 @@ def what_if(
     )
 
 
-def _changes(
+def changes(
     scene: Scene, names: Sequence[str], on: Platform | None, missing: list[str]
 ) -> list[Change]:
+    """Make the changes asked for, or all; of those that change nothing say so in ``missing``."""
     found = [] if on is None else [elsewhere(scene, on)]
-    for name in names or NAMES:
+    for name in names or (NAMES if on is None else ()):
         made = change(scene, name)
         if made is not None:
             found.append(made)
@@ -134,12 +146,7 @@ def _nothing(scene: Scene) -> str:
 def _outcome(scene: Scene, made: Change, base: float) -> tuple[Outcome, Run]:
     run = _run(scene, made.value)
     steps = [run.step, *(_run(scene, each).step for each in made.ends)]
-    error = max(abs(each.error) for each in scene.replays)
-    # What the replay is wrong by, a change may be wrong by, as far as it changes anything.
-    spread = error * abs(base - run.step)
-    low, high = min(steps) - spread, max(steps) + spread
-    gain = 1 - run.step / base
-    return Outcome(made.name, run.step, max(0.0, low), high, gain, made.why), run
+    return Outcome.of(made.name, made.why, steps, base, scene.replays), run
 
 
 def _run(scene: Scene, variant: Variant) -> Run:
@@ -163,13 +170,6 @@ def _notes(scene: Scene) -> list[str]:
     if scene.links.machine is None:
         notes.append(f"{scene.trace.device or 'the device'} is not in the catalogue: links unknown")
     return notes
-
-
-def checked(names: Sequence[str]) -> Sequence[str]:
-    """Refuse a list with nothing in it."""
-    if any(not name for name in names):
-        raise UsageError("a name of a change is empty", f"Use {', '.join(NAMES)}.")
-    return names
 
 
 def errors_of(replays: Sequence[Replay]) -> tuple[float, float]:
