@@ -95,8 +95,8 @@ _add(
 )
 _add(
     whatif,
-    "What would a recorded step take with other strategies, links, ranks or devices?\n\nThe step is "
-    "replayed first, and the error of that is shown. Traces of several ranks of one job are "
+    "What would a recorded step take with other strategies, links, ranks or devices?\n\nThe step "
+    "is replayed first, and the error of that is shown. Traces of several ranks of one job are "
     "replayed together.",
     "weft whatif rank0.json.gz --strategy dma,priority,links*2 -o whatif.json",
 )

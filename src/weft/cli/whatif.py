@@ -18,7 +18,8 @@ _WRITTEN = 4  # timelines in one file: more than a screen shows
 
 def whatif(
     traces: Annotated[
-        list[str], typer.Argument(metavar="TRACE..", help="Traces of PyTorch's profiler, .gz or not.")
+        list[str],
+        typer.Argument(metavar="TRACE..", help="Traces of PyTorch's profiler, .gz or not."),
     ],
     *,
     strategy: Annotated[
@@ -37,7 +38,7 @@ def whatif(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write the replayed and the changed timelines (.json, for Perfetto) or rows (.csv).",
+            help="Write replayed and changed timelines (.json, for Perfetto) or rows (.csv).",
         ),
     ] = None,
 ) -> int:

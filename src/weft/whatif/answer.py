@@ -48,7 +48,9 @@ class Outcome:
 
     def as_row(self) -> dict[str, Any]:
         """Give it under the keys that ``weft whatif`` has."""
-        return {name: getattr(self, name) for name in ("name", "step", "gain", "why", "low", "high")}
+        return {
+            name: getattr(self, name) for name in ("name", "step", "gain", "why", "low", "high")
+        }
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,12 @@ class Answer:
         }
 
 
-def what_if(
-    trace: Trace, names: Sequence[str] = (), *, on: Platform | None = None
-) -> Answer:
+def what_if(trace: Trace, names: Sequence[str] = (), *, on: Platform | None = None) -> Answer:
     """Replay one rank's trace, then with each change; ``on`` moves it to another machine."""
     replays = tuple(replay(trace))
     scene = scene_of(trace, replays)
     base = scene.stage.run()
-    runs, outcomes, missing = {"": base}, [], []
+    runs, outcomes, missing = {"": base}, [], list[str]()
     for made in changes(scene, names, on, missing):
         outcome, run = _outcome(scene, made, base.step)
         outcomes.append(outcome)

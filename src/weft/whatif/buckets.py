@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def split(scene: Scene, pieces: int, price: Price) -> Recording | None:
     found = [comm for run in _runs(scene) for comm in run]
     if not found or pieces < 2:
         return None
-    places = _places(scene, found, pieces)
+    places = _places(found, pieces)
     recording = scene.recording
     at = np.array([place for place, _ in places])
     like = np.array([comm.call for _, comm in places])
@@ -109,12 +109,13 @@ def split(scene: Scene, pieces: int, price: Price) -> Recording | None:
     return replace(out, seconds=seconds)
 
 
-def _places(scene: Scene, comms: list[Comm], pieces: int) -> list[tuple[int, Comm]]:
+def _places(comms: list[Comm], pieces: int) -> list[tuple[int, Comm]]:
     """Give the calls in front of which the earlier pieces go, evenly since the one before."""
-    places, before = [], 0
+    places: list[tuple[int, Comm]] = []
+    before = 0
     for comm in comms:
-        for piece in range(1, pieces):
-            places.append((before + (comm.call - before) * piece // pieces, comm))
+        step = comm.call - before
+        places += [(before + step * piece // pieces, comm) for piece in range(1, pieces)]
         before = comm.call
     return sorted(places, key=lambda each: each[0])
 
@@ -126,7 +127,7 @@ def _moved_by(at: Ints, size: int) -> Ints:
 
 def _inserted(recording: Recording, at: Ints, like: Ints, moved: Ints) -> Recording:
     """Put copies of the calls ``like`` in front of the calls ``at``."""
-    columns = {}
+    columns: dict[str, Any] = {}
     for field in fields(recording.calls):
         own = getattr(recording.calls, field.name)
         if isinstance(own, np.ndarray):
@@ -146,7 +147,10 @@ def _inserted(recording: Recording, at: Ints, like: Ints, moved: Ints) -> Record
         ),
         seconds=np.insert(recording.seconds, at, recording.seconds[like]),
         collectives={int(moved[n]): what for n, what in recording.collectives.items()}
-        | {int(a) + i: recording.collectives[n] for i, (a, n) in enumerate(zip(at, like.tolist(), strict=True))},
+        | {
+            int(a) + i: recording.collectives[n]
+            for i, (a, n) in enumerate(zip(at, like.tolist(), strict=True))
+        },
     )
 
 

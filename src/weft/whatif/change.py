@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.c3 import STRATEGIES
-from weft.errors import UnknownNameError, UsageError, nearest
+from weft.errors import UnknownNameError, nearest
 from weft.units import format_size
 from weft.whatif.buckets import merged, split
 from weft.whatif.pairs import BOUNDS, effect
@@ -154,7 +154,9 @@ def _paired(scene: Scene, name: str, bound: str) -> Variant | None:
 
 
 def _known(scene: Scene, name: str) -> str:
-    there = sum(effect(scene.machine, comm.what, name, BOUNDS[0]) is not None for comm in scene.comms)
+    there = sum(
+        effect(scene.machine, comm.what, name, BOUNDS[0]) is not None for comm in scene.comms
+    )
     return f"{there} of {len(scene.comms)} collectives have one"
 
 
@@ -226,7 +228,6 @@ def _no_host(scene: Scene, name: str) -> Change:
     none = replace(over, before=over.before * 0, inside=over.inside * 0, head=0.0, tail=0.0)
     value = Variant(replace(scene.recording, overheads=none), rebuilt=True)
     return Change(name, "the host takes no time, as with one graph for the step: a bound", value)
-
 
 
 _SCALED: dict[str, Callable[[Scene, str, float], Change | None]] = {

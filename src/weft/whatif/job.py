@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import FormatError
+from weft.trace.links import links_of
 from weft.trace.reading import jobs_of
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
-from weft.trace.links import links_of
 from weft.whatif.replay import Replay, machine_of, ready_steps
 from weft.whatif.stage import ITERATIONS, Stage
 
@@ -79,7 +79,9 @@ class Together:
     def replays(self, run: Run) -> tuple[Replay, ...]:
         """Give the step of each rank beside what was measured of it."""
         return tuple(
-            Replay(f"rank {trace.rank}", each.measured, run.period(n), each.held_out, each.by_device)
+            Replay(
+                f"rank {trace.rank}", each.measured, run.period(n), each.held_out, each.by_device
+            )
             for n, (trace, each) in enumerate(zip(self.traces, self.ready, strict=True))
         )
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.trace import Trace
     from weft.whatif.change import Change
     from weft.whatif.job import Together
+    from weft.whatif.recorded import Recording
     from weft.whatif.replay import Replay
     from weft.whatif.stage import Run
 
@@ -78,7 +79,7 @@ def _scene(job: Together, rank: int, replays: tuple[Replay, ...]) -> Scene:
     return Scene(job.traces[rank], ready, replays, job.machine, comms)
 
 
-def _outcome(  # noqa: PLR0913 - a job, its change on each rank, and what it is measured by
+def _outcome(
     job: Together,
     change: Change,
     each: Sequence[Change],
@@ -87,14 +88,19 @@ def _outcome(  # noqa: PLR0913 - a job, its change on each rank, and what it is 
     runs: dict[str, Run],
 ) -> Outcome:
     first = frozenset[str]().union(*(one.value.first for one in each))
-    runs[change.name] = _run(job, [one.value.recording for one in each], first)
+    recordings = [one.value.recording for one in each]
+    if change.name in ("no-waiting", "no-communication"):  # nobody meets anybody
+        recordings = [replace(recording, collectives={}) for recording in recordings]
+    runs[change.name] = _run(job, recordings, first)
     steps = [runs[change.name].step]
-    for end in range(len(change.ends)):
-        steps.append(_run(job, [one.ends[end].recording for one in each], first).step)
+    steps += [
+        _run(job, [one.ends[end].recording for one in each], first).step
+        for end in range(len(change.ends))
+    ]
     return Outcome.of(change.name, change.why, steps, base, replays)
 
 
-def _run(job: Together, recordings: Sequence, first: frozenset[str]) -> Run:  # type: ignore[type-arg]
+def _run(job: Together, recordings: Sequence[Recording], first: frozenset[str]) -> Run:
     return Stage(recordings, job.machine, job.iterations).run(first=first)
 
 
@@ -106,7 +112,5 @@ def _notes(job: Together, base: Run) -> list[str]:
         default=0.0,
     )
     count, joined = len(job.traces), len(job.calls[0])
-    return [
-        f"{count} ranks joined by {joined} collectives; what each waits for the others is within "
-        f"{100 * wrong:.1f} % of the traces",
-    ]
+    text = f"{count} ranks joined by {joined} collectives; what each waits for the others is "
+    return [f"{text}within {100 * wrong:.1f} % of the traces"]

@@ -94,7 +94,8 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     kind = np.array([numbers[name] for name in names])
     count = np.bincount(kind) * len(seconds)
-    return (np.bincount(kind, seconds.sum(axis=0)) / count)[kind][None, :]
+    mean: Floats = (np.bincount(kind, seconds.sum(axis=0)) / count)[kind][None, :]
+    return mean
 
 
 def _gap(steps: Sequence[Calls]) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from weft.schedule import Cost
 from weft.trace import Kind
 from weft.workload import Collective, Op, Step, Workload
-from weft.workload.step import COLLECTIVES
+from weft.workload.step import COLLECTIVES, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ class _Ops:
         self.pending = float(self.rank.overheads.inside[number])
 
 
-def _kind(kind: int, found: Recorded | None) -> str:
+def _kind(kind: int, found: Recorded | None) -> OpKind:
     if found is not None:
         return "collective"
     return "kernel" if kind == Kind.KERNEL else "copy"

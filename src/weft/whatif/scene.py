@@ -1,4 +1,4 @@
-"""A replayed step and what there is to change in it: its collectives and the kernels beside them."""
+"""A replayed step and what there is to change in it: collectives, and kernels beside them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,5 @@ def _moving(trace: Trace) -> Callable[[Recorded], float]:
     jobs, _ = jobs_of([trace])
     ranked = jobs[0].ranks[0]
     found = moving(jobs[0], [steps_of(ranked.trace)], links_of(trace.device))[0]
-    known = {
-        c.row: each.seconds for c, each in zip(ranked.collectives, found, strict=True) if each
-    }
+    known = {c.row: each.seconds for c, each in zip(ranked.collectives, found, strict=True) if each}
     return lambda what: known.get(what.row, np.inf)
