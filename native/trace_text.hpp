@@ -72,28 +72,27 @@ class Text {
     return string(ignored);
   }
 
+  // Brackets must match as deep as a word has bits; below that they are only counted.
   Found nested() noexcept {
     std::size_t depth = 0;
-    while (at_ != end_) {
-      switch (*at_) {
-        case '"':
-          if (const Found found = quoted(); found != Found::kDone) return found;
-          continue;
-        case '{':
-        case '[':
-          ++depth;
-          break;
-        case '}':
-        case ']':
-          if (--depth == 0) {
-            ++at_;
-            return Found::kDone;
-          }
-          break;
-        default:
-          break;
+    std::uint64_t lists = 0;  // bit d: the bracket at depth d is square
+    for (; at_ != end_; ++at_) {
+      const char c = *at_;
+      if (c == '"') {
+        if (const Found found = quoted(); found != Found::kDone) return found;
+        --at_;
+      } else if (c == '{' || c == '[') {
+        const std::uint64_t bit = depth < 64 ? std::uint64_t{1} << depth : 0;
+        lists = c == '[' ? lists | bit : lists & ~bit;
+        ++depth;
+      } else if (c == '}' || c == ']') {
+        --depth;
+        if (depth < 64 && ((lists >> depth) & 1) != (c == ']' ? 1U : 0U)) return Found::kBad;
+        if (depth == 0) {
+          ++at_;
+          return Found::kDone;
+        }
       }
-      ++at_;
     }
     return Found::kMore;
   }

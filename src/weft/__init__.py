@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from weft.schedule import Schedule
     from weft.simulator import simulate
     from weft.timeline import Timeline
+    from weft.trace import Analysis, analyze
 
 __version__ = "0.1.0"
 __all__ = [
+    "Analysis",
     "Engines",
     "Platform",
     "Schedule",
     "Timeline",
     "World",
+    "analyze",
     "collective",
     "platform",
     "prepare",
@@ -35,11 +38,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Analysis": "weft.trace",
     "Engines": "weft.runtime",
     "Platform": "weft.hardware",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",
     "World": "weft.runtime",
+    "analyze": "weft.trace",
     "collective": "weft.collectives",
     "platform": "weft.hardware",
     "prepare": "weft.runtime",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from weft.cli.analyze import analyze
 from weft.cli.bench import bench
 from weft.cli.c3 import c3
 from weft.cli.calibrate import calibrate
@@ -66,8 +67,9 @@ _add(
 )
 _add(
     calibrate,
-    "What does this machine achieve? The answer becomes the platform `here`.",
-    "weft calibrate",
+    "What does this machine achieve? The answer becomes the platform `here`.\n\nWith --from: what "
+    "do the traces of a job show of the machine it ran on?",
+    "weft calibrate --from rank0.json.gz -o machine.toml",
 )
 _add(
     collective,
@@ -92,6 +94,12 @@ _add(
     "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
     "runtime use?",
     "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
+)
+_add(
+    analyze,
+    "Where does the time of a traced job go, and what should be done first?\n\nTRACE is a file of "
+    "PyTorch's profiler; give those of all ranks of a job to tell waiting from moving.",
+    "weft analyze rank*.json.gz",
 )
 _add(
     whatif,

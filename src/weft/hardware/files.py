@@ -13,6 +13,7 @@ from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
+from weft.hardware.recorded import Copies, Exchange, Overheads, Products, Recorded, Slowdown
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -167,6 +168,7 @@ def platform_from_table(table: Table, file: str) -> Platform:
         host=host,
         nic=_part(reader, Nic, table, "nic"),
         machine=_part(reader, Machine, table, "machine"),
+        recorded=_recorded(reader, table["recorded"]) if "recorded" in table else None,
         sources=reader.sources,
     )
 
@@ -256,6 +258,24 @@ def _shared(reader: Reader, table: object, place: Place) -> Cores:
         sets=sets,
         reduces=_records(reader, Reducing, reduces, place.at("reduces")),
     )
+
+
+def _recorded(reader: Reader, table: object) -> Recorded:
+    """Read what traces showed: tables of tables, and a list of collectives."""
+    place = reader.root.at("recorded")
+    kinds = {"host": Overheads, "products": Products, "copies": Copies, "slowdowns": Slowdown}
+    table = reader.table(table, place, [*kinds, "collectives"])
+    exchanges = table.get("collectives", [])
+    if not isinstance(exchanges, list):
+        raise place.at("collectives").wrong(exchanges, "one [[recorded.collectives]] table each")
+    parts: dict[str, Any] = {
+        key: _records(reader, cls, table.get(key, {}), place.at(key)) for key, cls in kinds.items()
+    }
+    found = [
+        reader.record(Exchange, each, place.at("collectives").at(i))
+        for i, each in enumerate(exchanges)
+    ]
+    return Recorded(collectives=tuple(found), **parts)
 
 
 def _required(table: Table, key: str, place: Place) -> object:

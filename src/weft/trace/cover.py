@@ -57,10 +57,6 @@ class Cover:
         out: Floats = self.before(np.asarray(end, float)) - self.before(np.asarray(start, float))
         return out
 
-    def gaps(self) -> "Cover":
-        """Give what lies between its first and its last moment and is not covered."""
-        return Cover(self.end[:-1], self.start[1:])
-
     def __and__(self, other: "Cover") -> "Cover":
         return self._combined(other, 2)
 

@@ -7,29 +7,49 @@ GPU takes from one to the next, or a wait for an event of another stream.
 """
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
 from weft.trace.analysis import Part
 from weft.trace.cover import Cover
-from weft.trace.trace import Bools, Ints, Kind, Trace
+from weft.trace.trace import Ints, Kind, Trace
 
-SYNCHRONISES = re.compile(r"Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|StreamWaitValue|EventQuery")
+_SYNCHRONISES = re.compile(r"Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|StreamWaitValue|EventQuery")
 _LOADS = re.compile(r"DataLoader|dataloader|data_loader|_next_data|pin_memory", re.IGNORECASE)
 _ALLOCATES = re.compile(r"^(cuda|hip)(Host|Ext)?(Malloc|Free|MemCreate|MemMap)|cuMem(Create|Map)")
 
 SYNC, LOADING, ALLOCATING = "synchronising with the GPU", "loading data", "allocating memory"
-LAUNCHING, OPERATORS, PYTHON = "launching kernels", "operators on the host", "Python, other host work"
-LATENCY, QUEUED, UNKNOWN = "launch until start", "between queued kernels", "launched before the window"
+LAUNCHING, OPERATORS, PYTHON = (
+    "launching kernels",
+    "operators on the host",
+    "Python, other host work",
+)
+LATENCY, QUEUED, UNKNOWN = (
+    "launch until start",
+    "between queued kernels",
+    "launched before the window",
+)
+UNSEEN = "not known: the file has no launches"
+_SHOWN = 8
 HOST = (SYNC, LOADING, ALLOCATING, LAUNCHING, OPERATORS, PYTHON)
 
 
-def idle_reasons(trace: Trace, busy: Cover) -> tuple[Part, ...]:
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Why a GPU was idle, and which operators and ranges of the host were open meanwhile."""
+
+    reasons: tuple[Part, ...] = ()
+    under: tuple[Part, ...] = ()
+
+
+def idle_of(trace: Trace, busy: Cover) -> Idle:
     """Divide all gaps of a GPU among their reasons, the longest first."""
-    gaps = busy.gaps()
+    gaps = _gaps(trace, busy)
     if not len(gaps.start):
-        return ()
-    following = trace.gpu[np.searchsorted(trace.columns.start[trace.gpu], gaps.end)]
+        return Idle()
+    place = np.searchsorted(trace.columns.start[trace.gpu], gaps.end)
+    following = trace.gpu[np.minimum(place, len(trace.gpu) - 1)]
     launch = trace.launch[following]
     called = np.clip(trace.columns.start[launch], gaps.start, gaps.end)
     known = launch >= 0
@@ -37,11 +57,48 @@ def idle_reasons(trace: Trace, busy: Cover) -> tuple[Part, ...]:
     parts = {
         LATENCY: (gaps.end - called)[late],
         QUEUED: (gaps.end - gaps.start)[known & ~late],
-        UNKNOWN: (gaps.end - gaps.start)[~known],
+        UNKNOWN if known.any() else UNSEEN: (gaps.end - gaps.start)[~known],
     }
     found = [Part(what, float(each.sum()), len(each)) for what, each in parts.items()]
-    found += _host_reasons(trace, Cover.of(gaps.start[late], called[late]))
-    return tuple(sorted((p for p in found if p.seconds > 0), key=lambda p: -p.seconds))
+    while_late = Cover.of(gaps.start[late], called[late])
+    found += _host_reasons(trace, while_late)
+    reasons = sorted((p for p in found if p.seconds > 0), key=lambda p: -p.seconds)
+    return Idle(tuple(reasons), _under(trace, while_late))
+
+
+def _gaps(trace: Trace, busy: Cover) -> Cover:
+    """Give the idle moments between the first and the last GPU event, which may be of no length."""
+    if not len(trace.gpu):
+        return busy
+    rows = trace.gpu
+    return Cover.window(float(trace.columns.start[rows[0]]), float(trace.end[rows].max())) - busy
+
+
+def _under(trace: Trace, late: Cover) -> tuple[Part, ...]:
+    """Sum, by name, the late time that was spent in host rows and in nothing inside them."""
+    rows = _launching(trace)
+    inside = np.zeros(len(trace))
+    inside[rows] = late.within(trace.columns.start[rows], trace.end[rows])
+    parent = trace.parent[rows]
+    own = inside.copy()
+    np.subtract.at(own, parent[parent >= 0], inside[rows[parent >= 0]])
+    own = np.maximum(own[rows], 0.0)
+    names, place = np.unique(trace.columns.name[rows], return_inverse=True)
+    seconds = np.bincount(place, own, len(names))
+    count = np.bincount(place, own > 0, len(names))
+    best = np.argsort(-seconds)[:_SHOWN]
+    return tuple(
+        Part(trace.names[names[i]], float(seconds[i]), int(count[i]))
+        for i in best
+        if seconds[i] > 0
+    )
+
+
+def _launching(trace: Trace) -> Ints:
+    """Give the host rows of threads that launch GPU work."""
+    launch = trace.launch[trace.gpu]
+    threads = np.unique(trace.columns.thread[launch[launch >= 0]])
+    return trace.host[np.isin(trace.columns.thread[trace.host], threads)]
 
 
 def _host_reasons(trace: Trace, late: Cover) -> list[Part]:
@@ -57,19 +114,22 @@ def _host_reasons(trace: Trace, late: Cover) -> list[Part]:
 
 def host_rows(trace: Trace) -> dict[str, Ints]:
     """Give the host rows of each reason, for threads that launch GPU work."""
-    threads = np.unique(trace.columns.thread[trace.launch[trace.gpu][trace.launch[trace.gpu] >= 0]])
-    rows = trace.host[np.isin(trace.columns.thread[trace.host], threads)]
+    rows = _launching(trace)
     kind = trace.columns.kind[rows]
-    runtime = kind == Kind.RUNTIME
-
-    def named(pattern: re.Pattern[str]) -> Bools:
-        known = np.array([pattern.search(name) is not None for name in trace.names], bool)
-        return known[trace.columns.name[rows]]
-
+    calls, others = rows[kind == Kind.RUNTIME], rows[kind != Kind.RUNTIME]
     return {
-        SYNC: rows[runtime & named(SYNCHRONISES)],
-        LOADING: rows[~runtime & named(_LOADS)],
-        ALLOCATING: rows[runtime & named(_ALLOCATES)],
-        LAUNCHING: rows[runtime],
+        SYNC: calls[trace.named(calls, synchronises)],
+        LOADING: others[trace.named(others, lambda name: _LOADS.search(name) is not None)],
+        ALLOCATING: calls[trace.named(calls, lambda name: _ALLOCATES.search(name) is not None)],
+        LAUNCHING: calls,
         OPERATORS: rows[kind == Kind.OP],
     }
+
+
+def synchronises(name: str) -> bool:
+    """Tell runtime calls that wait for the GPU.
+
+    >>> synchronises("cudaStreamSynchronize"), synchronises("cudaMemcpyAsync")
+    (True, False)
+    """
+    return _SYNCHRONISES.search(name) is not None

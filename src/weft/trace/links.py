@@ -65,12 +65,18 @@ def links_of(device: str) -> Links:
     letters = device.lower().replace(" ", "").replace("-", "")
     nodes = [name for name in platform_names() if name.split("-")[0] in letters]
     node = max(nodes, key=len, default="")
-    return Links(platform(node) if node else None)
+    return Links(_machine(node) if node else None)
+
+
+@lru_cache
+def _machine(node: str) -> Platform:
+    """Read a machine of the catalogue once."""
+    return platform(node)
 
 
 @lru_cache(maxsize=4096)
 def _seconds(node: str, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
-    machine = platform(node)
+    machine = _machine(node)
     try:
         if num_ranks <= machine.node_size:
             sized = machine.resized(num_ranks)

@@ -7,6 +7,7 @@ shapes, because persistent kernels share grids.
 """
 
 import re
+from statistics import median
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def slowdowns(trace: Trace, steps: Steps, is_comm: Bools, comm: Cover) -> tuple[
     both = np.flatnonzero((over > 0) & (alone >= _SHORTEST))
     first = np.full(len(over), -1)
     first[place[::-1]] = np.arange(len(rows))[::-1]
-    gemm = np.array([*map(is_gemm_name, trace.names)], bool)[trace.columns.name[rows[first[both]]]]
+    gemm = trace.named(rows[first[both]], is_gemm_name)
     lost = np.bincount(
         place, np.where(share > _OVERLAPPED, seconds - alone[place], 0.0), minlength=len(over)
     )
@@ -64,9 +65,9 @@ def _slowdown(family: str, over: Floats, alone: Floats, lost: float) -> Slowdown
     return Slowdown(
         family=family,
         num_pairs=len(ratio),
-        median=float(np.median(ratio)),
+        median=median(ratio.tolist()),
         weighted=float(over.sum() / alone.sum()),
-        p90=float(np.quantile(ratio, 0.9)),
+        p90=float(np.sort(ratio)[int(0.9 * (len(ratio) - 1) + 0.5)]),
         lost=max(lost, 0.0),
     )
 
@@ -82,7 +83,9 @@ def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
     """Number the places of a step: name, grid, and the how-many-th of them in launch order."""
     launched = trace.columns.start[trace.launch[rows]]
     kernel = np.unique(
-        np.stack([trace.columns.name[rows], trace.columns.detail[rows], trace.columns.stream[rows]]),
+        np.stack(
+            [trace.columns.name[rows], trace.columns.detail[rows], trace.columns.stream[rows]]
+        ),
         axis=1,
         return_inverse=True,
     )[1].reshape(-1)
@@ -92,4 +95,5 @@ def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
     run = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
     nth = np.empty(len(order), np.int64)
     nth[order] = np.arange(len(order)) - run
-    return np.unique(kernel * (int(nth.max()) + 1) + nth, return_inverse=True)[1].reshape(-1)
+    place: Ints = np.unique(kernel * (int(nth.max()) + 1) + nth, return_inverse=True)[1]
+    return place.reshape(-1)

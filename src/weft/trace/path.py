@@ -1,5 +1,6 @@
 """What the end of a step waited for, walked back to its beginning.
 
+The walk covers one period of the step, or its wall where there is but one.
 From the last GPU event of the step: if its launch came after the GPU event that ended last before
 it, the host was what it waited for, and the walk goes on at the last moment the host itself had
 waited for the GPU. Otherwise it waited for that event. Gaps belong to what lies around them.
@@ -30,9 +31,11 @@ def critical_path(
     rows = trace.gpu[steps.of == step]
     if not len(rows):
         return None
-    walk = _Walk(trace, moved, steps.marks[step].start)
     last = int(rows[np.argmax(trace.end[rows])])
-    end = max(float(trace.end[last]), steps.marks[step].end if not steps.found else 0.0)
+    end = float(trace.end[last])
+    if not steps.found:
+        end = max(end, steps.marks[step].end)
+    walk = _Walk(trace, moved, end - _length(steps, step))
     walk.spend(HOST, end, float(trace.end[last]))
     walk.back_from(last)
     parts = sorted(walk.seconds.items(), key=lambda each: -each[1])
@@ -43,6 +46,11 @@ def critical_path(
         tuple(Part(what, seconds, walk.counts[what]) for what, seconds in parts if seconds > 0),
         tuple(Part(name, seconds) for name, seconds in names),
     )
+
+
+def _length(steps: Steps, step: int) -> float:
+    """Give how long a step took: of a job that runs ahead of its GPU, the GPU's period."""
+    return steps.periods[step] or steps.period or steps.marks[step].wall
 
 
 class _Walk:
@@ -77,7 +85,7 @@ class _Walk:
             called = float(trace.columns.start[launch]) if launch >= 0 else -np.inf
             if launch >= 0 and called > ended:
                 self.spend(LATENCY, time, called)
-                row, time = self._through_host(launch, called)
+                row, time = self._through_host(called)
             else:
                 self.spend(QUEUED, time, max(ended, self.begin))
                 row, time = before, min(time, ended)
@@ -91,7 +99,7 @@ class _Walk:
             place -= 1
         return (self.by_end[place], self.ends[place]) if place >= 0 else (-1, -np.inf)
 
-    def _through_host(self, launch: int, called: float) -> tuple[int, float]:
+    def _through_host(self, called: float) -> tuple[int, float]:
         """Go back along the host to where it last waited for the GPU, or to the beginning."""
         woke = self.syncs.last_before(called)
         if woke <= self.begin:

@@ -11,14 +11,14 @@ from weft.errors import UsageError
 from weft.timeline.shares import Intervals, shares
 from weft.trace.advice import advise
 from weft.trace.align import Job
-from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Use
+from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Straggler, Use
 from weft.trace.collectives import communication
 from weft.trace.cover import Cover
-from weft.trace.idle import idle_reasons
+from weft.trace.idle import idle_of
 from weft.trace.links import Links, bus_bandwidth, links_of
 from weft.trace.overlap import slowdowns
 from weft.trace.path import critical_path
-from weft.trace.reading import jobs_of, read
+from weft.trace.reading import jobs_of, read_joined
 from weft.trace.steps import BACKLOG, Steps, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
@@ -30,7 +30,7 @@ def analyze(paths: str | FilePath | Iterable[str | FilePath]) -> Analysis:
     found = [paths] if isinstance(paths, str | FilePath) else list(paths)
     if not found:
         raise UsageError("no trace was given", "Name the files: weft analyze rank*.json.gz")
-    return analyze_traces([read(path) for path in found])
+    return analyze_traces(read_joined(found))
 
 
 def analyze_traces(traces: Sequence[Trace]) -> Analysis:
@@ -62,7 +62,7 @@ def _missing(job: Job) -> list[str]:
     return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
 
 
-def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple]:
+def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple[Straggler, ...]]:
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     links = links_of(job.ranks[0].trace.device)
     moved = moving(job, steps, links)
@@ -88,7 +88,7 @@ class _Sides:
     @classmethod
     def of(cls, trace: Trace) -> "_Sides":
         start, end = trace.columns.start[trace.gpu], trace.end[trace.gpu]
-        is_comm = communication(trace)[trace.gpu]
+        is_comm = communication(trace)
         comm = Cover.of(start[is_comm], end[is_comm])
         other = Cover.of(start[~is_comm], end[~is_comm])
         return cls(is_comm, start, end, comm, other, comm | other)
@@ -111,6 +111,7 @@ def _analyze_rank(
     uses = _uses(job, number, sides, steps, moved, links)
     by_row = {c.row: m for c, m in zip(ranked.collectives, moved, strict=True)}
     typical = _typical(steps)
+    idle = idle_of(trace, sides.busy)
     return RankAnalysis(
         trace=trace,
         span=float(sides.end.max() - sides.start.min()) if len(sides.start) else 0.0,
@@ -123,7 +124,8 @@ def _analyze_rank(
         steps_found=steps.found,
         collectives=uses,
         slowdowns=slowdowns(trace, steps, sides.is_comm, sides.comm),
-        idle=idle_reasons(trace, sides.busy),
+        idle=idle.reasons,
+        idle_under=idle.under,
         path=critical_path(trace, steps, typical, by_row) if typical is not None else None,
         basis=basis_of(moved),
         notes=tuple(_notes(trace, steps, sides)),

@@ -1,0 +1,313 @@
+"""An analysis as text: the answer first, then what it rests on."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from weft.report.text import Column, page, print_table
+from weft.trace import Analysis, RankAnalysis, Use
+from weft.trace.analysis import Part, Split
+from weft.units import format_rate, format_size, format_time
+
+_MOST_STEPS = 12
+_MOST_COLLECTIVES = 10
+_NAME = 70  # characters of a kernel's name that are shown
+_SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "idle": "·"}
+_BAR = 32
+
+
+def print_analysis(analysis: Analysis) -> None:
+    """Print headline, advice, ranks, steps, collectives, idle reasons and critical path."""
+    _print_headline(analysis)
+    _print_advice(analysis)
+    _print_ranks(analysis)
+    shown = _slowest(analysis.ranks)
+    if shown is not None:
+        _print_steps(shown, several=len(analysis.ranks) > 1)
+        _print_collectives(shown, several=len(analysis.ranks) > 1)
+        _print_slowdowns(shown)
+        _print_reasons(shown)
+    _print_stragglers(analysis)
+    _print_notes(analysis)
+
+
+def _slowest(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:
+    with_work = [rank for rank in ranks if rank.total.num_gpu_events]
+    return max(with_work, key=lambda rank: rank.step_time or rank.span, default=None)
+
+
+def _print_headline(analysis: Analysis) -> None:
+    first = analysis.ranks[0]
+    count = len(analysis.ranks)
+    of = f" of {analysis.world_size}" if analysis.world_size else ""
+    who = f"{count}{of} rank{'s' * (count > 1 or bool(of))}"
+    on = f", {first.trace.device}" if first.trace.device else ""
+    slowest = _slowest(analysis.ranks)
+    if slowest is None:
+        print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
+        return
+    split, seconds = slowest.mean_step, slowest.step_time or slowest.span
+    what = "a step takes" if slowest.step_time else "the file spans"
+    where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
+    how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
+    print(
+        page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}")
+        + f"\nGPU busy {_percent(split.busy / seconds)}: computing {format_time(split.compute)}, "
+        f"communicating {format_time(split.communication)} of which "
+        f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
+        f"idle {format_time(max(seconds - split.busy, 0.0))}"
+    )
+    if slowest.is_gpu_bound:
+        walls = fmean(step.wall for step in slowest.middle)
+        print(
+            f"the host is ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
+            f"{format_time(seconds)}"
+        )
+
+
+def page_bold(text: str) -> str:
+    """Make text bold where the page has looks."""
+    return page().paint(text, "bold")
+
+
+def _divided(split: Split, basis: str) -> str:
+    if not split.communication or split.waiting is None or split.moving is None:
+        return ""
+    share = split.waiting / split.communication
+    return f" ({_percent(share)} of communication waits for other ranks, {basis})"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def _print_advice(analysis: Analysis) -> None:
+    if not analysis.advice:
+        return
+    whole = analysis.step_time or max(rank.span for rank in analysis.ranks)
+    print(f"\n{page_bold('Do first')} (a gain is the most that it could save of a step)")
+    for number, advice in enumerate(analysis.advice, start=1):
+        gain = f"up to {format_time(advice.gain)}, {_percent(advice.gain / whole)}"
+        print(f"{number}. {page_bold(advice.title)}: {gain}")
+        print(f"   {advice.why}.")
+        print(f"   {advice.how[0].upper()}{advice.how[1:]}.")
+
+
+def _print_ranks(analysis: Analysis) -> None:
+    longest = max((rank.step_time or rank.span for rank in analysis.ranks), default=0.0)
+    rows = [_rank_row(rank, longest) for rank in analysis.ranks if rank.total.num_gpu_events]
+    if not rows:
+        return
+    columns = [
+        Column("rank", "rank", style="bold"),
+        Column("step", "step", format_time),
+        Column("busy", "busy", format_time),
+        Column("compute", "compute", format_time),
+        Column("communication", "communication", format_time),
+        Column("exposed", "exposed", format_time),
+        Column("waiting", "waiting", format_time),
+        Column("moving", "moving", format_time),
+        Column("idle", "idle", format_time),
+        Column("bar", "where the step goes", right=False),
+    ]
+    key = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items())
+    steps = "means of the middle half of the steps" if analysis.ranks[0].steps else "the whole file"
+    print()
+    print_table(columns, rows, title=f"Ranks: {steps}; {key} (communication only where exposed)")
+
+
+def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
+    split, seconds = rank.mean_step, rank.step_time or rank.span
+    idle = max(seconds - split.busy, 0.0)
+    name = rank.rank if rank.rank is not None else Path(rank.file).name
+    parts = {
+        "compute": split.compute,
+        "moving": split.exposed_moving if split.exposed_moving is not None else split.exposed,
+        "waiting": split.exposed_waiting or 0.0,
+        "idle": idle,
+    }
+    return {
+        "rank": name,
+        "step": seconds,
+        "busy": split.busy,
+        "compute": split.compute,
+        "communication": split.communication,
+        "exposed": split.exposed,
+        "waiting": split.waiting,
+        "moving": split.moving,
+        "idle": idle,
+        "bar": _stacked(parts, longest),
+    }
+
+
+def _stacked(parts: dict[str, float], whole: float) -> str:
+    """Draw parts one behind the other; places are rounded, so that they sum up."""
+    out, reached = "", 0.0
+    for what, seconds in parts.items():
+        reached += seconds
+        out += _SHADES[what] * (round(_BAR * reached / max(whole, 1e-12)) - len(out))
+    return out
+
+
+def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
+    if len(rank.steps) < 2:
+        return
+    rows = [
+        {
+            "name": step.name,
+            "wall": step.wall,
+            "period": step.period,
+            "busy": step.split.busy,
+            "compute": step.split.compute,
+            "communication": step.split.communication,
+            "exposed": step.split.exposed,
+            "waiting": step.split.waiting,
+        }
+        for step in rank.steps[:_MOST_STEPS]
+    ]
+    names = ("wall", "period", "busy", "compute", "communication", "exposed", "waiting")
+    columns = [Column("name", "step", right=False, style="bold")]
+    columns += [Column(name, name, format_time) for name in names]
+    more = len(rank.steps) - len(rows)
+    title = f"Steps{f' of rank {rank.rank}' if several else ''}"
+    title += ": wall on the host, period on the GPU"
+    print()
+    print_table(columns, rows, title=title)
+    if more > 0:
+        print(f"and {more} more: --json or -o steps.csv has them all")
+    if rank.backlog:
+        print(
+            f"launched before the window, in no step: {rank.backlog.num_gpu_events} GPU events, "
+            f"busy {format_time(rank.backlog.busy)}, communication "
+            f"{format_time(rank.backlog.communication)}"
+        )
+
+
+def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
+    groups: dict[tuple[Any, ...], list[Use]] = {}
+    for use in rank.collectives:
+        groups.setdefault((use.kind, use.nbytes, use.dtype, use.num_ranks), []).append(use)
+    if not groups:
+        return
+    rows = sorted((_use_row(uses) for uses in groups.values()), key=lambda r: -r["exposed"])
+    columns = [
+        Column("kind", "collective", right=False, style="bold"),
+        Column("nbytes", "size", format_size),
+        Column("dtype", "dtype", right=False),
+        Column("ranks", "ranks"),
+        Column("count", "times"),
+        Column("seconds", "time", format_time),
+        Column("exposed", "exposed", format_time),
+        Column("waiting", "waiting", format_time),
+        Column("moving", "moving", format_time),
+        Column("busbw", "bus bandwidth", format_rate),
+        Column("link", "link can do", format_rate),
+    ]
+    where = f" of rank {rank.rank}" if several else ""
+    print()
+    title = f"Collectives{where}, in the whole file; waiting and moving {rank.basis}"
+    print_table(columns, rows[:_MOST_COLLECTIVES], title=title)
+    if len(rows) > _MOST_COLLECTIVES:
+        print(f"and {len(rows) - _MOST_COLLECTIVES} kinds and sizes more")
+
+
+def _use_row(uses: Sequence[Use]) -> dict[str, Any]:
+    first = uses[0]
+
+    def total(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
+
+    best = max((use.busbw for use in uses if use.busbw is not None), default=None)
+    return {
+        "kind": first.kind,
+        "nbytes": first.nbytes,
+        "dtype": first.dtype,
+        "ranks": first.num_ranks,
+        "count": len(uses),
+        "seconds": sum(use.seconds for use in uses),
+        "exposed": sum(use.exposed for use in uses),
+        "waiting": total(use.waiting for use in uses),
+        "moving": total(use.moving for use in uses),
+        "busbw": best if first.basis == "measured" else None,
+        "link": first.link,
+    }
+
+
+def _print_slowdowns(rank: RankAnalysis) -> None:
+    for each in rank.slowdowns:
+        print(
+            f"\n{each.family} kernels beside communication take {each.weighted:.2f} times as long "
+            f"(median {each.median:.2f}, one in ten {each.p90:.2f}; {each.num_pairs} kernels seen "
+            f"both ways at the same place of a step)"
+        )
+
+
+def _print_reasons(rank: RankAnalysis) -> None:
+    idle = rank.span - rank.total.busy
+    _print_parts(f"Why the GPU idles, {format_time(idle)} in the whole file", rank.idle, idle)
+    under = [part for part in rank.idle_under[:5] if part.seconds > 0.02 * idle]
+    if under:
+        names = "; ".join(f"{_short(p.what)} {format_time(p.seconds)}" for p in under)
+        print(f"the host was meanwhile in: {names}")
+    if rank.path:
+        title = f"Critical path of {rank.path.step}: what its end waited for, walked back"
+        _print_parts(title, rank.path.parts, rank.path.seconds)
+
+
+def _print_parts(title: str, parts: Sequence[Part], whole: float) -> None:
+    if not parts or whole <= 0:
+        return
+    rows = [
+        {"what": part.what, "seconds": part.seconds, "share": part.seconds / whole}
+        for part in parts
+        if part.seconds >= 0.001 * whole
+    ]
+    columns = [
+        Column("what", "", right=False),
+        Column("seconds", "", format_time),
+        Column("share", "", _percent),
+    ]
+    print()
+    print_table(columns, rows, title=title)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else name[: _NAME - 2] + ".."
+
+
+def _print_stragglers(analysis: Analysis) -> None:
+    if not analysis.stragglers:
+        return
+    rows = [
+        {
+            "rank": each.rank,
+            "last": f"{each.num_last} of {each.num_collectives}",
+            "cost": each.cost,
+            "why": each.why,
+        }
+        for each in analysis.stragglers
+    ]
+    columns = [
+        Column("rank", "rank", style="bold"),
+        Column("last", "was last in"),
+        Column("cost", "others waited", format_time),
+        Column("why", "because", right=False),
+    ]
+    print()
+    print_table(columns, rows, title="Ranks that the others waited for (summed over the others)")
+
+
+def _print_notes(analysis: Analysis) -> None:
+    notes = list(analysis.notes)
+    for rank in analysis.ranks:
+        file = Path(rank.file).name
+        notes += [f"{file}: {note}" for note in (*rank.trace.losses, *rank.notes)]
+    if analysis.aligned_within is not None:
+        within = format_time(analysis.aligned_within)
+        notes.insert(0, f"collectives of all ranks end within {within} of each other (median)")
+    if notes:
+        print()
+    for note in dict.fromkeys(notes):
+        print(f"note: {note}")

@@ -1,0 +1,72 @@
+"""``weft analyze``: where the time of a traced job goes, and what to do first."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weft.cli.options import Json, output_path
+
+if TYPE_CHECKING:
+    from weft.trace import Analysis
+
+
+def analyze(
+    traces: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE..", help="Files of PyTorch's profiler, one a rank, plain or .gz."
+        ),
+    ],
+    *,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write steps and collectives as .csv."),
+    ] = None,
+) -> None:
+    """Read the traces of a job and print where its steps go."""
+    from weft.trace import analyze as analyze_paths
+
+    path = output_path(output, (".csv",))
+    analysis = analyze_paths(traces)
+    if json:
+        print(analysis_json(analysis))
+    else:
+        from weft.cli.analysis_text import print_analysis
+
+        print_analysis(analysis)
+    if path:
+        _write(path, analysis)
+        if not json:
+            print(f"\nwrote {path}")
+
+
+def analysis_json(analysis: "Analysis") -> str:
+    """Write an analysis as one JSON object."""
+    from dataclasses import asdict
+
+    from weft.report.results import results_json
+
+    return results_json(
+        "analyze",
+        None,
+        list(analysis.rows()),
+        basis="measured",
+        step_time=analysis.step_time,
+        world_size=analysis.world_size,
+        aligned_within=analysis.aligned_within,
+        stragglers=[asdict(each) for each in analysis.stragglers],
+        advice=[asdict(each) for each in analysis.advice],
+        notes=analysis.notes,
+    )
+
+
+def _write(path: Path, analysis: "Analysis") -> None:
+    """Write a line a step; a file without steps has a line a rank."""
+    from weft.report.results import results_csv
+
+    rows = analysis.step_rows() or [
+        {"file": rank.file, "rank": rank.rank, "span": rank.span} for rank in analysis.ranks
+    ]
+    path.write_text(results_csv(rows), encoding="utf-8")
