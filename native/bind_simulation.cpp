@@ -86,7 +86,8 @@ weft::Rows rows_of(const nb::dict& c) {
           column<int32_t>(c, "target", n),
           column<int32_t>(c, "units", n),
           column<int64_t>(c, "lanes_start", n + 1),
-          column<int32_t>(c, "lanes", kAny)};
+          column<int32_t>(c, "lanes", kAny),
+          c.contains("dispatch") ? column<double>(c, "dispatch", n) : std::span<const double>{}};
 }
 
 weft::Threads threads_of(const nb::dict& c) {
@@ -173,6 +174,10 @@ void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Poo
   not_negative(rows.latency, "latency");
   not_negative(threads.fetch, "thread_fetch");
   for (size_t row = 0; row < num_rows; ++row) {
+    const auto in = static_cast<size_t>(rows.thread[row]);
+    if (!rows.dispatch.empty() && rows.dispatch[row] >= 0 && threads.pool[in] < 0) {
+      throw std::invalid_argument("a kernel to be dispatched has no pool");
+    }
     const auto step = static_cast<weft::Step>(rows.step[row]);
     const bool flagged = step == weft::Step::kSignal || step == weft::Step::kWait;
     if (flagged && rows.flag[row] < 0) throw std::invalid_argument("a flag is missing");

@@ -34,6 +34,9 @@ struct Rows {
   std::span<const int32_t> units;   // that a launch takes
   std::span<const int64_t> lanes_start;  // row r launches lanes[lanes_start[r] .. [r + 1])
   std::span<const int32_t> lanes;
+  // Seconds from its start in which an opaque kernel keeps those behind it from being dispatched;
+  // -1: a row that needs no dispatch. Empty where no kernel does.
+  std::span<const double> dispatch = {};
 };
 
 struct Threads {
@@ -76,6 +79,7 @@ class Simulation {
         progress_(kernels.grids.tiles.size()),
         whole_(kernels.grids.tiles.size(), 0.0),
         grids_on_(pools.units.size()),
+        dispatchers_(pools.units.size()),
         admit_(threads.first.size()),
         use_(capacity.size(), 0.0) {
     for (size_t r = 0; r < kernels.loads.first.size(); ++r) {
@@ -106,8 +110,8 @@ class Simulation {
   uint64_t num_solves() const { return num_solves_; }
 
  private:
-  enum class Stage : uint8_t { kArrive, kStarved, kHeld, kFetched, kAct, kEnd };
-  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kLetGo, kSolve, kGrant };
+  enum class Stage : uint8_t { kArrive, kStarved, kHeld, kFetched, kBehind, kAct, kEnd };
+  enum class What : uint8_t { kResume, kSignal, kFlowEnd, kLetGo, kSolve, kGrant, kDispatch };
   struct Event {
     double time;
     uint64_t number;  // equal times keep the order in which they were set
@@ -160,6 +164,9 @@ class Simulation {
         break;
       case What::kGrant:
         if (event.version == num_solves_) grant(event.id, true);
+        break;
+      case What::kDispatch:
+        dispatch_next(event.id);
         break;
     }
   }
@@ -390,6 +397,8 @@ class Simulation {
           if (!handed_over(thread, row)) return;
           [[fallthrough]];
         case Stage::kFetched:
+        case Stage::kBehind:
+          if (!dispatched(thread, row)) return;
           start_[at(row)] = now_;
           stage_[at(thread)] = Stage::kAct;
           if (rows_.before[at(row)] > 0) {
@@ -450,6 +459,39 @@ class Simulation {
     stage_[at(thread)] = Stage::kFetched;
     set(batch.fetched, What::kResume, thread);
     return false;
+  }
+
+  // Workgroups are dispatched in the order of their kernels: while one that does not fit at once
+  // has some waiting, none of another stream starts, unless that has a higher priority.
+  struct Dispatcher {
+    double until = 0;
+    int32_t thread = -1;  // that keeps it
+    std::vector<int32_t> behind;
+  };
+
+  bool dispatched(int32_t thread, int32_t row) {
+    if (rows_.dispatch.empty() || rows_.dispatch[at(row)] < 0) return true;
+    Dispatcher& mine = dispatchers_[at(threads_.pool[at(thread)])];
+    if (mine.until > now_ && mine.thread != thread &&
+        threads_.priority[at(thread)] <= threads_.priority[at(mine.thread)]) {
+      stage_[at(thread)] = Stage::kBehind;
+      mine.behind.push_back(thread);
+      return false;
+    }
+    const double until = now_ + rows_.dispatch[at(row)];
+    if (until > now_ && until >= mine.until) {
+      mine.until = until;
+      mine.thread = thread;
+      set(until, What::kDispatch, threads_.pool[at(thread)]);
+    }
+    return true;
+  }
+
+  void dispatch_next(int32_t pool) {
+    Dispatcher& mine = dispatchers_[at(pool)];
+    if (mine.until > now_) return;  // another has come since
+    runnable_.insert(runnable_.end(), mine.behind.begin(), mine.behind.end());
+    mine.behind.clear();
   }
 
   // Does what the command does; false where it takes time.
@@ -653,6 +695,7 @@ class Simulation {
   std::vector<Progress> progress_;              // by grid
   std::vector<double> whole_;                   // what was left of its flow when its units changed
   std::vector<std::vector<int32_t>> grids_on_;  // rows of grids that run, by pool
+  std::vector<Dispatcher> dispatchers_;         // by pool
   std::vector<Admission> admit_;                // by thread
   std::vector<double> use_;                     // of resources by grids, while it is summed up
   struct Slowed {

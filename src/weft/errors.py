@@ -44,6 +44,14 @@ class NoPlanError(WeftError, ValueError):
     """No plan fits."""
 
 
+class WorkloadError(WeftError, ValueError):
+    """The ops of a step do not fit together."""
+
+
+class CaptureError(WeftError, RuntimeError):
+    """A step of torch code cannot be captured."""
+
+
 class ScheduleError(WeftError, ValueError):
     """A schedule does not mean anything that can be carried out."""
 

@@ -5,7 +5,16 @@ import json
 
 
 def event(name="k", cat="kernel", ts=0.0, dur=1.0, tid=7, **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def kernel(ts, dur, name="gemm", stream=7, correlation=None, **args):
@@ -39,7 +48,7 @@ def all_reduce(ts, dur, correlation=None, nelems=1024, ranks=2, **args):
 def text(events, rank=0, world_size=2, **more):
     about = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world_size}}
     devices = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "numSms": 108}]
-    whole = {"schemaVersion": 1, "deviceProperties": devices, **about, **more}
+    whole = {"schemaVersion": 1, "deviceProperties": devices} | about | more
     return json.dumps({**whole, "traceEvents": events}).encode()
 
 
@@ -65,5 +74,7 @@ def job(folder, starts, *, clocks=(0.0, 0.0), steps=3):
                 launch(zero + 2, 2 * step + 1),
                 all_reduce(zero + start, end - 1000 * step - 100 - start, correlation=2 * step + 1),
             ]
-        paths.append(written(folder / f"rank{rank}.json", events, rank=rank, world_size=len(starts)))
+        paths.append(
+            written(folder / f"rank{rank}.json", events, rank=rank, world_size=len(starts))
+        )
     return paths

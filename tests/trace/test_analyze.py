@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +34,8 @@ def test_a_step_is_divided(tmp_path):
     seconds = (rank.span, total.busy, total.compute, total.communication, total.exposed)
     assert seconds == pytest.approx((60e-6, 60e-6, 30e-6, 40e-6, 30e-6))
     (step,) = rank.steps
-    assert (step.name, step.wall, step.period) == ("ProfilerStep#1", pytest.approx(100e-6), None)
+    assert (step.name, step.period) == ("ProfilerStep#1", None)
+    assert step.wall == pytest.approx(100e-6)
     assert step.split == total
     assert total.waiting is not None
     assert total.moving is not None
@@ -109,9 +112,12 @@ def test_a_file_that_begins_later_is_matched_by_sizes(tmp_path, missing):
     for rank, first in enumerate((0, missing)):
         events = []
         for step in range(first, 9):
-            size, late = 1024 * (1 + step % 4), 100 * (1 + rank)
+            size, after = 1024 * (1 + step % 4), 100 * (1 + rank)
             end = 1000 * step + 900
-            events += [launch(1000 * step, step), all_reduce(end - 800 + late, 800 - late, step, size)]
+            events += [
+                launch(1000 * step, step),
+                all_reduce(end - 800 + after, 800 - after, step, size),
+            ]
         paths.append(written(tmp_path / f"{rank}.json", events, rank=rank))
     early, late = analyze(paths).ranks
     assert late.total.waiting == pytest.approx(0, abs=1e-9)
@@ -134,7 +140,10 @@ def test_copies_of_a_file_are_left_out(tmp_path):
 
 def test_files_of_different_jobs_are_not_mixed(tmp_path):
     (tmp_path / "x").mkdir()
-    mixed = [*job(tmp_path, (200.0, 700.0)), *job(tmp_path / "x", (100.0, 100.0, 100.0), clocks=(0,) * 3)]
+    mixed = [
+        *job(tmp_path, (200.0, 700.0)),
+        *job(tmp_path / "x", (100.0, 100.0, 100.0), clocks=(0,) * 3),
+    ]
     analysis = analyze(mixed)
     assert len(analysis.ranks) == 5
     assert any("different jobs" in note for note in analysis.notes)
@@ -165,7 +174,9 @@ def nans(value):
 
 
 def test_a_cut_packed_file_is_read_as_far_as_it_goes(tmp_path):
-    path = written(tmp_path / "a.json.gz", [kernel(10 * i, 5, f"kernel {i * 7919}") for i in range(5000)])
+    path = written(
+        tmp_path / "a.json.gz", [kernel(10 * i, 5, f"kernel {i * 7919}") for i in range(5000)]
+    )
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])
     trace = read(path)
@@ -190,7 +201,10 @@ def test_invalid_json_is_skipped_and_said(tmp_path):
     trace = read(path)
     assert trace.num_events == 99
     (loss,) = trace.losses
-    assert f"byte {raw.rindex(b'{', 0, raw.rindex(b'{', 0, place))}" in loss or "invalid JSON at byte" in loss
+    assert (
+        f"byte {raw.rindex(b'{', 0, raw.rindex(b'{', 0, place))}" in loss
+        or "invalid JSON at byte" in loss
+    )
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path):
@@ -220,7 +234,11 @@ def test_hostile_names_go_through(tmp_path):
 def test_a_hundred_thousand_nested_operators_are_read(tmp_path):
     count = 100_000
     nested = [event("op", "cpu_op", i, 2 * (count - i), 1) for i in range(count)]
-    trace = read(written(tmp_path / "a.json", [*nested, launch(count, 1), kernel(count + 5, 5, correlation=1)]))
+    trace = read(
+        written(
+            tmp_path / "a.json", [*nested, launch(count, 1), kernel(count + 5, 5, correlation=1)]
+        )
+    )
     assert len(trace.ancestors(count)) == count
     analyze_traces([trace])
 
@@ -253,7 +271,10 @@ def test_steps_are_found_where_none_are_marked(tmp_path):
     for step in range(6):
         for place in range(10):
             at = 1000 * step + 20 * place
-            events += [launch(at - 15, 10 * step + place), kernel(at, 15, f"k{place % 7}", 7, 10 * step + place)]
+            events += [
+                launch(at - 15, 10 * step + place),
+                kernel(at, 15, f"k{place % 7}", 7, 10 * step + place),
+            ]
     rank = analyze(written(tmp_path / "a.json", events)).ranks[0]
     assert rank.steps_found
     assert [step.period for step in rank.steps] == pytest.approx([1000e-6] * 5)
@@ -264,7 +285,13 @@ def test_idle_time_has_reasons_that_sum_up(tmp_path):
     events = [
         launch(0, 1),
         kernel(10, 10, correlation=1),
-        event("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 25, 50, 1),
+        event(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+            "user_annotation",
+            25,
+            50,
+            1,
+        ),
         event("aten::mm", "cpu_op", 80, 20, 1),
         launch(90, 2, dur=5),
         kernel(100, 10, correlation=2),
@@ -295,11 +322,16 @@ def test_kernels_at_the_same_place_are_compared(tmp_path):
     events = []
     for step in range(4):
         zero, over = 1000 * step, step % 2
-        events += [mark(step, zero, 990), launch(zero + 1, 2 * step), launch(zero + 2, 2 * step + 1)]
+        events += [
+            mark(step, zero, 990),
+            launch(zero + 1, 2 * step),
+            launch(zero + 2, 2 * step + 1),
+        ]
         events += [kernel(zero + 100, 100 + 50 * over, "sgemm", correlation=2 * step)]
         events += [all_reduce(zero + (50 if over else 500), 300, correlation=2 * step + 1)]
     (slow,) = analyze(written(tmp_path / "a.json", events)).ranks[0].slowdowns
-    assert (slow.family, slow.num_pairs, slow.median) == ("GEMM", 1, pytest.approx(1.5))
+    assert (slow.family, slow.num_pairs) == ("GEMM", 1)
+    assert slow.median == pytest.approx(1.5)
     assert slow.lost == pytest.approx(100e-6)
 
 
@@ -309,18 +341,29 @@ def test_tables_for_pandas_need_a_known_name(tmp_path):
         analysis.to_pandas("nothing")
 
 
-def test_pandas_has_a_row_a_step(tmp_path):
-    pytest.importorskip("pandas")
+def test_pandas_has_a_row_a_step(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
     analysis = analyze(job(tmp_path, (200.0, 700.0)))
     assert len(analysis.to_pandas()) == 6
-    assert list(analysis.to_pandas("ranks")["rank"]) == [0, 1]
+    assert len(analysis.to_pandas("collectives")) == 6
+    assert [row["rank"] for row in analysis.to_pandas("ranks")] == [0, 1]
+
+
+def test_without_pandas_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="pandas is not installed"):
+        analyze(written(tmp_path / "a.json", one_step())).to_pandas()
 
 
 SPANS = st.fixed_dictionaries(
     {
         "ph": st.sampled_from("XXXXXisfM"),
-        "cat": st.sampled_from(["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "user_annotation", ""]),
-        "name": st.sampled_from(["gemm", "ncclDevKernel_AllGather", "ProfilerStep#1", "ProfilerStep#2", "<b>"]),
+        "cat": st.sampled_from(
+            ["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "user_annotation", ""]
+        ),
+        "name": st.sampled_from(
+            ["gemm", "ncclDevKernel_AllGather", "ProfilerStep#1", "ProfilerStep#2", "<b>"]
+        ),
         "pid": st.sampled_from([0, 1, "Spans"]),
         "tid": st.sampled_from([1, 7]),
         "ts": st.integers(0, 60) | st.floats(0, 60),
@@ -370,4 +413,4 @@ def test_a_packed_file_cut_anywhere_is_read_or_refused(tmp_path_factory, cut):
     try:
         analyze(path)
     except FormatError as error:
-        assert "no trace" in str(error)  # noqa: PT017 - either outcome is right
+        assert "no trace" in str(error) or "is empty" in str(error)  # noqa: PT017 - either outcome is right

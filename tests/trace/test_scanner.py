@@ -76,7 +76,8 @@ def test_an_event_without_a_time_is_left_out_and_counted(wrong):
 
 
 @pytest.mark.parametrize(
-    "name", [r"C:\new", "tab\there", "line\nbreak", r"bad \x escape", 'quote \\" inside', "\x00\x01"]
+    "name",
+    [r"C:\new", "tab\there", "line\nbreak", r"bad \x escape", 'quote \\" inside', "\x00\x01"],
 )
 def test_names_that_are_no_json_are_read(name):
     raw = b'{"traceEvents":[{"ph":"X","name":"%s","ts":1,"dur":2}]}' % name.encode()
@@ -86,7 +87,8 @@ def test_names_that_are_no_json_are_read(name):
 
 
 def test_numbers_that_are_none_do_not_matter_in_arguments():
-    raw = b'{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":2,"args":{"occupancy":NaN,"x":-inf,"stream":7}}]}'
+    args = b'{"occupancy":NaN,"x":-inf,"stream":7}'
+    raw = b'{"traceEvents":[{"ph":"X","name":"a","ts":1,"dur":2,"args":%s}]}' % args
     scanner, whole = scanned(raw)
     assert whole
     assert scanner.columns()["stream"].tolist() == [7]

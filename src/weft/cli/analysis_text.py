@@ -1,6 +1,6 @@
 """An analysis as text: the answer first, then what it rests on."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -47,18 +47,19 @@ def _print_headline(analysis: Analysis) -> None:
     if slowest is None:
         print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return
-    split, seconds = _mean_split(slowest), slowest.step_time or slowest.span
+    split, seconds = slowest.mean_step, slowest.step_time or slowest.span
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
+    how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
     print(
-        page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} measured")
+        page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}")
         + f"\nGPU busy {_percent(split.busy / seconds)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
         f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
         f"idle {format_time(max(seconds - split.busy, 0.0))}"
     )
     if slowest.is_gpu_bound:
-        walls = fmean(step.wall for step in slowest.steps)
+        walls = fmean(step.wall for step in slowest.middle)
         print(
             f"the host is ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
             f"{format_time(seconds)}"
@@ -79,29 +80,6 @@ def _divided(split: Split, basis: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
-
-
-def _mean_split(rank: RankAnalysis) -> Split:
-    """Average over the steps of a rank; without steps, all there is."""
-    if not rank.steps:
-        return rank.total
-    splits = [step.split for step in rank.steps]
-
-    def mean(get: Callable[[Split], float | None]) -> float:
-        return fmean(get(split) or 0.0 for split in splits)
-
-    known = splits[0].waiting is not None
-    return Split(
-        num_gpu_events=round(mean(lambda s: s.num_gpu_events)),
-        busy=mean(lambda s: s.busy),
-        compute=mean(lambda s: s.compute),
-        communication=mean(lambda s: s.communication),
-        exposed=mean(lambda s: s.exposed),
-        waiting=mean(lambda s: s.waiting) if known else None,
-        moving=mean(lambda s: s.moving) if known else None,
-        exposed_waiting=mean(lambda s: s.exposed_waiting) if known else None,
-        exposed_moving=mean(lambda s: s.exposed_moving) if known else None,
-    )
 
 
 def _print_advice(analysis: Analysis) -> None:
@@ -134,13 +112,13 @@ def _print_ranks(analysis: Analysis) -> None:
         Column("bar", "where the step goes", right=False),
     ]
     key = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items())
-    steps = "means of a step" if analysis.ranks[0].steps else "the whole file"
+    steps = "means of the middle half of the steps" if analysis.ranks[0].steps else "the whole file"
     print()
     print_table(columns, rows, title=f"Ranks: {steps}; {key} (communication only where exposed)")
 
 
 def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
-    split, seconds = _mean_split(rank), rank.step_time or rank.span
+    split, seconds = rank.mean_step, rank.step_time or rank.span
     idle = max(seconds - split.busy, 0.0)
     name = rank.rank if rank.rank is not None else Path(rank.file).name
     parts = {

@@ -14,9 +14,11 @@ from weft.cli.collective import collective
 from weft.cli.copies import copies
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
+from weft.cli.kernel import kernel
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
 from weft.cli.validate import validate
+from weft.cli.whatif import whatif
 
 
 class Verbs(TyperGroup):
@@ -65,8 +67,9 @@ _add(
 )
 _add(
     calibrate,
-    "What does this machine achieve? The answer becomes the platform `here`.",
-    "weft calibrate",
+    "What does this machine achieve? The answer becomes the platform `here`.\n\nWith --from: what "
+    "do the traces of a job show of the machine it ran on?",
+    "weft calibrate --from rank0.json.gz -o machine.toml",
 )
 _add(
     collective,
@@ -81,6 +84,12 @@ _add(
     "weft copies --block 4KiB,32KiB --count 4096 --on mi300x-8",
 )
 _add(
+    kernel,
+    "How long does one kernel take?\n\nKIND is gemm, bmm, attention, moe, embedding, softmax, "
+    "norm, elementwise and others; its columns are given as KEY=VALUE, lists with commas.",
+    "weft kernel gemm m=1,512,4096 n=8192 k=8192 dtype=fp8 --on h100-8",
+)
+_add(
     c3,
     "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
     "runtime use?",
@@ -91,6 +100,13 @@ _add(
     "Where does the time of a traced job go, and what should be done first?\n\nTRACE is a file of "
     "PyTorch's profiler; give those of all ranks of a job to tell waiting from moving.",
     "weft analyze rank*.json.gz",
+)
+_add(
+    whatif,
+    "What would a recorded step take with other strategies, links, ranks or devices?\n\nThe step "
+    "is replayed first, and the error of that is shown. Traces of several ranks of one job are "
+    "replayed together.",
+    "weft whatif rank0.json.gz --strategy dma,priority,links*2 -o whatif.json",
 )
 _add(
     bench,

@@ -1,18 +1,32 @@
-"""``weft calibrate``: measure this machine into the platform ``here``."""
+"""``weft calibrate``: this machine, or one that was traced, as a platform."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, output_path
+from weft.cli.options import Json, On, output_path
 from weft.cli.progress import track
+from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
 
+_MOST_KINDS = 12
+
 
 def calibrate(
     *,
+    traces: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="TRACE..",
+            help="Read these traces of a job instead of measuring this machine; needs -o.",
+        ),
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    on: On = None,
     json: Json = False,
     output: Annotated[
         str | None,
@@ -25,6 +39,9 @@ def calibrate(
     from weft.runtime.calibrate import STEPS, calibrated, measure_step, save
 
     path = output_path(output, (".toml",))
+    if traces or more or on:
+        _calibrate_from([*(traces or ()), *(more or ())], on, path, json=json)
+        return
     found = {name: measure_step(act) for name, act in track(STEPS, "measuring this machine")}
     platform = calibrated(found)
     where = save(platform, path)
@@ -36,6 +53,75 @@ def calibrate(
     _print(platform)
     use = "weft collective all_gather --on here" if path is None else f"--on {where}"
     print(f"\nwrote {where}: use it as {use}")
+
+
+def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, json: bool) -> None:
+    """Read traces into a platform file."""
+    from weft.runtime.calibrate import save
+    from weft.trace.calibration import calibrated_from
+
+    if not traces or path is None:
+        raise UsageError(
+            "a calibration from traces needs traces and a file to write",
+            "Try: weft calibrate --from rank*.json.gz -o machine.toml",
+        )
+    platform = calibrated_from(traces, on)
+    where = save(platform, path)
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("calibrate", platform.name, _recorded_rows(platform), file=str(where)))
+        return
+    _print_recorded(platform)
+    print(f"\nwrote {where}: use it as --on {where}")
+
+
+def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
+    """Give every number that the traces showed, with its source."""
+    shown = ("recorded.", "device.launch", "device.host_launch")
+    return [
+        {"key": entry.key, "value": entry.value, "basis": entry.basis, "source": entry.source}
+        for entry in platform.entries()
+        if entry.key.startswith(shown) and "by weft calibrate" in entry.source
+    ]
+
+
+def _print_recorded(platform: "Platform") -> None:
+    from weft.report.text import Column, print_table
+    from weft.units import format_rate, format_size, format_time
+
+    found = platform.recorded
+    assert found is not None
+    print(f"{platform.name}: {platform.title}")
+    names = ("between", "before", "after", "launch", "inside")
+    rows = [
+        {"kind": kind, "count": each.count, **{name: getattr(each, name) for name in names}}
+        for kind, each in list(found.host.items())[:_MOST_KINDS]
+    ]
+    columns = [Column("kind", "operator", right=False, style="bold"), Column("count", "seen")]
+    titles = [f"{name} (T{i})" for i, name in enumerate(names, start=1)]
+    columns += [Column(name, title, format_time) for name, title in zip(names, titles, strict=True)]
+    print_table(columns, rows, title="What the host spends around operators")
+    for dtype, each in found.products.items():
+        rate = f"{each.median / 1e12:.3g} Tflop/s in the middle, {each.best / 1e12:.3g} at best"
+        print(f"matrix products in {dtype}: {rate} ({each.count} seen)")
+    for kind, copies in found.copies.items():
+        print(f"copies {kind}: {format_rate(copies.median)}, {format_rate(copies.best)} at best")
+    for family, slow in found.slowdowns.items():
+        print(f"{family} kernels beside communication: {slow.weighted:.2f} times as long")
+    exchanges = [
+        {"kind": e.kind, "nbytes": e.nbytes, "ranks": e.ranks, "seconds": e.seconds}
+        for e in found.collectives
+    ]
+    columns = [
+        Column("kind", "collective", right=False, style="bold"),
+        Column("nbytes", "size", format_size),
+        Column("ranks", "ranks"),
+        Column("seconds", "moves in", format_time),
+    ]
+    if exchanges:
+        print()
+        print_table(columns, exchanges[:_MOST_KINDS])
 
 
 def _rows(platform: "Platform") -> list[dict[str, Any]]:

@@ -2,5 +2,17 @@
 
 from weft.cost.gemm import Grid, gemm_grid, is_gemm
 from weft.cost.kernel import KernelFlow, kernel_flow
+from weft.cost.price import Price, Prices, price, price_columns, price_many
 
-__all__ = ["Grid", "KernelFlow", "gemm_grid", "is_gemm", "kernel_flow"]
+__all__ = [
+    "Grid",
+    "KernelFlow",
+    "Price",
+    "Prices",
+    "gemm_grid",
+    "is_gemm",
+    "kernel_flow",
+    "price",
+    "price_columns",
+    "price_many",
+]

@@ -8,11 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import PlatformError, WeftError, nearest
-from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, Reducing, WorkingSet
+from weft.hardware.device import (
+    Cores,
+    Device,
+    Dma,
+    Flops,
+    Kernels,
+    Lookups,
+    Power,
+    Reducing,
+    WorkingSet,
+)
 from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
+from weft.hardware.recorded import Copies, Exchange, Overheads, Products, Recorded, Slowdown
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -167,6 +178,7 @@ def platform_from_table(table: Table, file: str) -> Platform:
         host=host,
         nic=_part(reader, Nic, table, "nic"),
         machine=_part(reader, Machine, table, "machine"),
+        recorded=_recorded(reader, table["recorded"]) if "recorded" in table else None,
         sources=reader.sources,
     )
 
@@ -227,6 +239,11 @@ def _device(reader: Reader, device: object) -> Device | None:
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
     dma, shared = device.get("dma"), device.get("shared")
+    lookups = {
+        key: reader.record(Lookups, device[key], place.at(key))
+        for key in ("lookups", "lookups_backward")
+        if key in device
+    }
     return reader.record(
         Device,
         device,
@@ -236,6 +253,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
         kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
+        **lookups,
     )
 
 
@@ -256,6 +274,24 @@ def _shared(reader: Reader, table: object, place: Place) -> Cores:
         sets=sets,
         reduces=_records(reader, Reducing, reduces, place.at("reduces")),
     )
+
+
+def _recorded(reader: Reader, table: object) -> Recorded:
+    """Read what traces showed: tables of tables, and a list of collectives."""
+    place = reader.root.at("recorded")
+    kinds = {"host": Overheads, "products": Products, "copies": Copies, "slowdowns": Slowdown}
+    table = reader.table(table, place, [*kinds, "collectives"])
+    exchanges = table.get("collectives", [])
+    if not isinstance(exchanges, list):
+        raise place.at("collectives").wrong(exchanges, "one [[recorded.collectives]] table each")
+    parts: dict[str, Any] = {
+        key: _records(reader, cls, table.get(key, {}), place.at(key)) for key, cls in kinds.items()
+    }
+    found = [
+        reader.record(Exchange, each, place.at("collectives").at(i))
+        for i, each in enumerate(exchanges)
+    ]
+    return Recorded(collectives=tuple(found), **parts)
 
 
 def _required(table: Table, key: str, place: Place) -> object:

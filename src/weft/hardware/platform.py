@@ -9,6 +9,7 @@ from weft.hardware.device import Device
 from weft.hardware.machine import Machine
 from weft.hardware.network import Level
 from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, beside, to_table
+from weft.hardware.recorded import Recorded
 from weft.hardware.toml_text import to_toml
 
 
@@ -51,7 +52,8 @@ class Platform:
     The inner ``node_levels`` levels are one node. A ``staged`` platform has no links between its
     devices: a copy inside a node goes up to the host's memory and down again, and level 0 is the
     devices' links to it. ``nic`` is what joining several such nodes would use. ``sources`` says of
-    every number, by its dotted key, where it comes from; ``machine`` on which one it was measured.
+    every number, by its dotted key, where it comes from; ``machine`` on which one it was measured,
+    ``recorded`` what traces showed of it.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Platform:
     host: Host | None = None
     nic: Nic | None = None
     machine: Machine | None = None
+    recorded: Recorded | None = None
     sources: Mapping[str, Source] = beside()
 
     @property

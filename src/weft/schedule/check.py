@@ -35,7 +35,7 @@ _ALLOWED = {
     "stream": (Kind.KERNEL, Kind.LAUNCH, Kind.REDUCE, Kind.ENCODE, Kind.DECODE),
     "copy": _MOVES,
     "nic": _MOVES,
-    "host": (Kind.SUBMIT,),
+    "host": (Kind.SUBMIT, Kind.KERNEL),  # work of the host itself
     "lane": (*_MOVES, *_WORK),
 }
 _ANYWHERE = (Kind.SIGNAL, Kind.WAIT, Kind.CALL)
@@ -111,8 +111,8 @@ def _check_places(table: Table) -> None:
         row = int(np.argmax(wrong))
         raise ScheduleError(
             f"{table.where(row)} cannot stand on a {places[of_thread[table.thread[row]]]}.",
-            "Bare copies go on copy or nic queues, work on streams, Submit on host; copies by "
-            "compute units go into the lanes of a Launch.",
+            "Bare copies go on copy or nic queues, work on streams, Submit and what the host does "
+            "itself on host; copies by compute units go into the lanes of a Launch.",
         )
 
 

@@ -43,7 +43,8 @@ class Flag:
 class Cost:
     """What a kernel does, for pricing: family, shape, work and traffic, tiles it is cut into.
 
-    With ``seconds`` nothing else counts: it is an opaque kernel that takes so long by itself.
+    With ``seconds`` it is an opaque kernel that takes so long by itself, whatever else is known;
+    of its ``tiles`` those beyond the units wait, and kernels of other streams wait behind them.
     """
 
     family: str = ""

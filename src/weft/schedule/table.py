@@ -243,18 +243,31 @@ def _fill(
     np.cumsum(starts, out=starts)
     shape_of_accesses = (shape[0], int(starts[-1]))
     touched = {name: np.empty(shape_of_accesses, dtype) for name, dtype in _ACCESS_COLUMNS.items()}
+    _fill_places(part, column, base, first_row)
     for emission in part.template.emissions:
-        at, here = emission.at, emission.at.rows
-        column["kind"][:, here] = KIND_OF[type(emission.command)]
-        column["command"][:, here] = emission.number
-        column["thread"][:, here] = at.threads + base * part.template.num_threads
-        column["fed"][:, here] = at.fed
-        parent = at.parents + base * shape[1] + first_row
-        column["parent"][:, here] = np.where(at.parents < 0, -1, parent)
         _fill_values(part, column, emission)
-        _fill_accesses(part, touched, emission, starts[here])
+        if shape_of_accesses[1]:
+            _fill_accesses(part, touched, emission, starts[emission.at.rows])
     column["id"][:] = _ids(part.template)
     return {name: array.reshape(-1) for name, array in touched.items()}
+
+
+def _fill_places(part: _Part, column: dict[str, Any], base: Ints, first_row: int) -> None:
+    """Write what every row has, for all emissions at once: a step of a model has thousands."""
+    emissions = part.template.emissions
+    if not emissions:
+        return
+    here, threads, parents, fed = (
+        np.concatenate([getattr(each.at, name) for each in emissions])
+        for name in ("rows", "threads", "parents", "fed")
+    )
+    size = [len(each.at.rows) for each in emissions]
+    parent = parents + base * part.template.num_rows + first_row
+    column["kind"][:, here] = np.repeat([KIND_OF[type(e.command)] for e in emissions], size)
+    column["command"][:, here] = np.repeat([each.number for each in emissions], size)
+    column["thread"][:, here] = threads + base * part.template.num_threads
+    column["fed"][:, here] = fed
+    column["parent"][:, here] = np.where(parents < 0, -1, parent)
 
 
 def _ids(template: Template) -> Ints:

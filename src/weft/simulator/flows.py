@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.cost import is_gemm, kernel_flow
 from weft.errors import ScheduleError
-from weft.schedule import READ, WRITE, Copy, Encode, Kernel, Kind, Launch
+from weft.schedule import READ, WRITE, Copy, Encode, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units
@@ -36,7 +36,7 @@ def flow_sizes(rows: Rows) -> Floats:
     slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
     for copy, _, mine in rows.of_kind(Copy) if slots else ():
         size[mine] /= slots.get(copy.src.buffer, 1.0)
-    for kernel, _, mine in rows.of_kind(Kernel):
+    for kernel, _, mine in rows.kernels():
         if not (is_gemm(kernel.cost) and not rows.in_lane[mine[0]]):
             size[mine] = kernel_flow(kernel.cost, rows.platform.require_device()).size
     grid_sizes(rows, size)
@@ -177,7 +177,7 @@ def _numbers(queues: tuple[str, ...]) -> Ints:
 
 def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device: Device) -> None:
     """A bare kernel runs on units that no launch holds, one in a lane on those of its launch."""
-    for kernel, queue, mine in rows.of_kind(Kernel):
+    for kernel, queue, mine in rows.kernels():
         launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
         if is_gemm(kernel.cost) and launch[0] < 0:
             continue

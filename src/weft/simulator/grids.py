@@ -31,7 +31,7 @@ def grids_of(rows: Rows) -> Iterator[tuple[Grid, int, Kernel, Ints]]:
     """Each bare GEMM: its grid, the units its queue may use, the command and its rows."""
     if rows.device is None:
         return
-    for kernel, queue, mine in rows.of_kind(Kernel):
+    for kernel, queue, mine in rows.kernels():
         if is_gemm(kernel.cost) and not rows.in_lane[mine[0]]:
             m, n, k = kernel.cost.shape
             grid = gemm_grid((m, n, k), kernel.cost.dtype, rows.device, kernel.cost.family)

@@ -46,7 +46,7 @@ def simulate(
     start = np.full(table.num_rows, np.nan)
     end = np.full(table.num_rows, np.nan)
     _core.simulate(priced.columns, priced.num_flags, tolerance, start, end)
-    _check_ended(table, end)
+    check_ended(table, end)
     _before_time_zero(table, priced, start, end)
     represents = np.full(len(table.ranks), symmetry.represents)
     return Timeline.from_table(
@@ -61,7 +61,8 @@ def simulate(
     )
 
 
-def _check_ended(table: Table, end: Floats) -> None:
+def check_ended(table: Table, end: Floats) -> None:
+    """Insist that every row ended."""
     stuck = np.flatnonzero(np.isnan(end))
     if not len(stuck):
         return

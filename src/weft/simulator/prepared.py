@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft import _core
-from weft.schedule import Kernel, Kind, Launch, write_out
+from weft.schedule import Kind, Launch, write_out
 from weft.simulator.demands import Resource, resource_kind, resource_owner
 from weft.simulator.flows import unit_rate
 from weft.simulator.grids import byte_weight, pieces_of
@@ -102,7 +102,7 @@ class Prepared:
 
     def _find_gemm(self, rows: Rows) -> _Gemm | None:
         """The rows of the GEMM and their demands; its traffic gets room for all units."""
-        found = [mine for _, _, mine in rows.of_kind(Kernel)]
+        found = [mine for _, _, mine in rows.kernels()]
         if not found:
             return None
         columns, mine = self._columns, np.sort(np.concatenate(found))

@@ -59,6 +59,7 @@ def price(table: Table, platform: Platform, symmetry: Symmetry) -> Priced:
         "target": target,
         "units": units,
         **_threads(rows, target),
+        **_dispatch(rows),
         **demand_columns(rows, size, units),
     }
     return Priced(columns, num_flags, held, np.where(held, before, 0.0))
@@ -131,12 +132,29 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[_observing(rows)] = rows.dma().observe
     if device is not None:
         launches = (table.kind == Kind.LAUNCH) | ((table.kind == Kind.KERNEL) & ~rows.in_lane)
-        before[launches] = device.launch
+        before[launches & (rows.queue_kind != "host")] = device.launch
         submits = np.flatnonzero(table.kind == Kind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
-    for kernel, _, mine in rows.of_kind(Kernel):
-        before[mine] += kernel.cost.seconds
-    return before + _asking(rows)
+    return before + rows.opaque + _asking(rows)
+
+
+def _dispatch(rows: Rows) -> dict[str, Any]:
+    """How long opaque kernels of more tiles than units keep others from being dispatched.
+
+    Until its last wave such a kernel has tiles that wait for a unit, and those of a kernel that
+    came later wait behind them. Nothing where no kernel is like that.
+    """
+    table, device = rows.table, rows.device
+    if device is None:
+        return {}
+    tiles = [c.cost.tiles if isinstance(c, Kernel) else 1 for c in table.commands]
+    waves = np.maximum(1.0, np.array([*tiles, 1])[table.command] / device.units)
+    held = np.where(rows.opaque > 0, rows.opaque * (1 - 1 / waves), 0.0)
+    bare = np.isin(table.kind, (Kind.KERNEL, Kind.LAUNCH)) & ~rows.in_lane
+    bare &= rows.queue_kind == "stream"
+    if not (held[bare] > 0).any():
+        return {}
+    return {"dispatch": np.where(bare, held + np.where(held > 0, device.launch, 0.0), -1.0)}
 
 
 def _draining(rows: Rows) -> Ints:

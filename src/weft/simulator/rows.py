@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from weft.schedule import Kind
+from weft.schedule import Kernel, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weft.schedule.symmetry import Symmetry
 
     Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
 
 MOVES = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE, Kind.ENCODE, Kind.DECODE)
@@ -37,6 +38,7 @@ class Rows:
     queue_kind: NDArray[np.str_]  # the same by row
     in_lane: Bools
     moves: Bools  # rows that move data
+    opaque: Floats  # seconds of kernels that nothing else is known of, zero elsewhere
 
     @classmethod
     def of(cls, table: Table, platform: Platform, symmetry: Symmetry) -> Rows:
@@ -52,6 +54,7 @@ class Rows:
             queue_kind=thread_kind[table.thread],
             in_lane=table.thread_lane[table.thread] >= 0,
             moves=np.isin(table.kind, MOVES),
+            opaque=_opaque(table),
         )
 
     @property
@@ -74,10 +77,17 @@ class Rows:
         """The engines that rows on copy queues need."""
         return self.platform.require_device().require_dma()
 
+    def kernels(self) -> Iterator[tuple[Kernel, Queue, Ints]]:
+        """Each stored kernel that is priced by what it does, the queue it stands in, its rows."""
+        return self._found(Kernel, lambda kernel: not kernel.cost.seconds)
+
     def of_kind(self, kind: type[C]) -> Iterator[tuple[C, Queue, Ints]]:
         """Each stored command of one kind, the queue it stands in, and its rows."""
+        return self._found(kind, lambda _: True)
+
+    def _found(self, kind: type[C], wants: Callable[[C], bool]) -> Iterator[tuple[C, Queue, Ints]]:
         table = self.table
-        wanted = [number for number, c in enumerate(table.commands) if isinstance(c, kind)]
+        wanted = [n for n, c in enumerate(table.commands) if isinstance(c, kind) and wants(c)]
         rows = np.flatnonzero(np.isin(table.command, wanted))
         rows = rows[np.argsort(table.command[rows], kind="stable")]
         starts = np.flatnonzero(np.diff(table.command[rows], prepend=-1))
@@ -86,3 +96,10 @@ class Rows:
             if isinstance(command, kind):
                 decl = table.thread_decl[table.thread[mine[0]]]
                 yield command, table.thread_queue_of[decl], mine
+
+
+def _opaque(table: Table) -> Floats:
+    """The seconds of each row that is a kernel of known seconds."""
+    seconds = [c.cost.seconds if isinstance(c, Kernel) else 0.0 for c in table.commands]
+    out: Floats = np.array([*seconds, 0.0])[table.command]
+    return out

@@ -185,15 +185,16 @@ class Timeline:
     def activity(self) -> NDArray[np.uint8]:
         """What each span is (see Activity).
 
-        A Kernel computes. What moves data communicates, and so does a Launch without any
-        Kernel in it or a Call that only moves data, waiting included.
+        A Kernel computes, unless it is work of the host. What moves data communicates, and so
+        does a Launch without any Kernel in it or a Call that only moves data, waiting included.
         """
         kind = self.kind
         moves = np.isin(kind, MOVES)
         mixed = self._has_below(kind == Kind.KERNEL)
         around = (kind == Kind.LAUNCH) | (kind == Kind.CALL) & self._has_below(moves)
         result = np.full(self.num_spans, Activity.CONTROL, np.uint8)
-        result[kind == Kind.KERNEL] = Activity.COMPUTATION
+        by_host = np.isin(self.queue, self._queue_numbers("host"))
+        result[(kind == Kind.KERNEL) & ~by_host] = Activity.COMPUTATION
         result[moves | around & ~mixed] = Activity.COMMUNICATION
         result[kind == Kind.WAIT] = Activity.WAITING
         return result
@@ -222,7 +223,8 @@ class Timeline:
     def waiting(self) -> Floats:
         """Seconds in which a rank waits and neither computes nor moves data."""
         waits = self._by_rank(self.kind == Kind.WAIT)
-        works = self._by_rank(np.isin(self.kind, (Kind.KERNEL, *MOVES)))
+        busy = np.isin(self.activity, (Activity.COMPUTATION, Activity.COMMUNICATION))
+        works = self._by_rank(busy & np.isin(self.kind, (Kind.KERNEL, *MOVES)))
         return shares(waits, works, len(self.ranks)).first
 
     def busy(self, queue: str | None = None) -> dict[tuple[int, str], float]:

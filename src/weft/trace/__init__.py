@@ -1,7 +1,7 @@
 """Traces: timelines in the formats of others, and theirs in ours."""
 
 from weft.trace.analysis import Advice, Analysis, RankAnalysis, Step, Straggler, Use
-from weft.trace.analyze import analyze, analyze_traces
+from weft.trace.analyzing import analyze, analyze_traces
 from weft.trace.collectives import Collective, collectives, communication
 from weft.trace.perfetto import perfetto_json, write_perfetto
 from weft.trace.reading import read, read_all

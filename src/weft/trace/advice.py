@@ -4,10 +4,10 @@ Every gain is a bound: what a step would save if the loss vanished. It is counte
 loses most by it.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from weft.trace.analysis import Advice, Part, RankAnalysis, Straggler
+from weft.trace.analysis import Advice, RankAnalysis, Straggler
 from weft.trace.idle import ALLOCATING, LATENCY, LAUNCHING, LOADING, OPERATORS, PYTHON, SYNC
 from weft.units import format_rate, format_size, format_time
 
@@ -18,25 +18,24 @@ _FAR = 0.7  # of what the link can do: less is slow
 
 def advise(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> tuple[Advice, ...]:
     """Give the things to do first, the most promising first."""
-    useful = [rank for rank in ranks if rank.total.num_gpu_events and _steps(rank) > 0]
+    useful = [rank for rank in ranks if rank.total.num_gpu_events]
     found = [advice for look in _LOOKS for advice in look(useful, late)] if useful else []
     longest = max((rank.step_time or rank.span for rank in useful), default=0.0)
     worth = [advice for advice in found if advice.gain >= _WORTH * longest]
     return tuple(sorted(worth, key=lambda advice: -advice.gain)[:_SHOWN])
 
 
-def _steps(rank: RankAnalysis) -> float:
-    """Give how many steps the totals of a rank are."""
-    if rank.steps and rank.step_time and rank.is_gpu_bound:
-        return max(rank.span / rank.step_time, 1.0)
-    return float(max(len(rank.steps), 1))
-
-
 def _most(
     ranks: Sequence[RankAnalysis], loss: Callable[[RankAnalysis], float]
 ) -> tuple[float, RankAnalysis]:
-    worst = max(ranks, key=lambda rank: loss(rank) / _steps(rank))
-    return loss(worst) / _steps(worst), worst
+    """Give the greatest loss of a step, and the rank that has it."""
+    worst = max(ranks, key=loss)
+    return loss(worst), worst
+
+
+def _per_step(rank: RankAnalysis, seconds: float) -> float:
+    """Give what is summed over all steps of a file for one of them."""
+    return seconds / max(len(rank.steps), 1)
 
 
 def _where(rank: RankAnalysis, ranks: Sequence[RankAnalysis]) -> str:
@@ -44,7 +43,7 @@ def _where(rank: RankAnalysis, ranks: Sequence[RankAnalysis]) -> str:
 
 
 def _waiting(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> Iterator[Advice]:
-    gain, rank = _most(ranks, lambda r: r.total.exposed_waiting or 0.0)
+    gain, rank = _most(ranks, lambda r: r.mean_step.exposed_waiting or 0.0)
     if late:
         first = late[0]
         title = f"Find out why rank {first.rank} is late"
@@ -67,14 +66,14 @@ def _waiting(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> Iterat
 
 
 def _moving(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
-    gain, rank = _most(ranks, lambda r: r.total.exposed_moving or 0.0)
-    total: Counter[tuple[str, int | None]] = Counter()
+    gain, rank = _most(ranks, lambda r: r.mean_step.exposed_moving or 0.0)
+    total: dict[tuple[str, int | None], float] = defaultdict(float)
     for use in rank.collectives:
         if use.moving:
             total[use.kind, use.nbytes] += use.moving * use.exposed / max(use.seconds, 1e-12)
     if not total:
         return
-    (kind, nbytes), _ = total.most_common(1)[0]
+    kind, nbytes = max(total, key=total.__getitem__)
     size = f" of {format_size(nbytes)}" if nbytes else ""
     yield Advice(
         "Hide communication behind computation",
@@ -89,7 +88,8 @@ def _moving(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterat
 def _slow_links(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
     def loss(rank: RankAnalysis) -> float:
         slow = [u for u in rank.collectives if u.basis == "measured" and _is_slow(u.busbw, u.link)]
-        return sum((u.moving or 0.0) * (1 - (u.busbw or 0.0) / (u.link or 1.0)) for u in slow)
+        lost = sum((u.moving or 0.0) * (1 - (u.busbw or 0.0) / (u.link or 1.0)) for u in slow)
+        return _per_step(rank, lost)
 
     gain, rank = _most(ranks, loss)
     if gain <= 0:
@@ -112,7 +112,7 @@ def _is_slow(busbw: float | None, link: float | None) -> bool:
 
 
 def _overlap(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
-    gain, rank = _most(ranks, lambda r: sum(s.lost for s in r.slowdowns))
+    gain, rank = _most(ranks, lambda r: _per_step(r, sum(s.lost for s in r.slowdowns)))
     if not rank.slowdowns:
         return
     worst = max(rank.slowdowns, key=lambda s: s.lost)
@@ -128,22 +128,20 @@ def _overlap(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Itera
 
 def _host(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
     reasons = (LAUNCHING, OPERATORS, PYTHON, LATENCY)
-    gain, rank = _most(ranks, lambda r: _idle(r.idle, reasons))
-    main = max(rank.idle, key=lambda part: part.seconds if part.what in reasons else 0, default=None)
-    if main is None:
-        return
+    gain, rank = _most(ranks, lambda r: _idle(r, reasons))
+    inside = ", ".join(part.what for part in rank.idle_under[:2]) or "Python"
     yield Advice(
         "Let the host get ahead of the GPU",
         gain,
         f"the GPU idles {format_time(gain)} of a step{_where(rank, ranks)} because its next kernel "
-        f"was not launched yet; the host was mostly busy with: {main.what}",
+        f"was not launched yet; the host was meanwhile mostly in: {inside}",
         "fewer and larger kernels: torch.compile, CUDA graphs (mode='reduce-overhead'), fused or "
         "foreach optimizers, a larger batch",
     )
 
 
 def _syncs(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
-    gain, rank = _most(ranks, lambda r: _idle(r.idle, (SYNC,)))
+    gain, rank = _most(ranks, lambda r: _idle(r, (SYNC,)))
     yield Advice(
         "Do not wait for the GPU inside the step",
         gain,
@@ -155,7 +153,7 @@ def _syncs(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterato
 
 
 def _loading(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
-    gain, rank = _most(ranks, lambda r: _idle(r.idle, (LOADING,)))
+    gain, rank = _most(ranks, lambda r: _idle(r, (LOADING,)))
     yield Advice(
         "Load data ahead of the step",
         gain,
@@ -166,7 +164,7 @@ def _loading(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Itera
 
 
 def _allocating(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> Iterator[Advice]:
-    gain, rank = _most(ranks, lambda r: _idle(r.idle, (ALLOCATING,)))
+    gain, rank = _most(ranks, lambda r: _idle(r, (ALLOCATING,)))
     yield Advice(
         "Stop allocating memory inside the step",
         gain,
@@ -176,10 +174,22 @@ def _allocating(ranks: Sequence[RankAnalysis], _late: Sequence[Straggler]) -> It
     )
 
 
-def _idle(parts: Sequence[Part], reasons: Sequence[str]) -> float:
-    return sum(part.seconds for part in parts if part.what in reasons)
+def _idle(rank: RankAnalysis, reasons: Sequence[str]) -> float:
+    """Give how long the GPU idles in a step for some reasons."""
+    total = sum(part.seconds for part in rank.idle)
+    if not total:
+        return 0.0
+    idle = max((rank.step_time or rank.span) - rank.mean_step.busy, 0.0)
+    return idle * sum(part.seconds for part in rank.idle if part.what in reasons) / total
 
 
-_LOOKS: tuple[
-    Callable[[Sequence[RankAnalysis], Sequence[Straggler]], Iterator[Advice]], ...
-] = (_waiting, _moving, _slow_links, _overlap, _host, _syncs, _loading, _allocating)
+_LOOKS: tuple[Callable[[Sequence[RankAnalysis], Sequence[Straggler]], Iterator[Advice]], ...] = (
+    _waiting,
+    _moving,
+    _slow_links,
+    _overlap,
+    _host,
+    _syncs,
+    _loading,
+    _allocating,
+)

@@ -124,7 +124,11 @@ def _key(collective: Collective) -> object:
 def _by_group(each: Ranked) -> dict[object, list[int]]:
     out: dict[object, list[int]] = defaultdict(list)
     for index, collective in enumerate(each.collectives):
-        if collective.kind or collective.nbytes is not None or each.trace.launch[collective.row] >= 0:
+        if (
+            collective.kind
+            or collective.nbytes is not None
+            or each.trace.launch[collective.row] >= 0
+        ):
             out[_key(collective)].append(index)
     return out
 
@@ -140,8 +144,10 @@ def _names(ranks: Sequence[Ranked]) -> list[_Names]:
             offset = _offset(first, theirs, each, indices)
             for place, index in enumerate(indices):
                 number = each.collectives[index].sequence
-                name = ("place", place + offset) if number is None else ("number", number)
-                names[group, *name] = index
+                if number is None:
+                    names[group, "place", place + offset] = index
+                else:
+                    names[group, "number", number] = index
         out.append(names)
     return out
 
@@ -176,7 +182,9 @@ def is_one_job(first: Ranked, other: Ranked) -> bool:
         return False
     here, there = _names((first, other))
     both = list(here.keys() & there.keys())
-    alike = _signs(first, [here[key] for key in both]) == _signs(other, [there[key] for key in both])
+    alike = _signs(first, [here[key] for key in both]) == _signs(
+        other, [there[key] for key in both]
+    )
     return float(alike.sum()) >= _ALIKE * len(both)
 
 
@@ -193,4 +201,4 @@ def _closeness(ranks: Sequence[Ranked], matches: Sequence[Match]) -> float | Non
     for match in matches:
         ends = np.concatenate([_ends(ranks[number], [index]) for number, index in match.members])
         spreads.append(ends.max() - ends.min())
-    return _middle(spreads) if spreads else None
+    return _middle(np.array(spreads)) if spreads else None

@@ -12,13 +12,14 @@ Definitions, for one rank and one GPU:
 - A *step* is a profiler mark on the host; a GPU event belongs to the step that launched it. *wall*
   is the mark's, *period* from the first kernel of a step to that of the next. Events launched
   before the window are *backlog* and in no step.
-- Totals of a rank cover every GPU event of its file.
+- Totals of a rank cover every GPU event of its file. The step time and what a step spends are means
+  over the middle half of the steps by time, so that one that stumbled does not count for all.
 
 None stands where a trace does not say; ``notes`` say why.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from weft.errors import UsageError
@@ -60,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One collective on one rank. ``link`` is what the link can do at this size, as bus bandwidth."""
+    """One collective on one rank; ``link`` is the bus bandwidth that its link can do."""
 
     kind: str
     name: str
@@ -82,7 +83,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """How much longer kernels of a family take beside communication, at the same place of a step."""
+    """How much longer kernels take beside communication, at the same place of a step."""
 
     family: str
     num_pairs: int
@@ -145,16 +146,35 @@ class RankAnalysis:
         return self.trace.rank
 
     @property
+    def middle(self) -> tuple[Step, ...]:
+        """The steps that are neither the quickest nor the slowest quarter; means are over these."""
+        timed = [step for step in self.steps if step.period is not None] or list(self.steps)
+        ordered = sorted(timed, key=lambda step: step.seconds)
+        cut = len(ordered) // 4
+        return tuple(ordered[cut : len(ordered) - cut])
+
+    @property
     def step_time(self) -> float | None:
-        """The mean period of the steps, or their mean wall where there is but one."""
-        periods = [step.period for step in self.steps if step.period is not None]
-        times = periods or [step.wall for step in self.steps]
+        """The mean period of the middle steps, or their wall where there is but one step."""
+        times = [step.seconds for step in self.middle]
         return sum(times) / len(times) if times else None
+
+    @property
+    def mean_step(self) -> Split:
+        """The mean over the middle steps; of a file without steps, all there is."""
+        splits = [step.split for step in self.middle]
+        if not splits:
+            return self.total
+        means: dict[str, Any] = {}
+        for field in fields(Split):
+            values = [getattr(split, field.name) for split in splits]
+            means[field.name] = None if None in values else sum(values) / len(values)
+        return Split(**means)
 
     @property
     def is_gpu_bound(self) -> bool:
         """Whether the GPU runs behind its host: its period is longer than the host's steps."""
-        walls = [step.wall for step in self.steps if step.period is not None]
+        walls = [step.wall for step in self.middle if step.period is not None]
         time = self.step_time
         return bool(walls) and time is not None and time > 1.05 * sum(walls) / len(walls)
 
@@ -248,7 +268,7 @@ class Analysis:
 
     def to_pandas(self, what: str = "steps") -> Any:
         """Give a DataFrame of ``steps``, ``ranks`` or ``collectives``; needs pandas."""
-        tables = {
+        tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
             "steps": self.step_rows,
             "collectives": self.collective_rows,
             "ranks": lambda: [_flat(row) for row in self.rows()],

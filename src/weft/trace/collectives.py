@@ -6,12 +6,9 @@ with sizes, or ``nccl:all_reduce`` with the shape of its input. Sizes count as n
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
-
-import numpy as np
 
 from weft.trace.trace import Bools, Kind, Trace
 
@@ -85,10 +82,14 @@ def is_collective_name(name: str) -> bool:
 def kind_of(name: str) -> str:
     """Give the kind of collective that a name speaks of.
 
-    >>> kind_of("_reduce_scatter_base"), kind_of("ncclKernel_SendRecv_RING"), kind_of("ncclDevKernel_Generic")
+    >>> (
+    ...     kind_of("_reduce_scatter_base"),
+    ...     kind_of("ncclKernel_SendRecv_RING"),
+    ...     kind_of("ncclDevKernel_Generic"),
+    ... )
     ('reduce_scatter', 'all_to_all', '')
     """
-    letters = re.sub("[^a-z]", "", name.split("(")[0].lower())
+    letters = re.sub("[^a-z]", "", name.split("(", maxsplit=1)[0].lower())
     return next((kind for part, kind in _KINDS.items() if part in letters), "")
 
 
@@ -117,7 +118,8 @@ def _plain(dtype: str) -> str:
 def communication(trace: Trace) -> Bools:
     """Say of every GPU event, in the order of ``trace.gpu``, whether it is a collective kernel."""
     kernels = trace.columns.kind[trace.gpu] == Kind.KERNEL
-    return trace.named(trace.gpu, is_collective_name) & kernels
+    out: Bools = trace.named(trace.gpu, is_collective_name) & kernels
+    return out
 
 
 def collectives(trace: Trace) -> tuple[Collective, ...]:
@@ -142,76 +144,63 @@ class _Arguments:
 
 
 def _collective(trace: Trace, row: int, arguments: _Arguments) -> Collective:
-    own = arguments.of(row)
+    """Take the arguments that say most: sizes, then shapes; of the kernel, then of what asked."""
     launch = int(trace.launch[row])
     around = trace.ancestors(launch) if launch >= 0 else []
     asked = [r for r in around if _asks(trace.name_of(r))]
-    sized = next((a for a in _candidates(own, asked, arguments.of) if "In msg nelems" in a), None)
-    if sized is None:
-        shaped = next((r for r in asked if _shape_bytes(arguments.of(r)) is not None), None)
-        return _from_shape(trace, row, asked, arguments.of(shaped) if shaped is not None else {})
-    return _from_sizes(trace, row, asked, sized)
-
-
-def _candidates(
-    own: dict[str, Any], asked: Sequence[int], of: Callable[[int], dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    yield own
-    yield from map(of, asked)
+    found = [arguments.of(row), *map(arguments.of, asked)]
+    sized = [args for args in found if "In msg nelems" in args]
+    shaped = [args for args in found[1:] if _shape_bytes(args) is not None]
+    args = next(iter([*sized, *shaped]), {})
+    names = [trace.name_of(r) for r in asked if trace.name_of(r) != "record_param_comms"]
+    # what was asked for says more than the kernel: a generic one does all kinds
+    kind = next(filter(None, map(kind_of, [*names, trace.name_of(row)])), "")
+    op = asked[-1] if asked else -1
+    return collective_of_arguments(row, args, kind, world_size=trace.world_size, op=op)
 
 
 def _asks(name: str) -> bool:
     return name == "record_param_comms" or name.startswith(("nccl:", "c10d::"))
 
 
-def _from_sizes(trace: Trace, row: int, asked: Sequence[int], args: dict[str, Any]) -> Collective:
-    each = dtype_bytes(str(args.get("dtype", "")))
-    sizes = [_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems")]
-    inward, outward = (None if n is None or each is None else n * each for n in sizes)
-    kind = kind_of(str(args.get("Collective name", ""))) or _kind_by_names(trace, row, asked)
+def collective_of_arguments(
+    row: int, args: dict[str, Any], kind: str, *, world_size: int | None = None, op: int = -1
+) -> Collective:
+    """Describe a collective by arguments as the profiler names them; ``kind`` if they say none."""
+    kind = kind_of(str(args.get("Collective name", ""))) or kind
+    num_ranks = _whole(args.get("Group size")) or world_size
+    dtype, inward, outward = _sizes(args, kind, num_ranks)
     return Collective(
         row=row,
         kind=kind,
-        nbytes=_counted(kind, inward, outward),
+        nbytes=inward if kind in _OF_INPUT else outward,
         in_bytes=inward,
         out_bytes=outward,
-        dtype=dtype_name(str(args.get("dtype", ""))),
+        dtype=dtype_name(dtype),
         group=str(args.get("Process Group Name", "")),
-        num_ranks=_whole(args.get("Group size")) or trace.world_size,
+        num_ranks=num_ranks,
         ranks=_ranks(args.get("Process Group Ranks")),
         sequence=_whole(args.get("Seq")),
-        op=asked[-1] if asked else -1,
+        op=op,
     )
 
 
-def _from_shape(trace: Trace, row: int, asked: Sequence[int], args: dict[str, Any]) -> Collective:
-    """Old files give the shape of the input alone."""
-    kind = _kind_by_names(trace, row, asked)
-    inward = _shape_bytes(args)
-    size = trace.world_size
-    outward = inward
-    if inward is not None and size and kind in ("all_gather", "reduce_scatter"):
-        outward = inward * size if kind == "all_gather" else inward // size
-    return Collective(
-        row=row,
-        kind=kind,
-        nbytes=_counted(kind, inward, outward),
-        in_bytes=inward,
-        out_bytes=outward,
-        dtype=dtype_name(str((args.get("Input type") or [""])[0])) if inward is not None else "",
-        num_ranks=size,
-        op=asked[-1] if asked else -1,
-    )
-
-
-def _kind_by_names(trace: Trace, row: int, asked: Sequence[int]) -> str:
-    """Trust what was asked for over the kernel: a generic one does all kinds."""
-    names = [trace.name_of(r) for r in asked if trace.name_of(r) != "record_param_comms"]
-    return next(filter(None, map(kind_of, [*names, trace.name_of(row)])), "")
-
-
-def _counted(kind: str, inward: int | None, outward: int | None) -> int | None:
-    return inward if kind in _OF_INPUT else outward
+def _sizes(
+    args: dict[str, Any], kind: str, num_ranks: int | None
+) -> tuple[str, int | None, int | None]:
+    """Give dtype, bytes in and bytes out; old files have only the shape of what goes in."""
+    if "In msg nelems" in args:
+        dtype = str(args.get("dtype", ""))
+        each = dtype_bytes(dtype)
+        counts = (_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems"))
+        inward, outward = (None if n is None or each is None else n * each for n in counts)
+        return dtype, inward, outward
+    inward = outward = _shape_bytes(args)
+    if inward is None:
+        return "", None, None
+    if num_ranks and kind in ("all_gather", "reduce_scatter"):
+        outward = inward * num_ranks if kind == "all_gather" else inward // num_ranks
+    return str((args.get("Input type") or [""])[0]), inward, outward
 
 
 def _shape_bytes(args: dict[str, Any]) -> int | None:

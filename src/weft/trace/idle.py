@@ -20,8 +20,17 @@ _LOADS = re.compile(r"DataLoader|dataloader|data_loader|_next_data|pin_memory", 
 _ALLOCATES = re.compile(r"^(cuda|hip)(Host|Ext)?(Malloc|Free|MemCreate|MemMap)|cuMem(Create|Map)")
 
 SYNC, LOADING, ALLOCATING = "synchronising with the GPU", "loading data", "allocating memory"
-LAUNCHING, OPERATORS, PYTHON = "launching kernels", "operators on the host", "Python, other host work"
-LATENCY, QUEUED, UNKNOWN = "launch until start", "between queued kernels", "launched before the window"
+LAUNCHING, OPERATORS, PYTHON = (
+    "launching kernels",
+    "operators on the host",
+    "Python, other host work",
+)
+LATENCY, QUEUED, UNKNOWN = (
+    "launch until start",
+    "between queued kernels",
+    "launched before the window",
+)
+UNSEEN = "not known: the file has no launches"
 _SHOWN = 8
 HOST = (SYNC, LOADING, ALLOCATING, LAUNCHING, OPERATORS, PYTHON)
 
@@ -48,7 +57,7 @@ def idle_of(trace: Trace, busy: Cover) -> Idle:
     parts = {
         LATENCY: (gaps.end - called)[late],
         QUEUED: (gaps.end - gaps.start)[known & ~late],
-        UNKNOWN: (gaps.end - gaps.start)[~known],
+        UNKNOWN if known.any() else UNSEEN: (gaps.end - gaps.start)[~known],
     }
     found = [Part(what, float(each.sum()), len(each)) for what, each in parts.items()]
     while_late = Cover.of(gaps.start[late], called[late])
@@ -79,7 +88,9 @@ def _under(trace: Trace, late: Cover) -> tuple[Part, ...]:
     count = np.bincount(place, own > 0, len(names))
     best = np.argsort(-seconds)[:_SHOWN]
     return tuple(
-        Part(trace.names[names[i]], float(seconds[i]), int(count[i])) for i in best if seconds[i] > 0
+        Part(trace.names[names[i]], float(seconds[i]), int(count[i]))
+        for i in best
+        if seconds[i] > 0
     )
 
 

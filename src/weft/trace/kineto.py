@@ -178,7 +178,9 @@ def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[s
     if found["num_untimed"]:
         out.append(f"{found['num_untimed']} events have no time and were left out")
     if found["num_unpaired"]:
-        out.append(f"{found['num_unpaired']} begin and end events were left out: weft reads complete ones")
+        out.append(
+            f"{found['num_unpaired']} begin and end events were left out: weft reads complete ones"
+        )
     return out
 
 

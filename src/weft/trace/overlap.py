@@ -83,7 +83,9 @@ def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
     """Number the places of a step: name, grid, and the how-many-th of them in launch order."""
     launched = trace.columns.start[trace.launch[rows]]
     kernel = np.unique(
-        np.stack([trace.columns.name[rows], trace.columns.detail[rows], trace.columns.stream[rows]]),
+        np.stack(
+            [trace.columns.name[rows], trace.columns.detail[rows], trace.columns.stream[rows]]
+        ),
         axis=1,
         return_inverse=True,
     )[1].reshape(-1)
@@ -93,4 +95,5 @@ def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
     run = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
     nth = np.empty(len(order), np.int64)
     nth[order] = np.arange(len(order)) - run
-    return np.unique(kernel * (int(nth.max()) + 1) + nth, return_inverse=True)[1].reshape(-1)
+    place: Ints = np.unique(kernel * (int(nth.max()) + 1) + nth, return_inverse=True)[1]
+    return place.reshape(-1)

@@ -89,7 +89,7 @@ class _Walk:
             if launch >= 0 and called > ended:
                 self.rows.append(launch)
                 self.spend(LATENCY, time, called)
-                row, time = self._through_host(launch, called)
+                row, time = self._through_host(called)
             else:
                 self.spend(QUEUED, time, max(ended, self.begin))
                 row, time = before, min(time, ended)
@@ -103,7 +103,7 @@ class _Walk:
             place -= 1
         return (self.by_end[place], self.ends[place]) if place >= 0 else (-1, -np.inf)
 
-    def _through_host(self, launch: int, called: float) -> tuple[int, float]:
+    def _through_host(self, called: float) -> tuple[int, float]:
         """Go back along the host to where it last waited for the GPU, or to the beginning."""
         woke = self.syncs.last_before(called)
         if woke <= self.begin:

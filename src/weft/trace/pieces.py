@@ -1,6 +1,5 @@
 """A file as pieces of plain bytes, packed or not, as far as it can be read."""
 
-import gzip
 import queue
 import threading
 import zlib
@@ -19,7 +18,7 @@ _AHEAD = 4  # pieces that may wait for their reader
 class Pieces:
     """What a file holds, unpacked; ``lost`` says what could not be, once all was read.
 
-    >>> import tempfile
+    >>> import gzip, tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".gz") as file:
     ...     _ = file.write(gzip.compress(b"{}")[:-3])
     ...     file.flush()

@@ -1,23 +1,65 @@
 """Files of any format as Traces, and the traces of one job on one clock."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from weft.errors import FormatError
 from weft.trace.align import Job, Ranked, align, is_one_job
+from weft.trace.chakra import read_chakra, read_chakra_json
 from weft.trace.collectives import collectives
+from weft.trace.execution_trace import read_execution_trace
+from weft.trace.graph import Graph
+from weft.trace.join import is_same_rank, joined
 from weft.trace.kineto import read_kineto
+from weft.trace.pieces import head_of
+from weft.trace.rocprof import read_rocprof
 from weft.trace.trace import Trace
+
+_KEYS = re.compile(rb'"(traceEvents|nodes|rocprofiler-sdk-tool|workload_graph)"\s*:')
+_GRAPHS = {b"nodes": read_execution_trace, b"workload_graph": read_chakra_json}
 
 
 def read(path: Path | str) -> Trace:
-    """Read one rank's trace."""
-    return read_kineto(path)
+    """Read one rank's trace, whatever its format; a graph is laid out in time where it can be."""
+    found = read_any(path)
+    return found.to_trace() if isinstance(found, Graph) else found
+
+
+def read_any(path: Path | str) -> Trace | Graph:
+    """Read a file by what its beginning looks like."""
+    head = head_of(Path(path))
+    if not head.strip():
+        raise FormatError(
+            f"{str(path)!r} is empty", "Write it again: the profiler writes when it is stopped."
+        )
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return read_chakra(path)
+    key = _KEYS.search(head)
+    if key and key[1] in _GRAPHS:
+        return _GRAPHS[key[1]](path)
+    return read_rocprof(path) if key and key[1] == b"rocprofiler-sdk-tool" else read_kineto(path)
 
 
 def read_all(paths: Iterable[Path | str]) -> list[Trace]:
     """Read the traces of several ranks, on the clock of the first of their job."""
-    jobs, _ = jobs_of([read(path) for path in paths])
+    jobs, _ = jobs_of(read_joined(paths))
     return [ranked.trace for job in jobs for ranked in job.ranks]
+
+
+def read_joined(paths: Iterable[Path | str]) -> list[Trace]:
+    """Read files; an execution trace goes into the Kineto trace of the same process."""
+    found = [read_any(path) for path in paths]
+    traces = [each for each in found if isinstance(each, Trace)]
+    for graph in found:
+        if not isinstance(graph, Graph):
+            continue
+        same = [i for i, trace in enumerate(traces) if is_same_rank(trace, graph)]
+        if same:
+            traces[same[0]] = joined(traces[same[0]], graph)
+        else:
+            traces.append(graph.to_trace())
+    return traces
 
 
 def jobs_of(traces: Sequence[Trace]) -> tuple[list[Job], list[str]]:
@@ -40,8 +82,8 @@ def jobs_of(traces: Sequence[Trace]) -> tuple[list[Job], list[str]]:
 
 def _fits(group: Sequence[Ranked], each: Ranked) -> bool:
     """Whether a trace is another rank of the job of a group."""
-    ranks = {other.trace.rank for other in group}
-    return each.trace.rank is not None and each.trace.rank not in ranks and is_one_job(group[0], each)
+    rank, ranks = each.trace.rank, {other.trace.rank for other in group}
+    return rank is not None and rank not in ranks and is_one_job(group[0], each)
 
 
 def _without_copies(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:

@@ -81,7 +81,9 @@ def _periods(trace: Trace, of: Ints, num_steps: int) -> tuple[float | None, ...]
     chosen = np.flatnonzero((of >= 0) & (trace.columns.stream[rows] == busiest_stream(trace)))
     order = chosen[np.argsort(trace.columns.start[launch[chosen]], kind="stable")]
     numbers, first = np.unique(of[order], return_index=True)
-    began = dict(zip(numbers.tolist(), trace.columns.start[rows[order[first]]].tolist(), strict=True))
+    began = dict(
+        zip(numbers.tolist(), trace.columns.start[rows[order[first]]].tolist(), strict=True)
+    )
     return tuple(
         began[step + 1] - began[step] if step in began and step + 1 in began else None
         for step in range(num_steps)

@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from weft import _core
+
+if TYPE_CHECKING:
+    from weft.trace.graph import Graph
 
 Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
@@ -93,6 +96,8 @@ class Trace:
     about: dict[str, Any] = field(default_factory=dict)  # what else the file says of itself
     labels: dict[str, str] = field(default_factory=dict)  # of processes and threads
     losses: tuple[str, ...] = ()
+    graph: "Graph | None" = None  # the execution trace of the same rank, if it was given
+    nodes: SmallInts | None = None  # the node of each row there, or -1
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -168,7 +173,7 @@ class Trace:
 
     def name_of(self, row: int) -> str:
         """Give the name of a row."""
-        return self.names[self.columns.name[row]]
+        return self.names[int(self.columns.name[row])]
 
     def named(self, rows: Ints, fits: Callable[[str], bool]) -> Bools:
         """Say of rows whether their names fit; each name is looked at once."""

@@ -11,14 +11,14 @@ from weft.errors import UsageError
 from weft.timeline.shares import Intervals, shares
 from weft.trace.advice import advise
 from weft.trace.align import Job
-from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Use
+from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Straggler, Use
 from weft.trace.collectives import communication
 from weft.trace.cover import Cover
 from weft.trace.idle import idle_of
 from weft.trace.links import Links, bus_bandwidth, links_of
 from weft.trace.overlap import slowdowns
 from weft.trace.path import critical_path
-from weft.trace.reading import jobs_of, read
+from weft.trace.reading import jobs_of, read_joined
 from weft.trace.steps import BACKLOG, Steps, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
@@ -30,7 +30,7 @@ def analyze(paths: str | FilePath | Iterable[str | FilePath]) -> Analysis:
     found = [paths] if isinstance(paths, str | FilePath) else list(paths)
     if not found:
         raise UsageError("no trace was given", "Name the files: weft analyze rank*.json.gz")
-    return analyze_traces([read(path) for path in found])
+    return analyze_traces(read_joined(found))
 
 
 def analyze_traces(traces: Sequence[Trace]) -> Analysis:
@@ -62,7 +62,7 @@ def _missing(job: Job) -> list[str]:
     return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
 
 
-def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple]:
+def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple[Straggler, ...]]:
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     links = links_of(job.ranks[0].trace.device)
     moved = moving(job, steps, links)

@@ -1,0 +1,178 @@
+"""``weft kernel``: how long single kernels take."""
+
+import csv
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, output_path, words
+from weft.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from weft.cost.families import Family
+    from weft.hardware import Device, Platform
+
+Row = dict[str, Any]
+_SHOWN = 40  # rows of a table on the screen; all of them stand in --json and -o
+
+
+def complete_kind(incomplete: str) -> list[str]:
+    """Complete the name of a family of kernels."""
+    from weft.cost.families import FAMILIES
+
+    return [name for name in FAMILIES if name.startswith(incomplete)]
+
+
+def kernel(
+    kind: Annotated[str, typer.Argument(metavar="KIND", autocompletion=complete_kind)],
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE,..]..", show_default=False)
+    ] = None,
+    *,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE.csv", help="A kernel a line, with names of columns."),
+    ] = None,
+    on: On = None,
+    json: Json = False,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
+    ] = None,
+) -> None:
+    """Price kernels of one family, in the order in which they were given."""
+    from weft.cost.price import find_family
+    from weft.hardware import platform
+
+    if on is None:
+        raise UsageError("which hardware? --on is missing", "Use --on h100-8.")
+    path, machine, family = output_path(output, (".csv",)), platform(on), find_family(kind)
+    given = _combined(family, values or [])
+    rows = given if source is None else _read(Path(source), given)
+    found = _priced(family, rows, machine.require_device())
+    _show(family, machine, found, json=json)
+    if path:
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(found), encoding="utf-8")
+
+
+def _combined(family: "Family", values: list[str]) -> list[Row]:
+    """Read ``m=1,2 n=4096``: every combination is a row, the last key the fastest to change."""
+    lists: dict[str, tuple[str, ...]] = {}
+    for word in values:
+        key, equals, text = word.partition("=")
+        if not equals or not words(text):
+            columns = ", ".join([*family.columns, "dtype"])
+            raise UsageError(f"cannot read {word!r} as key=value", f"Keys: {columns}.")
+        lists[key] = words(text)
+    return [dict(zip(lists, each, strict=True)) for each in product(*lists.values())]
+
+
+def _read(path: Path, given: list[Row]) -> list[Row]:
+    """Read a file, under what was given for all of its rows."""
+    if len(given) > 1:
+        raise UsageError("a list of values and --from ask for different rows", "Use one of them.")
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            rows: list[Row] = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FormatError(f"{path} cannot be read as CSV: {error}") from error
+    if not rows:
+        raise FormatError(f"{path} has no rows", "Its first line must name the columns.")
+    return [{**row, **given[0]} for row in rows]
+
+
+def _priced(family: "Family", rows: list[Row], device: "Device") -> list[Row]:
+    """Price rows of one dtype together and put them back in their order."""
+    from weft.cost.price import price_columns
+
+    keys = _keys(family, rows)
+    found: list[Row] = [{} for _ in rows]
+    for dtype, mine in _by_dtype(family, rows).items():
+        numbers = {key: _numbers(key, rows, mine) for key in keys}
+        prices = price_columns(family.name, numbers, device, dtype)
+        columns = [prices.seconds.tolist(), prices.low.tolist(), prices.high.tolist()]
+        for at, row, seconds, low, high in zip(mine, _inputs(numbers), *columns, strict=True):
+            found[at] = {
+                "kind": family.name,
+                **row,
+                "dtype": dtype,
+                "seconds": seconds,
+                "low": low,
+                "high": high,
+                "basis": "predicted",
+                "model": prices.model,
+            }
+    return found
+
+
+def _keys(family: "Family", rows: list[Row]) -> list[str]:
+    """Give the columns that were given; one that the family does not have is an error."""
+    from weft.errors import nearest
+
+    keys = list(rows[0])
+    unknown = [key for key in keys if key not in family.columns and key != "dtype"]
+    if unknown:
+        hint = nearest(unknown[0], [*family.columns, "dtype"])
+        raise UsageError(f"{family.name} has no column {unknown[0]!r}", hint)
+    return [key for key in keys if key != "dtype"]
+
+
+def _by_dtype(family: "Family", rows: list[Row]) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for at, row in enumerate(rows):
+        places.setdefault(row.get("dtype") or family.dtype, []).append(at)
+    return places
+
+
+def _numbers(key: str, rows: list[Row], mine: list[int]) -> Any:
+    import numpy as np
+
+    try:
+        return np.array([float(rows[at][key]) for at in mine])
+    except (TypeError, ValueError):
+        at = next(at for at in mine if not _is_number(rows[at][key]))
+        raise UsageError(
+            f"row {at + 1}: cannot read {rows[at][key]!r} as a number for {key}"
+        ) from None
+
+
+def _is_number(text: object) -> bool:
+    try:
+        float(str(text))
+    except ValueError:
+        return False
+    return True
+
+
+def _inputs(numbers: dict[str, Any]) -> Iterator[Row]:
+    """Give the inputs of every row, whole numbers as such."""
+    plain = [
+        [int(v) if v.is_integer() else v for v in column.tolist()] for column in numbers.values()
+    ]
+    return (dict(zip(numbers, each, strict=True)) for each in zip(*plain, strict=True))
+
+
+def _show(family: "Family", machine: "Platform", rows: list[Row], *, json: bool) -> None:
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("kernel", machine.name, rows))
+        return
+    from weft.report.text import Column, print_table
+    from weft.units import format_time
+
+    inputs = [key for key in rows[0] if key in family.columns]
+    columns = [Column(key, key) for key in inputs] + [
+        Column("dtype", "dtype", right=False),
+        Column("seconds", "predicted", format_time),
+        Column("low", "from", format_time),
+        Column("high", "to", format_time),
+        Column("model", "rests on", right=False),
+    ]
+    print_table(columns, rows[:_SHOWN], title=f"{family.name} on {machine.name}")
+    if len(rows) > _SHOWN:
+        print(f"and {len(rows) - _SHOWN} more: use --json or -o FILE.csv")

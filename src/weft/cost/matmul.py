@@ -1,0 +1,157 @@
+"""Seconds of matrix products from tiles and waves, in columns: one row a product.
+
+A library cuts the result into tiles, one a workgroup, and k into splits where there are too few
+tiles for the units. A unit multiplies a tile at its share of the device's rate, or pulls the
+panels of the tile from memory, whichever is slower; all together are no faster than the memory.
+The library takes the tile and split that are fastest. The numbers of a law:
+
+``launch``      seconds before and after, whatever the size
+``flops``       share of the rated flop rate that the loop of a tile reaches
+``memory``      share of the rated memory rate
+``pull``        what one unit can pull, as a multiple of its fair share of the memory
+``start``       seconds until a tile's loop runs, and to store its result
+``loading``     what a step of the loop costs beside its products, in rows of a tile
+``narrow``      the fewest rows that a step multiplies, wanted or not
+``split``       seconds to join splits of k; ``split_bytes`` passes of their sums over the memory
+``sharpness``   how suddenly memory takes over from units: the power of the mean of both
+``waves``       share of a last wave's idle units that is not filled by the next tiles
+``step``        seconds of a step along k when nothing else holds it up: loads, multiply, wait
+``cached``      how much faster operands come that fit into the last cache; ``room`` the share of
+                it that they may have
+``quantise``    bytes that pass the memory for every activation before it is multiplied
+``row``         seconds of every row of activations before that: scales and their rounding
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.cost.recipes import Recipe, rated_flops
+from weft.hardware import Device
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+Law = Mapping[str, float]
+
+_TILES = [(m, n) for m in (16, 32, 64, 128, 256) for n in (32, 64, 128, 256) if m > 16 or n < 256]
+_SPLITS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_CHOICES = np.array([(*tile, split) for tile in _TILES for split in _SPLITS])
+_STEP = 64.0  # elements of k that a loop takes at once
+_ROWS = 4096  # of a table priced at once, so that what is computed stays in the caches
+
+
+def matmul_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+    """Price products of (m, k) and (k, n) matrices, ``batch`` of them in one kernel.
+
+    Of the first, the share ``fresh`` is read from the memory: all of it, if not given.
+    """
+    fresh = columns.get("fresh", np.ones_like(columns["m"]))
+    sides = np.stack([*(columns[key] for key in ("batch", "m", "n", "k")), fresh])
+    parts = [
+        _fastest(sides[:, at : at + _ROWS, None], device, recipe, law)
+        for at in range(0, sides.shape[1], _ROWS)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def convolution_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+    """Price convolutions as the products they are."""
+    return matmul_seconds(convolution_sides(columns), device, recipe, law)
+
+
+def convolution_sides(columns: Columns) -> dict[str, Floats]:
+    """Give the product of a convolution: a row an output pixel, a column a filter.
+
+    Patches overlap and are gathered on the way to a tile, so memory gives the image once.
+    """
+    stride = columns["stride"]
+    high, wide = (np.maximum(columns[key] // stride, 1.0) for key in ("height", "width"))
+    return {
+        "batch": columns["groups"],
+        "m": columns["batch"] * high * wide,
+        "n": columns["filters"] / columns["groups"],
+        "k": columns["channels"] / columns["groups"] * columns["kernel"] ** 2,
+        "fresh": np.minimum((stride / columns["kernel"]) ** 2, 1.0),
+    }
+
+
+RAGGED = 2.0**20  # moves rows that fill no whole eighths to knots of their own
+_MOST_TOKENS = 2.0**15
+
+
+def matmul_places(columns: Columns) -> Mapping[str, Floats]:
+    """Give what corrections of products look at: whether rows fill tiles, beside their number."""
+    tokens = np.minimum(columns["m"], _MOST_TOKENS)
+    ragged = (columns["m"] > 16) & (columns["m"] % 8 != 0)
+    return {"tokens": np.where(ragged, RAGGED * tokens, tokens)}
+
+
+def convolution_places(columns: Columns) -> Mapping[str, Floats]:
+    """The same of the product that a convolution is."""
+    sides = convolution_sides(columns)
+    return {**sides, **matmul_places(sides)}
+
+
+def _fastest(sides: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
+    """Take the fastest tile and split of every row."""
+    batch, m, n, k, fresh = sides
+    high, wide, split = _CHOICES.T
+    tiles = batch * np.ceil(m / high) * np.ceil(n / wide) * split
+    loop = np.maximum(
+        _multiplying(high, wide, device, recipe, law), _pulling(m, n, device, recipe, law)
+    )
+    depth = np.maximum(np.ceil(k / split / _STEP), 1.0)
+    tile = law["start"] + depth * np.maximum(_STEP * loop, law["step"])
+    units = _waves(tiles / device.units, law["waves"]) * tile
+    sums = np.where(split > 1, 8.0 * law["split_bytes"] * batch * m * n * split, 0.0)
+    moved = batch * (
+        fresh * m * k * recipe.activation + n * k * recipe.weight + m * n * recipe.output
+    )
+    memory = (moved + sums) / memory_rate(moved, device, law)
+    power = law["sharpness"]
+    both: Floats = (units**power + memory**power) ** (1 / power)
+    both += np.where(split > 1, law["split"], 0.0)
+    fastest: Floats = both.min(axis=1) + _before((batch * m)[:, 0], k[:, 0], device, law)
+    return fastest
+
+
+def _before(rows: Floats, k: Floats, device: Device, law: Law) -> Floats:
+    """Seconds before the first tile: the launch, and activations brought into their dtype."""
+    if law["quantise"] + law["row"] == 0:
+        return np.full_like(rows, law["launch"])
+    elements = rows * k
+    rate = memory_rate(_QUANTISED * elements, device, law)
+    return law["launch"] + law["quantise"] * elements / rate + law["row"] * rows
+
+
+_QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp8
+
+
+def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
+    """Give the rate of bytes that are used again and again: faster where they stay in the cache."""
+    room = law["room"] * device.last_level_bytes
+    inside = np.clip(2 - footprint / room, 0.0, 1.0)
+    rate: Floats = device.memory_rated * law["memory"] * (1 + inside * (law["cached"] - 1))
+    return rate
+
+
+def _multiplying(high: Floats, wide: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
+    """Seconds of a unit for one element of k of a tile, by its multiplications."""
+    rate = rated_flops(device, recipe.math) * law["flops"] / device.units
+    beside = 1 + law["loading"] * (1 / np.maximum(high, 64) + 1 / np.maximum(wide, 64))
+    seconds: Floats = 2 * np.maximum(high, law["narrow"]) * wide / rate * beside
+    return seconds
+
+
+def _pulling(m: Floats, n: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
+    """Seconds of a unit for one element of k of a tile, by the rows it has to bring."""
+    high, wide, _ = _CHOICES.T
+    panel = np.minimum(high, m) * recipe.activation + np.minimum(wide, n) * recipe.weight
+    seconds: Floats = panel * device.units / (law["pull"] * device.memory_rated * law["memory"])
+    return seconds
+
+
+def _waves(each: Floats, idle: float) -> Floats:
+    """Rounds of tiles on every unit; a part of the last one's idle units is lost."""
+    return np.where(each <= 1, 1.0, idle * np.ceil(each) + (1 - idle) * each)

@@ -1,0 +1,160 @@
+"""The price of any kernel: seconds, a range, and what they rest on.
+
+``price`` takes the Cost of one command, ``price_columns`` many kernels of one family at once.
+A fit to tables of the device itself is used where there is one, then that of a sibling, then the
+law fitted to all devices, which needs a datasheet alone and has the widest range.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from weft.cost.families import FAMILIES, Family
+from weft.cost.grid import corrections
+from weft.cost.matmul import Floats
+from weft.cost.recipes import achieved_share, known_dtype, rated_flops, recipe_of
+from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware import Device
+from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
+from weft.schedule import Cost
+
+# Of a kernel that no formula knows, all that is sure is what it moves and multiplies.
+_ROOFLINE_RANGE = (0.6, 2.5)
+# Another dtype of the same device, or a device like it: errors of siblings, B200 for GB200.
+_WIDER = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one kernel takes: ``basis`` is predicted or measured, ``model`` what it rests on."""
+
+    seconds: float
+    low: float
+    high: float
+    basis: str = "predicted"
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The same of many kernels."""
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    model: str
+
+
+def price(cost: Cost, device: Device) -> Price:
+    """Price one kernel: by its family and shape, or else by what it moves and multiplies."""
+    if cost.seconds:
+        return Price(cost.seconds, cost.seconds, cost.seconds, "measured", "given")
+    return _price(cost, device)
+
+
+@lru_cache(maxsize=65536)
+def _price(cost: Cost, device: Device) -> Price:
+    family = FAMILIES.get(cost.family)
+    columns = _columns_of(cost, family) if family else None
+    if family is None or columns is None:
+        return _roofline(cost, device)
+    found = price_columns(family.name, columns, device, cost.dtype or family.dtype)
+    seconds, low, high = (float(each[0]) for each in (found.seconds, found.low, found.high))
+    return Price(seconds, low, high, model=found.model)
+
+
+def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
+    """Name the sides of a shape; None if some are missing."""
+    if "nbytes" in family.columns and cost.nbytes:
+        return {"nbytes": np.array([float(cost.nbytes)])}
+    given: dict[str, float] = dict(zip(family.columns, cost.shape, strict=False))
+    if any(key not in given for key in family.required):
+        return None
+    return {key: np.array([float(value)]) for key, value in given.items()}
+
+
+def _roofline(cost: Cost, device: Device) -> Price:
+    law = _fit(device, "elementwise", cost.dtype or "fp32")[0].law
+    moved = cost.nbytes / (device.memory_rated * law["memory"])
+    work = cost.flops / (0.5 * rated_flops(device, recipe_of(cost.dtype or "fp32").math))
+    seconds = law["launch"] + max(moved, work)
+    low, high = (seconds * each for each in _ROOFLINE_RANGE)
+    return Price(seconds, low, high, model="roofline: no formula knows this kernel")
+
+
+def price_many(costs: Iterable[Cost], device: Device) -> list[Price]:
+    """Price many kernels; equal ones once."""
+    return [price(cost, device) for cost in costs]
+
+
+def price_columns(
+    kind: str, columns: Mapping[str, Floats], device: Device, dtype: str = ""
+) -> Prices:
+    """Price kernels of one family and dtype, one a row of the columns."""
+    family = find_family(kind)
+    dtype = known_dtype(dtype or family.dtype)
+    full = _complete(family, columns)
+    fit, model, wider = _fit(device, family.law, dtype)
+    law = fit.law if fit.correction is not None else _within_achieved(fit.law, device, dtype)
+    seconds = family.formula(full, device, recipe_of(dtype), law)
+    if fit.correction is not None:
+        seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
+    low, high = fit.low**wider, fit.high**wider
+    return Prices(seconds, seconds * low, seconds * high, model)
+
+
+def _within_achieved(law: Mapping[str, float], device: Device, dtype: str) -> Mapping[str, float]:
+    """Keep the law of other devices below the best rate that anybody achieved on this one."""
+    if "flops" not in law:
+        return law
+    best = achieved_share(device, recipe_of(dtype).math)
+    return {**law, "flops": min(law["flops"], best)}
+
+
+def find_family(kind: str) -> Family:
+    """Find a family by its name."""
+    if kind not in FAMILIES:
+        raise UnknownNameError(f"no kernel is called {kind!r}", nearest(kind, FAMILIES))
+    return FAMILIES[kind]
+
+
+def _complete(family: Family, columns: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Give every column of a family, all of one length, none below what makes sense."""
+    missing = [key for key in family.required if key not in columns]
+    if missing:
+        raise UsageError(
+            f"{family.name} needs {', '.join(missing)}",
+            f"Its columns are {', '.join(family.columns)}.",
+        )
+    size = max((np.size(each) for each in columns.values()), default=1)
+    full = {
+        key: np.broadcast_to(np.asarray(columns.get(key, default), float), (size,))
+        for key, default in family.columns.items()
+    }
+    for key, values in full.items():
+        least = 1.0 if key in family.required else 0.0
+        wrong = np.flatnonzero(~(values >= least) | ~np.isfinite(values))
+        if len(wrong):
+            raise UsageError(
+                f"{key} of {family.name} must be {least:g} or more, not {values[wrong[0]]:g}"
+                + (f" as in row {wrong[0] + 1}" if size > 1 else "")
+            )
+    return full
+
+
+def _fit(device: Device, family: str, dtype: str) -> tuple[KernelFit, str, float]:
+    """Give the nearest fit, what to call it, and by which power its range is wider."""
+    like = device_fits(device.name).like
+    for name in dict.fromkeys((dtype, recipe_of(dtype).measured)):
+        other = "" if name == dtype else f", as {name}"
+        if own := find_fit(device.name, family, name):
+            return own, f"fitted on {device.name}{other}", 1.0 if name == dtype else _WIDER
+        if like and (own := find_fit(like, family, name)):
+            return own, f"fitted on {like}, scaled by the datasheet{other}", _WIDER
+        if own := find_fit(ANY, family, name):
+            return own, f"datasheet, by the law of other devices{other}", 1.0
+    found = find_fit(ANY, family, "bf16")
+    assert found is not None, f"the catalogue has no law for {family}"
+    return found, "datasheet, by the law of other devices, as bf16", _WIDER

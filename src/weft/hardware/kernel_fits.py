@@ -1,0 +1,131 @@
+"""What is known of kernels on a device: laws fitted to measured tables, their source and errors.
+
+The files under ``catalogue/kernels`` are written by ``benchmarks/fit_kernels.py`` from measured
+tables, or say which device's laws stand in for one that nobody measured. ``any.toml`` holds the
+laws that were fitted to all devices at once, which serve a device with a datasheet only. What
+the numbers of a law mean is written in ``weft.cost``.
+"""
+
+import base64
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.hardware.files import CATALOGUE, read_toml
+
+FOLDER = CATALOGUE / "kernels"
+ANY = "any"
+SMALLEST_STEP = 0.016  # finer ones cost more text than they save of errors of 2 %
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FitErrors:
+    """Geometric means of the relative error against so many rows of a table.
+
+    ``formula`` is of the law alone on the rows that it was fitted to, ``within_20`` the share of
+    these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
+    shapes, or one whole device (``devices``: each by itself). None: it was not, or could not be,
+    left out.
+    """
+
+    rows: int
+    formula: float
+    within_20: float
+    random_tenth: float | None = None
+    shapes: float | None = None
+    device: float | None = None
+    devices: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@lru_cache
+def grid_axes(name: str) -> dict[str, Floats]:
+    """Give the knots of a grid along each of its columns, as powers of two."""
+    axes = read_toml(FOLDER / "grids.toml")[name]
+    return {key: np.log2(np.array(knots, float)) for key, knots in axes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a law leaves unexplained: the logarithm of measured / law at the knots of a ``grid``.
+
+    ``values`` are whole numbers of ``step``, one byte each, written as differences along the
+    first column, packed and turned into text.
+    """
+
+    grid: str
+    step: float
+    values: str
+
+    def table(self) -> Floats:
+        """Give the values over all knots."""
+        shape = [len(knots) for knots in grid_axes(self.grid).values()]
+        differences = np.frombuffer(zlib.decompress(base64.b85decode(self.values)), np.int8)
+        whole = np.cumsum(differences.reshape(shape), axis=0, dtype=np.int8)  # modulo 256
+        return whole.astype(np.float64) * self.step
+
+
+def packed(table: Floats, grid: str) -> Correction:
+    """Write a table of logarithms as a Correction; what is lost is half a step."""
+    step = max(float(f"{np.abs(table).max() / 127:.2g}"), SMALLEST_STEP)
+    whole = np.clip(np.rint(table / step), -127, 127).astype(np.int8)
+    differences = np.diff(whole, axis=0, prepend=np.zeros_like(whole[:1]))
+    return Correction(
+        grid, step, base64.b85encode(zlib.compress(differences.tobytes(), 9)).decode()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFit:
+    """One family and dtype: its law, what the law leaves unexplained, and how far off it is.
+
+    Four of five rows that the fit was not shown lie between ``low`` and ``high`` times its price.
+    """
+
+    family: str
+    dtype: str
+    law: Mapping[str, float] = field(hash=False)
+    low: float
+    high: float
+    source: str
+    errors: FitErrors
+    correction: Correction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFits:
+    """Everything that was fitted on one device, or for a device ``like`` one that was."""
+
+    device: str
+    fits: tuple[KernelFit, ...] = ()
+    like: str = ""
+    source: str = ""
+
+
+def fitted_devices() -> tuple[str, ...]:
+    """List the devices with laws of their own or of a sibling."""
+    return tuple(
+        sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem not in (ANY, "grids"))
+    )
+
+
+@lru_cache
+def device_fits(device: str) -> DeviceFits:
+    """Read what is known of kernels on a device; nothing, if it was not measured."""
+    path = FOLDER / f"{device}.toml"
+    if not path.is_file():
+        return DeviceFits(device)
+    return msgspec.convert(read_toml(path), DeviceFits)
+
+
+def find_fit(device: str, family: str, dtype: str) -> KernelFit | None:
+    """Give the fit of a family and dtype on a device, if there is one."""
+    return next(
+        (f for f in device_fits(device).fits if (f.family, f.dtype) == (family, dtype)), None
+    )

@@ -1,0 +1,217 @@
+"""How long one step takes on a platform, how sure that is, and where the time goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.errors import NoPlanError
+from weft.planner.prices import Prices
+from weft.schedule import Kind
+from weft.simulator import simulate
+from weft.timeline import Activity, Timeline
+from weft.timeline.shares import Intervals, covered, shares
+from weft.units import format_size
+from weft.workload import lower, queues_of, stage
+from weft.workload.meeting import meetings
+from weft.workload.walk import walk
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.hardware import Platform
+    from weft.schedule import Cost
+    from weft.workload import Collective, HostModel, Workload
+
+# What no model knows may take from half to three times its memory traffic.
+_UNKNOWN = (0.5, 3.0)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step: its time with a range, the timeline of each class of ranks, and its memory."""
+
+    workload: Workload
+    platform: Platform
+    timeline: Timeline
+    low: float
+    high: float
+
+    @property
+    def seconds(self) -> float:
+        """How long the step takes."""
+        return self.timeline.makespan
+
+    @cached_property
+    def slowest(self) -> int:
+        """Give the number of the class of ranks that ends last."""
+        ends = [self.timeline.of(rank=rank).makespan for rank in self.timeline.ranks.tolist()]
+        return int(np.argmax(ends))
+
+    @cached_property
+    def breakdown(self) -> dict[str, float]:
+        """Say what the slowest ranks do, in seconds that add up to the step.
+
+        Computation covers communication; what it does not cover is exposed, or waiting where
+        another rank is late. A device without work waits for its host, or for nothing we know.
+        """
+        mine = self.timeline.of(rank=int(self.timeline.ranks[self.slowest]))
+        host = np.isin(mine.queue, [i for i, n in enumerate(mine.queues) if n == "host"])
+        computing = mine.activity == Activity.COMPUTATION
+        moving = mine.activity == Activity.COMMUNICATION
+        waiting = (mine.kind == Kind.WAIT) & ~host & self._between_ranks(mine)
+        issuing = host & (mine.kind != Kind.WAIT)
+        result, before = {}, np.zeros(len(computing), bool)
+        for name, chosen in (
+            ("compute", computing),
+            ("exposed", moving),
+            ("waiting", waiting),
+            ("host", issuing),
+        ):
+            result[name] = _alone(mine, chosen, before)
+            before = before | chosen
+        result["idle"] = max(0.0, self.seconds - sum(result.values()))
+        return result
+
+    @staticmethod
+    def _between_ranks(mine: Timeline) -> NDArray[np.bool_]:
+        """Tell the waits in which ranks meet: their flags have the number of another's signal."""
+        signals = np.unique(mine.flag[(mine.kind == Kind.SIGNAL)])
+        return ~np.isin(mine.flag, signals)
+
+    @cached_property
+    def families(self) -> dict[str, float]:
+        """Give seconds of kernels by family on the slowest ranks, the largest first."""
+        rank = int(self.timeline.ranks[self.slowest])
+        step = self.workload.steps[self.slowest]
+        total: Counter[str] = Counter()
+        for stream, queue in queues_of(step).items():
+            mine = self.timeline.of(rank=rank, queue=queue, kind=(Kind.KERNEL, Kind.COPY))
+            ops = [op for op in step.ops if op.stream == stream and op.kind != "host"]
+            for op, seconds in zip(ops, (mine.end - mine.start).tolist(), strict=True):
+                if op.collective is None:
+                    total[op.cost.family if op.cost and op.cost.family else op.kind] += seconds
+        return dict(total.most_common())
+
+    @property
+    def communication(self) -> float:
+        """Give the seconds in which the slowest ranks move data."""
+        return float(self.timeline.communication[self.slowest])
+
+    def critical_path(self, most: int = 8) -> list[tuple[str, float]]:
+        """Give what decided the step: names of the spans it ran through, with their seconds."""
+        timeline, total = self.timeline, Counter[str]()
+        for span in timeline.critical_path():
+            name = timeline.names[timeline.name[span]]
+            kind = timeline.kind[span]
+            name = name if kind in (Kind.KERNEL, Kind.COPY) else Kind(kind).name.lower()
+            total[name] += float(timeline.end[span] - timeline.start[span])
+        return total.most_common(most)
+
+    def row(self) -> dict[str, Any]:
+        """Give the result as programs read it."""
+        memory = self.workload.memory
+        return {
+            "workload": self.workload.name,
+            "ranks": self.workload.num_ranks,
+            "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
+            "breakdown": {
+                **self.breakdown,
+                "communication": self.communication,
+                "families": self.families,
+            },
+            "critical_path": [{"name": n, "seconds": s} for n, s in self.critical_path()],
+            "memory": None if memory is None else {**_parts(memory), "total": memory.total},
+            "unsupported": [
+                {"name": u.name, "count": u.count, "nbytes": u.nbytes, "why": u.why}
+                for u in self.workload.unsupported
+            ],
+            "basis": self.timeline.basis,
+        }
+
+
+def predict(
+    workload: Workload,
+    platform: Platform,
+    *,
+    host: HostModel | None = None,
+    anyway: bool = False,
+    prices: Prices | None = None,
+) -> Prediction:
+    """Predict one step; one that does not fit into memory is refused, unless ``anyway``."""
+    if not anyway:
+        check_memory(workload, platform)
+    prices = prices or Prices(platform)
+    middle = _run(workload, platform, prices, host)
+    met = meetings(workload)
+    low, high = (
+        max(walk(workload, platform, _Edge(prices, side), host=host, met=met))
+        for side in ("low", "high")
+    )
+    return Prediction(workload, platform, middle, min(low, middle.makespan), high)
+
+
+class _Edge:
+    """The low or high end of prices."""
+
+    def __init__(self, prices: Prices, side: str) -> None:
+        self._prices, self._side = prices, side
+
+    def kernel(self, cost: Cost) -> float:
+        if cost.family == "other":
+            low, high = _UNKNOWN
+            return self._prices.kernel(cost) * (low if self._side == "low" else high)
+        return float(getattr(self._prices.kernel_price(cost), self._side))
+
+    def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
+        return float(getattr(self._prices.collective_price(what, ranks), self._side))
+
+
+def _run(workload: Workload, platform: Platform, prices: Any, host: HostModel | None) -> Timeline:
+    schedule = lower(workload, platform, prices, host=host)
+    timeline = simulate(schedule, stage(platform, workload), collapse=False)
+    sizes = np.array([len(step.ranks) for step in workload.steps], np.int64)
+    return replace(timeline, platform=platform.name, represents=sizes)
+
+
+def _alone(mine: Timeline, chosen: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:
+    """Give the seconds that the chosen spans cover and the others do not."""
+
+    def intervals(which: NDArray[np.bool_]) -> Intervals:
+        return Intervals(np.zeros(which.sum(), np.int64), mine.start[which], mine.end[which])
+
+    if not others.any():
+        return float(covered(intervals(chosen), 1)[0])
+    return float(shares(intervals(chosen), intervals(others), 1).first[0])
+
+
+def _parts(memory: Any) -> dict[str, int]:
+    names = ("weights", "gradients", "optimizer", "activations", "other")
+    return {name: getattr(memory, name) for name in names}
+
+
+def check_memory(workload: Workload, platform: Platform) -> None:
+    """Refuse a step that needs more memory than a device has, with what would help."""
+    memory, device = workload.memory, platform.require_device()
+    if memory is None or memory.total <= device.memory_bytes:
+        return
+    parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
+    shared = memory.weights + memory.gradients + memory.optimizer
+    hints = []
+    rest = device.memory_bytes - memory.activations - memory.other
+    if rest > 0 and shared > rest:
+        hints.append(f"share weights and optimizer among {-(-shared // rest)} times as many ranks")
+    if memory.activations > device.memory_bytes // 2:
+        hints.append("a smaller batch, or recompute activations")
+    hints.append("--anyway to predict it all the same")
+    raise NoPlanError(
+        f"{workload.name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
+        f"{format_size(device.memory_bytes)}.",
+        f"Try: {'; '.join(hints)}.",
+    )

@@ -1,0 +1,150 @@
+"""What kernels and collectives of a workload take on a platform, each by itself.
+
+Kernels come from the models of ``weft.cost``. A collective inside a node comes from what its
+library was measured to take, where it was; everything else from the simulator, by the fastest
+algorithm of a few that libraries use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from weft.collectives import collective
+from weft.cost.nccl import library_price
+from weft.cost.price import Price, price
+from weft.errors import ScheduleError, UsageError, WeftError
+from weft.hardware.network import Level
+from weft.simulator import simulate
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.schedule import Cost
+    from weft.workload import Collective
+
+# Algorithms that libraries have between nodes; the fastest counts.
+_ALGORITHMS = {
+    "all_reduce": ("hierarchical", "halving-doubling", "ring"),
+    "all_gather": ("hierarchical", "halving-doubling", "ring"),
+    "reduce_scatter": ("halving-doubling", "ring"),
+    "all_to_all": ("direct",),
+    "broadcast": ("hierarchical", "scatter-allgather"),
+    "reduce": ("pull", "eager"),
+    "gather": ("direct",),
+    "scatter": ("direct",),
+}
+# A simulated collective beside the measured ones of NCCL: within that factor for most.
+_SIMULATED_RANGE = (0.8, 1.35)
+_MEASURED_RANGE = (0.93, 1.1)
+
+
+@dataclass
+class Prices:
+    """Prices on one platform, each asked for once."""
+
+    platform: Platform
+    library: str = "nccl"
+    known: dict[object, Price] = field(default_factory=dict)
+
+    def kernel(self, cost: Cost) -> float:
+        """Give the seconds of a kernel on an idle device."""
+        return self.kernel_price(cost).seconds
+
+    def kernel_price(self, cost: Cost) -> Price:
+        """Give the seconds of a kernel with their range."""
+        return price(cost, self.platform.require_device())
+
+    def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
+        """Give the seconds of a collective of ``ranks`` that have all come."""
+        return self.collective_price(what, ranks).seconds
+
+    def collective_price(self, what: Collective, ranks: tuple[int, ...]) -> Price:
+        """Give the seconds of a collective with their range."""
+        levels = levels_of(self.platform, ranks)
+        key = what.kind, what.nbytes, what.dtype, levels
+        if key not in self.known:
+            self.known[key] = _collective_price(self.platform, self.library, what, levels)
+        return self.known[key]
+
+
+def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:
+    """Give the levels of the network that a group of ranks sees: how many it has on each.
+
+    Groups of a job are regular, so what the first member sees is what all see.
+    """
+    found = []
+    members, stride = set(ranks), 1
+    for level in platform.levels:
+        here = {rank // stride // level.size for rank in members}
+        most = max(1, len({rank // stride for rank in members}) // max(1, len(here)))
+        found.append(level if most == level.size else level.cut(most))
+        members = {rank // stride // level.size * stride * level.size for rank in members}
+        stride *= level.size
+    return tuple(found)
+
+
+def _collective_price(
+    platform: Platform, library: str, what: Collective, levels: tuple[Level, ...]
+) -> Price:
+    inner = platform.node_levels
+    used = tuple(level for level in levels if level.size > 1)
+    if not used or (not what.nbytes and what.kind != "barrier"):
+        return _ranged(0.0, (1.0, 1.0), "nothing to move")
+    if what.kind in ("send", "recv"):
+        return _ranged(_message(what, used), _SIMULATED_RANGE, "link")
+    narrow = replace(platform, levels=used, node_levels=_inside(levels, inner), sources={})
+    if all(level.size == 1 for level in levels[inner:]):
+        try:
+            found = library_price(narrow, what.kind, what.nbytes, name=library, dtype=what.dtype)
+        except WeftError:
+            pass
+        else:
+            return _ranged(found.seconds, _MEASURED_RANGE, f"{library}, measured")
+    return _ranged(_simulated(narrow, what), _SIMULATED_RANGE, "simulated")
+
+
+def _inside(levels: tuple[Level, ...], node_levels: int) -> int:
+    return max(1, sum(level.size > 1 for level in levels[:node_levels]))
+
+
+def _message(what: Collective, used: tuple[Level, ...]) -> float:
+    """Give what a message takes over the slowest of the levels between its ends."""
+    latency = max(level.latency for level in used)
+    return latency + what.nbytes / min(level.link_rate for level in used)
+
+
+def _simulated(platform: Platform, what: Collective) -> float:
+    """Give the time of the fastest algorithm; of a reduce-scatter across nodes that of its mirror.
+
+    A two-level all-gather run backwards is a two-level reduce-scatter of the same bytes.
+    """
+    kind, size = what.kind, what.nbytes
+    if kind == "barrier":  # as a library does it: a reduction of one number
+        kind, size = "all_reduce", 8
+    if kind == "reduce_scatter" and platform.num_nodes > 1:
+        kind = "all_gather"
+    num_ranks = platform.num_ranks
+    nbytes = -(-size // num_ranks) * num_ranks
+    found = []
+    for algorithm in _ALGORITHMS[kind]:
+        try:
+            schedule = collective(
+                kind,
+                algorithm,
+                num_ranks=num_ranks,
+                nbytes=nbytes,
+                node_size=platform.node_size if platform.num_nodes > 1 else None,
+            )
+            found.append(simulate(schedule, platform, tolerance=1e-3).makespan)
+        except (UsageError, ScheduleError):
+            continue
+    if not found:
+        raise UsageError(
+            f"no algorithm prices {what.kind} of {what.nbytes} bytes among {num_ranks} ranks of "
+            f"{platform.name}"
+        )
+    return min(found)
+
+
+def _ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:
+    return Price(seconds, seconds * factors[0], seconds * factors[1], "predicted", model)

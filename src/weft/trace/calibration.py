@@ -1,0 +1,227 @@
+"""A platform from a trace: a machine of the catalogue with what the trace shows of it laid over.
+
+Taken are the host's overheads around every kind of operator, the time of a launch, the rates of
+matrix products whose shapes are known, those of copies, what collectives took to move their bytes
+(measured where several ranks were given; otherwise the shortest of equal ones, a bound from
+above), and how much kernels slow down beside communication.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from weft.errors import UsageError
+from weft.hardware import Platform, platform, platform_from_table, platform_names
+from weft.hardware.files import merged
+from weft.trace.analysis import MEASURED, Analysis, RankAnalysis, Use
+from weft.trace.analyzing import analyze
+from weft.trace.collectives import dtype_name, is_collective_name
+from weft.trace.links import links_of
+from weft.trace.overheads import overheads_of
+from weft.trace.overlap import is_gemm_name
+from weft.trace.trace import Kind, Trace
+
+_LARGE = 1 << 20  # bytes of a copy from which on its rate, not its start, decides
+_SHORTEST = 5e-6  # seconds: clocks of old profilers tick in microseconds
+_PLACES = {"aten::addmm": 1, "aten::mm": 0, "aten::bmm": 0, "aten::baddbmm": 1}  # of the matrices
+
+
+def calibrated_from(paths: Iterable[str | Path], base: str | None = None) -> Platform:
+    """Read traces of one job into a platform; ``base`` is what they lie over, by default found."""
+    analysis = analyze(paths)
+    first = analysis.ranks[0].trace
+    below = platform(base) if base else _machine_of(first)
+    others = f" and {len(analysis.ranks) - 1} more" if len(analysis.ranks) > 1 else ""
+    source = f"read by weft calibrate from {Path(first.path).name}{others}"
+    over = _table(analysis, _Writer(source))
+    table = merged(below.to_table(), over)
+    table |= {"name": f"{below.name}-traced", "title": f"{below.title}, as traced"}
+    return platform_from_table(table, "trace")
+
+
+def _machine_of(trace: Trace) -> Platform:
+    found = links_of(trace.device).machine
+    if found is None:
+        raise UsageError(
+            f"no machine of the catalogue has the device {trace.device or 'of this trace'!r}",
+            f"Name the nearest one: --on one of {', '.join(platform_names())}.",
+        )
+    return found
+
+
+class _Writer:
+    """Numbers with their source, as a platform file has them."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def achieved(self, value: float, what: str, basis: str = "achieved") -> dict[str, Any]:
+        return {
+            "value": float(f"{value:.4g}"),
+            "basis": basis,
+            "source": f"{what}, {self.source}",
+        }
+
+    def count(self, value: int, what: str) -> dict[str, Any]:
+        return {"value": value, "basis": "achieved", "source": f"{what}, {self.source}"}
+
+
+def _table(analysis: Analysis, write: _Writer) -> dict[str, Any]:
+    traces = [rank.trace for rank in analysis.ranks]
+    host = _host(traces, write)
+    recorded = {
+        "host": host,
+        "products": _rates(_products(traces), write, "matrix products"),
+        "copies": _rates(_copies(traces), write, "copies"),
+        "collectives": _exchanges(analysis.ranks, write),
+        "slowdowns": _slowdowns(analysis.ranks, write),
+    }
+    out: dict[str, Any] = {"recorded": {key: value for key, value in recorded.items() if value}}
+    device: dict[str, Any] = {}
+    if "all" in host:
+        device["host_launch"] = host["all"]["launch"]
+    latency = _latency(traces)
+    if latency is not None:
+        device["launch"] = write.achieved(latency, "end of a launch to start on an idle stream")
+    if device:
+        out["device"] = device
+    return out
+
+
+def _host(traces: Sequence[Trace], write: _Writer) -> dict[str, Any]:
+    names = ("between", "before", "after", "launch", "inside")
+    out = {}
+    for kind, found in overheads_of(traces).items():
+        what = f"mean over {found.count} operators without the longest twentieth"
+        seconds = {name: write.achieved(getattr(found, name), what) for name in names}
+        out[kind] = {"count": write.count(found.count, "operators seen"), **seconds}
+    return out
+
+
+def _latency(traces: Sequence[Trace]) -> float | None:
+    """Give the median time from the end of a launch to the start of its kernel on an idle GPU."""
+    found: list[float] = []
+    for trace in traces:
+        rows, launch = trace.gpu, trace.launch[trace.gpu]
+        reached = np.maximum.accumulate(trace.end[rows])
+        before = np.concatenate([[-np.inf], reached[:-1]])
+        chosen = (launch >= 0) & (before <= trace.columns.start[launch])
+        waits = trace.columns.start[rows[chosen]] - trace.end[launch[chosen]]
+        found += waits[waits >= 0].tolist()
+    return median(found) if found else None
+
+
+def _products(traces: Sequence[Trace]) -> dict[str, list[float]]:
+    """Give flop/s of every matrix product whose shapes and kernel are known, by dtype."""
+    out: dict[str, list[float]] = defaultdict(list)
+    for trace in traces:
+        kernels = trace.gpu[trace.columns.kind[trace.gpu] == Kind.KERNEL]
+        gemms = kernels[trace.named(kernels, is_gemm_name)]
+        for row in gemms[trace.launch[gemms] >= 0].tolist():
+            flops, dtype = _flops(trace, int(trace.launch[row]))
+            seconds = float(trace.columns.duration[row])
+            if flops and seconds >= _SHORTEST:
+                out[_units(trace.name_of(row), dtype)].append(flops / seconds)
+    return out
+
+
+def _units(kernel: str, dtype: str) -> str:
+    """Tell products in fp32 that the tensor cores do as tf32."""
+    low = kernel.lower()
+    uses_tensor_cores = any(word in low for word in ("tf32", "s1688", "tensorop"))
+    return "tf32" if dtype == "fp32" and uses_tensor_cores else dtype
+
+
+def _flops(trace: Trace, launch: int) -> tuple[int, str]:
+    """Give the flops of the product around a launch, and its dtype; 0 where shapes are missing."""
+    for row in trace.ancestors(launch):
+        name = trace.name_of(row)
+        if name not in _PLACES:
+            continue
+        detail = trace.detail_of(row)
+        dims, types = detail.get("Input Dims"), detail.get("Input type")
+        first = _PLACES[name]
+        if not isinstance(dims, list) or not isinstance(types, list) or len(dims) < first + 2:
+            return 0, ""
+        a, b = dims[first], dims[first + 1]
+        if not (_is_shape(a) and _is_shape(b)) or len(types) <= first:
+            return 0, ""
+        return 2 * prod(a) * b[-1], dtype_name(str(types[first]))
+    return 0, ""
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and len(value) >= 2 and all(isinstance(n, int) for n in value)
+
+
+def _copies(traces: Sequence[Trace]) -> dict[str, list[float]]:
+    """Give bytes a second of large copies, by direction."""
+    out: dict[str, list[float]] = defaultdict(list)
+    for trace in traces:
+        copies = trace.gpu[trace.columns.kind[trace.gpu] == Kind.COPY]
+        large = copies[trace.columns.nbytes[copies] >= _LARGE]
+        for row in large.tolist():
+            seconds = float(trace.columns.duration[row])
+            if seconds >= _SHORTEST:
+                kind = trace.name_of(row).removeprefix("Memcpy ").lower()
+                out[kind].append(float(trace.columns.nbytes[row]) / seconds)
+    return out
+
+
+def _rates(found: dict[str, list[float]], write: _Writer, what: str) -> dict[str, Any]:
+    return {
+        kind: {
+            "count": write.count(len(rates), f"{what} seen"),
+            "median": write.achieved(median(rates), f"median of {what}"),
+            "best": write.achieved(max(rates), f"best of {what}"),
+        }
+        for kind, rates in found.items()
+        if rates
+    }
+
+
+def _exchanges(ranks: Sequence[RankAnalysis], write: _Writer) -> list[dict[str, Any]]:
+    """Give what each kind and size of collective took to move, one of each."""
+    groups: dict[tuple[str, int, int], list[Use]] = defaultdict(list)
+    for rank in ranks:
+        for use in rank.collectives:
+            if use.nbytes and use.num_ranks and use.num_ranks > 1 and is_collective_name(use.name):
+                groups[use.kind, use.nbytes, use.num_ranks].append(use)
+    return [_exchange(*key, uses, write) for key, uses in sorted(groups.items())]
+
+
+def _exchange(
+    kind: str, nbytes: int, num_ranks: int, uses: Sequence[Use], write: _Writer
+) -> dict[str, Any]:
+    seen = [use.moving for use in uses if use.basis == MEASURED and use.moving is not None]
+    if seen:
+        seconds = write.achieved(median(seen), f"last start to first end, median of {len(seen)}")
+    else:
+        shortest = min(use.seconds for use in uses)
+        what = f"shortest of {len(uses)} on one rank, waiting included"
+        seconds = write.achieved(shortest, what, "derived")
+    ends = {"ranks": write.count(num_ranks, "ranks of the group"), "seconds": seconds}
+    return {"kind": kind, "nbytes": write.count(nbytes, "size as nccl-tests counts"), **ends}
+
+
+def _slowdowns(ranks: Sequence[RankAnalysis], write: _Writer) -> dict[str, Any]:
+    """Give the slow-down of each family, from the rank that saw most pairs of it."""
+    best: dict[str, Any] = {}
+    for rank in ranks:
+        for each in rank.slowdowns:
+            if each.family not in best or best[each.family].num_pairs < each.num_pairs:
+                best[each.family] = each
+    what = "beside communication over alone, at the same place of a step"
+    return {
+        family: {
+            "count": write.count(each.num_pairs, "kernels seen both ways"),
+            "median": write.achieved(each.median, what),
+            "weighted": write.achieved(each.weighted, what),
+        }
+        for family, each in best.items()
+    }

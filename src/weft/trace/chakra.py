@@ -1,0 +1,162 @@
+"""Chakra: MLCommons' graphs of a rank, as Protocol Buffers or as JSON.
+
+The binary form is messages behind each other, each after its length: one of metadata, then a node
+each. Field numbers are those of Chakra's schema 0.0.4.
+"""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.errors import FormatError
+from weft.trace.graph import Graph, Node
+from weft.trace.pieces import Pieces
+from weft.trace.wire import fields, varint, varints
+
+_COLLECTIVE_NODE = 7
+_KINDS = (
+    *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all"),
+    *("reduce_scatter", "reduce_scatter_block", "barrier"),
+)
+_STRUCTS = {3: "<d", 5: "<f"}
+_SIGN = 1 << 63
+
+
+def read_chakra(path: Path | str) -> Graph:
+    """Read the binary form; messages that a cut file does not hold whole are left out."""
+    pieces = Pieces(Path(path))
+    data = b"".join(pieces)
+    messages, used = _messages(data)
+    try:
+        about = _attributes(messages[0], 2) if messages else {}
+        nodes = tuple(_node(message) for message in messages[1:])
+    except (FormatError, ValueError, AttributeError, struct.error) as error:
+        raise FormatError(f"{str(path)!r} is no Chakra trace: {error}") from None
+    if not nodes:
+        raise FormatError(
+            f"{str(path)!r} is no trace that weft can read",
+            "weft reads Kineto, PyTorch execution traces, Chakra and rocprofv3 JSON.",
+        )
+    lost = f"{pieces.lost or 'the file is cut short'}: {len(nodes)} complete nodes were kept"
+    return Graph(
+        path=str(path),
+        format="chakra",
+        schema=str(about.get("schema", "")),
+        nodes=nodes,
+        pid=about.get("pid"),
+        losses=(lost,) if pieces.lost or used < len(data) else (),
+    )
+
+
+def _messages(data: bytes) -> tuple[list[bytes], int]:
+    """Give the complete messages, and the place behind the last of them."""
+    out, place = [], 0
+    while place < len(data):
+        try:
+            size, begin = varint(data, place)
+        except FormatError:
+            break
+        if begin + size > len(data):
+            break
+        out.append(data[begin : begin + size])
+        place = begin + size
+    return out, place
+
+
+def _node(message: bytes) -> Node:
+    found: dict[int, list[Any]] = {}
+    for number, value in fields(message):
+        found.setdefault(number, []).append(value)
+    attributes = dict(_attribute(each) for each in found.get(10, ()))
+    is_gpu = attributes.get("is_cpu_op") is False or attributes.get("is_cpu_op") == 0
+    start = found[6][0] * 1e-6 if 6 in found else None
+    seconds = found[7][0] * 1e-6 if 7 in found else None
+    return Node(
+        id=found[1][0] if 1 in found else 0,
+        name=found[2][0].decode(errors="replace") if 2 in found else "",
+        needs=tuple(n for key in (4, 5) for each in found.get(key, ()) for n in varints(each)),
+        is_gpu=is_gpu,
+        seconds=seconds if seconds is not None or not is_gpu else 0.0,
+        start=start,
+        lane=int(attributes.get("tid", 0)),
+        function=int(attributes.get("rf_id", -1)),
+        arguments=_arguments(attributes, found.get(8)),
+    )
+
+
+def _arguments(attributes: dict[str, Any], inputs: list[Any] | None) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    if inputs:
+        parts = dict(fields(inputs[0]))
+        out = {"Input Dims": _literal(parts.get(2)), "Input type": _types(_literal(parts.get(3)))}
+    kind, size = attributes.get("comm_type"), attributes.get("comm_size")
+    if isinstance(kind, int) and 0 <= kind < len(_KINDS) and isinstance(size, int):
+        sizes = {"In msg nelems": size, "Out msg nelems": size, "dtype": "Byte"}
+        out |= {"Collective name": _KINDS[kind], **sizes}
+    return out
+
+
+def _literal(raw: bytes | None) -> list[Any]:
+    """Read a list as Python would print it, which but for its quotes is mostly JSON."""
+    if not raw:
+        return []
+    try:
+        value = msgspec.json.decode(raw.replace(b"'", b'"'))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []
+
+
+def _types(types: list[Any]) -> list[str]:
+    return [str(t).removeprefix("Tensor(").removesuffix(")") for t in types]
+
+
+def _attributes(message: bytes, field: int) -> dict[str, Any]:
+    return dict(_attribute(value) for number, value in fields(message) if number == field)
+
+
+def _attribute(message: bytes) -> tuple[str, Any]:
+    name, value = "", None
+    for number, each in fields(message):
+        if number == 1:
+            name = each.decode(errors="replace")
+        elif number in _STRUCTS and isinstance(each, bytes):
+            value = struct.unpack(_STRUCTS[number], each)[0]
+        elif number == 27:
+            value = bool(each)
+        elif number == 29:
+            value = each.decode(errors="replace")
+        elif isinstance(each, int):
+            value = each - 2 * _SIGN if each >= _SIGN else each
+    return name, value
+
+
+def read_chakra_json(path: Path | str) -> Graph:
+    """Read the JSON form: ``workload_graph``, or a list of nodes as the converter prints them."""
+    pieces = Pieces(Path(path))
+    try:
+        whole = msgspec.json.decode(b"".join(pieces))
+        raw = whole["workload_graph"] if isinstance(whole, dict) else whole
+        nodes = tuple(_json_node(each) for each in raw)
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        lost = f"; {pieces.lost}" if pieces.lost else ""
+        raise FormatError(f"{str(path)!r} is no Chakra graph: {error}{lost}") from None
+    return Graph(path=str(path), format="chakra", schema="json", nodes=nodes)
+
+
+def _json_node(raw: dict[str, Any]) -> Node:
+    low = {str(key).lower().replace("_", ""): value for key, value in raw.items()}
+    seconds = low.get("runtime", low.get("durationmicros"))
+    start = low.get("starttimemicros")
+    is_gpu = not low.get("iscpuop", low.get("nodetype") != _COLLECTIVE_NODE)
+    return Node(
+        id=int(low["id"]),
+        name=str(low["name"]),
+        needs=tuple(int(n) for n in (*low.get("datadeps", ()), *low.get("ctrldeps", ()))),
+        is_gpu=is_gpu,
+        seconds=float(seconds) * 1e-6 if seconds is not None else (0.0 if is_gpu else None),
+        start=float(start) * 1e-6 if start is not None else None,
+        lane=int(low.get("nodetype", 0)) if is_gpu else 0,
+    )

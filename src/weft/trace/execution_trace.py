@@ -1,0 +1,88 @@
+"""PyTorch execution traces: what the ExecutionTraceObserver writes, schemas 1.0.x to 1.1.x.
+
+Nodes have shapes and types of their inputs, and their parents, but no times. From 1.0.2 on they
+keep inputs in one object and the rest in a list of attributes; 1.1 adds the sizes of collectives.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from weft.errors import FormatError
+from weft.trace.graph import Graph, Node
+from weft.trace.pieces import Pieces
+
+# Attributes of schema 1.1 under the names that the profiler gives them.
+_COLLECTIVE = {
+    "collective_name": "Collective name",
+    "in_msg_nelems": "In msg nelems",
+    "out_msg_nelems": "Out msg nelems",
+    "dtype": "dtype",
+    "pg_size": "Group size",
+    "pg_name": "Process Group Name",
+    "pg_desc": "Process Group Description",
+}
+
+
+def read_execution_trace(path: Path | str) -> Graph:
+    """Read one rank's graph."""
+    pieces = Pieces(Path(path))
+    text = b"".join(pieces)
+    try:
+        whole = msgspec.json.decode(text)
+        nodes = tuple(_node(each) for each in whole["nodes"])
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        lost = f"; {pieces.lost}" if pieces.lost else ""
+        raise FormatError(
+            f"{str(path)!r} is no complete execution trace: {error}{lost}",
+            "Write it again: ExecutionTraceObserver needs unregister_callback() before it is read.",
+        ) from None
+    pid = whole.get("pid")
+    return Graph(
+        path=str(path),
+        format="execution trace",
+        schema=str(whole.get("schema", "")),
+        nodes=nodes,
+        pid=pid if isinstance(pid, int) else None,
+    )
+
+
+def _node(raw: dict[str, Any]) -> Node:
+    attributes = {each["name"]: each.get("value") for each in raw.get("attrs", ())}
+    inputs = raw.get("inputs")
+    if isinstance(inputs, dict):
+        shapes, types = inputs.get("shapes"), inputs.get("types")
+    else:
+        attributes |= raw
+        shapes, types = raw.get("input_shapes"), raw.get("input_types")
+    parent = raw.get("ctrl_deps", raw.get("parent"))
+    arguments: dict[str, Any] = {
+        name: _number(attributes[key]) for key, name in _COLLECTIVE.items() if key in attributes
+    }
+    arguments |= {"Input Dims": _list(shapes), "Input type": _types(types)}
+    return Node(
+        id=int(raw["id"]),
+        name=str(raw["name"]),
+        parent=parent if isinstance(parent, int) else None,
+        lane=_whole(attributes.get("tid")),
+        function=_whole(attributes.get("rf_id"), missing=-1),
+        arguments=arguments,
+    )
+
+
+def _types(types: Any) -> list[str]:
+    """Write types as the profiler does: ``Tensor(float)`` is ``float``."""
+    return [each[7:-1] if each.startswith("Tensor(") else each for each in map(str, _list(types))]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _whole(value: Any, missing: int = 0) -> int:
+    return value if isinstance(value, int) else missing

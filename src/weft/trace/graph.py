@@ -1,0 +1,148 @@
+"""Graph: what a rank did, as nodes that need each other; some formats say no times.
+
+Where nodes have durations but no starts, they can be laid out: each as early as the nodes it needs
+and the thread or stream it runs on allow. That is a schedule, not a measurement, and says so.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from weft.trace.collectives import (
+    Collective,
+    collective_of_arguments,
+    is_collective_name,
+    kind_of,
+)
+from weft.trace.trace import Columns, Kind, Trace
+from weft.units import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator, kernel or collective."""
+
+    id: int
+    name: str
+    needs: tuple[int, ...] = ()  # ids of nodes that must have ended
+    parent: int | None = None
+    is_gpu: bool = False
+    seconds: float | None = None
+    start: float | None = None
+    lane: int = 0  # thread or stream
+    function: int = -1  # of PyTorch's record function: the profiler numbers them too
+    arguments: dict[str, Any] = field(default_factory=dict)  # as the profiler names them
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The nodes of one rank."""
+
+    path: str
+    format: str
+    schema: str
+    nodes: tuple[Node, ...]
+    pid: int | None = None
+    losses: tuple[str, ...] = ()
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """Describe the collectives; ``row`` is the index of the node that says most of each."""
+        return tuple(self._collectives())
+
+    def _collectives(self) -> Iterator[Collective]:
+        by_id = {node.id: node for node in self.nodes}
+        for index, node in enumerate(self.nodes):
+            if node.is_gpu and is_collective_name(node.name):
+                yield collective_of_arguments(index, node.arguments, kind_of(node.name))
+            elif node.name.startswith("nccl:"):
+                # the node around it says sizes in newer files; its own shapes are in all of them
+                around = by_id.get(-1 if node.parent is None else node.parent, node).arguments
+                says = around if "In msg nelems" in around else node.arguments
+                yield collective_of_arguments(index, says, kind_of(node.name))
+
+    @property
+    def has_times(self) -> bool:
+        """Whether any node says how long it took."""
+        return any(node.seconds is not None for node in self.nodes)
+
+    def to_trace(self) -> Trace:
+        """Give the graph as a trace, laid out where its nodes have no starts."""
+        timed = [node for node in self.nodes if node.seconds is not None]
+        known = all(node.start is not None for node in timed)
+        starts = [node.start or 0.0 for node in timed] if known else _laid_out(timed)
+        names = {name: i for i, name in enumerate(dict.fromkeys(node.name for node in timed))}
+        lanes = {lane: i for i, lane in enumerate(dict.fromkeys((n.is_gpu, n.lane) for n in timed))}
+        details = [msgspec.json.encode(n.arguments) if n.arguments else b"" for n in timed]
+        unset = np.full(len(timed), -1, np.int64)
+        columns = Columns(
+            kind=np.array([_kind(node) for node in timed], np.int8),
+            name=np.array([names[node.name] for node in timed], np.int32),
+            start=np.array(starts, float),
+            duration=np.array([node.seconds for node in timed], float),
+            thread=np.array([lanes[n.is_gpu, n.lane] for n in timed], np.int32),
+            stream=np.array([n.lane if n.is_gpu else -1 for n in timed], np.int32),
+            device=np.array([0 if n.is_gpu else -1 for n in timed], np.int32),
+            correlation=unset,
+            external=unset,
+            nbytes=unset,
+            sequence=unset,
+            function=np.array([n.function for n in timed], np.int64),
+            detail=np.array([i if d else -1 for i, d in enumerate(details)], np.int32),
+        )
+        return Trace(
+            path=self.path,
+            columns=columns,
+            names=tuple(names),
+            threads=tuple(("gpu" if gpu else "host", str(lane)) for gpu, lane in lanes),
+            details=tuple(details),
+            num_events=len(self.nodes),
+            format=self.format,
+            about={"schema": self.schema, "laid_out": not known},
+            losses=(*self.losses, *self._notes(known=known)),
+        )
+
+    def _notes(self, *, known: bool) -> list[str]:
+        if not self.has_times:
+            found = self.collectives()
+            nbytes = sum(c.nbytes or 0 for c in found)
+            what = f"a graph of {len(self.nodes)} nodes without times, {len(found)} collectives"
+            how = "give it together with the Kineto trace of the same rank"
+            return [f"{what} of {format_size(nbytes)}: {how}"]
+        if not known:
+            return ["no start times: nodes stand as early as what they need allows"]
+        return []
+
+
+def _kind(node: Node) -> Kind:
+    if not node.is_gpu:
+        return Kind.OP
+    return Kind.COPY if node.name.startswith(("Memcpy", "Memset")) else Kind.KERNEL
+
+
+def _laid_out(nodes: list[Node]) -> list[float]:
+    """Start each node once what it needs has ended and its lane is free, in order of need."""
+    place = {node.id: i for i, node in enumerate(nodes)}
+    needs = [[place[n] for n in node.needs if n in place] for node in nodes]
+    waiting = [len(each) for each in needs]
+    followers: dict[int, list[int]] = defaultdict(list)
+    for index, each in enumerate(needs):
+        for needed in each:
+            followers[needed].append(index)
+    ready = deque(index for index, count in enumerate(waiting) if count == 0)
+    start, free = [0.0] * len(nodes), defaultdict[tuple[bool, int], float](float)
+    while ready:
+        index = ready.popleft()
+        node = nodes[index]
+        lane = (node.is_gpu, node.lane)
+        ends = [start[n] + (nodes[n].seconds or 0.0) for n in needs[index]]
+        start[index] = max([free[lane], *ends])
+        free[lane] = start[index] + (node.seconds or 0.0)
+        for follower in followers[index]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                ready.append(follower)
+    return start

@@ -1,0 +1,190 @@
+"""rocprofv3: what AMD's profiler writes as JSON (``--output-format json``).
+
+Kernels, copies and calls stand in lists of records with times in nanoseconds; names stand beside
+them, by number. A queue is taken for a stream where a record says none.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from weft.errors import FormatError
+from weft.trace.pieces import Pieces
+from weft.trace.trace import Columns, Kind, Trace
+
+_GPU_AGENT = 2
+
+
+class _Ident(msgspec.Struct):
+    internal: int = -1
+    external: int | dict[str, int] = -1
+
+
+class _Handle(msgspec.Struct):
+    handle: int = 0
+
+
+class _Dispatch(msgspec.Struct):
+    kernel_id: int = 0
+    queue_id: _Handle = msgspec.field(default_factory=_Handle)
+
+
+class _Record(msgspec.Struct):
+    start_timestamp: int = 0
+    end_timestamp: int = 0
+    kind: int = -1
+    operation: int = -1
+    thread_id: int = 0
+    bytes: int = -1
+    correlation_id: _Ident = msgspec.field(default_factory=_Ident)
+    dispatch_info: _Dispatch | None = None
+    stream_id: _Handle | None = None
+
+
+class _Symbol(msgspec.Struct):
+    kernel_id: int = 0
+    formatted_kernel_name: str = ""
+    kernel_name: str = ""
+
+
+class _Agent(msgspec.Struct):
+    type: int = 0
+    product_name: str = ""
+    name: str = ""
+    cu_count: int = 0
+    num_xcc: int = 1
+
+
+class _Operations(msgspec.Struct):
+    operations: list[str] = []
+
+
+class _Strings(msgspec.Struct):
+    buffer_records: list[_Operations] = []
+
+
+class _Buffers(msgspec.Struct):
+    kernel_dispatch: list[_Record] = []
+    memory_copy: list[_Record] = []
+    hip_api: list[_Record] = []
+
+
+class _Tool(msgspec.Struct):
+    metadata: dict[str, Any] = {}
+    agents: list[_Agent] = []
+    strings: _Strings = msgspec.field(default_factory=_Strings)
+    kernel_symbols: list[_Symbol] = []
+    buffer_records: _Buffers = msgspec.field(default_factory=_Buffers)
+
+
+class _File(msgspec.Struct, rename={"tools": "rocprofiler-sdk-tool"}):
+    tools: list[_Tool]
+
+
+def read_rocprof(path: Path | str) -> Trace:
+    """Read one process's records."""
+    pieces = Pieces(Path(path))
+    try:
+        tools = msgspec.json.decode(b"".join(pieces), type=_File).tools
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        lost = f"; {pieces.lost}" if pieces.lost else ""
+        raise FormatError(
+            f"{str(path)!r} is no complete file of rocprofv3: {error}{lost}",
+            "Write it with rocprofv3 --kernel-trace --output-format json, and let the job end.",
+        ) from None
+    if not tools:
+        raise FormatError(f"{str(path)!r} holds no process of rocprofv3")
+    return _trace(str(path), tools[0], len(tools))
+
+
+def _trace(path: str, tool: _Tool, count: int) -> Trace:
+    buffers = tool.buffer_records
+    names = _Names(tool)
+    kinds = (
+        (Kind.KERNEL, buffers.kernel_dispatch, names.kernel),
+        (Kind.COPY, buffers.memory_copy, names.operation),
+        (Kind.RUNTIME, buffers.hip_api, names.operation),
+    )
+    records = [(kind, record, name(record)) for kind, found, name in kinds for record in found]
+    gpu = next((agent for agent in tool.agents if agent.type == _GPU_AGENT), _Agent())
+    origin = min((record.start_timestamp for _, record, _ in records), default=0)
+    losses = () if count == 1 else (f"{count - 1} more processes in this file were left out",)
+    return Trace(
+        path=path,
+        columns=_columns([(k, r) for k, r, _ in records], [n for _, _, n in records], origin),
+        names=tuple(names.texts),
+        threads=names.threads([r for _, r, _ in records]),
+        num_events=len(records),
+        origin_ns=origin,
+        format="rocprofv3",
+        device=gpu.product_name or gpu.name,
+        num_units=gpu.cu_count or None,
+        losses=losses,
+    )
+
+
+class _Names:
+    """Names by number, each once."""
+
+    def __init__(self, tool: _Tool) -> None:
+        self._kernels = {
+            symbol.kernel_id: symbol.formatted_kernel_name or symbol.kernel_name
+            for symbol in tool.kernel_symbols
+        }
+        self._operations = [each.operations for each in tool.strings.buffer_records]
+        self._ids: dict[str, int] = {}
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return list(self._ids)
+
+    def _id(self, text: str) -> int:
+        return self._ids.setdefault(text, len(self._ids))
+
+    def kernel(self, record: _Record) -> int:
+        number = record.dispatch_info.kernel_id if record.dispatch_info else -1
+        return self._id(self._kernels.get(number, f"kernel {number}"))
+
+    def operation(self, record: _Record) -> int:
+        try:
+            return self._id(self._operations[record.kind][record.operation])
+        except IndexError:
+            return self._id(f"operation {record.operation}")
+
+    @staticmethod
+    def threads(records: Sequence[_Record]) -> tuple[tuple[str, str], ...]:
+        return tuple(("0", str(t)) for t in dict.fromkeys(record.thread_id for record in records))
+
+
+def _columns(records: Sequence[tuple[Kind, _Record]], names: Sequence[int], origin: int) -> Columns:
+    def whole(get: Callable[[_Record], int]) -> np.ndarray:
+        return np.array([get(record) for _, record in records], np.int64)
+
+    start = whole(lambda r: r.start_timestamp)
+    thread = {t: i for i, t in enumerate(dict.fromkeys(r.thread_id for _, r in records))}
+    is_gpu = np.array([kind <= Kind.SET for kind, _ in records], bool)
+    unset = np.full(len(records), -1, np.int64)
+    return Columns(
+        kind=np.array([kind for kind, _ in records], np.int8),
+        name=np.array(names, np.int32),
+        start=(start - origin) * 1e-9,
+        duration=np.maximum(whole(lambda r: r.end_timestamp) - start, 0) * 1e-9,
+        thread=whole(lambda r: thread[r.thread_id]).astype(np.int32),
+        stream=np.where(is_gpu, whole(_stream), -1).astype(np.int32),
+        device=np.where(is_gpu, 0, -1).astype(np.int32),
+        correlation=whole(lambda r: r.correlation_id.internal),
+        external=unset,
+        nbytes=whole(lambda r: r.bytes),
+        sequence=unset,
+        function=unset,
+        detail=unset.astype(np.int32),
+    )
+
+
+def _stream(record: _Record) -> int:
+    if record.dispatch_info is not None:
+        return record.dispatch_info.queue_id.handle
+    return record.stream_id.handle if record.stream_id else -1

@@ -1,0 +1,225 @@
+"""What a host asked of a device in each step, in order: the calls a replay is made of.
+
+Three kinds of calls matter: those that put work on a stream, those that make a stream wait for
+another, and those that make the host wait. All others are time that the host takes between them.
+Threads of a process take turns (the forward and the backward thread of autograd), so the calls of
+all of them, by time, are one sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.trace import Kind, Mark
+from weft.trace.steps import steps_of
+from weft.whatif.occupancy import waves
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.trace import Trace
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
+
+NO_STREAM = -1
+BACKLOG = (
+    "before the window"  # stands for the calls that launched what a profiler came too late for
+)
+_WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of one step as columns; times are NaN where a call put nothing on a stream.
+
+    ``mark`` is the step, ``until`` when the next one begins (NaN: it was not recorded). ``op`` is
+    the innermost operator around a call, ``same_op`` says that it is that of the call before.
+    """
+
+    mark: Mark
+    until: float
+    name: tuple[str, ...]  # of what was launched, or of the call
+    call: tuple[str, ...]
+    op: tuple[str, ...]
+    same_op: Bools
+    thread: Ints
+    start: Floats
+    end: Floats
+    row: Ints  # of the GPU event in the trace, or -1
+    kind: Ints  # of the GPU event
+    stream: Ints
+    gpu_start: Floats
+    gpu_end: Floats
+    waves: Floats  # how often its workgroups fill the device
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @property
+    def launches(self) -> Ints:
+        """The numbers of calls that put work on a stream."""
+        return np.flatnonzero(self.row >= 0)
+
+    @property
+    def seconds(self) -> Floats:
+        """How long what was launched took."""
+        return self.gpu_end - self.gpu_start
+
+    @property
+    def signature(self) -> tuple[tuple[str, str, int], ...]:
+        """What was asked, without times: equal steps have equal ones."""
+        return tuple(zip(self.call, self.name, self.stream.tolist(), strict=True))
+
+    @property
+    def lag(self) -> float:
+        """How far the device was behind the host at the end."""
+        return float(np.nanmax(self.gpu_end) - self.end[-1])
+
+
+def is_stream_wait(call: str) -> bool:
+    """Tell the calls that make a stream wait for another."""
+    return call.startswith(_WAITS)
+
+
+def is_host_wait(call: str) -> bool:
+    """Tell the calls that only wait.
+
+    >>> is_host_wait("cudaStreamSynchronize"), is_host_wait("cudaLaunchKernel")
+    (True, False)
+    """
+    return "Synchronize" in call
+
+
+def calls_of(trace: Trace) -> list[Calls]:
+    """Give the calls of every step that launched something, in order."""
+    rows, launched = _sequence(trace)
+    marks = steps_of(trace).marks or _whole(trace, rows)
+    if len(marks) == 1:
+        return _Table(trace).alone(marks[0], rows, launched)
+    begins = np.array([mark.start for mark in marks] + [np.inf])
+    when = trace.columns.start[rows]
+    table = _Table(trace)
+    out = []
+    for number, mark in enumerate(marks):
+        until = begins[number + 1]
+        inside = (when >= mark.start) & (when < (mark.end if np.isinf(until) else until))
+        if (launched[inside] >= 0).any():
+            follows = float(until) if np.isfinite(until) else np.nan
+            out.append(table.calls(mark, follows, rows[inside], launched[inside]))
+    return out
+
+
+def _whole(trace: Trace, rows: Ints) -> tuple[Mark, ...]:
+    """Without marks and without a period the whole file is one step."""
+    if not len(rows):
+        return ()
+    columns = trace.columns
+    return (Mark("all", float(columns.start[rows].min()), float(trace.end[rows].max()) + 1e-9),)
+
+
+def _sequence(trace: Trace) -> tuple[Ints, Ints]:
+    """Give the runtime calls that matter by time, each with what it launched or -1.
+
+    A call that launched several (a graph) stands there once for each of them.
+    """
+    columns = trace.columns
+    gpu = trace.gpu[trace.launch[trace.gpu] >= 0]
+    runtime = np.flatnonzero(columns.kind == Kind.RUNTIME)
+    wanted = np.array([is_stream_wait(n) or is_host_wait(n) for n in trace.names] or [False])
+    others = runtime[wanted[columns.name[runtime]]]
+    others = others[np.isin(columns.thread[others], _launching(trace, gpu))]
+    others = others[~np.isin(others, trace.launch[gpu])]
+    rows = np.concatenate((trace.launch[gpu].astype(np.int64), others))
+    launched = np.concatenate((gpu, np.full(len(others), -1)))
+    order = np.lexsort((np.arange(len(rows)), columns.start[rows]))
+    return rows[order], launched[order]
+
+
+def _launching(trace: Trace, gpu: Ints) -> Ints:
+    """Give the threads that launch work; a watchdog's waits hold nobody up."""
+    found: Ints = np.unique(trace.columns.thread[trace.launch[gpu]])
+    return found
+
+
+class _Table:
+    """Looks up what columns of calls need, names once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.waves = waves(trace)
+
+    def calls(self, mark: Mark, until: float, rows: Ints, launched: Ints) -> Calls:
+        trace, columns = self.trace, self.trace.columns
+        there = launched >= 0
+        shown = np.where(there, launched, rows)
+        around = self._operators(rows)
+        ops = [trace.name_of(row) if row >= 0 else "" for row in around.tolist()]
+        again = np.diff(rows, prepend=-1) == 0  # further work of one call
+        return Calls(
+            mark=mark,
+            until=until,
+            name=tuple(trace.name_of(row) for row in shown.tolist()),
+            call=tuple(trace.name_of(row) for row in rows.tolist()),
+            op=tuple(ops),
+            same_op=(np.diff(around, prepend=-2) == 0) & (around >= 0),
+            thread=columns.thread[rows].astype(np.int64),
+            start=np.where(again, trace.end[rows], columns.start[rows]),
+            end=trace.end[rows],
+            row=launched,
+            kind=np.where(there, columns.kind[shown], -1).astype(np.int64),
+            stream=np.where(there, columns.stream[shown], NO_STREAM).astype(np.int64),
+            gpu_start=np.where(there, columns.start[shown], np.nan),
+            gpu_end=np.where(there, trace.end[shown], np.nan),
+            waves=np.where(there, self.waves[shown], 0.0),
+        )
+
+    def alone(self, mark: Mark, rows: Ints, launched: Ints) -> list[Calls]:
+        """Give the only step of a trace, with what was still to be done when it began in front.
+
+        The profiler itself waits for that work as it starts, inside the first step.
+        """
+        trace = self.trace
+        when = trace.columns.start[rows]
+        inside = (when >= mark.start) & (when < mark.end)
+        if not (launched[inside] >= 0).any():
+            return []
+        calls = self.calls(mark, np.nan, rows[inside], launched[inside])
+        left = trace.gpu[(trace.launch[trace.gpu] < 0) & (trace.end[trace.gpu] > mark.start)]
+        left = left[trace.columns.start[left] < np.nanmin(calls.gpu_start)]
+        return [self._behind(left, calls)] if len(left) else [calls]
+
+    def _behind(self, left: Ints, calls: Calls) -> Calls:
+        """Put work that was launched earlier in front of calls: it costs the host nothing."""
+        columns, size, zero = self.trace.columns, len(left), calls.mark.start
+        names = tuple(self.trace.name_of(row) for row in left.tolist())
+        front: dict[str, Any] = {
+            "same_op": np.zeros(size, bool),
+            "thread": np.full(size, calls.thread[0]),
+            "start": np.full(size, zero),
+            "end": np.full(size, zero),
+            "row": left,
+            "kind": columns.kind[left].astype(np.int64),
+            "stream": columns.stream[left].astype(np.int64),
+            "gpu_start": np.maximum(columns.start[left], zero),
+            "gpu_end": self.trace.end[left],
+            "waves": self.waves[left],
+        }
+        joined: dict[str, Any] = {
+            key: np.concatenate((own, getattr(calls, key))) for key, own in front.items()
+        }
+        texts = {"name": names, "call": (BACKLOG,) * size, "op": ("",) * size}
+        joined |= {key: own + getattr(calls, key) for key, own in texts.items()}
+        return replace(calls, **joined)
+
+    def _operators(self, rows: Ints) -> Ints:
+        """Give the innermost operator or named range around each call."""
+        kind, parent = self.trace.columns.kind, self.trace.parent
+        around = parent[rows].astype(np.int64)
+        while (other := (around >= 0) & ~np.isin(kind[around], (Kind.OP, Kind.ANNOTATION))).any():
+            around[other] = parent[around[other]]
+        return around

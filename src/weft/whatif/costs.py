@@ -1,0 +1,191 @@
+"""What a recorded kernel computes, from the operator that launched it: by that it can be scaled.
+
+A kernel keeps its measured duration, times what the cost model says of the other device over what
+it says of this one. So what the model gets wrong on both cancels. Where the trace has no shapes,
+kernels of the same name say how it scales, and failing that the rates of the two devices.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import prod, sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from weft.cost import price
+from weft.schedule import Cost
+from weft.trace import Kind
+from weft.trace.collectives import dtype_bytes, dtype_name
+from weft.trace.overlap import is_gemm_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.hardware import Device
+    from weft.trace import Trace
+    from weft.whatif.calls import Calls
+
+Shape = list[int]
+_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::_scaled_mm": 0}  # where the operands begin
+_FLOATS = ("fp64", "fp32", "fp16", "bf16")  # integers are moved like any other bytes
+_BATCHED = {"aten::bmm": 0, "aten::baddbmm": 1}
+_ROWS = {
+    "aten::native_layer_norm": "norm",
+    "aten::_softmax": "softmax",
+    "aten::_log_softmax": "softmax",
+    "aten::native_layer_norm_backward": "norm-backward",
+    "aten::_softmax_backward_data": "softmax-backward",
+}
+
+
+class Scale(NamedTuple):
+    """How many times as long a kernel takes on the other device."""
+
+    value: float
+    low: float
+    high: float
+
+
+def scales(trace: Trace, calls: Calls, here: Device, there: Device) -> list[Scale]:
+    """Say of every call how what it launched scales from one device to another."""
+    costs = _Costs(trace)
+    own = [costs.of(int(row)) if row >= 0 else None for row in calls.row]
+    known = [None if cost is None else _scale(cost, here, there) for cost in own]
+    by_name = _by_name(calls, known)
+    return [
+        each or by_name.get(name) or _by_rates(name, here, there)
+        for each, name in zip(known, calls.name, strict=True)
+    ]
+
+
+def _scale(cost: Cost, here: Device, there: Device) -> Scale:
+    """Give the ratio of two prices; their ranges are half the model's, which errs alike on both."""
+    one, other = price(cost, here), price(cost, there)
+    value = other.seconds / one.seconds
+    return Scale(
+        value, value * sqrt(other.low / other.seconds), value * sqrt(other.high / other.seconds)
+    )
+
+
+def _by_name(calls: Calls, known: Sequence[Scale | None]) -> dict[str, Scale]:
+    """Give the mean scale of each name, each kernel weighing as long as it took."""
+    found: dict[str, list[tuple[float, Scale]]] = defaultdict(list)
+    for number, scale in enumerate(known):
+        if scale is not None:
+            found[calls.name[number]].append((max(float(calls.seconds[number]), 1e-9), scale))
+    return {
+        name: Scale(*np.average([s for _, s in each], axis=0, weights=[w for w, _ in each]))
+        for name, each in found.items()
+    }
+
+
+def _by_rates(name: str, here: Device, there: Device) -> Scale:
+    if is_gemm_name(name):
+        dtype = "bf16" if "bf16" in here.flops and "bf16" in there.flops else "fp16"
+        value = here.flop_rate(dtype) / there.flop_rate(dtype)
+    else:
+        value = here.memory_rate / there.memory_rate
+    return Scale(value, value / 1.5, value * 1.5)
+
+
+class _Costs:
+    """Reads costs of kernels from the operators around their launches."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._known: dict[tuple[int, int], Cost | None] = {}
+
+    def of(self, row: int) -> Cost | None:
+        """Give what a GPU event computes; None where the trace does not tell."""
+        trace, columns = self.trace, self.trace.columns
+        launch = int(trace.launch[row])
+        if launch < 0 or columns.kind[row] != Kind.KERNEL:
+            return None
+        for around in trace.ancestors(launch):
+            if columns.kind[around] == Kind.OP and columns.detail[around] >= 0:
+                key = int(columns.name[around]), int(columns.detail[around])
+                if key not in self._known:
+                    detail = trace.detail_of(around)
+                    self._known[key] = cost_of(trace.name_of(around), detail)
+                return self._known[key]
+        return None
+
+
+def cost_of(op: str, detail: dict[str, Any]) -> Cost | None:
+    """Give what an operator computes on inputs of these shapes and types.
+
+    >>> cost_of(
+    ...     "aten::mm", {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
+    ... ).shape
+    (8, 2, 4)
+    """
+    shapes = [_shape(each) for each in _list(detail.get("Input Dims"))]
+    types = [str(each) for each in _list(detail.get("Input type"))]
+    floats = [name for name in map(dtype_name, types) if name in _FLOATS]
+    dtype = floats[0] if floats else "fp32"
+    if op in _PRODUCTS:
+        return _product(shapes[_PRODUCTS[op] :], dtype)
+    if op in _BATCHED:
+        return _batched(shapes[_BATCHED[op] :], dtype)
+    if "attention" in op:
+        return _attention(op, shapes, dtype)
+    if op in _ROWS and shapes and len(shapes[0]) > 0:
+        rows = prod(shapes[0][:-1])
+        return Cost(_ROWS[op], (rows, shapes[0][-1]), dtype) if rows else None
+    return _moved(op, shapes, types, dtype)
+
+
+def _product(shapes: Sequence[Shape], dtype: str) -> Cost | None:
+    if len(shapes) < 2 or [len(each) for each in shapes[:2]] != [2, 2]:
+        return None
+    (m, k), (_, n) = shapes[:2]
+    return Cost("gemm", (m, n, k), dtype) if m * n * k else None
+
+
+def _batched(shapes: Sequence[Shape], dtype: str) -> Cost | None:
+    if len(shapes) < 2 or [len(each) for each in shapes[:2]] != [3, 3]:
+        return None
+    (batch, m, k), (_, _, n) = shapes[:2]
+    return Cost("bmm", (batch, m, n, k), dtype) if batch * m * n * k else None
+
+
+def _attention(op: str, shapes: Sequence[Shape], dtype: str) -> Cost | None:
+    """Flash attention has the sequence before the heads; others the heads first."""
+    four = [each for each in shapes if len(each) == 4]
+    if len(four) < 2:
+        return None
+    backward = "backward" in op
+    query, key = four[1:3] if backward and len(four) > 2 else four[:2]
+    heads, length = (2, 1) if "flash" in op or "efficient" in op else (1, 2)
+    if "scaled_dot_product" in op:
+        heads, length = 1, 2
+    family = "attention-backward" if backward else "attention"
+    sides = (query[0], query[heads], key[heads], query[length], key[length], query[3])
+    return Cost(family, sides, dtype) if prod(sides) else None
+
+
+def _moved(op: str, shapes: Sequence[Shape], types: Sequence[str], dtype: str) -> Cost | None:
+    """Price by the bytes of all inputs and of an output as large as the largest of them."""
+    sizes = [
+        (prod(shape) if shape else 0) * (dtype_bytes(kind) or 0)
+        for shape, kind in zip(shapes, types, strict=False)
+    ]
+    inside = sum(sizes)
+    written = (
+        sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes, default=0)
+    )
+    total = max(sizes, default=0) + written if op == "aten::copy_" else inside + written
+    return Cost("elementwise", (total,), dtype, nbytes=total) if total else None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _shape(value: object) -> Shape:
+    """Give one input's shape; a list of tensors counts as one long one."""
+    sides = _list(value)
+    if sides and isinstance(sides[0], list):
+        return [sum(prod(each) for each in sides if isinstance(each, list))]
+    return [each for each in sides if isinstance(each, int)]

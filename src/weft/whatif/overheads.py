@@ -1,0 +1,115 @@
+"""What the host takes between and in its calls, by kind of operator, from recorded steps.
+
+The five overheads of arXiv 2201.07821: between two calls of one operator lies T5; between those
+of two, T3 of the first, T1, and T2 of the second, which a sequence of calls shows only in sum; a
+call itself is T4. Each is the mean over all calls of its kind, so that a step's sum is kept while
+no gap stands where it was recorded. In a call that waits, what counts begins with the end of what
+it waited for.
+
+With one recorded step there is nothing to average: its gaps stand where they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.whatif.calls import Calls, Floats
+    from weft.whatif.order import Order
+
+_BUSY = 5e-6  # a launch so long before the work in front of it ended found the stream busy
+_LONGEST = 50e-6  # between two on a busy stream; more is a wait for something else
+_USUAL = 1e-6  # between two kernels, where no stream was ever busy (arXiv 2404.12674)
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds: before and in each call, around a step, and between two kernels of a stream."""
+
+    before: Floats
+    inside: Floats
+    head: float  # from the start of a step to its first call
+    tail: float  # from its last call to the next step
+    gap: float
+
+
+def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
+    """Learn from ``steps``, which ask for the same, what the host takes."""
+    before = np.array([_before(step) for step in steps])
+    inside = np.array([_inside(step, order) for step in steps])
+    head, tail = (float(each) for each in np.mean([_around(step) for step in steps], axis=0))
+    if len(steps) > 1:
+        before = _by_kind(before, _places(steps[0]))
+        inside = _by_kind(inside, _kinds(steps[0], order))
+    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, _gap(steps))
+
+
+def _before(step: Calls) -> Floats:
+    """Give the time from the end of one call to the start of the next; the first has none."""
+    gaps = np.zeros(len(step))
+    gaps[1:] = np.maximum(step.start[1:] - np.maximum.accumulate(step.end)[:-1], 0.0)
+    return gaps
+
+
+def _inside(step: Calls, order: Order) -> Floats:
+    seconds = step.end - step.start
+    for number, waits in enumerate(order.host_waits):
+        if waits:
+            late = step.end[number] - max(step.gpu_end[each] for each in waits)
+            seconds[number] = min(seconds[number], max(late, 0.0))
+    return seconds
+
+
+def _around(step: Calls) -> tuple[float, float]:
+    """Give what the host does before its first call and behind its last one."""
+    until = step.mark.end if np.isnan(step.until) else step.until
+    return max(step.start[0] - step.mark.start, 0.0), max(until - step.end[-1], 0.0)
+
+
+def _places(step: Calls) -> list[Hashable]:
+    """Name the gap before each call: inside an operator, or between two."""
+    names: list[Hashable] = [()]
+    for number in range(1, len(step)):
+        if step.same_op[number]:
+            names.append((step.op[number],))
+        else:
+            turn = bool(step.thread[number] != step.thread[number - 1])
+            names.append((step.op[number - 1], step.op[number], turn))
+    return names
+
+
+def _kinds(step: Calls, order: Order) -> list[Hashable]:
+    waits = map(bool, order.host_waits)
+    return list(zip(step.call, step.op, waits, strict=True))
+
+
+def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
+    """Replace each value by the mean of its kind over all steps."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    kind = np.array([numbers[name] for name in names])
+    count = np.bincount(kind) * len(seconds)
+    mean: Floats = (np.bincount(kind, seconds.sum(axis=0)) / count)[kind][None, :]
+    return mean
+
+
+def _gap(steps: Sequence[Calls]) -> float:
+    """Give the mean time between two on a stream that had more to do."""
+    gaps = np.concatenate([_busy_gaps(step) for step in steps])
+    return float(gaps.mean()) if len(gaps) else _USUAL
+
+
+def _busy_gaps(step: Calls) -> Floats:
+    found = [np.empty(0)]
+    for stream in np.unique(step.stream[step.launches]):
+        mine = np.flatnonzero(step.stream == stream)
+        front = step.gpu_end[mine[:-1]]
+        gap = step.gpu_start[mine[1:]] - front
+        busy = (step.end[mine[1:]] < front - _BUSY) & (gap >= 0) & (gap < _LONGEST)
+        found.append(gap[busy])
+    return np.concatenate(found)

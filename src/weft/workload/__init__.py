@@ -1,0 +1,21 @@
+"""What one step does, rank by rank, with no decision about how it is carried out."""
+
+from weft.workload.host import NO_HOST, HostModel
+from weft.workload.lower import Prices, lower, queues_of, stage
+from weft.workload.step import Collective, Memory, Op, Step, Unsupported, Workload, check
+
+__all__ = [
+    "NO_HOST",
+    "Collective",
+    "HostModel",
+    "Memory",
+    "Op",
+    "Prices",
+    "Step",
+    "Unsupported",
+    "Workload",
+    "check",
+    "lower",
+    "queues_of",
+    "stage",
+]

@@ -1,0 +1,142 @@
+"""Which ops of different ranks are one collective: the k-th of a group is the k-th for all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from weft.errors import WorkloadError
+
+if TYPE_CHECKING:
+    from weft.workload.step import Collective, Workload
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """One collective as its members see it: its number, who takes part, what is moved.
+
+    ``classes`` are the classes of ranks that take part, ``ranks`` the members of one such group.
+    """
+
+    number: int
+    classes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    what: Collective
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one class of ranks says about a collective."""
+
+    rank_class: int
+    op: int
+    ranks: tuple[int, ...]
+    classes: tuple[int, ...]
+    what: Collective
+
+
+def meetings(workload: Workload) -> dict[tuple[int, int], Meeting]:
+    """Find for each collective, by (class, number of its op), with whom it meets."""
+    parts: dict[Key, list[_Part]] = defaultdict(list)
+    for number in range(len(workload.steps)):
+        _collect(workload, number, parts)
+    found = {}
+    for number, (key, mine) in enumerate(parts.items()):
+        _agree(workload, key, mine)
+        what = _whole(workload, mine)
+        for part in mine:
+            meeting = Meeting(number, part.classes, part.ranks, what)
+            found[part.rank_class, part.op] = meeting
+    return found
+
+
+def _collect(workload: Workload, number: int, parts: dict[Key, list[_Part]]) -> None:
+    """Add what a class says, under a key by which the others find it."""
+    step, count = workload.steps[number], defaultdict[Key, int](int)
+    members: dict[tuple[str, int | None], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for index, op in enumerate(step.ops):
+        if op.kind != "collective" or op.collective is None:
+            continue
+        what = op.collective
+        peer = what.peer if what.kind in ("send", "recv") else None
+        place = what.group, peer
+        if place not in members:
+            members[place] = _members(workload, step.ranks[0], *place)
+        ranks, classes = members[place]
+        key: Key = (what.group, *classes)
+        if peer is not None:
+            other = workload.step_of[ranks[1]]
+            way = (number, other) if what.kind == "send" else (other, number)
+            key = (what.group, "message", *way)
+        if peer is None or len(classes) > 1:
+            parts[(*key, count[key])].append(_Part(number, index, ranks, classes, what))
+        else:  # a ring among equal ranks: a send of each is the receive of another
+            key = (*key, what.kind)
+            parts[(*key, count[key])].append(_Part(number, index, ranks, classes, what))
+        count[key] += 1
+
+
+def _members(
+    workload: Workload, rank: int, group: str, peer: int | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Give the ranks that take part and their classes; of a message the two ends."""
+    ranks = workload.members(group, rank)
+    if peer is not None:
+        if not 0 <= peer < len(ranks):
+            raise WorkloadError(
+                f"rank {rank} of {workload.name} talks to position {peer} of {group}, which has "
+                f"{len(ranks)}."
+            )
+        ranks = (rank, ranks[peer])
+    return ranks, tuple(sorted({workload.step_of[member] for member in ranks}))
+
+
+def _agree(workload: Workload, key: Key, parts: list[_Part]) -> None:
+    """Insist that every class that is waited for comes, and for the same thing."""
+    here = {part.rank_class for part in parts}
+    gone = [c for c in parts[0].classes if c not in here]
+    if gone:
+        first, late = parts[0], workload.steps[gone[0]].ranks[0]
+        step = workload.steps[first.rank_class]
+        raise WorkloadError(
+            f"{step.ops[first.op].name} (op {first.op}) of rank {step.ranks[0]} in "
+            f"{workload.name} waits for rank {late}, which never comes.",
+            f"Every rank of group {key[0]} needs the same collectives in the same order.",
+        )
+    kinds = {part.what.kind for part in parts} - {"send", "recv"}
+    if len(kinds) > 1:
+        raise WorkloadError(
+            f"ranks of group {key[0]} in {workload.name} disagree: {' and '.join(sorted(kinds))} "
+            f"are their collective number {key[-1]}."
+        )
+
+
+def _whole(workload: Workload, parts: list[_Part]) -> Collective:
+    """Give the collective of them all: the largest, and of an uneven one the busiest rank.
+
+    A rank of an all-to-all sends and receives at once; who moves most decides, so an uneven one
+    counts as the even one in which everyone moves as much (arXiv 2404.12674).
+    """
+    what = max((part.what for part in parts), key=lambda each: each.nbytes)
+    if not any(part.what.splits for part in parts):
+        return what
+    sends = {part.rank_class: part.what for part in parts}
+    ranks = parts[0].ranks
+    rows = [_row(sends[workload.step_of[rank]], len(ranks)) for rank in ranks]
+    sent = [sum(row) - row[place] for place, row in enumerate(rows)]
+    total = [sum(column) for column in zip(*rows, strict=True)]
+    received = [total[place] - row[place] for place, row in enumerate(rows)]
+    busiest = max(*sent, *received)
+    nbytes = round(busiest * len(ranks) / max(1, len(ranks) - 1))
+    return replace(what, nbytes=nbytes, splits=())
+
+
+def _row(what: Collective, size: int) -> tuple[int, ...]:
+    if what.splits and len(what.splits) != size:
+        raise WorkloadError(
+            f"an all_to_all of group {what.group} has {len(what.splits)} splits for {size} ranks."
+        )
+    return what.splits or (what.nbytes // size,) * size

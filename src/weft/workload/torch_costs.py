@@ -1,0 +1,304 @@
+"""What an op of torch costs: its family, shape and traffic, read off its arguments.
+
+The families and their shapes are those of ``weft.cost``; an op that no family knows is named and
+counts as the bytes it reads and writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft.schedule.ir import Cost
+
+SHORT = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
+UNKNOWN = "other"  # the family of ops that no model knows
+Tensors = Sequence[torch.Tensor]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Give the catalogue's name of a dtype: bf16, fp32, int64."""
+    return SHORT.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Give the tensors among arguments or results, those in lists too."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found
+
+
+def nbytes_of(tensors: Iterable[torch.Tensor]) -> int:
+    """Add up what tensors take; one that is expanded is read once."""
+    return sum(_stored(tensor) for tensor in tensors)
+
+
+def _stored(tensor: torch.Tensor) -> int:
+    shown = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in shown if stride) * tensor.element_size()
+
+
+def cost_of(func: Any, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Cost:
+    """Say what one op costs."""
+    dtype, name = _dtype(inputs, outputs), op_name(func)
+    nbytes = _traffic(func, name, args, inputs, outputs)
+    shaped = _SHAPED.get(name)
+    if shaped is not None:
+        family, shape, flops = shaped(args, inputs, outputs)
+        return Cost(family, shape, _math_dtype(dtype, family), flops, nbytes)
+    return Cost(_family(func, name), (), dtype, 0.0, nbytes)
+
+
+def _traffic(func: Any, name: str, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> int:
+    """Add up what is read and written; what is changed in place is both."""
+    if name == "all_gather_copy_in":  # the shard alone goes into its place in the result
+        return 2 * nbytes_of(tensors_in([args[0]]))
+    if name in _PICKS:  # of the first tensor no more is read than comes out
+        rest = nbytes_of(inputs[1:]) if name not in _SCATTERS else 0
+        return 2 * nbytes_of(outputs) + rest
+    returned = {id(tensor) for tensor in outputs}
+    changed = [t for t in tensors_in(_changed(func, args)) if id(t) not in returned]
+    return nbytes_of(inputs) + nbytes_of(outputs) + nbytes_of(changed)
+
+
+_SCATTERS = frozenset(("nll_loss_backward", "embedding_dense_backward"))
+_PICKS = _SCATTERS | {"gather", "index", "index_select", "embedding", "nll_loss_forward"}
+
+
+def _changed(func: Any, args: Sequence[Any]) -> list[Any]:
+    arguments = func._schema.arguments  # noqa: SLF001
+    writes = (each.alias_info is not None and each.alias_info.is_write for each in arguments)
+    return [value for value, write in zip(args, writes, strict=False) if write]
+
+
+def op_name(func: Any) -> str:
+    """Give the name of an op without its overload: ``aten::add.Tensor`` is ``add``."""
+    return str(func._schema.name).partition("::")[2]  # noqa: SLF001 - torch shows no other way
+
+
+def _dtype(inputs: Tensors, outputs: Tensors) -> str:
+    for tensor in (*outputs, *inputs):
+        if tensor.dtype.is_floating_point:
+            return dtype_name(tensor.dtype)
+    return dtype_name((*outputs, *inputs)[0].dtype) if outputs or inputs else ""
+
+
+def _math_dtype(dtype: str, family: str) -> str:
+    fast = family in ("gemm", "bmm") and torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if dtype == "fp32" and fast else dtype
+
+
+@lru_cache(maxsize=4096)
+def _family(func: Any, name: str) -> str:
+    if torch.Tag.pointwise in func.tags or name.rstrip("_") in _POINTWISE:
+        return "elementwise"
+    if name.startswith(("_foreach_", "_fused_", "_amp_")):
+        return "optimizer"
+    if torch.Tag.reduction in func.tags or name in _REDUCTIONS:
+        return "reduction"
+    if name in _COPIES:
+        return "copy"
+    return "concat" if name in _CONCATS else UNKNOWN
+
+
+_POINTWISE = frozenset(
+    (
+        *(
+            "fill",
+            "zero",
+            "zeros",
+            "ones",
+            "full",
+            "zeros_like",
+            "ones_like",
+            "full_like",
+            "arange",
+        ),
+        *("new_zeros", "new_ones", "new_full", "scalar_tensor", "linspace", "eye", "one_hot"),
+        *("native_dropout", "native_dropout_backward", "bernoulli", "normal", "uniform", "rand"),
+        *("randn", "randint", "rand_like", "randn_like", "random", "exponential"),
+        *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
+        *("mse_loss", "mse_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward"),
+        *("binary_cross_entropy_with_logits", "smooth_l1_loss", "smooth_l1_loss_backward"),
+        *("gather", "scatter", "scatter_add", "index", "index_put", "index_select", "index_add"),
+        *(
+            "_index_put_impl",
+            "masked_fill",
+            "where",
+            "triu",
+            "tril",
+            "tril_indices",
+            "roll",
+            "flip",
+        ),
+        *("select_backward", "slice_backward", "slice_scatter", "select_scatter", "repeat"),
+        *("constant_pad_nd", "embedding_dense_backward", "_embedding_bag_dense_backward"),
+        *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d"),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d"),
+        *("gelu_backward", "silu_backward", "threshold_backward", "_unsafe_index"),
+        *("_scaled_dot_product_attention_math", "isnan", "isfinite", "polar", "complex"),
+    )
+)
+_REDUCTIONS = frozenset(
+    (
+        *("sum", "mean", "amax", "amin", "max", "min", "prod", "var", "std", "var_mean", "any"),
+        *(
+            "all",
+            "argmax",
+            "argmin",
+            "norm",
+            "linalg_vector_norm",
+            "cumsum",
+            "cumprod",
+            "logsumexp",
+        ),
+        *("_foreach_norm", "count_nonzero", "topk", "sort", "histc", "bincount", "logcumsumexp"),
+    )
+)
+_COPIES = frozenset(("_to_copy", "copy_", "copy", "clone", "contiguous", "_copy_from", "lift"))
+_CONCATS = frozenset(
+    (
+        *("cat", "stack", "chunk_cat", "_chunk_cat", "split_with_sizes_copy"),
+        *("all_gather_copy_in", "unbind_copy"),
+    )
+)
+
+Shaped = tuple[str, tuple[int, ...], float]
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> Shaped:
+    m, k = int(a.shape[-2]), int(a.shape[-1])
+    n, batch = int(b.shape[-1]), math.prod(int(size) for size in a.shape[:-2])
+    flops = 2.0 * batch * m * n * k
+    return ("bmm", (batch, m, n, k), flops) if a.dim() > 2 else ("gemm", (m, n, k), flops)
+
+
+def _mm(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    return _product(args[0], args[1])
+
+
+def _addmm(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    return _product(args[1], args[2])
+
+
+def _mv(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    m, k = (int(size) for size in args[0].shape)
+    return "gemm", (m, 1, k), 2.0 * m * k
+
+
+def _attention(family: str, first: int) -> Callable[..., Shaped]:
+    def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+        query, key = args[first], args[first + 1]
+        batch, heads, queries, dim = (int(size) for size in query.shape)
+        kv_heads, keys = int(key.shape[1]), int(key.shape[2])
+        causal = int(any(value is True for value in args))
+        products = 5 if family.endswith("backward") else 2
+        seen = keys - (queries - 1) / 2 if causal else keys
+        flops = products * 2.0 * batch * heads * queries * seen * dim
+        return family, (batch, heads, kv_heads, queries, keys, dim, causal), flops
+
+    return shaped
+
+
+def _rows(family: str, place: int) -> Callable[..., Shaped]:
+    """Read rows and width of a tensor whose last side is taken together."""
+
+    def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+        tensor = args[place]
+        width = int(tensor.shape[-1]) if tensor.dim() else 1
+        return family, (max(1, tensor.numel() // max(1, width)), max(1, width)), 0.0
+
+    return shaped
+
+
+def _channels(family: str, place: int) -> Callable[..., Shaped]:
+    """Read rows and width of a tensor that is taken together by channel."""
+
+    def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+        tensor = args[place]
+        rows = int(tensor.shape[1])
+        return family, (rows, max(1, tensor.numel() // max(1, rows))), 0.0
+
+    return shaped
+
+
+def _embedding(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    rows, dim = (int(size) for size in args[0].shape)
+    return "embedding", (max(1, args[1].numel()), rows, dim, 1), 0.0
+
+
+def _bag(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
+    rows, dim = (int(size) for size in args[0].shape)
+    bags = max(1, int(outputs[0].shape[0]))
+    return "embedding", (bags, rows, dim, max(1, round(args[1].numel() / bags))), 0.0
+
+
+def _convolution(products: int, weight: int) -> Callable[..., Shaped]:
+    def shaped(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
+        result = args[0] if products > 1 else outputs[0]  # backward: the gradient of the result
+        each = args[weight].numel() // max(1, int(args[weight].shape[0]))
+        return "convolution", (), products * 2.0 * result.numel() * each
+
+    return shaped
+
+
+_SHAPED: dict[str, Callable[..., Shaped]] = {
+    "mm": _mm,
+    "bmm": _mm,
+    "_scaled_mm": _mm,
+    "addmm": _addmm,
+    "baddbmm": _addmm,
+    "_addmm_activation": _addmm,
+    "mv": _mv,
+    **{
+        f"_scaled_dot_product_{name}": _attention("attention", 0)
+        for name in (
+            *("flash_attention", "flash_attention_for_cpu", "efficient_attention"),
+            *("cudnn_attention", "fused_attention_overrideable"),
+        )
+    },
+    **{
+        f"_scaled_dot_product_{name}_backward": _attention("attention-backward", 1)
+        for name in (
+            *("flash_attention", "flash_attention_for_cpu", "efficient_attention"),
+            *("cudnn_attention", "fused_attention_overrideable"),
+        )
+    },
+    "_softmax": _rows("softmax", 0),
+    "_log_softmax": _rows("softmax", 0),
+    "_safe_softmax": _rows("softmax", 0),
+    "_softmax_backward_data": _rows("softmax-backward", 0),
+    "_log_softmax_backward_data": _rows("softmax-backward", 0),
+    "native_layer_norm": _rows("norm", 0),
+    "_fused_rms_norm": _rows("norm", 0),
+    "native_layer_norm_backward": _rows("norm-backward", 0),
+    "_fused_rms_norm_backward": _rows("norm-backward", 0),
+    "native_batch_norm": _channels("norm", 0),
+    "_native_batch_norm_legit": _channels("norm", 0),
+    "_native_batch_norm_legit_functional": _channels("norm", 0),
+    "cudnn_batch_norm": _channels("norm", 0),
+    "native_batch_norm_backward": _channels("norm-backward", 0),
+    "native_group_norm": _channels("norm", 0),
+    "native_group_norm_backward": _channels("norm-backward", 0),
+    "embedding": _embedding,
+    "_embedding_bag": _bag,
+    "_embedding_bag_forward_only": _bag,
+    "convolution": _convolution(1, 1),
+    "_convolution": _convolution(1, 1),
+    "convolution_backward": _convolution(2, 2),
+}

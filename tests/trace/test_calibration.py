@@ -1,0 +1,95 @@
+"""A platform from a trace: overheads, rates, collectives and slow-downs of the user's machine."""
+
+import pytest
+
+from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
+from weft.cli import main
+from weft.errors import PlatformError, UsageError
+from weft.hardware import platform, platform_from_table
+from weft.trace.calibration import calibrated_from
+
+
+def steps(count=6):
+    """Steps of one product each: 10 us to its launch, 3 us for it, 7 us behind it, 20 between."""
+    events = []
+    shape = {"Input Dims": [[64, 128], [128, 256]], "Input type": ["c10::Half", "c10::Half"]}
+    for step in range(count):
+        at = 1000 * step
+        events += [
+            mark(step, at, 990),
+            event("aten::relu", "cpu_op", at + 10, 20, 1),
+            event("aten::mm", "cpu_op", at + 50, 20, 1, **shape),
+            event("cudaLaunchKernel", "cuda_runtime", at + 60, 3, 1, correlation=2 * step),
+            kernel(at + 65, 10, "ampere_fp16_s16816gemm", 7, 2 * step),
+            launch(at + 100, 2 * step + 1),
+            all_reduce(at + 103, 300 - 10 * step, 2 * step + 1, 1 << 20),
+            event("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", at + 600, 100, 9, bytes=1 << 21),
+        ]
+    return events
+
+
+def test_what_a_trace_shows_stands_in_the_platform(tmp_path):
+    found = calibrated_from([written(tmp_path / "a.json", steps())])
+    assert found.name == "a100-8-traced"
+    assert found.recorded is not None
+    mm = found.recorded.host["aten::mm"]
+    assert mm.count == 6
+    seconds = (mm.between, mm.before, mm.launch, mm.after, mm.inside)
+    assert seconds == pytest.approx((20e-6, 10e-6, 3e-6, 7e-6, 0))
+    assert found.recorded.host["all"] == mm
+    assert found.require_device().host_launch == pytest.approx(3e-6)
+    assert found.require_device().launch == pytest.approx(2e-6)
+    assert found.recorded.products["fp16"].best == pytest.approx(419.43e9, rel=1e-3)
+    copies = found.recorded.copies["htod (pinned -> device)"]
+    assert copies.median == pytest.approx((1 << 21) / 100e-6, rel=1e-3)
+    (exchange,) = found.recorded.collectives
+    assert (exchange.kind, exchange.nbytes, exchange.ranks) == ("all_reduce", 1 << 22, 2)
+    assert exchange.seconds == pytest.approx(250e-6)
+    assert found.sources["recorded.collectives.0.seconds"].basis == "derived"
+
+
+def test_several_ranks_show_what_moving_took(tmp_path):
+    found = calibrated_from(job(tmp_path, (200.0, 700.0)))
+    assert found.recorded is not None
+    (exchange,) = found.recorded.collectives
+    assert exchange.seconds == pytest.approx(200e-6)
+    assert found.sources["recorded.collectives.0.seconds"].basis == "achieved"
+
+
+def test_a_calibration_from_a_trace_is_a_file_that_can_be_used(tmp_path, capsys):
+    trace = written(tmp_path / "a.json", steps())
+    path = tmp_path / "machine.toml"
+    assert main(["calibrate", "--from", str(trace), "-o", str(path)]) == 0
+    assert "aten::mm" in capsys.readouterr().out
+    again = platform(path)
+    assert again.recorded == platform_from_table(again.to_table(), "x").recorded
+    assert main(["collective", "all_reduce", "--on", str(path), "--size", "1MiB"]) == 0
+
+
+def test_a_calibration_from_a_trace_as_json_gives_sources(tmp_path, capsys):
+    trace = written(tmp_path / "a.json", steps())
+    path = tmp_path / "machine.toml"
+    assert main(["calibrate", "--from", str(trace), "-o", str(path), "--json"]) == 0
+    assert "recorded.host.all.launch" in capsys.readouterr().out
+
+
+def test_traces_need_a_file_to_write(capsys):
+    assert main(["calibrate", "--from", "a.json"]) == 2
+    assert "-o machine.toml" in capsys.readouterr().err
+
+
+def test_an_unknown_device_needs_a_machine_to_start_from(tmp_path):
+    devices = [{"id": 0, "name": "Tesla T4", "numSms": 40}]
+    path = written(tmp_path / "a.json", steps(), deviceProperties=devices)
+    with pytest.raises(UsageError, match="Tesla T4"):
+        calibrated_from([path])
+    assert calibrated_from([path], "l40s-8").name == "l40s-8-traced"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "what"), [({"collectives": 3}, "collectives"), ({"nothing": {}}, "nothing")]
+)
+def test_a_wrong_table_of_records_is_refused(recorded, what):
+    table = {**platform("a100-8").to_table(), "recorded": recorded}
+    with pytest.raises(PlatformError, match=what):
+        platform_from_table(table, "x")

@@ -1,0 +1,76 @@
+"""What a workload may say, and that it is read as it was written."""
+
+import dataclasses
+
+import pytest
+
+from weft.errors import FormatError, WorkloadError
+from weft.schedule import Cost, Group
+from weft.workload import Collective, Memory, Op, Step, Unsupported, Workload, check
+
+GATHER = Op(
+    "gather", "collective", "comm", collective=Collective("all_gather", 64, group="tp"), after=(0,)
+)
+GEMM = Op("mm", cost=Cost("gemm", (8, 8, 8), "bf16", 1024.0, 384), phase="forward")
+WHOLE = Workload(
+    "whole",
+    4,
+    (Step((0, 1, 2, 3), (GEMM, GATHER)),),
+    {"tp": Group(2), "dp": Group(2, 2)},
+    Memory(1, 2, 3, 4, 5),
+    (Unsupported("nonzero", 1, 8, "its shape depends on data"),),
+    "made by hand",
+)
+
+
+def with_ops(*ops):
+    return dataclasses.replace(WHOLE, steps=(Step((0, 1, 2, 3), ops),))
+
+
+def test_a_workload_is_read_as_it_was_written():
+    assert Workload.from_json(WHOLE.to_json()) == WHOLE
+
+
+def test_groups_are_by_position():
+    assert WHOLE.members("tp", 3) == (2, 3)
+    assert WHOLE.members("dp", 3) == (1, 3)
+    assert WHOLE.members("world", 1) == (0, 1, 2, 3)
+
+
+def test_memory_adds_up():
+    assert WHOLE.memory is not None
+    assert WHOLE.memory.total == 15
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dataclasses.replace(WHOLE, num_ranks=5), "each rank needs one"),
+        (with_ops(dataclasses.replace(GEMM, kind="magic")), "of kind 'magic'"),
+        (with_ops(dataclasses.replace(GEMM, after=(0,))), "only ops before it"),
+        (with_ops(dataclasses.replace(GEMM, seconds=-1.0)), "less than no time"),
+        (with_ops(dataclasses.replace(GEMM, kind="collective")), "does not say which"),
+        (with_ops(Op("x", "collective", collective=Collective("all", 1))), "is a 'all'"),
+        (with_ops(Op("x", "collective", collective=Collective("send", 1))), "which position"),
+        (with_ops(Op("x", "collective", collective=Collective("barrier", -1))), "moves -1 bytes"),
+        (
+            with_ops(Op("x", "collective", collective=Collective("barrier", 0, group="pp"))),
+            "of group 'pp'",
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused(wrong, message):
+    with pytest.raises(WorkloadError, match=message):
+        check(wrong)
+
+
+@pytest.mark.parametrize("text", ["{", '{"weft_workload": 1}'])
+def test_what_is_no_workload_is_refused(text):
+    with pytest.raises(FormatError, match="no workload file"):
+        Workload.from_json(text)
+
+
+def test_a_newer_file_is_refused():
+    text = WHOLE.to_json().replace(b'"weft_workload":1', b'"weft_workload":9')
+    with pytest.raises(FormatError, match="version 9"):
+        Workload.from_json(text)
