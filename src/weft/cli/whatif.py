@@ -38,12 +38,13 @@ def whatif(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write replayed and changed timelines (.json, for Perfetto) or rows (.csv).",
+            help="Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
+            "rows (.csv).",
         ),
     ] = None,
 ) -> int:
     """Answer for each job among the traces."""
-    path = output_path(output, (".json", ".csv"))
+    path = output_path(output, (".html", ".json", ".csv"))
     answers = _answers(traces, words(strategy), _platform(on))
     if json:
         from weft.report.results import results_json
@@ -86,6 +87,11 @@ def _answers(
 
 
 def _write(path: "Path", answers: "Sequence[Answer]") -> None:
+    if path.suffix == ".html":
+        from weft.report.whatif import page
+
+        path.write_text(page(answers), encoding="utf-8")
+        return
     if path.suffix == ".csv":
         from weft.report.results import results_csv
 
