@@ -136,7 +136,8 @@ def _sequence(trace: Trace) -> tuple[Ints, Ints]:
     others = others[~np.isin(others, trace.launch[gpu])]
     rows = np.concatenate((trace.launch[gpu].astype(np.int64), others))
     launched = np.concatenate((gpu, np.full(len(others), -1)))
-    order = np.lexsort((np.arange(len(rows)), columns.start[rows]))
+    # At one moment of a coarse clock a wait comes first: a launch takes longer than that.
+    order = np.lexsort((np.arange(len(rows)), launched >= 0, columns.start[rows]))
     return rows[order], launched[order]
 
 
