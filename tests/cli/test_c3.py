@@ -89,3 +89,11 @@ def test_rows_are_written_as_csv(tmp_path, capsys):
 def test_what_is_wrong_is_said_with_the_way_out(capsys, arguments, said):
     assert main(["c3", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_page_has_a_bar_for_every_strategy(tmp_path):
+    page = tmp_path / "page.html"
+    pair = ["--gemm", "4096x4096x4096", "--collective", "all_gather", "--size", "64MiB"]
+    assert main(["c3", "--on", "mi300x-8", *pair, "-o", str(page)]) == 0
+    assert "partition" in page.read_text()
+    assert 'class="track"' in page.read_text()

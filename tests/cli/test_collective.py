@@ -179,3 +179,12 @@ def test_the_fastest_variant_by_engines_changes_with_the_size(capsys):
 def test_engines_that_cannot_say_so(capsys, kind, on, said):
     assert main(["collective", kind, "--on", on, "--algorithm", "dma-auto"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_page_shows_all_sizes_and_the_last_timeline(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    sizes = ["--size", "1KiB,1MiB", "--on", "mi300x-8", "-o", str(page)]
+    assert main(["collective", "all_reduce", *sizes]) == 0
+    text = page.read_text()
+    assert "1 MiB" in text
+    assert 'data-timeline="timeline-0"' in text

@@ -40,10 +40,16 @@ def show(browser, tmp_path):
 @pytest.fixture
 def timeline(show):
     """Three spans on two lines of one rank, one on a thread of its host, in a page of 1280 px."""
-    lines = [Line("rank 0", "stream 7"), Line("rank 0", "stream 8"), Line("rank 0", "t", quiet=True)]
+    lines = [
+        Line("rank 0", "stream 7"),
+        Line("rank 0", "stream 8"),
+        Line("rank 0", "t", quiet=True),
+    ]
     spans = [(0, 0, 0, 4), (0, 1, 5, 6), (1, 2, 2, 8), (2, 3, 0, 1)]
     picture = drawn(spans, paths=[[0, 2]])
-    picture = type(picture)(**{f: getattr(picture, f) for f in picture.__slots__} | {"lines": lines})
+    picture = type(picture)(
+        **{f: getattr(picture, f) for f in picture.__slots__} | {"lines": lines}
+    )
     return show(html_page("t", [timeline_section(picture, "Timeline", "")]))
 
 
@@ -57,7 +63,9 @@ def said(browser):
 
 def place_of(browser, span):
     """Where the middle of a span is to be seen in the window, once the next frame is drawn."""
-    browser.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    browser.evaluate(
+        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
     return browser.evaluate(
         f"(() => {{ const c = {CONTROL}, d = c.drawing, s = c.spans;"
         "const box = c.parts.canvas.getBoundingClientRect();"

@@ -69,7 +69,12 @@ def rows_of_a_pair(strategy="dma"):
 def analysed(folder, name="gemm"):
     """Two ranks, one of them late, with a kernel of that name."""
     paths = job(folder, (200.0, 700.0))
-    extra = [mark(1, 0, 90), launch(1, 1), kernel(10, 30, name, correlation=1), event(name, "cpu_op")]
+    extra = [
+        mark(1, 0, 90),
+        launch(1, 1),
+        kernel(10, 30, name, correlation=1),
+        event(name, "cpu_op"),
+    ]
     paths.append(written(folder / "other.json", [*extra, all_reduce(50, 20)], rank=5))
     return analyze(paths)
 
@@ -81,7 +86,9 @@ def pages(folder):
         "collective": collective_page("p", rows_of_a_collective(HOSTILE), [handshake()]),
         "one size": collective_page("p", rows_of_a_collective(sizes=(64,)), [handshake()]),
         "pairs": pairs_page("p", rows_of_a_pair(HOSTILE)),
-        "table": html_page(HOSTILE, [Section(HOSTILE, HOSTILE, [Column("a", HOSTILE)], [{"a": HOSTILE}])]),
+        "table": html_page(
+            HOSTILE, [Section(HOSTILE, HOSTILE, [Column("a", HOSTILE)], [{"a": HOSTILE}])]
+        ),
         "no rows": html_page("t", [], top=tiles([(HOSTILE, HOSTILE, HOSTILE)])),
     }
 
@@ -178,7 +185,9 @@ def test_bars_of_nothing_are_empty():
 
 
 def test_a_chart_is_drawn_for_wide_and_for_narrow_windows():
-    chart = Chart("t", Axis("x", [1, 2]), Axis("y", [1, 2]), [Series("s", [1], [2], "dots", said=["<"])])
+    chart = Chart(
+        "t", Axis("x", [1, 2]), Axis("y", [1, 2]), [Series("s", [1], [2], "dots", said=["<"])]
+    )
     read = Read(chart.figure())
     assert [each["class"] for each in read.all("figure")] == ["chart wide", "chart narrow"]
     assert [each["viewbox"] for each in read.all("svg")] == ["0 0 760 360", "0 0 340 332"]

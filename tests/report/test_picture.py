@@ -9,7 +9,6 @@ from weft.report.packing import unpack
 from weft.report.picture import KINDS, Mark, Picture, packed, picture_of, rows_of
 from weft.report.timeline import busiest
 
-
 some_spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 30), st.integers(0, 9)),
     min_size=1,
@@ -77,7 +76,8 @@ def test_notes_and_marks_arrive_where_they_belong():
 
 def test_a_picture_of_nothing_is_empty():
     none = np.zeros(0, np.int64)
-    empty = Picture([], [], none, none, none, none * 1.0, none * 1.0, none * 1.0, none)
+    times = np.zeros(0, np.float64)
+    empty = Picture([], [], none, none, none, times, times, times, none)
     assert packed(empty)["gap"] == ""
     assert busiest(empty) == []
 

@@ -10,6 +10,7 @@ from weft.schedule import Cost, Group, Kind
 from weft.schedule.check import check
 from weft.simulator import simulate
 from weft.workload import NO_HOST, Collective, HostModel, Op, Step, Workload, lower, stage
+from weft.workload.walk import walk
 
 H100 = platform("h100-8")
 LAUNCH = H100.require_device().launch
@@ -41,7 +42,10 @@ def seconds_of(workload, host=NO_HOST):
 def timeline_of(workload, host=NO_HOST):
     schedule = lower(workload, H100, Fixed(), host=host)
     check(schedule)
-    return simulate(schedule, stage(H100, workload))
+    timeline = simulate(schedule, stage(H100, workload))
+    walked = max(walk(workload, H100, Fixed(), host=host))
+    assert walked == pytest.approx(timeline.makespan, rel=1e-9)
+    return timeline
 
 
 def alike(*ops, num_ranks=2):

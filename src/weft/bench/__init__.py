@@ -11,6 +11,7 @@ __all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
 
 _PARTS = {
     "__init__",
+    "browser",
     "contest",
     "cost",
     "environments",

@@ -76,7 +76,7 @@ class Browser:
             self.close()
             raise
 
-    def __enter__(self) -> "Browser":
+    def __enter__(self) -> "Browser":  # noqa: PYI034 - Self needs Python 3.11
         return self
 
     def __exit__(

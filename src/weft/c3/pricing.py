@@ -99,7 +99,9 @@ class Pricer:
         return found
 
     def _schedule(self, shape: str, collective: str) -> Schedule:
-        scenario = Scenario("", Gemm(16384, 16384, 64), collective, self.base)
+        flops = self.platform.require_device().flops
+        dtype = "bf16" if "bf16" in flops else next(iter(flops), "bf16")  # V100 has none
+        scenario = Scenario("", Gemm(16384, 16384, 64, dtype), collective, self.base)
         match shape:
             case "compute":
                 return compute_alone(scenario, self.platform)

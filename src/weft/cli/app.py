@@ -18,6 +18,7 @@ from weft.cli.kernel import kernel
 from weft.cli.platforms import platforms
 from weft.cli.tour import tour
 from weft.cli.validate import validate
+from weft.cli.whatif import whatif
 
 
 class Verbs(TyperGroup):
@@ -99,6 +100,13 @@ _add(
     "Where does the time of a traced job go, and what should be done first?\n\nTRACE is a file of "
     "PyTorch's profiler; give those of all ranks of a job to tell waiting from moving.",
     "weft analyze rank*.json.gz",
+)
+_add(
+    whatif,
+    "What would a recorded step take with other strategies, links, ranks or devices?\n\nThe step "
+    "is replayed first, and the error of that is shown. Traces of several ranks of one job are "
+    "replayed together.",
+    "weft whatif rank0.json.gz --strategy dma,priority,links*2 -o whatif.json",
 )
 _add(
     bench,

@@ -61,7 +61,10 @@ def c3(
     ] = None,
     json: Json = False,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows (.csv) or a page (.html).")
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write all rows (.csv) or a page (.html)."
+        ),
     ] = None,
 ) -> int:
     """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""

@@ -17,6 +17,8 @@ from weft.timeline import Activity, Timeline
 from weft.timeline.shares import Intervals, covered, shares
 from weft.units import format_size
 from weft.workload import lower, queues_of, stage
+from weft.workload.meeting import meetings
+from weft.workload.walk import walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,8 +149,11 @@ def predict(
         check_memory(workload, platform)
     prices = prices or Prices(platform)
     middle = _run(workload, platform, prices, host)
-    ends = [_Edge(prices, side) for side in ("low", "high")]
-    low, high = (_run(workload, platform, end, host).makespan for end in ends)
+    met = meetings(workload)
+    low, high = (
+        max(walk(workload, platform, _Edge(prices, side), host=host, met=met))
+        for side in ("low", "high")
+    )
     return Prediction(workload, platform, middle, min(low, middle.makespan), high)
 
 

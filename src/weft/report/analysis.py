@@ -44,7 +44,9 @@ def page(analysis: Analysis) -> str:
         _about(analysis),
     ]
     shown = [section for section in sections if section is not None]
-    return html_page(_title(analysis), shown, lead=_lead(analysis), top=tiles(_tiles(analysis)))
+    return html_page(
+        _title(analysis), shown, lead=_lead(analysis), top=tiles(list(_tiles(analysis)))
+    )
 
 
 def _title(analysis: Analysis) -> str:
@@ -98,11 +100,23 @@ def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
         who = f"{rank_name(worst)}, the slowest; " if len(analysis.ranks) > 1 else ""
         yield "Step", format_time(worst.step_time), who + many
     yield "GPU busy", _share(total.busy, span), f"of the {format_time(span)} recorded"
-    yield "Communication", format_time(total.communication), f"{_share(total.communication, span)} of it"
-    yield "Exposed", format_time(total.exposed), f"{_share(total.exposed, span)}: nothing ran beside it"
+    yield (
+        "Communication",
+        format_time(total.communication),
+        f"{_share(total.communication, span)} of it",
+    )
+    yield (
+        "Exposed",
+        format_time(total.exposed),
+        f"{_share(total.exposed, span)}: nothing ran beside it",
+    )
     if total.waiting is not None and total.communication:
         share = _share(total.waiting, total.communication)
-        yield "Waiting for ranks", format_time(total.waiting), f"{share} of communication, {worst.basis}"
+        yield (
+            "Waiting for ranks",
+            format_time(total.waiting),
+            f"{share} of communication, {worst.basis}",
+        )
     yield "Idle", format_time(max(span - total.busy, 0.0)), _share(span - total.busy, span)
 
 
@@ -123,7 +137,8 @@ def _advice(advice: Advice) -> str:
     return (
         f"<li><p><strong>{escape(advice.title)}</strong> "
         f'<span class="gain">up to {escape(format_time(advice.gain))} of a step</span></p>'
-        f"<p>{escape(_sentence(advice.why))}</p><p>{escape(_sentence('Try: ' + advice.how))}</p></li>"
+        f"<p>{escape(_sentence(advice.why))}</p>"
+        f"<p>{escape(_sentence('Try: ' + advice.how))}</p></li>"
     )
 
 
@@ -226,4 +241,10 @@ def _about(analysis: Analysis) -> Section:
     if analysis.aligned_within is not None:
         within = format_time(analysis.aligned_within)
         notes.append(f"Matching collectives end within {within} of each other on all ranks.")
-    return Section("What was read, and what the words mean", " ".join(notes), columns, rows, drawings=[words(_MEANINGS)])
+    return Section(
+        "What was read, and what the words mean",
+        " ".join(notes),
+        columns,
+        rows,
+        drawings=[words(_MEANINGS)],
+    )

@@ -30,9 +30,7 @@ def bar_chart(
     line: float | None = None,
 ) -> str:
     """Draw bars to one scale; ``kinds`` gives every part its style, ``line`` marks one value."""
-    longest = max(
-        (max(sum(item.parts.values()), item.high or 0.0) for item in items), default=0.0
-    )
+    longest = max((max(sum(item.parts.values()), item.high or 0.0) for item in items), default=0.0)
     scale = 100 / max(longest, line or 0.0, 1e-300)
     used = {part for item in items for part, value in item.parts.items() if value > 0}
     rows = "\n".join(_bar(item, kinds, scale, show, line) for item in items)

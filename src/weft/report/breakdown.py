@@ -102,7 +102,7 @@ def by_step(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
     ]
     if max(len(rank.steps) for rank in ranks) < 2:
         return
-    rows = []
+    rows = list[dict[str, Any]]()
     for name, step in found:
         parts = split_parts(step.split)
         parts[IDLE] = max(step.seconds - step.split.busy, 0.0)
@@ -173,7 +173,7 @@ def _path_rows(name: str, path: Path) -> Iterator[Mapping[str, Any]]:
 
 def idle_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
     """List why GPUs had nothing to do."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "rank": rank_name(rank),
             "what": part.what,

@@ -120,7 +120,11 @@ def _pair(rows: Rows) -> Section:
         f"the ideal, {format_time(first['ideal'])}: the longer of the two."
     )
     bars = [
-        Bar(row["strategy"], {"time": row["seconds"]}, f"{_percent(row['percent_of_ideal'])} of ideal")
+        Bar(
+            row["strategy"],
+            {"time": row["seconds"]},
+            f"{_percent(row['percent_of_ideal'])} of ideal",
+        )
         for row in rows
     ]
     columns = [

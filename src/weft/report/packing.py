@@ -71,7 +71,9 @@ def script_json(value: Any) -> str:
     >>> script_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'
     """
-    text = json.dumps(plain(value), separators=(",", ":"), allow_nan=False)  # ASCII: also halves of pairs
+    text = json.dumps(
+        plain(value), separators=(",", ":"), allow_nan=False
+    )  # ASCII: also halves of pairs
     for letter, code in _UNSAFE.items():
         text = text.replace(letter, code)
     return text

@@ -5,7 +5,7 @@ whole nanoseconds after the first start.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 
 KINDS = ("computation", "communication", "waiting", "copy", "control", "host")
 """What a span is; the style and the script of a page number them in this order."""
+
+MOST_SPANS = 120_000  # a page of them is about 1.5 MB and is drawn without a pause
 
 _OF_ACTIVITY = {
     Activity.CONTROL: "control",
@@ -115,7 +117,27 @@ def _line(timeline: Timeline, key: tuple[int, ...]) -> Line:
     return Line(f"rank {rank}", name, quiet=name.startswith("host"))
 
 
-def rows_of(line: Ints, start: Floats, end: Floats) -> Ints:
+def lightened(picture: Picture, most: int = MOST_SPANS) -> Picture:
+    """Leave out the shortest spans, of quiet lines first, where there are too many to show."""
+    if picture.num_spans <= most:
+        return picture
+    quiet = np.asarray([line.quiet for line in picture.lines], bool)[picture.line]
+    quiet[[span for path in picture.paths for span in path]] = False
+    order = np.lexsort((picture.start - picture.end, quiet))
+    kept = np.zeros(picture.num_spans, bool)
+    kept[order[:most]] = True
+    place = np.cumsum(kept) - 1
+    columns = ("line", "name", "kind", "start", "end", "waits", "nbytes")
+    return replace(
+        picture,
+        **{name: getattr(picture, name)[kept] for name in columns},
+        paths=[[int(place[i]) for i in path if kept[i]] for path in picture.paths],
+        details={int(place[i]): text for i, text in picture.details.items() if kept[i]},
+        left_out=picture.left_out + picture.num_spans - most,
+    )
+
+
+def rows_of(line: Ints, start: Floats | Ints, end: Floats | Ints) -> Ints:
     """Give each span a row of its line so that spans of a row never overlap; outer ones first."""
     row = np.zeros(len(line), np.int64)
     order = np.lexsort((-end, start, line))

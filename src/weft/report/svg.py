@@ -161,6 +161,6 @@ def _text(
 ) -> str:
     bold = ' font-weight="bold"' if weight else ""
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="ink" fill="#111"{bold} {more}>'
-        f"{escape(text)}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="ink" fill="#111"'
+        f"{bold} {more}>{escape(text)}</text>"
     )

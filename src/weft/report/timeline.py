@@ -82,9 +82,7 @@ def _drawing(picture: Picture, title: str, source: str) -> str:
 
 
 def _options(groups: Sequence[str]) -> str:
-    return "".join(
-        f'<option value="{escape(group)}">{escape(group)}</option>' for group in groups
-    )
+    return "".join(f'<option value="{escape(group)}">{escape(group)}</option>' for group in groups)
 
 
 def _legend(picture: Picture) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.report.picture import KINDS, Line, Mark, Picture
+from weft.report.picture import KINDS, MOST_SPANS, Line, Mark, Picture, lightened
 from weft.trace.analysis import RankAnalysis, Use
 from weft.trace.collectives import communication
 from weft.trace.trace import Kind, Trace
@@ -14,8 +14,6 @@ from weft.units import format_rate, format_size
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-
-MOST_SPANS = 120_000  # a page of them is about 1.5 MB and is drawn without a pause
 
 _KIND_OF = {
     Kind.KERNEL: "computation",
@@ -35,7 +33,7 @@ def rank_name(rank: RankAnalysis) -> str:
 
 
 def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -> Picture:
-    """Show what ran on every rank; the shortest host spans are left out where there are too many."""
+    """Show what ran on every rank; where that is too much the shortest host spans are left out."""
     parts = [_Part(rank) for rank in ranks]
     names, numbers = _names([part.trace for part in parts])
     lines = [line for part in parts for line in part.lines]
@@ -49,31 +47,23 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -
         "waits": [part.waits for part in parts],
     }
     whole = {key: np.concatenate(each) if each else np.zeros(0) for key, each in columns.items()}
-    loud = np.concatenate([part.is_loud for part in parts]) if parts else np.zeros(0, bool)
     first = np.cumsum([0, *(len(part.line) for part in parts)])[:-1].tolist()
-    paths = [[i + at for i in part.path] for part, at in zip(parts, first, strict=True)]
-    loud[[i for path in paths for i in path]] = True
-    kept = _kept(loud, whole["end"] - whole["start"], most)
-    place = np.cumsum(kept) - 1
-    return Picture(
+    numbered = list(zip(parts, first, strict=True))
+    whole_picture = Picture(
         lines=lines,
         names=names,
-        line=whole["line"][kept].astype(np.int64),
-        name=whole["name"][kept].astype(np.int64),
-        kind=whole["kind"][kept].astype(np.int64),
-        start=whole["start"][kept],
-        end=whole["end"][kept],
-        waits=whole["waits"][kept],
-        nbytes=np.zeros(int(kept.sum()), np.int64),
-        paths=[place[path].tolist() for path in paths if path],
+        line=whole["line"].astype(np.int64),
+        name=whole["name"].astype(np.int64),
+        kind=whole["kind"].astype(np.int64),
+        start=whole["start"],
+        end=whole["end"],
+        waits=whole["waits"],
+        nbytes=np.zeros(len(whole["line"]), np.int64),
+        paths=[[i + at for i in part.path] for part, at in numbered if part.path],
         marks=[mark for part in parts for mark in part.marks],
-        details={
-            int(place[i + at]): text
-            for part, at in zip(parts, first, strict=True)
-            for i, text in part.details.items()
-        },
-        left_out=len(kept) - int(kept.sum()),
+        details={i + at: text for part, at in numbered for i, text in part.details.items()},
     )
+    return lightened(whole_picture, most)
 
 
 class _Part:
@@ -89,8 +79,7 @@ class _Part:
         kind[trace.gpu[communication(trace)]] = KINDS.index("communication")
         rows = np.flatnonzero((kind >= 0) & (columns.duration > 0))
         is_gpu = (columns.kind <= Kind.SET) | (columns.kind == Kind.SYNC) & (columns.stream >= 0)
-        self.is_loud = is_gpu[rows]
-        self.lines, self.line = _lines(trace, rows, self.is_loud, rank_name(rank))
+        self.lines, self.line = _lines(trace, rows, is_gpu[rows], rank_name(rank))
         self.name = columns.name[rows]
         self.kind = kind[rows]
         self.start, self.end = columns.start[rows], trace.end[rows]
@@ -159,15 +148,3 @@ def _names(traces: Sequence[Trace]) -> tuple[list[str], list[Ints]]:
         for trace in traces
     ]
     return list(numbers), of
-
-
-def _kept(needed: Bools, length: NDArray[np.float64], most: int) -> Bools:
-    """Keep what is needed, and of the rest the longest, as many as there is room for."""
-    room = most - int(needed.sum())
-    rest = np.flatnonzero(~needed)
-    if len(rest) <= room:
-        return np.ones(len(needed), bool)
-    kept = needed.copy()
-    if room > 0:
-        kept[rest[np.argsort(-length[rest], kind="stable")[:room]]] = True
-    return kept

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.cost import is_gemm, kernel_flow
 from weft.errors import ScheduleError
-from weft.schedule import READ, WRITE, Copy, Encode, Kernel, Kind, Launch
+from weft.schedule import READ, WRITE, Copy, Encode, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units

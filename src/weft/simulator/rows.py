@@ -85,9 +85,7 @@ class Rows:
         """Each stored command of one kind, the queue it stands in, and its rows."""
         return self._found(kind, lambda _: True)
 
-    def _found(
-        self, kind: type[C], wants: Callable[[C], bool]
-    ) -> Iterator[tuple[C, Queue, Ints]]:
+    def _found(self, kind: type[C], wants: Callable[[C], bool]) -> Iterator[tuple[C, Queue, Ints]]:
         table = self.table
         wanted = [n for n, c in enumerate(table.commands) if isinstance(c, kind) and wants(c)]
         rows = np.flatnonzero(np.isin(table.command, wanted))

@@ -81,7 +81,9 @@ def _annotations(rank: RankAnalysis) -> Iterator[Iterable[_Event]]:
     is_comm = communication(trace)
     other = Cover.of(start[~is_comm], end[~is_comm])
     yield _cover("exposed", Cover.of(start[is_comm], end[is_comm]) - other)
-    yield _cover("idle", Cover.of(start, end).gaps())
+    busy = Cover.of(start, end)
+    window = Cover.of([start.min(initial=np.inf)], [end.max(initial=-np.inf)])
+    yield _cover("idle", window - busy)
 
 
 def _path(rank: RankAnalysis) -> Iterator[_Event]:
@@ -91,7 +93,9 @@ def _path(rank: RankAnalysis) -> Iterator[_Event]:
     starts = [float(trace.columns.start[row]) for row in rows]
     for row, start, until in zip(rows, starts, [*starts[1:], np.inf], strict=True):
         end = min(float(trace.end[row]), max(until, start))
-        yield _Event(trace.name_of(row), start, end, {"seconds": float(trace.columns.duration[row])})
+        yield _Event(
+            trace.name_of(row), start, end, {"seconds": float(trace.columns.duration[row])}
+        )
 
 
 def _use(use: Use) -> Iterator[_Event]:
@@ -159,9 +163,7 @@ def _recorded(trace: Trace, pid: int, zero: float) -> Iterator[str]:
     yield from _arrows(trace, pid, tid, start)
 
 
-def _spans(
-    trace: Trace, rows: Ints, pid: int, tid: Ints, start: Ints, end: Ints
-) -> Iterator[str]:
+def _spans(trace: Trace, rows: Ints, pid: int, tid: Ints, start: Ints, end: Ints) -> Iterator[str]:
     names = [json_text(_sound(name)) for name in trace.names]
     categories = {int(kind): name for kind, name in _CATEGORIES.items()}
     columns = zip(

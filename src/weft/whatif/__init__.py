@@ -1,5 +1,8 @@
 """A trace replayed, and replayed with something changed."""
 
+from weft.whatif.answer import Answer, Outcome, errors_of, what_if
+from weft.whatif.change import NAMES
+from weft.whatif.job_answer import what_if_job
 from weft.whatif.replay import Replay, replay
 
-__all__ = ["Replay", "replay"]
+__all__ = ["NAMES", "Answer", "Outcome", "Replay", "errors_of", "replay", "what_if", "what_if_job"]

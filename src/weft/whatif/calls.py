@@ -9,7 +9,7 @@ all of them, by time, are one sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NO_STREAM = -1
-BACKLOG = "before the window"  # stands for the calls that launched what a profiler came too late for
+BACKLOG = (
+    "before the window"  # stands for the calls that launched what a profiler came too late for
+)
 _WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
@@ -134,7 +136,8 @@ def _sequence(trace: Trace) -> tuple[Ints, Ints]:
     others = others[~np.isin(others, trace.launch[gpu])]
     rows = np.concatenate((trace.launch[gpu].astype(np.int64), others))
     launched = np.concatenate((gpu, np.full(len(others), -1)))
-    order = np.lexsort((np.arange(len(rows)), columns.start[rows]))
+    # At one moment of a coarse clock a wait comes first: a launch takes longer than that.
+    order = np.lexsort((np.arange(len(rows)), launched >= 0, columns.start[rows]))
     return rows[order], launched[order]
 
 
@@ -195,7 +198,7 @@ class _Table:
         """Put work that was launched earlier in front of calls: it costs the host nothing."""
         columns, size, zero = self.trace.columns, len(left), calls.mark.start
         names = tuple(self.trace.name_of(row) for row in left.tolist())
-        front = {
+        front: dict[str, Any] = {
             "same_op": np.zeros(size, bool),
             "thread": np.full(size, calls.thread[0]),
             "start": np.full(size, zero),
@@ -207,7 +210,9 @@ class _Table:
             "gpu_end": self.trace.end[left],
             "waves": self.waves[left],
         }
-        joined = {key: np.concatenate((own, getattr(calls, key))) for key, own in front.items()}
+        joined: dict[str, Any] = {
+            key: np.concatenate((own, getattr(calls, key))) for key, own in front.items()
+        }
         texts = {"name": names, "call": (BACKLOG,) * size, "op": ("",) * size}
         joined |= {key: own + getattr(calls, key) for key, own in texts.items()}
         return replace(calls, **joined)

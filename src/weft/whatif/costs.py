@@ -115,7 +115,9 @@ class _Costs:
 def cost_of(op: str, detail: dict[str, Any]) -> Cost | None:
     """Give what an operator computes on inputs of these shapes and types.
 
-    >>> cost_of("aten::mm", {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}).shape
+    >>> cost_of(
+    ...     "aten::mm", {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
+    ... ).shape
     (8, 2, 4)
     """
     shapes = [_shape(each) for each in _list(detail.get("Input Dims"))]
@@ -170,7 +172,9 @@ def _moved(op: str, shapes: Sequence[Shape], types: Sequence[str], dtype: str) -
         for shape, kind in zip(shapes, types, strict=False)
     ]
     inside = sum(sizes)
-    written = sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes, default=0)
+    written = (
+        sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes, default=0)
+    )
     total = max(sizes, default=0) + written if op == "aten::copy_" else inside + written
     return Cost("elementwise", (total,), dtype, nbytes=total) if total else None
 

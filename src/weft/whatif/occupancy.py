@@ -41,8 +41,8 @@ def waves(trace: Trace) -> Floats:
 
 def _limits(trace: Trace) -> dict[str, int]:
     found = trace.about.get("deviceProperties")
-    about: dict[str, Any] = found[0] if isinstance(found, list) and found else {}
-    about = about if isinstance(about, dict) else {}
+    first: object = found[0] if isinstance(found, list) and found else {}
+    about: dict[str, Any] = first if isinstance(first, dict) else {}
     return {
         "units": trace.num_units or 0,
         "warp": _whole(about.get("warpSize")) or 32,

@@ -127,9 +127,7 @@ def _returned_late(steps: Sequence[Calls], number: int) -> bool:
     return all(step.gpu_end[number] <= step.end[number] + _SLACK for step in steps)
 
 
-def _waited_for(
-    steps: Sequence[Calls], lanes: dict[int, _Lane], number: int
-) -> tuple[int, ...]:
+def _waited_for(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) -> tuple[int, ...]:
     """Give what a wait of the host was for: what ended last before it returned."""
     when = np.array([step.end[number] for step in steps])
     found = [each for lane in lanes.values() if (each := lane.last_ended(when, number)) >= 0]

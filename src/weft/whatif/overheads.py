@@ -34,7 +34,8 @@ class Overheads:
 
     before: Floats
     inside: Floats
-    around: float
+    head: float  # from the start of a step to its first call
+    tail: float  # from its last call to the next step
     gap: float
 
 
@@ -42,11 +43,11 @@ def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
     """Learn from ``steps``, which ask for the same, what the host takes."""
     before = np.array([_before(step) for step in steps])
     inside = np.array([_inside(step, order) for step in steps])
-    around = float(np.mean([_around(step) for step in steps]))
+    head, tail = (float(each) for each in np.mean([_around(step) for step in steps], axis=0))
     if len(steps) > 1:
         before = _by_kind(before, _places(steps[0]))
         inside = _by_kind(inside, _kinds(steps[0], order))
-    return Overheads(before.mean(axis=0), inside.mean(axis=0), around, _gap(steps))
+    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, _gap(steps))
 
 
 def _before(step: Calls) -> Floats:
@@ -65,10 +66,10 @@ def _inside(step: Calls, order: Order) -> Floats:
     return seconds
 
 
-def _around(step: Calls) -> float:
+def _around(step: Calls) -> tuple[float, float]:
     """Give what the host does before its first call and behind its last one."""
     until = step.mark.end if np.isnan(step.until) else step.until
-    return max(float(step.start[0] - step.mark.start), 0.0) + max(float(until - step.end[-1]), 0.0)
+    return max(step.start[0] - step.mark.start, 0.0), max(until - step.end[-1], 0.0)
 
 
 def _places(step: Calls) -> list[Hashable]:
@@ -93,7 +94,8 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     kind = np.array([numbers[name] for name in names])
     count = np.bincount(kind) * len(seconds)
-    return (np.bincount(kind, seconds.sum(axis=0)) / count)[kind][None, :]
+    mean: Floats = (np.bincount(kind, seconds.sum(axis=0)) / count)[kind][None, :]
+    return mean
 
 
 def _gap(steps: Sequence[Calls]) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from weft.schedule import Cost
 from weft.trace import Kind
 from weft.workload import Collective, Op, Step, Workload
-from weft.workload.step import COLLECTIVES
+from weft.workload.step import COLLECTIVES, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,8 @@ _LEAST = 1e-9  # seconds of a mark, so that it is there
 class Recording:
     """One rank's step: how it is put together, how long its work takes, what it communicates.
 
-    ``seconds`` are by call, of what it launched; ``collectives`` by call too.
+    ``seconds`` are by call, of what it launched; ``collectives`` by call too. ``late`` is how long
+    after the first rank it begins.
     """
 
     calls: Calls
@@ -41,20 +42,22 @@ class Recording:
     overheads: Overheads
     seconds: Floats
     collectives: Mapping[int, Recorded] = field(default_factory=dict)
+    late: float = 0.0
 
 
 def workload_of(name: str, ranks: Sequence[Recording], units: int, iterations: int) -> Workload:
     """Give so many iterations of a step as one Workload, rank by rank."""
     steps = (
-        Step((number,), tuple(_repeated(_ops(rank, units), iterations)))
+        Step((number,), tuple(_repeated(_ops(rank, units), iterations, rank.late)))
         for number, rank in enumerate(ranks)
     )
     return Workload(name, len(ranks), tuple(steps), source="trace")
 
 
-def _repeated(ops: Sequence[Op], iterations: int) -> Iterator[Op]:
+def _repeated(ops: Sequence[Op], iterations: int, late: float) -> Iterator[Op]:
+    yield Op("host", "host", "host", host=late)
     for number in range(iterations):
-        first = number * len(ops)
+        first = number * len(ops) + 1
         for op in ops:
             yield replace(op, after=tuple(first + each for each in op.after)) if op.after else op
     yield Op(MARK, "host", "host", host=_LEAST)
@@ -65,8 +68,8 @@ def _ops(rank: Recording, units: int) -> list[Op]:
     made = _Ops(rank, units)
     for number in range(len(rank.calls)):
         made.add(number)
-    around = rank.overheads.around + made.pending
-    return [Op(MARK, "host", "host", host=max(around, _LEAST)), *made.ops]
+    first = Op(MARK, "host", "host", host=max(rank.overheads.head, _LEAST))
+    return [first, *made.ops, Op("host", "host", "host", host=made.pending + rank.overheads.tail)]
 
 
 @dataclass
@@ -115,7 +118,7 @@ class _Ops:
         self.pending = float(self.rank.overheads.inside[number])
 
 
-def _kind(kind: int, found: Recorded | None) -> str:
+def _kind(kind: int, found: Recorded | None) -> OpKind:
     if found is not None:
         return "collective"
     return "kernel" if kind == Kind.KERNEL else "copy"

@@ -97,11 +97,7 @@ def _alike(steps: Sequence[Calls]) -> list[Calls]:
 
 
 def _collectives(calls: Calls, known: dict[int, Recorded]) -> dict[int, Recorded]:
-    return {
-        number: known[row]
-        for number, row in enumerate(calls.row.tolist())
-        if row in known
-    }
+    return {number: known[row] for number, row in enumerate(calls.row.tolist()) if row in known}
 
 
 def measured_period(steps: Sequence[Calls], number: int) -> tuple[float, bool]:

@@ -60,9 +60,7 @@ class Stage:
         names = (getattr(table.commands[c], "op", "") for c in table.command[rows].tolist())
         return rows[[name == MARK for name in names]]
 
-    def run(
-        self, ranks: Sequence[Recording] | None = None, first: Collection[str] = ()
-    ) -> Run:
+    def run(self, ranks: Sequence[Recording] | None = None, first: Collection[str] = ()) -> Run:
         """Let it run with the seconds of ``ranks``; streams named in ``first`` go first."""
         ranks = ranks or self.ranks
         rows, seconds, waves = [], [], []
@@ -87,7 +85,7 @@ class Stage:
         return self._again.timeline(start, end)
 
     def marks(self, number: int) -> Ints:
-        """Give the rows of a rank at which its iterations begin, and that at which the last ends."""
+        """Give the rows of a rank at which iterations begin, and that of the end of the last."""
         return self._marks[number]
 
 

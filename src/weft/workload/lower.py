@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.schedule.ir import Command
 
-LIBRARY = "library"  # the family by which a Timeline knows that a kernel moves data
+# Families of kernels whose seconds are known: by the first a Timeline knows that one moves data.
+LIBRARY, PRICED = "library", "priced"
 
 
 class Prices(Protocol):
@@ -165,23 +166,21 @@ class _Lowering:
 
     def _kernel(self, number: int, op: Op) -> Kernel:
         """Make an opaque kernel; what the device takes to start one is the simulator's."""
-        cost = op.cost or Cost()
-        if op.kind == "collective":
-            meeting = self.met[self.rank, number]
-            cost = Cost(LIBRARY, (len(meeting.ranks), meeting.what.nbytes), meeting.what.dtype)
-        seconds = op.seconds
-        if seconds is None:
-            seconds = self._price(number, op, cost)
-        return Kernel(op.name, replace(cost, seconds=max(seconds - self.launch, _SHORTEST)))
-
-    def _price(self, number: int, op: Op, cost: Cost) -> float:
-        if op.kind != "collective":
-            return self.prices.kernel(cost)
-        meeting = self.met[self.rank, number]
-        return self.prices.collective(meeting.what, meeting.ranks)
+        family = LIBRARY if op.kind == "collective" else PRICED
+        seconds = seconds_of(op, self.met.get((self.rank, number)), self.prices)
+        return Kernel(op.name, Cost(family, seconds=max(seconds - self.launch, SHORTEST)))
 
 
-_SHORTEST = 1e-9  # a kernel without any seconds would be priced by its flops and bytes instead
+def seconds_of(op: Op, meeting: Meeting | None, prices: Prices) -> float:
+    """Give what an op takes by itself: measured, or by its price."""
+    if op.seconds is not None:
+        return op.seconds
+    if meeting is not None:
+        return prices.collective(meeting.what, meeting.ranks)
+    return prices.kernel(op.cost or Cost())
+
+
+SHORTEST = 1e-9  # a kernel without any seconds would be priced by its flops and bytes instead
 
 
 def _apart(op: Op, other: Op) -> bool:

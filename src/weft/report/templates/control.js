@@ -75,6 +75,7 @@ class Control {
       this.waiting = false;
       this.drawing.top = this.parts.stage.scrollTop;
       this.drawing.draw();
+      if (!this.parts.stage.dataset.drawn) performance.mark("timeline");
       this.parts.stage.dataset.drawn = "yes";
     });
   }

@@ -1,0 +1,111 @@
+"""``weft whatif``: a trace replayed, and what its step would take with something changed."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, output_path, words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from weft.hardware import Platform
+    from weft.whatif import Answer
+
+_WRITTEN = 4  # timelines in one file: more than a screen shows
+
+
+def whatif(
+    traces: Annotated[
+        list[str],
+        typer.Argument(metavar="TRACE..", help="Traces of PyTorch's profiler, .gz or not."),
+    ],
+    *,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S,..",
+            help="Changes: serial, priority, partition, dma, fused, compressed, links*2, ranks*2, "
+            "buckets/2, no-waiting, no-straggler, ..; all that apply if left out.",
+        ),
+    ] = None,
+    on: On = None,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
+            "rows (.csv).",
+        ),
+    ] = None,
+) -> int:
+    """Answer for each job among the traces."""
+    path = output_path(output, (".html", ".json", ".csv"))
+    answers = _answers(traces, words(strategy), _platform(on))
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("whatif", on, [answer.as_row() for answer in answers]))
+    else:
+        from weft.cli.whatif_text import print_answer
+
+        for answer in answers:
+            print_answer(answer)
+    if path:
+        _write(path, answers)
+    return 0
+
+
+def _platform(on: str | None) -> "Platform | None":
+    from weft.hardware import platform
+
+    return None if on is None else platform(on)
+
+
+def _answers(
+    paths: "Sequence[str]", names: tuple[str, ...], on: "Platform | None"
+) -> "list[Answer]":
+    """Answer for each job; ranks of one job are replayed together."""
+    from weft.trace import read
+    from weft.trace.reading import jobs_of
+    from weft.whatif import what_if, what_if_job
+
+    jobs, _ = jobs_of([read(path) for path in paths])
+    answers = []
+    for job in jobs:
+        traces = [ranked.trace for ranked in job.ranks]
+        several = len(traces) > 1 and job.matches
+        if several:
+            answers.append(what_if_job(traces, names, on=on))
+        else:
+            answers += [what_if(trace, names, on=on) for trace in traces]
+    return answers
+
+
+def _write(path: "Path", answers: "Sequence[Answer]") -> None:
+    if path.suffix == ".html":
+        from weft.report.whatif import page
+
+        path.write_text(page(answers), encoding="utf-8")
+        return
+    if path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        rows: list[dict[str, Any]] = [
+            {"file": answer.file, **outcome.as_row()}
+            for answer in answers
+            for outcome in answer.outcomes
+        ]
+        path.write_text(results_csv(rows), encoding="utf-8")
+        return
+    from weft.trace import write_perfetto
+
+    timelines = []
+    for answer in answers:
+        best = sorted(answer.outcomes, key=lambda outcome: outcome.step)[: _WRITTEN - 1]
+        timelines += [answer.timeline(name) for name in (None, *(each.name for each in best))]
+    write_perfetto(path, *timelines)

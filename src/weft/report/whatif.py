@@ -1,0 +1,151 @@
+"""The page of what-ifs: what a step would take with each change, and how sure that is."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from weft.report.bars import Bar, bar_chart
+from weft.report.page import Section, html_page, tiles
+from weft.report.picture import lightened, picture_of
+from weft.report.text import Column
+from weft.report.timeline import timeline_section
+from weft.units import format_time
+from weft.whatif import Answer, Outcome
+
+_SHOWN_SPANS = 30_000  # of each timeline: a page has up to four
+_TIMELINES = 2  # the replay and the best change
+
+
+def page(answers: Sequence[Answer]) -> str:
+    """Write the page of the answers of one question, one answer a job."""
+    sections = [section for answer in answers for section in _sections(answer, len(answers) > 1)]
+    timelines = [
+        section
+        for number, answer in enumerate(answers)
+        for section in _timelines(answer, number * _TIMELINES)
+    ]
+    first = answers[0] if answers else None
+    return html_page(
+        f"What if: {_title(first)}" if first and len(answers) == 1 else "What if",
+        [*sections, *timelines],
+        lead=_lead(first) if first else "Nothing was asked.",
+        top=tiles(_tiles(first)) if first and len(answers) == 1 else "",
+    )
+
+
+def _title(answer: Answer) -> str:
+    files = answer.file.split(", ")
+    return Path(files[0]).name if len(files) == 1 else f"{len(files)} ranks"
+
+
+def _best(answer: Answer) -> Outcome | None:
+    return min(answer.outcomes, key=lambda outcome: outcome.step, default=None)
+
+
+def _lead(answer: Answer) -> str:
+    best = _best(answer)
+    lead = (
+        f"A step of {format_time(answer.measured_step)} is replayed as "
+        f"{format_time(answer.replayed_step)} ({answer.replay_error:+.1%})."
+    )
+    if best is None or best.gain <= 0:
+        return f"{lead} No change that was tried makes it shorter."
+    return f"{lead} The best change tried, {best.name}, would save {best.gain:.1%} of it."
+
+
+def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
+    best = _best(answer)
+    found = [
+        ("Measured step", format_time(answer.measured_step), "from the trace"),
+        ("Replayed step", format_time(answer.replayed_step), "simulated, nothing changed"),
+        ("Error of the replay", f"{answer.replay_error:+.1%}", "what to trust a change by"),
+    ]
+    if best is not None:
+        found.append((f"With {best.name}", format_time(best.step), f"{best.gain:+.1%} saved"))
+    return found
+
+
+def _sections(answer: Answer, several: bool) -> Iterator[Section]:  # noqa: FBT001 - of its own page
+    of = f": {_title(answer)}" if several else ""
+    yield _changes(answer, of)
+    yield _replays(answer, of)
+
+
+def _changes(answer: Answer, of: str) -> Section:
+    """Draw a bar with its range for every change, the shortest step first."""
+    found = sorted(answer.outcomes, key=lambda outcome: outcome.step)
+    bars = [
+        Bar("as it was, replayed", {"replayed": answer.replayed_step}, _step(answer.replayed_step)),
+        *(
+            Bar(
+                each.name,
+                {"with the change": each.step},
+                f"{_step(each.step)}, {each.gain:+.1%}",
+                each.low,
+                each.high,
+            )
+            for each in found
+        ),
+    ]
+    columns = [
+        Column("name", "change", right=False),
+        Column("step", "step", format_time),
+        Column("range", "range", right=False),
+        Column("gain", "saves", "{:+.1%}".format),
+        Column("why", "assumption", right=False),
+    ]
+    rows = [
+        each.as_row() | {"range": f"{format_time(each.low)} to {format_time(each.high)}"}
+        for each in found
+    ]
+    text = (
+        "How long a step would take with each change alone, predicted. The line across all bars "
+        "is the replayed step; the thin bar over each is its range."
+    )
+    kinds = {"replayed": "control", "with the change": "computation"}
+    label = "Length of a step with each change"
+    chart = bar_chart(bars, kinds, label=label, line=answer.replayed_step)
+    return Section(f"What each change would do{of}", text, columns, rows, drawings=[chart])
+
+
+def _step(seconds: float) -> str:
+    return format_time(seconds)
+
+
+def _replays(answer: Answer, of: str) -> Section:
+    columns = [
+        Column("name", "step", right=False),
+        Column("measured", "measured", format_time),
+        Column("simulated", "replayed", format_time),
+        Column("error", "error", "{:+.1%}".format),
+        Column("held", "put together from", right=False),
+    ]
+    rows = [
+        {
+            "name": each.name,
+            "measured": each.measured,
+            "simulated": each.simulated,
+            "error": each.error,
+            "held": "the other steps" if each.held_out else "itself",
+        }
+        for each in answer.replays
+    ]
+    notes = " ".join(f"{note[:1].upper()}{note[1:]}." for note in answer.notes)
+    text = (
+        "Before anything is changed, the recorded steps are simulated: how far that is from what "
+        f"was measured says how far to trust the changes. {notes}"
+    )
+    return Section(f"How well the replay fits{of}", text.strip(), columns, rows)
+
+
+def _timelines(answer: Answer, number: int) -> Iterator[Section]:
+    """Show the replay and the best change in time, several iterations of the step each."""
+    best = _best(answer)
+    changed = [best.name] if best is not None and best.gain > 0 else []
+    for place, name in enumerate(["", *changed]):
+        if name not in answer.runs:
+            continue
+        timeline = answer.timeline(name or None)
+        title = f"Timeline with {name}" if name else "Timeline as replayed"
+        picture = lightened(picture_of(timeline), _SHOWN_SPANS)
+        text = "Simulated, several steps in a row; the critical path is underlined."
+        yield timeline_section(picture, f"{title}: {_title(answer)}", text, number=number + place)

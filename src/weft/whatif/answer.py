@@ -1,0 +1,178 @@
+"""What if: the replayed step, and what it would take with each change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.whatif.change import NAMES, Change, Variant, change
+from weft.whatif.elsewhere import elsewhere
+from weft.whatif.replay import replay
+from weft.whatif.scene import Scene, scene_of
+from weft.whatif.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.hardware import Platform
+    from weft.timeline import Timeline
+    from weft.trace import Trace
+    from weft.whatif.replay import Replay
+    from weft.whatif.stage import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A step with one change: seconds, a range, and the assumption behind them."""
+
+    name: str
+    step: float
+    low: float
+    high: float
+    gain: float  # of the replayed step, as a share
+    why: str
+
+    @classmethod
+    def of(
+        cls, name: str, why: str, steps: Sequence[float], base: float, replays: Sequence[Replay]
+    ) -> Outcome:
+        """Make it of the step that is taken to be right and those at the ends of its range.
+
+        What the replay is wrong by, a change may be wrong by, as far as it changes anything.
+        """
+        spread = max(abs(each.error) for each in replays) * abs(base - steps[0])
+        low, high = max(0.0, min(steps) - spread), max(steps) + spread
+        return cls(name, steps[0], low, high, 1 - steps[0] / base, why)
+
+    def as_row(self) -> dict[str, Any]:
+        """Give it under the keys that ``weft whatif`` has."""
+        return {
+            name: getattr(self, name) for name in ("name", "step", "gain", "why", "low", "high")
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A trace replayed and changed. Times are those of the typical step."""
+
+    file: str
+    rank: int | None
+    replays: tuple[Replay, ...]
+    measured_step: float
+    replayed_step: float
+    outcomes: tuple[Outcome, ...]
+    notes: tuple[str, ...] = ()
+    runs: dict[str, Run] = field(default_factory=dict, compare=False)
+
+    @property
+    def replay_error(self) -> float:
+        """How much longer the replay is than what was measured, as a share."""
+        return self.replayed_step / self.measured_step - 1
+
+    def timeline(self, name: str | None = None) -> Timeline:
+        """Give the step with the change of that name, or unchanged, as a Timeline."""
+        return self.runs[name or ""].timeline()
+
+    def as_row(self) -> dict[str, Any]:
+        """Give it under the keys that ``weft whatif`` has."""
+        return {
+            "file": self.file,
+            "rank": self.rank,
+            "measured_step": self.measured_step,
+            "replayed_step": self.replayed_step,
+            "replay_error": self.replay_error,
+            "held_out": all(each.held_out for each in self.replays),
+            "by_device": any(each.by_device for each in self.replays),
+            "strategies": [outcome.as_row() for outcome in self.outcomes],
+            "steps": [
+                {
+                    "name": each.name,
+                    "measured": each.measured,
+                    "replayed": each.simulated,
+                    "error": each.error,
+                }
+                for each in self.replays
+            ],
+            "notes": list(self.notes),
+            "basis": "predicted",
+        }
+
+
+def what_if(trace: Trace, names: Sequence[str] = (), *, on: Platform | None = None) -> Answer:
+    """Replay one rank's trace, then with each change; ``on`` moves it to another machine."""
+    replays = tuple(replay(trace))
+    scene = scene_of(trace, replays)
+    base = scene.stage.run()
+    runs, outcomes, missing = {"": base}, [], list[str]()
+    for made in changes(scene, names, on, missing):
+        outcome, run = _outcome(scene, made, base.step)
+        outcomes.append(outcome)
+        runs[outcome.name] = run
+    measured = scene.ready.measured
+    return Answer(
+        file=trace.path,
+        rank=trace.rank,
+        replays=replays,
+        measured_step=measured,
+        replayed_step=base.step,
+        outcomes=tuple(outcomes),
+        notes=(*_notes(scene), *missing),
+        runs=runs,
+    )
+
+
+def changes(
+    scene: Scene, names: Sequence[str], on: Platform | None, missing: list[str]
+) -> list[Change]:
+    """Make the changes asked for, or all; of those that change nothing say so in ``missing``."""
+    found = [] if on is None else [elsewhere(scene, on)]
+    for name in names or (NAMES if on is None else ()):
+        made = change(scene, name)
+        if made is not None:
+            found.append(made)
+        elif names:
+            missing.append(f"{name} changes nothing here: {_nothing(scene)}")
+    return found
+
+
+def _nothing(scene: Scene) -> str:
+    if not scene.comms:
+        return "the step has no collective"
+    return "no collective of the step has a size, group and device that it is known for"
+
+
+def _outcome(scene: Scene, made: Change, base: float) -> tuple[Outcome, Run]:
+    run = _run(scene, made.value)
+    steps = [run.step, *(_run(scene, each).step for each in made.ends)]
+    return Outcome.of(made.name, made.why, steps, base, scene.replays), run
+
+
+def _run(scene: Scene, variant: Variant) -> Run:
+    if variant.rebuilt:
+        stage = Stage([variant.recording], scene.machine, scene.stage.iterations)
+        return stage.run(first=variant.first)
+    return scene.stage.run([variant.recording], variant.first)
+
+
+def _notes(scene: Scene) -> list[str]:
+    notes = []
+    if not scene.ready.held_out:
+        notes.append("one step was recorded, so its replay is put together from itself")
+    if scene.ready.by_device:
+        notes.append("the device runs behind its host: steps are its periods")
+    waited = sum(comm.waited for comm in scene.comms)
+    total = sum(comm.seconds for comm in scene.comms)
+    if total and waited > 0.5 * total:
+        share = round(100 * waited / total)
+        notes.append(f"{share} % of the time in collectives is waiting for other ranks, estimated")
+    if scene.links.machine is None:
+        notes.append(f"{scene.trace.device or 'the device'} is not in the catalogue: links unknown")
+    return notes
+
+
+def errors_of(replays: Sequence[Replay]) -> tuple[float, float]:
+    """Give the median and the largest error of some replays."""
+    found = [abs(each.error) for each in replays]
+    return float(np.median(found)), max(found)

@@ -1,0 +1,251 @@
+"""What may be changed in a step, each with what it rests on.
+
+A change gives recordings for a stage: the one that is taken to be right and, where an assumption
+has two ends, those at its ends. Names with a number take any: ``links*2``, ``buckets/4``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.c3 import STRATEGIES
+from weft.errors import UnknownNameError, nearest
+from weft.units import format_size
+from weft.whatif.buckets import merged, split
+from weft.whatif.pairs import BOUNDS, effect
+from weft.whatif.serial import in_turn
+
+if TYPE_CHECKING:
+    from weft.whatif.recorded import Recording
+    from weft.whatif.scene import Comm, Scene
+
+_SLICES = 16  # pieces of a fused kernel's output: the first transfer starts with the first of them
+_OCCUPANCY = 1.125  # fused kernels run at 12.5 % less occupancy (SC24, arXiv 2305.06942)
+# Bytes in per byte out of what loses nothing, by dtype: measured on weights of a transformer.
+_PACKED = {"fp32": (1.15, 1.16, 1.17), "bf16": (1.35, 1.37, 1.40), "fp16": (1.05, 1.1, 1.2)}
+_INT8 = (3.8, 3.85, 3.9)  # one scale for 64 or 256 elements of fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way a step might be: its recording, and the streams that go first."""
+
+    recording: Recording
+    first: frozenset[str] = frozenset()
+    rebuilt: bool = False  # calls or their order differ
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change with what it rests on; ``ends`` are the variants at the ends of its assumption."""
+
+    name: str
+    why: str
+    value: Variant
+    ends: tuple[Variant, ...] = ()
+
+
+def change(scene: Scene, name: str) -> Change | None:
+    """Make a change by its name; None where there is nothing that it would change."""
+    if not name.startswith("no-host") and not scene.comms:
+        return None
+    if (found := re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)) is not None:
+        times = float(found[3]) if found[2] == "*" else 1 / float(found[3] or 1)
+        return _SCALED[found[1]](scene, name, times)
+    if name in STRATEGIES:
+        return _strategy(scene, name)
+    if name not in _NAMED:
+        raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
+    return _NAMED[name](scene, name)
+
+
+def _each(scene: Scene, moved: Callable[[Comm], float]) -> tuple[Variant, tuple[Variant, ...]]:
+    """Change how long bytes move; if only one rank was seen, all of a collective may be that."""
+    ends = (Variant(scene.if_all_moved().with_moved(moved)),)
+    return Variant(scene.with_moved(moved)), ends
+
+
+def _links(scene: Scene, name: str, times: float) -> Change:
+    def moved(comm: Comm) -> float:
+        floor = min(comm.moved, _price(scene, comm, nbytes=1) or 0.0)
+        return floor + (comm.moved - floor) / times
+
+    value, ends = _each(scene, moved)
+    return Change(name, f"links of {times:g} times the rate; latency and waiting stay", value, ends)
+
+
+def _price(
+    scene: Scene, comm: Comm, nbytes: int | None = None, num_ranks: int | None = None
+) -> float | None:
+    what = comm.what
+    size = what.nbytes if nbytes is None else nbytes
+    return scene.links.seconds(what.kind, size, num_ranks or what.num_ranks, what.dtype)
+
+
+def _ranks(scene: Scene, name: str, times: float) -> Change:
+    """Scale groups; each rank keeps its batch and its bytes (weak scaling)."""
+
+    def moved(comm: Comm) -> float:
+        count = comm.what.num_ranks or 1
+        now = _price(scene, comm)
+        then = _price(scene, comm, num_ranks=max(1, round(count * times)))
+        return comm.moved * then / now if now and then else comm.moved
+
+    value, ends = _each(scene, moved)
+    why = f"groups of {times:g} times the ranks, the same work and bytes for each; waiting stays"
+    return Change(name, why, value, ends)
+
+
+def _buckets(scene: Scene, name: str, times: float) -> Change | None:
+    """Merge or split collectives of one kind that follow each other on a stream."""
+    if times >= 1:
+        found = merged(scene, round(times), lambda comm, size: _price(scene, comm, nbytes=size))
+        why = f"every {round(times)} of a kind go as one behind the last; their waiting adds up"
+    else:
+        found = split(scene, round(1 / times), lambda comm, size: _price(scene, comm, nbytes=size))
+        why = f"each in {round(1 / times)} pieces, ready one after the other since the one before"
+    return None if found is None else Change(name, why, Variant(found, rebuilt=True))
+
+
+def _strategy(scene: Scene, name: str) -> Change | None:
+    if name == "serial":
+        return Change(
+            name,
+            "nothing computes while a collective runs",
+            Variant(in_turn(scene), rebuilt=True),
+        )
+    if name == "concurrent":
+        return Change(name, "as recorded", Variant(scene.recording))
+    if name == "priority":
+        why = "collectives start as soon as they are ready, before queued workgroups"
+        return Change(name, why, Variant(scene.recording, scene.streams))
+    scenes = (scene, scene.if_all_moved())
+    both = [_paired(each, name, bound) for each in scenes for bound in BOUNDS]
+    found = [each for each in both if each is not None]
+    if not found:
+        return None
+    middle = np.mean([each.recording.seconds for each in found[: len(BOUNDS)]], axis=0)
+    value = replace(found[0], recording=replace(scene.recording, seconds=middle))
+    why = f"as pairs of weft c3 on {scene.machine.name}: {_known(scene, name)}"
+    return Change(name, why, value, tuple(found))
+
+
+def _paired(scene: Scene, name: str, bound: str) -> Variant | None:
+    """Apply what the table says of each collective beside a kernel bound in one way."""
+    effects = {comm.call: effect(scene.machine, comm.what, name, bound) for comm in scene.comms}
+    known = [(comm, found) for comm in scene.comms if (found := effects[comm.call]) is not None]
+    weight = sum(comm.moved for comm, _ in known)
+    if not known or not weight:
+        return None
+    compute = sum(comm.moved * found.compute for comm, found in known) / weight
+    if scene.slowdown is not None:  # nothing gives back more than was lost
+        compute = max(compute, 1 / scene.slowdown)
+
+    def moved(comm: Comm) -> float:
+        found = effects[comm.call]
+        return comm.moved * (1.0 if found is None else found.comm)
+
+    return Variant(scene.with_moved(moved, compute), scene.streams)
+
+
+def _known(scene: Scene, name: str) -> str:
+    there = sum(
+        effect(scene.machine, comm.what, name, BOUNDS[0]) is not None for comm in scene.comms
+    )
+    return f"{there} of {len(scene.comms)} collectives have one"
+
+
+def _fused(scene: Scene, name: str) -> Change:
+    """Start each collective with the first slices of the kernel that makes its input."""
+    calls = scene.recording.calls
+
+    def variant(*, slower: float) -> Variant:
+        recording = scene.with_moved(lambda comm: comm.moved)
+        seconds = recording.seconds
+        for comm in scene.comms:
+            made = [n for n in recording.order.after[comm.call] if n not in recording.collectives]
+            if not made:
+                continue
+            last = max(made, key=lambda n: float(calls.gpu_end[n]))
+            hidden = min(float(scene.recording.seconds[last]), comm.moved) * (1 - 1 / _SLICES)
+            seconds[comm.call] = comm.waited + comm.moved - hidden
+            seconds[last] *= slower
+        return Variant(replace(recording, seconds=seconds))
+
+    why = f"transfers start with the first of {_SLICES} slices of the kernel before; that one runs"
+    why += " 0 to 12.5 % longer"
+    mean = variant(slower=(1 + _OCCUPANCY) / 2)
+    return Change(name, why, mean, (variant(slower=1.0), variant(slower=_OCCUPANCY)))
+
+
+def _compressed(scene: Scene, name: str) -> Change | None:
+    """Send fewer bytes; coding passes memory once before and once behind."""
+    ratios = _INT8 if name.endswith("int8") else None
+    if ratios and not any(comm.what.dtype == "fp32" for comm in scene.comms):
+        return None
+    rate = scene.machine.require_device().memory_rate
+
+    def variant(which: int) -> Variant:
+        def moved(comm: Comm) -> float:
+            packed = _PACKED.get(comm.what.dtype, (1.0,) * 3)
+            if ratios is not None:
+                packed = ratios if comm.what.dtype == "fp32" else (1.0,) * 3
+            ratio, size = packed[which], comm.what.nbytes or 0
+            if ratio == 1.0:
+                return comm.moved
+            return min(comm.moved, comm.moved / ratio + 2 * size * (1 + 1 / ratio) / rate)
+
+        return Variant(scene.with_moved(moved))
+
+    total = sum(comm.what.nbytes or 0 for comm in scene.comms)
+    kind = "int8 (lossy)" if ratios else "a lossless codec"
+    why = f"{format_size(total)} a step through {kind} at memory speed; used only where it pays"
+    return Change(name, why, variant(1), (variant(0), variant(2)))
+
+
+def _no_waiting(scene: Scene, name: str) -> Change:
+    seconds = scene.recording.seconds.copy()
+    for comm in scene.comms:
+        seconds[comm.call] = comm.moved
+    value = Variant(replace(scene.recording, seconds=seconds))
+    return Change(name, "every rank comes to every collective at the same time", value)
+
+
+def _no_communication(scene: Scene, name: str) -> Change:
+    seconds = scene.recording.seconds.copy()
+    seconds[[comm.call for comm in scene.comms]] = 0.0
+    value = Variant(replace(scene.recording, seconds=seconds))
+    return Change(name, "collectives take no time: a bound for all that can be done", value)
+
+
+def _no_host(scene: Scene, name: str) -> Change:
+    over = scene.recording.overheads
+    none = replace(over, before=over.before * 0, inside=over.inside * 0, head=0.0, tail=0.0)
+    value = Variant(replace(scene.recording, overheads=none), rebuilt=True)
+    return Change(name, "the host takes no time, as with one graph for the step: a bound", value)
+
+
+_SCALED: dict[str, Callable[[Scene, str, float], Change | None]] = {
+    "links": _links,
+    "buckets": _buckets,
+    "ranks": _ranks,
+}
+_NAMED: dict[str, Callable[[Scene, str], Change | None]] = {
+    "fused": _fused,
+    "compressed": _compressed,
+    "compressed-int8": _compressed,
+    "no-waiting": _no_waiting,
+    "no-communication": _no_communication,
+    "no-host": _no_host,
+}
+NAMES = (
+    *STRATEGIES,
+    *("fused", "compressed", "compressed-int8"),
+    *("links*2", "links/2", "ranks*2", "buckets*2", "buckets/2"),
+    *("no-waiting", "no-communication", "no-host"),
+)

@@ -1,0 +1,154 @@
+"""A replayed step and what there is to change in it: collectives, and kernels beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.trace import communication
+from weft.trace.cover import Cover
+from weft.trace.links import links_of
+from weft.trace.overlap import slowdowns
+from weft.trace.reading import jobs_of
+from weft.trace.steps import steps_of
+from weft.trace.waiting import moving
+from weft.whatif.replay import iterations_of, machine_of, ready_steps
+from weft.whatif.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from weft.hardware import Platform
+    from weft.trace import Collective as Recorded
+    from weft.trace import Trace
+    from weft.trace.links import Links
+    from weft.whatif.calls import Floats
+    from weft.whatif.recorded import Recording
+    from weft.whatif.replay import Ready, Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """One collective of the step: its call, what it is, its seconds and those that moved bytes."""
+
+    call: int
+    what: Recorded
+    seconds: float
+    moved: float
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which it waited for other ranks."""
+        return self.seconds - self.moved
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A step on its stage. ``all_moved`` takes all the time of collectives for moving."""
+
+    trace: Trace
+    ready: Ready
+    replays: tuple[Replay, ...]
+    machine: Platform
+    comms: tuple[Comm, ...]
+    all_moved: bool = False
+
+    @property
+    def recording(self) -> Recording:
+        """The step itself."""
+        return self.ready.recording
+
+    @cached_property
+    def stage(self) -> Stage:
+        """The step as a schedule."""
+        return Stage([self.recording], self.machine, iterations_of(self.ready))
+
+    @cached_property
+    def step(self) -> float:
+        """How long the step takes unchanged, simulated."""
+        return self.stage.run().step
+
+    @cached_property
+    def links(self) -> Links:
+        """What the links of the traced machine can do."""
+        return links_of(self.trace.device)
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """The streams that only collectives run on."""
+        calls, numbers = self.recording.calls, {comm.call for comm in self.comms}
+        others = {int(calls.stream[n]) for n in calls.launches.tolist() if n not in numbers}
+        mine = {int(calls.stream[comm.call]) for comm in self.comms}
+        return frozenset(str(stream) for stream in mine - others)
+
+    @cached_property
+    def beside(self) -> Floats:
+        """By call, the share of its work that runs while bytes move."""
+        run, rows = self.stage.run(), self.stage.rows[0][-1]
+        calls = self.recording.calls
+        share = np.zeros(len(calls))
+        numbers = [comm.call for comm in self.comms if comm.moved > 0]
+        if not numbers:
+            return share
+        end = run.end[rows[numbers]]
+        begin = end - np.array([comm.moved for comm in self.comms if comm.moved > 0])
+        others = np.setdiff1d(calls.launches, [comm.call for comm in self.comms])
+        for number in others.tolist():
+            start, stop = run.start[rows[number]], run.end[rows[number]]
+            over = np.minimum(stop, end) - np.maximum(start, begin)
+            share[number] = min(1.0, float(np.maximum(over, 0).sum()) / max(stop - start, 1e-12))
+        return share
+
+    @cached_property
+    def slowdown(self) -> float | None:
+        """How many times as long kernels took beside collectives, if the trace shows it."""
+        steps, is_comm = steps_of(self.trace), communication(self.trace)
+        rows = self.trace.gpu[is_comm]
+        cover = Cover.of(self.trace.columns.start[rows], self.trace.end[rows])
+        found = [each.weighted for each in slowdowns(self.trace, steps, is_comm, cover)]
+        return max(1.0, *found) if found else None
+
+    def with_moved(self, moved: Callable[[Comm], float], compute: float = 1.0) -> Recording:
+        """Give the step with other times of moving, and of kernels while bytes move."""
+        seconds = self.recording.seconds.copy()
+        if compute != 1.0:
+            seconds *= 1 + self.beside * (compute - 1)
+        for comm in self.comms:
+            seconds[comm.call] = comm.waited + moved(comm)
+        return replace(self.recording, seconds=seconds)
+
+    def if_all_moved(self) -> Scene:
+        """Give the same scene as if no collective had waited for another rank."""
+        comms = tuple(replace(comm, moved=comm.seconds) for comm in self.comms)
+        return replace(self, comms=comms, all_moved=True)
+
+
+def typical(replays: tuple[Replay, ...]) -> int:
+    """Give the number of the step whose period is the middle one."""
+    order = np.argsort([each.measured for each in replays])
+    return int(order[(len(order) - 1) // 2])
+
+
+def scene_of(trace: Trace, replays: tuple[Replay, ...]) -> Scene:
+    """Prepare the typical step of one rank's trace."""
+    ready = ready_steps(trace)[typical(replays)]
+    seconds = _moving(trace)
+    calls = ready.recording.calls
+    comms = [
+        Comm(number, what, (own := float(ready.recording.seconds[number])), min(own, seconds(what)))
+        for number, what in sorted(ready.recording.collectives.items())
+        if calls.row[number] >= 0
+    ]
+    return Scene(trace, ready, replays, machine_of(trace), tuple(comms))
+
+
+def _moving(trace: Trace) -> Callable[[Recorded], float]:
+    """Find how long each collective moved bytes; one of which nothing tells moved all the time."""
+    jobs, _ = jobs_of([trace])
+    ranked = jobs[0].ranks[0]
+    found = moving(jobs[0], [steps_of(ranked.trace)], links_of(trace.device))[0]
+    known = {c.row: each.seconds for c, each in zip(ranked.collectives, found, strict=True) if each}
+    return lambda what: known.get(what.row, np.inf)

@@ -1,0 +1,83 @@
+"""A list of ops that grows: what generators of workloads share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.schedule.ir import Cost
+from weft.workload.step import WORLD, Collective, Op, Phase
+
+ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb of torch
+
+
+@dataclass
+class Ops:
+    """Ops in the order of a host; ``phase`` and ``dtype`` are those of what is added next."""
+
+    dtype: str = "bf16"
+    phase: Phase = "forward"
+    ops: list[Op] = field(default_factory=list)
+
+    @property
+    def item(self) -> int:
+        """Bytes of one element."""
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def last(self) -> int:
+        """The number of the op that was added last."""
+        return len(self.ops) - 1
+
+    @property
+    def last_kernel(self) -> int:
+        """The number of the last op on the compute stream, -1 before the first."""
+        return next((n for n in range(self.last, -1, -1) if self.ops[n].kind == "kernel"), -1)
+
+    def kernel(
+        self,
+        name: str,
+        family: str,
+        *shape: int,
+        flops: float = 0.0,
+        nbytes: int = 0,
+        after: int = -1,
+    ) -> int:
+        """Add a kernel on the compute stream, behind op ``after`` of another stream."""
+        cost = Cost(family, shape, self.dtype, flops, nbytes)
+        return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
+
+    def gemm(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
+        """Add a matrix product."""
+        moved = self.item * (m * k + k * n + m * n)
+        return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
+
+    def moving(
+        self, name: str, elements: int, *, family: str = "elementwise", after: int = -1
+    ) -> int:
+        """Add a kernel that reads and writes ``elements`` in all."""
+        return self.kernel(name, family, nbytes=elements * self.item, after=after)
+
+    def collective(
+        self,
+        kind: str,
+        nbytes: int,
+        group: str = WORLD,
+        *,
+        after: int = -1,
+        peer: int | None = None,
+        splits: tuple[int, ...] = (),
+        stream: str = "",
+    ) -> int:
+        """Add a collective on the stream of its group, behind op ``after`` of another stream."""
+        what = Collective(kind, nbytes, self.dtype, group, peer, splits)
+        place = stream or f"comm {group}"
+        return self._add(Op(kind, "collective", place, None, what, _needs(after), phase=self.phase))
+
+    def _add(self, op: Op) -> int:
+        self.ops.append(op)
+        return self.last
+
+
+def _needs(after: int) -> tuple[int, ...]:
+    return (after,) if after >= 0 else ()

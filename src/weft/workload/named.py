@@ -1,0 +1,122 @@
+"""Workloads by name, by file and by the settings a user changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.workload import dlrm, transformer
+from weft.workload.dlrm import Dlrm
+from weft.workload.step import Workload
+from weft.workload.tables import Table, read_tables
+from weft.workload.transformer import MODELS, Transformer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MODES = ("train", "prefill", "decode")
+# Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
+_CRITEO = (
+    *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27),
+    *(14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
+)
+_DLRMS = {
+    "dlrm": Dlrm(tuple(Table(f"table{n}", rows, 128) for n, rows in enumerate(_CRITEO))),
+    "dlrm-rm2": Dlrm(
+        tuple(Table(f"table{n}", 1_000_000, 64, 80.0, 1.05) for n in range(40)),
+        (256, 512, 256, 64),
+        (512, 256, 1),
+    ),
+}
+
+
+def workload_names() -> tuple[str, ...]:
+    """Give the names of all workloads that can be generated."""
+    return (*_DLRMS, *MODELS)
+
+
+def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Workload:
+    """Make a workload by name, or by a TOML file that names a model and changes its settings."""
+    if name.endswith(".toml"):
+        return _from_toml(Path(name), num_ranks, settings or {})
+    return _built(name, _model(name), num_ranks, settings or {})
+
+
+def _model(name: str) -> Dlrm | Transformer:
+    known = {**_DLRMS, **MODELS}
+    if name not in known:
+        raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
+    return known[name]
+
+
+def _built(
+    name: str, model: Dlrm | Transformer, num_ranks: int, settings: Mapping[str, Any]
+) -> Workload:
+    changed = replace(model, **{k: _value(model, k, v) for k, v in settings.items()})
+    if isinstance(changed, Dlrm):
+        return dlrm.build(name, changed, num_ranks)
+    if changed.mode not in ("train", "prefill", "decode"):
+        raise UsageError(
+            f"no mode is called {changed.mode!r}",
+            nearest(changed.mode, ("train", "prefill", "decode")),
+        )
+    return transformer.build(name, changed, num_ranks)
+
+
+def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
+    """Read a setting as what it is in the model."""
+    kinds = {each.name: getattr(model, each.name) for each in fields(model)}
+    kinds.pop("tables", None)
+    if key not in kinds:
+        raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
+    now = kinds[key]
+    try:
+        if isinstance(now, bool):
+            return _truth(value)
+        if isinstance(now, tuple):
+            given = value.split("-") if isinstance(value, str) else value
+            return tuple(_positive(each) for each in given)
+        return _positive(value) if isinstance(now, int) else str(value)
+    except (TypeError, ValueError):
+        like = "-".join(map(str, now)) if isinstance(now, tuple) else now
+        raise UsageError(
+            f"cannot read {key}={value!r}", f"Use a value such as {key}={str(like).lower()}."
+        ) from None
+
+
+def _positive(value: Any) -> int:
+    number = int(value)
+    if number < 0 or number != float(value):
+        raise ValueError(value)
+    return number
+
+
+def _truth(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
+    """Read a file: ``model`` names what it starts from, all other keys are its settings."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} is no TOML: {error}") from error
+    own = {key: value for key, value in document.items() if key not in ("model", "tables", "name")}
+    base = _model(str(document.get("model", "dlrm" if "tables" in document else "")))
+    if "tables" in document:
+        if not isinstance(base, Dlrm):
+            raise FormatError(f"{path}: {document['model']} has no tables")
+        base = replace(base, tables=read_tables(document, str(path)))
+    name = str(document.get("name", path.stem))
+    return _built(name, base, num_ranks, {**own, **settings})

@@ -1,0 +1,125 @@
+"""Embedding tables, and which rank holds which part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.errors import FormatError, UsageError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One embedding table: ``pooling`` lookups a sample, drawn by Zipf's law of power ``zipf``.
+
+    A ``zipf`` of 0 is uniform.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    pooling: float = 1.0
+    zipf: float = 0.0
+    itemsize: int = 4
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its weights."""
+        return self.rows * self.dim * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of a table on one rank: some of its rows, or some of its columns."""
+
+    table: int
+    rank: int
+    rows: int
+    dim: int
+    by_rows: bool = False
+
+    def nbytes(self, itemsize: int) -> int:
+        """Bytes of its weights."""
+        return self.rows * self.dim * itemsize
+
+
+def read_tables(document: dict[str, Any], where: str) -> tuple[Table, ...]:
+    """Read the tables of a TOML document: an array ``tables``, each with rows and dim.
+
+    ``count`` stands for that many equal tables; ``counts``, how often each index was seen, gives
+    the power of Zipf's law that fits it best.
+    """
+    entries = document.get("tables")
+    if not isinstance(entries, list) or not entries:
+        raise FormatError(f"{where} has no tables", "Write [[tables]] with rows and dim.")
+    found: list[Table] = []
+    for number, entry in enumerate(entries):
+        found += _tables(entry, f"{where}, table {number}", len(found))
+    return tuple(found)
+
+
+_KNOWN = ("name", "rows", "dim", "pooling", "zipf", "itemsize", "count", "counts")
+
+
+def _tables(entry: Any, where: str, first: int) -> list[Table]:
+    if not isinstance(entry, dict):
+        raise FormatError(f"{where} is no table of rows and dim")
+    for key in entry:
+        if key not in _KNOWN:
+            raise FormatError(f"{where} has {key!r}", nearest(key, _KNOWN))
+    for key in ("rows", "dim"):
+        if not isinstance(entry.get(key), int) or entry[key] < 1:
+            raise FormatError(f"{where}: {key} must be a whole number above zero")
+    pooling, zipf = float(entry.get("pooling", 1)), float(entry.get("zipf", 0))
+    if pooling <= 0 or zipf < 0:
+        raise FormatError(f"{where}: pooling must be above zero and zipf not below it")
+    if "counts" in entry:
+        zipf = zipf_of(entry["counts"], where)
+    count = int(entry.get("count", 1))
+    name, size = str(entry.get("name", "table")), int(entry.get("itemsize", 4))
+    return [
+        Table(
+            name if count == 1 and "name" in entry else f"{name}{first + k}",
+            entry["rows"],
+            entry["dim"],
+            pooling,
+            zipf,
+            size,
+        )
+        for k in range(count)
+    ]
+
+
+def zipf_of(counts: Sequence[Any], where: str) -> float:
+    """Fit the power of Zipf's law to how often indices were seen: slope of log count over rank."""
+    values = np.asarray(counts, float)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise FormatError(f"{where}: counts must be a list of numbers")
+    if (values < 0).any():
+        worst = int(np.argmin(values))
+        raise FormatError(
+            f"{where}: count {worst} is {values[worst]:g}; an index is seen no less than never"
+        )
+    seen = np.sort(values[values > 0])[::-1]
+    if len(seen) < 2:
+        raise FormatError(f"{where}: fewer than two indices were ever seen")
+    place = np.log(np.arange(1, len(seen) + 1))
+    slope = np.polyfit(place, np.log(seen), 1, w=np.sqrt(seen))[0]
+    return float(max(0.0, -slope))
+
+
+def table_wise(tables: Sequence[Table], num_ranks: int) -> tuple[Shard, ...]:
+    """Give each table to the rank with the least lookups so far, the heaviest first."""
+    if num_ranks < 1:
+        raise UsageError(f"tables need at least 1 rank, not {num_ranks}")
+    load = [0.0] * num_ranks
+    placed = []
+    for number in sorted(range(len(tables)), key=lambda t: -tables[t].pooling * tables[t].dim):
+        rank = min(range(num_ranks), key=load.__getitem__)
+        table = tables[number]
+        load[rank] += table.pooling * table.dim
+        placed.append(Shard(number, rank, table.rows, table.dim))
+    return tuple(sorted(placed, key=lambda shard: shard.table))
