@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.collectives import collective
     from weft.hardware import Platform, platform
+    from weft.planner.predict import predict
     from weft.runtime import Engines, World, prepare, run, spawn, world
     from weft.schedule import Schedule
     from weft.simulator import simulate
     from weft.timeline import Timeline
+    from weft.workload import Workload
+    from weft.workload.torch_capture import capture
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,9 +27,12 @@ __all__ = [
     "Platform",
     "Schedule",
     "Timeline",
+    "Workload",
     "World",
+    "capture",
     "collective",
     "platform",
+    "predict",
     "prepare",
     "run",
     "simulate",
@@ -39,9 +45,12 @@ _HOMES = {
     "Platform": "weft.hardware",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",
+    "Workload": "weft.workload",
     "World": "weft.runtime",
+    "capture": "weft.workload.torch_capture",
     "collective": "weft.collectives",
     "platform": "weft.hardware",
+    "predict": "weft.planner.predict",
     "prepare": "weft.runtime",
     "run": "weft.runtime",
     "simulate": "weft.simulator",

@@ -15,6 +15,8 @@ from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.kernel import kernel
 from weft.cli.platforms import platforms
+from weft.cli.predict import predict
+from weft.cli.shard import shard
 from weft.cli.tour import tour
 from weft.cli.validate import validate
 
@@ -91,6 +93,19 @@ _add(
     "What is overlapping a GEMM and a collective worth, by each strategy, and which should a "
     "runtime use?",
     "weft c3 --on mi300x-8 --gemm 4096x57344x8192 --collective all_gather --size 896MiB",
+)
+_add(
+    predict,
+    "How long will one step take, and where does the time go?\n\nWORKLOAD is a name (dlrm, "
+    "llama-70b, gpt2, bert-base ..), a .toml file, a .workload.json file, or a function of torch "
+    "code as package.module:function, which is captured on fake tensors without a GPU.",
+    "weft predict llama-70b --on h100-8x8 --set tp=8 --set fsdp=true --set batch=64",
+)
+_add(
+    shard,
+    "Which rank should hold which embedding table?\n\nTABLES is a .toml file with [[tables]] of "
+    "rows, dim, pooling and zipf, or a workload of the dlrm family by name.",
+    "weft shard tables.toml --on h100-8 --set batch=16384",
 )
 _add(
     bench,
