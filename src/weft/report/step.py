@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.report.page import Section, html_page
-from weft.report.text import Column, bar, print_table
+from weft.report.text import Column, bar, page, print_table
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -21,10 +21,11 @@ _MEANING = {
 
 def print_step(prediction: "Prediction") -> None:
     """Print a prediction, the answer first."""
-    print(headline(prediction))
+    place = page()
+    place.write(headline(prediction))
     for section in sections(prediction):
-        print()
-        print_table(section.columns, section.rows, title=section.title)
+        place.write("")
+        print_table(section.columns, section.rows, to=place, title=section.title)
 
 
 def headline(prediction: "Prediction") -> str:

@@ -49,7 +49,7 @@ def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = Non
 
 
 def _model(name: str) -> Dlrm | Transformer:
-    known = {**_DLRMS, **MODELS}
+    known: dict[str, Dlrm | Transformer] = {**_DLRMS, **MODELS}
     if name not in known:
         raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
     return known[name]
