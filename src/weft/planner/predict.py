@@ -108,6 +108,8 @@ class Prediction:
         for span in timeline.critical_path():
             name = timeline.names[timeline.name[span]]
             kind = timeline.kind[span]
+            if kind == Kind.WAIT:  # what it waited for is on the path itself
+                continue
             name = name if kind in (Kind.KERNEL, Kind.COPY) else Kind(kind).name.lower()
             total[name] += float(timeline.end[span] - timeline.start[span])
         return sorted(total.items(), key=lambda each: -each[1])[:most]
@@ -204,10 +206,11 @@ def check_memory(workload: Workload, platform: Platform) -> None:
     parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
     shared = memory.weights + memory.gradients + memory.optimizer
     hints = []
-    rest = device.memory_bytes - memory.activations - memory.other
-    if rest > 0 and shared > rest:
-        hints.append(f"share weights and optimizer among {-(-shared // rest)} times as many ranks")
-    if memory.activations > device.memory_bytes // 2:
+    half = device.memory_bytes // 2
+    if shared > half:
+        times = -(-shared // half)
+        hints.append(f"share weights and optimizer among {times} times as many ranks (fsdp, tp)")
+    if memory.activations > half:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to predict it all the same")
     raise NoPlanError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,11 +91,7 @@ class Sharder:
         ways = (("step", ""), ("column-wise", "column"), ("row-wise", "row"))
         found += [self._greedy(name, self._step_weight, cut) for name, cut in ways]
         known = [plan for plan in found if plan is not None]
-        if not known:
-            raise NoPlanError(
-                "no sharder finds room for the tables, though all together there is enough",
-                "Try: more ranks, or smaller tables.",
-            )
+        known.append(self._everywhere())
         known.append(self._search(min(known, key=lambda plan: plan.seconds)))
         return sorted(known, key=lambda plan: plan.seconds)
 
@@ -173,6 +169,17 @@ class Sharder:
                 return None
         return self._plan(name, parts, owner)
 
+    def _everywhere(self) -> Plan:
+        """Cut every table by rows over all ranks: what fits together fits so."""
+        made: list[Shard] = []
+        for number, table in enumerate(self.tables):
+            pieces = _cut(Shard(number, -1, table.rows, table.dim), self.num_ranks, "row")
+            made += [
+                replace(piece, rank=(place + number) % self.num_ranks)
+                for place, piece in enumerate(pieces)
+            ]
+        return self.priced("everywhere", made)
+
     def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> Plan:
         load = np.bincount(owner, parts.seconds, self.num_ranks)
         dims = np.bincount(owner, parts.dims, self.num_ranks).astype(np.float64)
@@ -204,7 +211,7 @@ class Sharder:
 
     def _search(self, best: Plan) -> Plan:
         """Move parts off the slowest rank, or exchange them, while the step gets shorter."""
-        parts = self._columns([Shard(s.table, -1, s.rows, s.dim, s.by_rows) for s in best.shards])
+        parts = self._columns(list(best.shards))
         owner = np.array([shard.rank for shard in best.shards])
         now = best.seconds
         for _ in range(_ROUNDS):

@@ -257,7 +257,22 @@ def _unique(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> tuple[torch.Tens
     return _flat(tensor), tensor.new_empty(tensor.shape, dtype=torch.int64), counts
 
 
+def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
+    """Take every element that a mask could pick."""
+    masks = [each for each in indices if each is not None]
+    picked = max(each.numel() for each in masks)
+    rest = tensor.shape[sum(each.dim() if each.dtype == torch.bool else 1 for each in masks) :]
+    return tensor.new_empty((picked, *rest))
+
+
+def _same(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
+    return tensor
+
+
 _LARGEST: dict[str, Callable[..., Any]] = {
+    "index": _masked,
+    "index_put_": _same,
+    "_index_put_impl_": _same,
     "nonzero": _nonzero,
     "masked_select": _flat,
     "_unique2": _unique,
