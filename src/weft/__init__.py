@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.collectives import collective
     from weft.hardware import Platform, platform
+    from weft.planner.predict import predict
     from weft.runtime import Engines, World, prepare, run, spawn, world
     from weft.schedule import Schedule
     from weft.simulator import simulate
     from weft.timeline import Timeline
     from weft.trace import Analysis, analyze
+    from weft.workload import Workload
+    from weft.workload.torch_capture import capture
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,10 +29,13 @@ __all__ = [
     "Platform",
     "Schedule",
     "Timeline",
+    "Workload",
     "World",
     "analyze",
+    "capture",
     "collective",
     "platform",
+    "predict",
     "prepare",
     "run",
     "simulate",
@@ -43,10 +49,13 @@ _HOMES = {
     "Platform": "weft.hardware",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",
+    "Workload": "weft.workload",
     "World": "weft.runtime",
     "analyze": "weft.trace",
+    "capture": "weft.workload.torch_capture",
     "collective": "weft.collectives",
     "platform": "weft.hardware",
+    "predict": "weft.planner.predict",
     "prepare": "weft.runtime",
     "run": "weft.runtime",
     "simulate": "weft.simulator",

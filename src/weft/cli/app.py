@@ -16,6 +16,8 @@ from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.kernel import kernel
 from weft.cli.platforms import platforms
+from weft.cli.predict import predict
+from weft.cli.shard import shard
 from weft.cli.tour import tour
 from weft.cli.validate import validate
 from weft.cli.whatif import whatif
@@ -107,6 +109,19 @@ _add(
     "is replayed first, and the error of that is shown. Traces of several ranks of one job are "
     "replayed together.",
     "weft whatif rank0.json.gz --strategy dma,priority,links*2 -o whatif.json",
+)
+_add(
+    predict,
+    "How long will one step take, and where does the time go?\n\nWORKLOAD is a name (dlrm, "
+    "llama-70b, gpt2, bert-base ..), a .toml file, a .workload.json file, or a function of torch "
+    "code as package.module:function, which is captured on fake tensors without a GPU.",
+    "weft predict llama-70b --on h100-8x8 --set tp=8 --set fsdp=true --set batch=64",
+)
+_add(
+    shard,
+    "Which rank should hold which embedding table?\n\nTABLES is a .toml file with [[tables]] of "
+    "rows, dim, pooling and zipf, or a workload of the dlrm family by name.",
+    "weft shard tables.toml --on h100-8 --set batch=16384",
 )
 _add(
     bench,

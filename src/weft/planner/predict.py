@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -88,14 +88,14 @@ class Prediction:
         """Give seconds of kernels by family on the slowest ranks, the largest first."""
         rank = int(self.timeline.ranks[self.slowest])
         step = self.workload.steps[self.slowest]
-        total: Counter[str] = Counter()
+        total: dict[str, float] = defaultdict(float)
         for stream, queue in queues_of(step).items():
             mine = self.timeline.of(rank=rank, queue=queue, kind=(Kind.KERNEL, Kind.COPY))
             ops = [op for op in step.ops if op.stream == stream and op.kind != "host"]
             for op, seconds in zip(ops, (mine.end - mine.start).tolist(), strict=True):
                 if op.collective is None:
                     total[op.cost.family if op.cost and op.cost.family else op.kind] += seconds
-        return dict(total.most_common())
+        return dict(sorted(total.items(), key=lambda each: -each[1]))
 
     @property
     def communication(self) -> float:
@@ -104,13 +104,15 @@ class Prediction:
 
     def critical_path(self, most: int = 8) -> list[tuple[str, float]]:
         """Give what decided the step: names of the spans it ran through, with their seconds."""
-        timeline, total = self.timeline, Counter[str]()
+        timeline, total = self.timeline, defaultdict[str, float](float)
         for span in timeline.critical_path():
             name = timeline.names[timeline.name[span]]
             kind = timeline.kind[span]
+            if kind == Kind.WAIT:  # what it waited for is on the path itself
+                continue
             name = name if kind in (Kind.KERNEL, Kind.COPY) else Kind(kind).name.lower()
             total[name] += float(timeline.end[span] - timeline.start[span])
-        return total.most_common(most)
+        return sorted(total.items(), key=lambda each: -each[1])[:most]
 
     def row(self) -> dict[str, Any]:
         """Give the result as programs read it."""
@@ -204,10 +206,11 @@ def check_memory(workload: Workload, platform: Platform) -> None:
     parts = ", ".join(f"{name} {format_size(n)}" for name, n in _parts(memory).items() if n)
     shared = memory.weights + memory.gradients + memory.optimizer
     hints = []
-    rest = device.memory_bytes - memory.activations - memory.other
-    if rest > 0 and shared > rest:
-        hints.append(f"share weights and optimizer among {-(-shared // rest)} times as many ranks")
-    if memory.activations > device.memory_bytes // 2:
+    half = device.memory_bytes // 2
+    if shared > half:
+        times = -(-shared // half)
+        hints.append(f"share weights and optimizer among {times} times as many ranks (fsdp, tp)")
+    if memory.activations > half:
         hints.append("a smaller batch, or recompute activations")
     hints.append("--anyway to predict it all the same")
     raise NoPlanError(

@@ -71,11 +71,10 @@ def _collect(workload: Workload, number: int, parts: dict[Key, list[_Part]]) -> 
             other = workload.step_of[ranks[1]]
             way = (number, other) if what.kind == "send" else (other, number)
             key = (what.group, "message", *way)
-        if peer is None or len(classes) > 1:
-            parts[(*key, count[key])].append(_Part(number, index, ranks, classes, what))
-        else:  # a ring among equal ranks: a send of each is the receive of another
-            key = (*key, what.kind)
-            parts[(*key, count[key])].append(_Part(number, index, ranks, classes, what))
+        if peer is not None and len(classes) == 1:
+            key = (*key, what.kind)  # a ring among equal ranks: each send is another's receive
+        occurrence: Key = (*key, count[key])
+        parts[occurrence].append(_Part(number, index, ranks, classes, what))
         count[key] += 1
 
 

@@ -49,7 +49,7 @@ def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = Non
 
 
 def _model(name: str) -> Dlrm | Transformer:
-    known = {**_DLRMS, **MODELS}
+    known: dict[str, Dlrm | Transformer] = {**_DLRMS, **MODELS}
     if name not in known:
         raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
     return known[name]
@@ -104,14 +104,36 @@ def _truth(value: Any) -> bool:
     return words[str(value).lower()]
 
 
-def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
-    """Read a file: ``model`` names what it starts from, all other keys are its settings."""
+def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
+    """Give the tables of a file or of a DLRM by name, and the samples of a batch."""
+    if name.endswith(".toml"):
+        document = _document(Path(name))
+        tables = read_tables(document, name)
+        batch = int(document.get("batch", batch))
+    else:
+        model = _model(name)
+        if not isinstance(model, Dlrm):
+            raise UsageError(f"{name} has no embedding tables to shard", nearest(name, _DLRMS))
+        tables, batch = model.tables, model.batch
+    for key, value in settings.items():
+        if key != "batch":
+            raise UsageError(f"there is no setting {key!r}", nearest(key, ("batch",)))
+        batch = _value(_DLRMS["dlrm"], key, value)
+    return tables, batch
+
+
+def _document(path: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} is no TOML: {error}") from error
+
+
+def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
+    """Read a file: ``model`` names what it starts from, all other keys are its settings."""
+    document = _document(path)
     own = {key: value for key, value in document.items() if key not in ("model", "tables", "name")}
     base = _model(str(document.get("model", "dlrm" if "tables" in document else "")))
     if "tables" in document:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed import distributed_c10d
 
 from weft.schedule.values import Group
 from weft.workload.step import WORLD, Collective
@@ -110,7 +110,8 @@ def _group_of(args: Sequence[Any]) -> Any:
             return value
     for value in reversed(args):
         if isinstance(value, str):
-            return _resolve_process_group(value)
+            named: Any = distributed_c10d
+            return named._resolve_process_group(value)  # noqa: SLF001
     raise AssertionError("a collective without a process group")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -37,11 +37,11 @@ _FREE = frozenset(
 _SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is dispatched while ``recording``, and always what memory is held."""
 
     def __init__(self, groups: Groups) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
         self.recording = False
         self._aside = False
@@ -257,7 +257,22 @@ def _unique(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> tuple[torch.Tens
     return _flat(tensor), tensor.new_empty(tensor.shape, dtype=torch.int64), counts
 
 
-_LARGEST = {
+def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
+    """Take every element that a mask could pick."""
+    masks = [each for each in indices if each is not None]
+    picked = max(each.numel() for each in masks)
+    rest = tensor.shape[sum(each.dim() if each.dtype == torch.bool else 1 for each in masks) :]
+    return tensor.new_empty((picked, *rest))
+
+
+def _same(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
+    return tensor
+
+
+_LARGEST: dict[str, Callable[..., Any]] = {
+    "index": _masked,
+    "index_put_": _same,
+    "_index_put_impl_": _same,
     "nonzero": _nonzero,
     "masked_select": _flat,
     "_unique2": _unique,

@@ -26,6 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.errors import UsageError
 
+_C10D: Any = dist  # what it has beyond what its types say
 Resized = Callable[[int, int], None]
 Aside = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -96,7 +97,7 @@ def _patches(resized: Resized, aside: Aside) -> list[contextlib.AbstractContextM
     ]
 
 
-_forward = DistributedDataParallel.forward
+_forward: Any = DistributedDataParallel.forward
 
 
 def _hooked(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
@@ -106,17 +107,17 @@ def _hooked(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> Any:
     return _forward(ddp, *args, **kwargs)
 
 
-_init_helper = DistributedDataParallel._ddp_init_helper  # noqa: SLF001
+_init_helper: Any = DistributedDataParallel._ddp_init_helper  # noqa: SLF001
 
 
 def _with_buckets(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
     """Make the buckets that DDP has from its second step on: in the order gradients are ready."""
-    assign = dist._compute_bucket_assignment_by_size  # noqa: SLF001
+    assign = _C10D._compute_bucket_assignment_by_size  # noqa: SLF001
 
     def ready(tensors: Any, limits: Any, sparse: Any, *rest: Any) -> Any:
         if len(limits) > 1:
             return assign(tensors, limits, sparse, *rest)
-        first = min(dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap)  # noqa: SLF001
+        first = min(_C10D._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap)  # noqa: SLF001
         backwards = tensors[::-1], [first, ddp.bucket_bytes_cap], sparse[::-1]
         buckets, caps = assign(*backwards, *rest)
         last = len(tensors) - 1
@@ -127,7 +128,7 @@ def _with_buckets(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> No
         _init_helper(ddp, *args, **kwargs)
 
 
-def _average(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _average(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Do as the reducer does when it has no hook."""
     buffer = bucket.buffer()
     buffer.div_(dist.get_world_size(group))
@@ -139,7 +140,7 @@ def _average(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.
 
 # DDP looks at annotations themselves, not at their text.
 _average.__annotations__ = {
-    "bucket": dist.GradBucket,
+    "bucket": _C10D.GradBucket,
     "return": torch.futures.Future[torch.Tensor],
 }
 
@@ -199,7 +200,7 @@ def _apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) ->
     """Convert parameters in place: torch refuses to swap fake ones."""
     if recurse:
         for child in module.children():
-            child._apply(fn)  # noqa: SLF001
+            _apply(child, fn)
     for tensors in (module._parameters, module._buffers):  # noqa: SLF001
         for tensor in filter(lambda each: each is not None, tensors.values()):
             with torch.no_grad():

@@ -1,0 +1,110 @@
+"""``weft predict``: how long one step takes, and where the time goes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, output_path
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.planner.predict import Prediction
+
+_WORKLOAD = ".workload.json"
+_SUFFIXES = (".json", ".json.gz", ".html", ".csv")
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="K=V", help="Change a setting of the workload, as batch=4096."),
+]
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Complete the name of a workload."""
+    from weft.workload.named import workload_names
+
+    return [name for name in workload_names() if name.startswith(incomplete)]
+
+
+def predict(
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload)],
+    *,
+    on: On = None,
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
+    ] = None,
+    settings: Settings = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Predict a step that does not fit into memory too.")
+    ] = False,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the timeline (.json, .json.gz for Perfetto), a report (.html), the row "
+            "(.csv) or the workload itself (.workload.json).",
+        ),
+    ] = None,
+) -> None:
+    """Predict one step."""
+    from weft.hardware import platform
+    from weft.planner.predict import predict as predicted
+    from weft.workload.find import find_workload
+
+    if on is None:
+        raise UsageError("which hardware? --on is missing", "Use --on h100-8 (see weft platforms).")
+    path = output_path(output, _SUFFIXES)
+    machine = platform(on, num_ranks=ranks)
+    found = find_workload(workload, machine.num_ranks, settings_of(settings))
+    prediction = predicted(found, machine, anyway=anyway)
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("predict", machine.name, [prediction.row()]))
+    else:
+        from weft.report.step import print_step
+
+        print_step(prediction)
+    if path:
+        _write(path, prediction, quiet=json)
+
+
+def settings_of(given: list[str] | None) -> dict[str, str]:
+    """Read ``key=value`` words."""
+    found = {}
+    for word in given or ():
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"cannot read --set {word!r}", "Use --set key=value, as batch=4096.")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _write(path: Path, prediction: "Prediction", *, quiet: bool) -> None:
+    hint = ""
+    if path.name.endswith(_WORKLOAD):
+        path.write_bytes(prediction.workload.to_json())
+    elif path.suffix == ".html":
+        from weft.report.step import step_page
+
+        path.write_text(step_page(prediction), encoding="utf-8")
+    elif path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv([_flat(prediction.row())]), encoding="utf-8")
+    else:
+        from weft.trace import write_perfetto
+
+        write_perfetto(path, prediction.timeline)
+        hint = ": open it in ui.perfetto.dev"
+    if not quiet:
+        print(f"\nwrote {path}{hint}")
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Keep what fits into a line of a table."""
+    parts = {k: v for k, v in row["breakdown"].items() if isinstance(v, float)}
+    return {k: v for k, v in row.items() if not isinstance(v, (dict, list))} | parts

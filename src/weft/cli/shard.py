@@ -1,0 +1,100 @@
+"""``weft shard``: which rank should hold which embedding table."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, output_path
+from weft.cli.predict import Settings, settings_of
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.planner.sharding import Plan
+    from weft.workload.tables import Table
+
+_BATCH = 4096
+
+
+def shard(
+    tables: Annotated[str, typer.Argument(metavar="TABLES")],
+    *,
+    on: On = None,
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
+    ] = None,
+    settings: Settings = None,
+    json: Json = False,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the shards as .csv."),
+    ] = None,
+) -> None:
+    """Choose a sharding and say why."""
+    from weft.hardware import platform
+    from weft.planner.sharding import Sharder
+    from weft.workload.named import tables_of
+
+    if on is None:
+        raise UsageError("which hardware? --on is missing", "Use --on h100-8.")
+    path, machine = output_path(output, (".csv",)), platform(on, num_ranks=ranks)
+    found, batch = tables_of(tables, settings_of(settings), _BATCH)
+    plans = Sharder(found, machine, batch).plans()
+    rows = [_row(plan, plan is plans[0]) for plan in plans]
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("shard", machine.name, rows, shards=_shards(plans[0], found)))
+    else:
+        _show(f"{len(found)} tables on {machine.num_ranks} ranks of {machine.name}", plans, rows)
+    if path:
+        from weft.report.results import results_csv
+
+        path.write_text(results_csv(_shards(plans[0], found)), encoding="utf-8")
+
+
+def _row(plan: "Plan", chosen: bool) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "seconds": plan.seconds,
+        "bytes_per_rank": plan.bytes_per_rank,
+        "chosen": chosen,
+        "lookups": plan.lookups,
+        "exchange": plan.exchange,
+        "basis": "predicted",
+    }
+
+
+def _shards(plan: "Plan", tables: "tuple[Table, ...]") -> list[dict[str, Any]]:
+    return [
+        {
+            "table": tables[each.table].name,
+            "rank": each.rank,
+            "rows": each.rows,
+            "dim": each.dim,
+            "way": _way(each, tables[each.table]),
+        }
+        for each in plan.shards
+    ]
+
+
+def _way(shard: Any, table: "Table") -> str:
+    if shard.by_rows:
+        return "row"
+    return "table" if shard.dim == table.dim else "column"
+
+
+def _show(title: str, plans: "list[Plan]", rows: list[dict[str, Any]]) -> None:
+    from weft.planner.sharding import explain
+    from weft.report.text import Column, print_table
+    from weft.units import format_size, format_time
+
+    columns = [
+        Column("name", "sharder", right=False, style="bold"),
+        Column("seconds", "time", format_time),
+        Column("lookups", "lookups", format_time),
+        Column("exchange", "exchange", format_time),
+        Column("bytes_per_rank", "fullest rank", format_size),
+        Column("chosen", "", lambda chosen: "chosen" if chosen else "", right=False),
+    ]
+    print_table(columns, rows, title=f"{title}, predicted")
+    print(f"\n{explain(plans[0], plans[1:])}")

@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from weft.cli import main
+from weft.workload import Workload
+
+TABLES = "batch = 4096\n[[tables]]\nrows = 100000\ndim = 64\npooling = 10\ncount = 16\n"
+
+
+def test_a_step_is_predicted(capsys):
+    assert main(["predict", "gpt2", "--on", "h100-8", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (whole["verb"], whole["platform"]) == ("predict", "h100-8")
+    row = whole["results"][0]
+    assert row["low"] < row["seconds"] < row["high"]
+    assert row["breakdown"]["families"]["gemm"] > 0
+
+
+def test_settings_and_ranks_change_the_step(capsys):
+    arguments = ["--on", "h100-8", "--ranks", "4", "--set", "layers=2", "--set", "batch=4"]
+    assert main(["predict", "gpt2", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "gpt2 on 4 ranks of h100-8" in said
+    assert "where the step goes" in said
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html", ".csv", ".workload.json"])
+def test_what_was_found_is_written(tmp_path, capsys, suffix):
+    file = tmp_path / f"step{suffix}"
+    small = ["--set", "layers=1", "--on", "h100-8"]
+    assert main(["predict", "gpt2", *small, "-o", str(file)]) == 0
+    assert f"wrote {file}" in capsys.readouterr().out
+    assert file.stat().st_size > 100
+    if suffix == ".workload.json":
+        assert Workload.from_json(file.read_bytes()).num_ranks == 8
+        assert main(["predict", str(file), "--on", "h100-8"]) == 0
+        assert main(["predict", str(file), "--on", "h100-8", "--ranks", "4"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("gpt2",), 2, "--on is missing"),
+        (("gpt2", "--on", "h100-8", "--set", "batch"), 2, "Use --set key=value"),
+        (("gpt22", "--on", "h100-8"), 2, "Did you mean"),
+        (("nowhere.at.all:step", "--on", "h100-8"), 2, "there is no module"),
+        (("json:step", "--on", "h100-8"), 2, "json has no function 'step'"),
+        (("json:loads", "--on", "h100-8", "--set", "batch=3"), 2, "takes no 'batch'"),
+        (("llama-70b", "--on", "h100-8"), 1, "Try: share weights"),
+        (("none.json", "--on", "h100-8"), 2, "cannot read none.json"),
+        (("none.json", "--on", "h100-8", "--set", "a=b"), 2, "is too late"),
+    ],
+)
+def test_what_is_wrong_is_said(capsys, arguments, code, said):
+    assert main(["predict", *arguments]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_tables_are_sharded(tmp_path, capsys):
+    file, written = tmp_path / "tables.toml", tmp_path / "shards.csv"
+    file.write_text(TABLES)
+    arguments = ["shard", str(file), "--on", "h100-8"]
+    assert main([*arguments, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert sum(row["chosen"] for row in whole["results"]) == 1
+    assert {"name", "seconds", "bytes_per_rank", "chosen"} <= set(whole["results"][0])
+    assert len(whole["shards"]) >= 16
+    assert main([*arguments, "-o", str(written)]) == 0
+    assert "chosen" in capsys.readouterr().out
+    assert written.read_text().startswith("table,rank,rows,dim,way")
+
+
+def test_shard_needs_hardware(capsys):
+    assert main(["shard", "dlrm"]) == 2
+    assert "--on is missing" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Generated workloads: the work adds up, ranks share it, wrong settings are named."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import FormatError, UnknownNameError, UsageError
+from weft.workload import check
+from weft.workload.named import generate, tables_of, workload_names
+from weft.workload.tables import Table, read_tables, table_wise, zipf_of
+
+
+def flops(workload):
+    return sum(
+        op.cost.flops * len(step.ranks)
+        for step in workload.steps
+        for op in step.ops
+        if op.cost and op.cost.family == "gemm"
+    )
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_every_workload_can_be_made(name):
+    check(generate(name, 8, {"batch": "64"}))
+
+
+@given(
+    tp=st.sampled_from((1, 2, 4)),
+    pp=st.sampled_from((1, 2, 3)),
+    dp=st.sampled_from((1, 2)),
+    fsdp=st.booleans(),
+)
+@settings(max_examples=20, deadline=None)
+def test_products_are_shared_out_whatever_the_parallelism(tp, pp, dp, fsdp):
+    num_ranks = tp * pp * dp
+    given = {"tp": tp, "pp": pp, "batch": 12, "fsdp": fsdp}
+    spread = generate("gpt2", num_ranks, {k: str(v) for k, v in given.items()})
+    check(spread)
+    head = 2.0 * 12 * 1024 * 50257 * 768 * 3 * (50257 // tp * tp / 50257)
+    layers = flops(generate("gpt2", 1, {"batch": "12"})) - 2.0 * 12 * 1024 * 50257 * 768 * 3
+    assert flops(spread) == pytest.approx(layers + head, rel=1e-9)
+
+
+def test_training_takes_three_times_the_products_of_a_forward_pass():
+    train = flops(generate("llama-8b", 1, {"batch": "1"}))
+    serving = flops(generate("llama-8b", 1, {"batch": "1", "mode": "prefill"}))
+    assert train == pytest.approx(3 * serving)
+
+
+def test_decoding_looks_at_the_whole_past():
+    workload = generate("llama-8b", 1, {"batch": "4", "mode": "decode"})
+    seen = next(op.cost.shape for op in workload.ops() if op.name == "attention")
+    assert seen[3:5] == (1, 8192)
+    assert workload.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
+
+
+def test_experts_exchange_tokens_twice_a_layer_and_way():
+    workload = generate("mixtral-8x7b", 8, {"batch": "8", "ep": "8", "layers": "2"})
+    kinds = [op.collective.kind for op in workload.ops() if op.collective]
+    assert kinds.count("all_to_all") == 2 * 2 * 2
+
+
+def test_ranks_with_equal_tables_are_one_class():
+    assert len(generate("dlrm-rm2", 8, {"batch": "64"}).steps) == 1
+    assert len(generate("dlrm", 8, {"batch": "64"}).steps) > 1
+
+
+def test_tables_go_to_the_rank_with_the_least_lookups():
+    tables = tuple(Table(str(n), 100, 8, pooling) for n, pooling in enumerate((4, 3, 2, 1)))
+    assert [shard.rank for shard in table_wise(tables, 2)] == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "given", "message"),
+    [
+        ("gpt2", 16, {"batch": "8"}, "more than the 8 samples"),
+        ("dlrm", 8, {"batch": "4"}, "more than the 4 samples"),
+        ("dlrm", 8, {"batch": "13"}, "does not divide among 8 ranks"),
+        ("gpt2", 8, {"batch": "12"}, "does not divide among 8"),
+        ("gpt2", 8, {"tp": "3"}, "do not divide into tp 3"),
+        ("gpt2", 8, {"tp": "8"}, "12 heads do not divide"),
+        ("gpt2", 8, {"batch": "many"}, "cannot read batch='many'"),
+        ("gpt2", 8, {"fsdp": "perhaps"}, "cannot read fsdp='perhaps'"),
+        ("gpt2", 8, {"bathc": "8"}, "no setting 'bathc'"),
+        ("gpt2", 8, {"mode": "guess"}, "no mode is called 'guess'"),
+        ("gpt2", 8, {"ep": "2"}, "ep 2 must divide"),
+        ("gpt2", 16, {"pp": "16", "batch": "1"}, "16 stages are more than 12 layers"),
+        ("gpt2", 1, {"batch": "4", "micro_batch": "3"}, "do not divide into batches of 3"),
+    ],
+)
+def test_wrong_settings_are_named(name, ranks, given, message):
+    with pytest.raises(UsageError, match=message):
+        generate(name, ranks, given)
+
+
+def test_an_unknown_workload_is_named():
+    with pytest.raises(UnknownNameError, match="no workload is called 'gpt5'"):
+        generate("gpt5", 8)
+
+
+def test_a_file_names_a_model_and_changes_it(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('model = "gpt2"\nlayers = 2\nbatch = 4\n')
+    workload = generate(str(file), 4)
+    assert workload.name == "mine"
+    assert sum(op.name == "attention" for op in workload.ops()) == 2
+
+
+def test_a_file_of_tables_is_a_dlrm(tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text("batch = 64\n[[tables]]\nrows = 1000\ndim = 16\ncount = 3\npooling = 5\n")
+    workload = generate(str(file), 2)
+    assert {op.cost.shape[3] for op in workload.ops() if op.name == "embedding"} == {5.0}
+    assert tables_of(str(file), {"batch": "32"}, 1)[1] == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 3", "has no tables"),
+        ("tables = [3]", "no table of rows and dim"),
+        ("[[tables]]\nrows = 3", "dim must be a whole number"),
+        ("[[tables]]\nrows = 3\ndim = 4\npooling = 0", "pooling must be above zero"),
+        ("[[tables]]\nrows = 3\ndim = 4\nfoo = 0", "has 'foo'"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [3, -1]", "count 1 is -1"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [0, 3]", "fewer than two"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = []", "must be a list of numbers"),
+        ("model = 3 3", "is no TOML"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, text, message):
+    file = tmp_path / "tables.toml"
+    file.write_text(text)
+    with pytest.raises(FormatError, match=message):
+        tables_of(str(file), {}, 1)
+
+
+def test_a_missing_file_and_a_model_without_tables_are_named(tmp_path):
+    with pytest.raises(FormatError, match="cannot read"):
+        generate(str(tmp_path / "none.toml"), 2)
+    with pytest.raises(UsageError, match="no embedding tables"):
+        tables_of("gpt2", {}, 1)
+    with pytest.raises(UsageError, match="no setting 'size'"):
+        tables_of("dlrm", {"size": "3"}, 1)
+    file = tmp_path / "odd.toml"
+    file.write_text('model = "gpt2"\n[[tables]]\nrows = 3\ndim = 4\n')
+    with pytest.raises(FormatError, match="gpt2 has no tables"):
+        generate(str(file), 2)
+
+
+def test_counts_of_a_zipf_law_give_its_power():
+    assert zipf_of([1e9 / k**1.05 for k in range(1, 200)], "here") == pytest.approx(1.05, rel=0.01)
+    assert zipf_of([5, 5, 5], "here") == pytest.approx(0, abs=1e-9)
+
+
+def test_read_tables_numbers_equal_ones():
+    found = read_tables({"tables": [{"rows": 5, "dim": 4, "count": 2}]}, "here")
+    assert [table.name for table in found] == ["table0", "table1"]
