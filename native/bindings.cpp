@@ -4,6 +4,7 @@
 void bind_simulation(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
 void bind_codecs(nanobind::module_& module);
+void bind_embedding(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of weft.";
@@ -11,4 +12,5 @@ NB_MODULE(_core, module) {
   bind_simulation(module);
   bind_runtime(module);
   bind_codecs(module);
+  bind_embedding(module);
 }
