@@ -78,8 +78,8 @@ class EmbeddingAllToAll(nn.Module):
                 self.register_buffer(f"adagrad_{source.table.name}", state)
         if optimizer is not None and sources[0].dtype is torch.uint8:
             raise UsageError("quantised tables cannot be trained.", "Leave the optimizer out.")
-        # What makes the backward pass come here when no parameter wants a gradient.
-        self._anchor = torch.zeros(0, requires_grad=optimizer is not None)
+        # Lets the backward pass come here on every rank, also where no parameter wants a gradient.
+        self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
         self._room = Room(group)
         self._exchanges: dict[int, Exchange] = {}
 
@@ -98,8 +98,7 @@ class EmbeddingAllToAll(nn.Module):
     ) -> Tensor:
         """Look bags up; give the pooled rows of this rank's samples, (samples, all columns)."""
         bags = self._bags(indices, offsets, per_sample_weights)
-        weights = None if bags.weights is None else bags.weights
-        rows: Tensor = _Lookup.apply(self, bags, self._anchor, weights, *self.weights.values())
+        rows: Tensor = _Lookup.apply(self, bags, self._anchor, bags.weights, *self.weights.values())
         return rows
 
     def stream(

@@ -1,6 +1,7 @@
 """Embedding tables as a module is given them, and the memory of the shards that a rank holds."""
 
 import mmap
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -82,8 +83,9 @@ def _draw(memory: Tensor, table: Table, shard: Shard) -> None:
     """Draw standard normal numbers, block of rows by block, each from a seed of its own."""
     (first, last), (left, right) = shard.rows, shard.columns
     block = 4096
+    seed = (torch.initial_seed() ^ zlib.crc32(table.name.encode()) << 32) % (1 << 62)
     for start in range(first // block * block, last, block):
-        drawn = torch.Generator().manual_seed(torch.initial_seed() ^ hash((table.rows, start)))
+        drawn = torch.Generator().manual_seed(seed + start)
         rows = torch.randn(min(block, table.rows - start), table.dim, generator=drawn)
         low, high = max(first, start), min(last, start + block)
         memory[low - first : high - first] = rows[low - start : high - start, left:right]
