@@ -49,10 +49,11 @@ PACKAGES = {
     "rich": {"cli", "report", "bench"},
     "plotly": {"report"},
     "mpi4py": {"bench"},
+    "fbgemm_gpu": {"bench"},
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "plotly", "mpi4py"}
+OPTIONAL = {"torch", "triton", "plotly", "mpi4py", "fbgemm_gpu"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 

@@ -41,8 +41,16 @@ def _look_up(indices, offsets):
 @pytest.mark.parametrize(
     ("indices", "offsets", "said"),
     [
-        ([0, 9, 10, 3], [0, 1, 2, 3, 4], "table 'clicks', sample 2: index 10 is not one of 10 rows"),
-        ([0, -1, 1, 3], [0, 1, 2, 3, 4], "table 'clicks', sample 1: index -1 is not one of 10 rows"),
+        (
+            [0, 9, 10, 3],
+            [0, 1, 2, 3, 4],
+            "table 'clicks', sample 2: index 10 is not one of 10 rows",
+        ),
+        (
+            [0, -1, 1, 3],
+            [0, 1, 2, 3, 4],
+            "table 'clicks', sample 1: index -1 is not one of 10 rows",
+        ),
         ([0, 1, 2, 3], [0, 2, 1, 3, 4], "table 'clicks', sample 1: offsets go from 2 to 1"),
         ([0, 1, 2, 3], [0, 1, 2, 3, 9], "offsets go from 3 to 9 among 4 indices"),
     ],

@@ -111,4 +111,3 @@ def _limits(operator: str, lookups: Lookups, ranks: int) -> list[Limit]:
 
 def _shape(lookups: Lookups) -> tuple[int, ...]:
     return (lookups.tables, lookups.rows, lookups.dim, lookups.batch, lookups.pooling)
-

@@ -45,7 +45,8 @@ class Lookups:
     @cached_property
     def _cumulated(self) -> NDArray[np.float64]:
         weights = 1.0 / np.arange(1, self.rows + 1) ** self.zipf
-        return np.cumsum(weights) / weights.sum()
+        cumulated: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
+        return cumulated
 
     def indices(self, table: int, turn: int) -> Ints:
         """Draw the rows of a table's bags, sample after sample; popular ones lie anywhere."""
@@ -65,7 +66,6 @@ class Lookups:
 # The cases of the figures: tables, rows, dim, batch, pooling. The last one is weft's own: short
 # bags of narrow rows, in which little is pooled for what is sent.
 SHAPES = (
-
     (16, 200_000, 64, 2048, 20),
     (24, 100_000, 128, 1024, 32),
     (8, 1_000_000, 64, 2048, 50),

@@ -42,11 +42,8 @@ class MpiRank:
 
     def _looking(self, case: dict[str, Any]) -> Work:
         """Pool by torch, which lies beside this environment, and exchange by MPI."""
-        import torch
-
         from weft.bench.torch_lookups import Serial, torch_bags
 
-        torch.set_num_threads(1)
         lookups, here = lookups_of(case), (self.rank, self._world.size)
 
         def exchange(out: Any, x: Any) -> None:

@@ -55,7 +55,7 @@ def _team(name: str, num_ranks: int) -> Team:
     if name in MPIS:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
     if name == "fbgemm":
-        words = _elsewhere(name, "weft.bench.fbgemm_rank")
+        words = _elsewhere(name, "weft.bench.torch_fbgemm_rank")
         return Team(name, num_ranks, _ranks(words, num_ranks))
     if name in _TORCH and find_spec("torch") is None:
         raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")

@@ -21,9 +21,11 @@ class Dense(nn.Module):
 
     def __init__(self, tables: int, dim: int) -> None:
         super().__init__()
-        self._bottom = nn.Sequential(nn.Linear(_DENSE, 64), nn.ReLU(), nn.Linear(64, dim), nn.ReLU())
+        self._bottom = nn.Sequential(
+            nn.Linear(_DENSE, 64), nn.ReLU(), nn.Linear(64, dim), nn.ReLU()
+        )
         pairs = torch.triu_indices(tables + 1, tables + 1, 1)
-        self.register_buffer("_pairs", pairs[0] * (tables + 1) + pairs[1])
+        self._pairs = pairs[0] * (tables + 1) + pairs[1]
         self._top = nn.Sequential(nn.Linear(dim + pairs.shape[1], 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
@@ -62,7 +64,9 @@ class Serial(nn.Module):
         super().__init__()
         self._num_ranks, self._dim = num_ranks, lookups.dim
         self.bags = nn.ModuleList(
-            nn.EmbeddingBag(lookups.rows, lookups.dim, mode="sum", include_last_offset=True, sparse=True)
+            nn.EmbeddingBag(
+                lookups.rows, lookups.dim, mode="sum", include_last_offset=True, sparse=True
+            )
             for _ in lookups.held(rank, num_ranks)
         )
         self.optimizer = torch.optim.SGD(self.bags.parameters(), lr=_RATE)
@@ -70,8 +74,10 @@ class Serial(nn.Module):
     def forward(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Give (samples, tables, dim)."""
         pooled = torch.stack([bag(i, o) for bag, (i, o) in zip(self.bags, bags, strict=True)], 1)
-        came: Tensor = _Exchanged.apply(pooled)
-        return came.view(self._num_ranks, -1, len(self.bags), self._dim).transpose(0, 1).flatten(1, 2)
+        came: Tensor = _Exchanged.apply(pooled)  # type: ignore[no-untyped-call]
+        return (
+            came.view(self._num_ranks, -1, len(self.bags), self._dim).transpose(0, 1).flatten(1, 2)
+        )
 
     def tables(self) -> list[Tensor]:
         """Give the tables of this rank."""
@@ -121,7 +127,7 @@ class Dlrm(Looking):
         drawn = torch.Generator().manual_seed(rank)
         samples = lookups.batch // num_ranks
         self._numbers = torch.rand(samples, _DENSE, generator=drawn)
-        self._clicks = torch.randint(0, 2, (samples,), generator=drawn).float()
+        self._clicks = (self._numbers[:, 0] > self._numbers[:, 1]).float()
 
     def rows(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Train one step; give its loss."""
@@ -136,11 +142,19 @@ class Dlrm(Looking):
             self._embedding.optimizer.step()
         return loss.detach()
 
-    def answer(self) -> Any:
-        """Give the losses of the first steps, from the weights of the beginning."""
+    def reset(self) -> None:
+        """Begin again, with the weights of the beginning."""
         with torch.no_grad():
             for parameter, first in zip(self._dense.parameters(), self._first, strict=True):
                 parameter.copy_(first)
             for weight, table in zip(self._embedding.tables(), self._held, strict=True):
                 weight.copy_(torch.from_numpy(self.lookups.values(table)) * _SCALE)
-        return [float(self.rows(self._turns[step % len(self._turns)])) for step in range(_CHECKED)]
+
+    def step(self, number: int) -> float:
+        """Train one step with the set of indices of that number; give its loss."""
+        return float(self.rows(self._turns[number % len(self._turns)]))
+
+    def answer(self) -> Any:
+        """Give the losses of the first steps."""
+        self.reset()
+        return [self.step(number) for number in range(_CHECKED)]

@@ -75,7 +75,8 @@ class Serial(Looking):
 
 
 def torch_bags(lookups: Lookups, rank: int, num_ranks: int) -> Pool:
-    """Pool by nn.EmbeddingBag, which has one call for a table."""
+    """Pool by nn.EmbeddingBag, which has one call for a table, in one thread."""
+    torch.set_num_threads(1)
     bags = [
         nn.EmbeddingBag.from_pretrained(
             torch.from_numpy(lookups.values(table)), mode="sum", include_last_offset=True
@@ -121,7 +122,9 @@ class Fused(Looking):
 
         super().__init__(lookups, rank, num_ranks)
         held = lookups.held(rank, num_ranks)
-        tables: dict[str, Any] = {f"t{t}": (lookups.rows, lookups.dim) for t in range(lookups.tables)}
+        tables: dict[str, Any] = {
+            f"t{t}": (lookups.rows, lookups.dim) for t in range(lookups.tables)
+        }
         holder = [r for r in range(num_ranks) for _ in lookups.held(r, num_ranks)]
         tables |= {f"t{t}": torch.from_numpy(lookups.values(t)) for t in held}
         plan = [weft.torch.table_wise(r) for r in holder]
@@ -138,30 +141,3 @@ class Fused(Looking):
         with torch.no_grad():
             rows: Tensor = self._bag(self._joined[bags[0][0].data_ptr()], self._offsets)
         return rows
-
-
-class Alone(Looking):
-    """weft's kernel by itself, in one process."""
-
-    def __init__(self, lookups: Lookups) -> None:
-        from weft.torch.tables import large_pages
-
-        super().__init__(lookups, 0, 1)
-        self._tables = []
-        for table in lookups.held(0, 1):
-            memory = large_pages((lookups.rows, lookups.dim), torch.float32)
-            self._tables.append(memory.copy_(torch.from_numpy(lookups.values(table))))
-
-    def rows(self, bags: Bags) -> Tensor:
-        """Pool table after table into one row a sample."""
-        from weft._core import pool_into
-
-        lookups = self.lookups
-        out = torch.empty(lookups.batch, lookups.tables * lookups.dim)
-        for number, (table, (indices, offsets)) in enumerate(zip(self._tables, bags, strict=True)):
-            shard = (f"t{number}", table.data_ptr(), *(lookups.rows, 0, lookups.rows, lookups.dim), 0)
-            there = (indices.data_ptr(), offsets.data_ptr(), 0)
-            given = (*there, indices.numel(), lookups.batch, True, True)
-            start = out.data_ptr() + 4 * number * lookups.dim
-            pool_into(shard, given, False, 0, lookups.batch, start, out.shape[1])
-        return out

@@ -190,4 +190,3 @@ def _cost(batch: Batch, me: int, samples: int) -> Cost:
     shape = (samples, len(shards), sum(s.dim for s in shards), round(batch.pooling))
     nbytes = round(samples * (rows * batch.item + written))
     return Cost("embedding", shape, "float32", samples * rows, nbytes)
-

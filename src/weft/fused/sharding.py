@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from weft.errors import UnknownNameError, UsageError, nearest
 
@@ -132,7 +133,9 @@ def _placements(tables: Sequence[Table], plan: Plan) -> list[Placement]:
     """Give each table its placement; every table must have one, and every one a table."""
     names = [table.name for table in tables]
     if not names or len(set(names)) != len(names):
-        raise UsageError(f"tables need names, all different: {', '.join(names) or 'there is none'}.")
+        raise UsageError(
+            f"tables need names, all different: {', '.join(names) or 'there is none'}."
+        )
     if isinstance(plan, str | Placement):
         return [_placement(plan)] * len(names)
     if isinstance(plan, Mapping):
@@ -157,9 +160,7 @@ def _placements(tables: Sequence[Table], plan: Plan) -> list[Placement]:
 def _placement(wanted: Wanted) -> Placement:
     placement = Placement(wanted) if isinstance(wanted, str) else wanted
     if placement.way not in WAYS:
-        raise UnknownNameError(
-            f"no table is cut {placement.way!r}.", nearest(placement.way, WAYS)
-        )
+        raise UnknownNameError(f"no table is cut {placement.way!r}.", nearest(placement.way, WAYS))
     return placement
 
 
@@ -197,4 +198,4 @@ def spread(count: int, parts: int) -> list[tuple[int, int]]:
     """
     each, rest = divmod(count, parts)
     starts = [part * each + min(part, rest) for part in range(parts + 1)]
-    return list(zip(starts, starts[1:], strict=False))
+    return list(pairwise(starts))

@@ -62,15 +62,15 @@ def _of_all(
     if rest or samples < 0:
         raise UsageError(
             f"{offsets.numel()} offsets do not bound bags of {num_tables} tables.",
-            "Pass samples * tables + 1 of them: where each bag starts, and where the last one ends.",
+            "Pass samples * tables + 1: where each bag starts, and where the last one ends.",
         )
     return _checked(Bags(indices.contiguous(), offsets.contiguous(), weights, samples))
 
 
 def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
-    if indices.dim() == 2 and num_tables == 1:  # noqa: PLR2004 - samples and rows of a bag
+    if indices.dim() == 2 and num_tables == 1:
         indices = indices.unsqueeze(0)
-    if indices.dim() != 3 or indices.shape[0] != num_tables:  # noqa: PLR2004
+    if indices.dim() != 3 or indices.shape[0] != num_tables:
         raise UsageError(
             f"indices of shape {tuple(indices.shape)} have no offsets.",
             f"Pass offsets, or indices of shape ({num_tables}, samples, rows of a bag).",
@@ -83,9 +83,7 @@ def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
     return _checked(Bags(indices.reshape(-1).contiguous(), borders, flat, samples))
 
 
-def _of_each(
-    indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensors | None
-) -> Bags:
+def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensors | None) -> Bags:
     """Join tables that come one by one; a table's offsets may lack the end, as nn's do."""
     flats, borders, start = [], [], 0
     for number, flat in enumerate(indices):
@@ -101,12 +99,16 @@ def _of_each(
         start += one.indices.numel()
     samples = {border.numel() for border in borders}
     if len(samples) > 1:
-        raise UsageError(f"tables have {', '.join(map(str, sorted(samples)))} samples in one batch.")
+        raise UsageError(
+            f"tables have {', '.join(map(str, sorted(samples)))} samples in one batch."
+        )
     if not flats:
         none = torch.zeros(0, dtype=torch.int64)
         return Bags(none, torch.zeros(1, dtype=torch.int64), None, 0)
     end = borders[0].new_tensor([start])
-    return _checked(Bags(torch.cat(flats), torch.cat([*borders, end]), _weights(weights), samples.pop()))
+    return _checked(
+        Bags(torch.cat(flats), torch.cat([*borders, end]), _weights(weights), samples.pop())
+    )
 
 
 def _weights(weights: Tensors | None) -> Tensor | None:
@@ -119,7 +121,9 @@ def _checked(bags: Bags) -> Bags:
     """Look at dtypes and sizes; what indices and offsets hold is looked at when they are used."""
     for name, tensor in (("indices", bags.indices), ("offsets", bags.offsets)):
         if tensor.dtype not in _INTEGERS or tensor.device.type != "cpu":
-            raise UsageError(f"{name} are {tensor.dtype} on {tensor.device}: int64 or int32 on cpu.")
+            raise UsageError(
+                f"{name} are {tensor.dtype} on {tensor.device}: int64 or int32 on cpu."
+            )
     weights = bags.weights
     if weights is None:
         return bags

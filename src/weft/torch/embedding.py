@@ -53,13 +53,12 @@ class EmbeddingAllToAll(nn.Module):
         optimizer: Rule | None = None,
         sparse: bool = False,
         slices: int = SLICES,
-        dtype: torch.dtype | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         _require_one_of("pooling", pooling, ("sum", "mean"))
         _require_one_of("inputs", inputs, ("tables", "samples"))
-        sources = sources_of(tables, dtype)
+        sources = sources_of(tables)
         self._channel = weft_group(group).channel
         self._group, self._rank = group, self._channel.rank
         self.num_ranks = dist.get_world_size(group)
@@ -98,7 +97,8 @@ class EmbeddingAllToAll(nn.Module):
     ) -> Tensor:
         """Look bags up; give the pooled rows of this rank's samples, (samples, all columns)."""
         bags = self._bags(indices, offsets, per_sample_weights)
-        rows: Tensor = _Lookup.apply(self, bags, self._anchor, bags.weights, *self.weights.values())
+        given = (self._anchor, bags.weights, *self.weights.values())
+        rows: Tensor = _Lookup.apply(self, bags, *given)  # type: ignore[no-untyped-call]
         return rows
 
     def stream(

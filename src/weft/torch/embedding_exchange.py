@@ -11,9 +11,11 @@ from weft.fused import Batch, embedding_all_to_all, embedding_backward
 from weft.fused.embedding_all_to_all import DELIVER, POOL
 from weft.runtime import Prepared, World, prepare
 from weft.runtime.work import Work
+from weft.schedule import Slice
+from weft.schedule.values import value_at
 from weft.torch.c10d import ProcessGroup
 from weft.torch.heap import HeapBuffers
-from weft.torch.memory import world_of
+from weft.torch.memory import weft_group, world_of
 
 _POOL, _DELIVER, _UPDATE = 0, 1, 2  # tasks, as the native core numbers them
 _LOOK = 0.05  # seconds between looks whether those who send still do
@@ -26,7 +28,7 @@ class Room:
 
     def __init__(self, group: ProcessGroup | None) -> None:
         self.world = world_of(group)
-        self._buffers = HeapBuffers(group)
+        self._buffers = HeapBuffers(weft_group(group))
 
     def tensor(self, samples: int, width: int) -> Tensor:
         """Give a tensor in shared memory; what it held is anything."""
@@ -85,7 +87,7 @@ class Exchange:
         if self._backward is None:
             self._backward = prepare(embedding_backward(self.batch), self._world, bound=True)
             for row, _, slices in self._backward.kernel_rows():
-                self._there.set_task(row, _UPDATE, 0, 0, 0, [s.offset for s in slices])
+                self._there.set_task(row, _UPDATE, 0, 0, 0, _offsets(slices))
             self._there.set_samples([*map(self.batch.count, range(self._world.num_ranks))])
         staged = self._room.tensor(*gradients.shape)
         staged.copy_(gradients)
@@ -128,8 +130,12 @@ class Exchange:
             peer, number = next(whose)
             first, last = self.batch.slices_of(peer)[number]
             start = self.batch.of(peer)[0]
-            offsets = [s.offset for s in touched if s.buffer == "out"]
+            offsets = _offsets([each for each in touched if each.buffer == "out"])
             yield row, (kind, start + first, start + last, first, offsets)
+
+
+def _offsets(slices: Sequence[Slice]) -> list[int]:
+    return [int(value_at(each.offset, 0)) for each in slices]
 
 
 def _bound(tensor: Tensor) -> Bind:

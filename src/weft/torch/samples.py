@@ -31,7 +31,7 @@ def to_holders(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
         parts = [[values[starts[t] : ends[t]] for t in tables] for tables in held]
         outs = [torch.empty(int(each.sum()), dtype=values.dtype) for each in came]
         channel.exchange(outs, [_joined(part, values) for part in parts], async_op=False)
-        cut = [out.split(each.sum(1).tolist()) for out, each in zip(outs, came, strict=True)]
+        cut = [torch.split(out, each.sum(1).tolist()) for out, each in zip(outs, came, strict=True)]
         return _joined([part[t] for t in range(len(mine)) for part in cut], values)
 
     ordered = torch.cat(came, 1).reshape(-1)

@@ -25,12 +25,10 @@ class Source(NamedTuple):
     dtype: torch.dtype
 
 
-def sources_of(
-    tables: Mapping[str, Given] | Sequence[Given], dtype: torch.dtype | None
-) -> list[Source]:
+def sources_of(tables: Mapping[str, Given] | Sequence[Given]) -> list[Source]:
     """Read what tables a user wants; all of one dtype."""
     named = tables if isinstance(tables, Mapping) else {f"t{i}": t for i, t in enumerate(tables)}
-    sources = [_source(name, given, dtype) for name, given in named.items()]
+    sources = [_source(name, given) for name, given in named.items()]
     for source in sources:
         if source.dtype is not sources[0].dtype:
             first, other = sources[0], source
@@ -42,11 +40,11 @@ def sources_of(
     return sources
 
 
-def _source(name: str, given: Given, dtype: torch.dtype | None) -> Source:
+def _source(name: str, given: Given) -> Source:
     if "." in name or not name:
         raise UsageError(f"a table cannot be called {name!r}: state_dict needs names without dots.")
     if isinstance(given, tuple):
-        return Source(Table(name, *given), None, dtype or torch.float32)
+        return Source(Table(name, *given), None, torch.float32)
     values = given.weight.detach() if isinstance(given, nn.Module) else given.detach()
     if values.dtype not in ELEMENTS or values.dim() != 2:
         raise UsageError(
@@ -96,7 +94,8 @@ def large_pages(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     nbytes = shape[0] * shape[1] * dtype.itemsize
     if nbytes < _LARGE_PAGE:
         return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, nbytes)
+    # Private: shared memory has large pages only where an administrator says so.
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype, count=shape[0] * shape[1]).view(shape)
