@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels.hpp"
 #include "ready.hpp"
 #include "reductions.hpp"
 
@@ -172,10 +173,14 @@ std::vector<weft::Bound> bound_of(const Binds& binds) {
 nb::object run(Ready& ready, Member& member, bool stamps, nb::object kernel, const Binds& binds,
                std::string_view call) {
   weft::Hooks hooks;
-  hooks.kernel = [&](std::size_t row) {
-    const nb::gil_scoped_acquire gil;
-    kernel(row);
-  };
+  if (nb::isinstance<weft::Kernels>(kernel)) {
+    hooks.kernel = nb::cast<weft::Kernels&>(kernel).caller();
+  } else {
+    hooks.kernel = [&](std::size_t row, std::span<const weft::Piece>) {
+      const nb::gil_scoped_acquire gil;
+      kernel(row);
+    };
+  }
   hooks.poll = poll_signals;
   const auto bound = bound_of(binds);
   std::optional<Halt> halt;
@@ -186,8 +191,10 @@ nb::object run(Ready& ready, Member& member, bool stamps, nb::object kernel, con
   return to_tuple(halt);
 }
 
-std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::string call) {
-  return ready.submit(member, bound_of(binds), std::move(call));
+// Whoever submits keeps the kernels until the job is done.
+std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::string call,
+                     weft::Kernels* kernels) {
+  return ready.submit(member, bound_of(binds), std::move(call), kernels);
 }
 
 // Joins memory of this process; who calls vouches for every address.
@@ -239,6 +246,7 @@ void bind_program(nb::module_& module) {
       .def_prop_ro("asked", &Ready::asked)
       .def("run", &run, nb::arg("member"), nb::arg("stamps"), nb::arg("kernel").none(),
            nb::arg("binds"), nb::arg("call"))
-      .def("submit", &submit, nb::arg("member"), nb::arg("binds"), nb::arg("call"));
+      .def("submit", &submit, nb::arg("member"), nb::arg("binds"), nb::arg("call"),
+           nb::arg("kernels").none() = nb::none());
 }
 

@@ -5,6 +5,7 @@ void bind_simulation(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
 void bind_codecs(nanobind::module_& module);
 void bind_trace(nanobind::module_& module);
+void bind_embedding(nanobind::module_& module);
 
 NB_MODULE(_core, module) {
   module.doc() = "The native core of weft.";
@@ -13,4 +14,5 @@ NB_MODULE(_core, module) {
   bind_runtime(module);
   bind_codecs(module);
   bind_trace(module);
+  bind_embedding(module);
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@ namespace weft {
 
 // What an execution asks of whoever started it. Both may throw, to break off.
 struct Hooks {
-  std::function<void(std::size_t row)> kernel;
+  std::function<void(std::size_t row, std::span<const Piece> slices)> kernel;
   std::function<void()> poll;
 };
 
@@ -154,7 +155,8 @@ class Executor {
   void execute(const Row& row) {
     switch (row.kind) {
       case Kind::kernel:
-        return hooks_->kernel(index_of(row));
+        find(row);
+        return hooks_->kernel(index_of(row), pieces_);
       case Kind::copy:
       case Kind::broadcast:
       case Kind::swap:
@@ -181,7 +183,7 @@ class Executor {
       if (!piece) throw at(row, Cause::memory, access.rank, EFAULT, 0);
       far = far || piece->is_far();
       pieces_.push_back(*piece);
-      if (program_.finder.elastic && piece->size() != pieces_[0].size()) {
+      if (program_.finder.elastic && row.kind != Kind::kernel && piece->size() != pieces_[0].size()) {
         const std::uint32_t rank = program_.of(row)[0].rank;
         throw at(row, Cause::size, rank, pieces_[0].size(), piece->size());
       }

@@ -17,6 +17,7 @@
 #include "engine.hpp"
 #include "executor.hpp"
 #include "heap.hpp"
+#include "kernels.hpp"
 #include "mail.hpp"
 #include "worker.hpp"
 
@@ -157,13 +158,23 @@ class Member {
 
   // The same, some time later, after all that was handed over before; gives its number.
   std::uint64_t submit(const Program& program, std::uint64_t execution,
-                       std::span<const Bound> bound, std::string call) {
+                       std::span<const Bound> bound, std::string call,
+                       Kernels* kernels = nullptr) {
     need_worker();
     auto binding = std::make_shared<Binding>(program, bound);
     return worker_->submit([this, &program, execution, binding = std::move(binding),
-                            call = std::move(call)](std::atomic<bool>& stop) {
-      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop,
-                            /*kept=*/nullptr, /*alone=*/false);
+                            call = std::move(call), kernels](std::atomic<bool>& stop) {
+      Hooks hooks;
+      if (kernels != nullptr) hooks.kernel = kernels->caller();
+      std::optional<Halt> halt;
+      try {
+        halt = run(program, execution, false, hooks, *binding, call, stop,
+                   /*kept=*/nullptr, /*alone=*/false);
+      } catch (const std::exception& error) {
+        control_.fail(rank_, Reason::raised, rank_,
+                      "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
+        return std::optional(Halt{Cause::fault});
+      }
       if (halt) report(*halt, call);
       return halt;
     });

@@ -52,8 +52,9 @@ class Ready {
   }
 
   // The same, later, by the member's worker; gives the job's number.
-  std::uint64_t submit(Member& member, std::span<const Bound> bound, std::string call) {
-    return member.submit(program_, next(member), bound, std::move(call));
+  std::uint64_t submit(Member& member, std::span<const Bound> bound, std::string call,
+                       Kernels* kernels = nullptr) {
+    return member.submit(program_, next(member), bound, std::move(call), kernels);
   }
 
  private:

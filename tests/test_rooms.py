@@ -51,12 +51,13 @@ PACKAGES = {
     "plotly": {"report"},
     "mpi4py": {"bench"},
     "pandas": {"trace"},
+    "fbgemm_gpu": {"bench"},
     "torchrec": {"bench"},
     "hta": {"bench"},  # in an environment of its own
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "plotly", "mpi4py", "pandas", "hta", "torchrec"}
+OPTIONAL = {"torch", "triton", "plotly", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 

@@ -92,7 +92,7 @@ void test_two_ranks_exchange_through_an_engine_and_lanes() {
     finish(program);
     int execution = 0;
     Hooks hooks;
-    hooks.kernel = [&](std::size_t row) {
+    hooks.kernel = [&](std::size_t row, std::span<const weft::Piece>) {
       CHECK(row == 4);
       for (const std::byte value : out[rank]) CHECK(value == std::byte(execution + static_cast<int>(peer)));
     };
@@ -232,7 +232,7 @@ void test_an_exception_of_a_kernel_ends_the_engines() {
   program.strands = {{0, 1, -1, 0}, {1, 2, -1, 1}};
   finish(program);
   Hooks hooks;
-  hooks.kernel = [](std::size_t) { throw std::domain_error("kernel"); };
+  hooks.kernel = [](std::size_t, std::span<const weft::Piece>) { throw std::domain_error("kernel"); };
   CHECK_THROWS(alone.member.run(program, 0, false, hooks), std::domain_error);
   // The engine is free for the next one.
   program.rows[0] = signal(line);

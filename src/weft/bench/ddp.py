@@ -41,7 +41,7 @@ def _trained(teams: Mapping[str, Team], ranks: int, gradients: int, options: Opt
     outcome = compete(entries, options.rounds)
     peer = outcome.beside("gloo", "dist")
     share = 1 - 1 / outcome.beside("gloo", "alone").ratio
-    difference = _difference(outcome.answers["dist"], outcome.answers["gloo"])
+    apart = difference(outcome.answers["dist"], outcome.answers["gloo"])
     what = {
         "model": "mlp",
         "ranks": ranks,
@@ -51,9 +51,9 @@ def _trained(teams: Mapping[str, Team], ranks: int, gradients: int, options: Opt
         "pinned": options.pin,
     }
     row = Row("ddp", what, outcome.times["dist"], {"gloo": peer})
-    row.more.update(gloo_share=share, loss_difference=difference, foreign=outcome.foreign)
+    row.more.update(gloo_share=share, loss_difference=apart, foreign=outcome.foreign)
     row.more.update(judged(row, [Faster(_wanted(ranks, gradients), ("gloo",))]))
-    if not difference <= _SAME:
+    if not apart <= _SAME:
         row.more["met"] = False
     return row
 
@@ -92,7 +92,7 @@ def _share(gloo: Team, gradients: int, batch: int) -> float:
     return 1 - seconds["alone"] / seconds["gloo"]
 
 
-def _difference(mine: list[list[float]], theirs: list[list[float]]) -> float:
+def difference(mine: list[list[float]], theirs: list[list[float]]) -> float:
     """Give the largest relative difference of two losses of the same step and rank."""
     pairs = [
         (m, t) for ms, ts in zip(mine, theirs, strict=True) for m, t in zip(ms, ts, strict=True)

@@ -113,5 +113,5 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    for _mpi in MPIS:
-        print(environment(_mpi, root()))
+    for _peer in PACKAGES:
+        print(environment(_peer, root()))

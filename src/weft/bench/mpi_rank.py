@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from weft.bench.exchange import Carrier, arrays_of, exchange_of
-from weft.bench.serving import serve
+from weft.bench.lookups import lookups_of
+from weft.bench.serving import Work, serve
 
 
 class MpiRank:
@@ -23,8 +24,10 @@ class MpiRank:
         """Meet the others."""
         self._world.Barrier()
 
-    def open(self, case: dict[str, Any]) -> Carrier:
+    def open(self, case: dict[str, Any]) -> Work:
         """Use the calls that take memory as it is, without pickling."""
+        if "operator" in case:
+            return self._looking(case)
         exchange, world = exchange_of(case, self._world.size), self._world
         x, out = arrays_of(exchange, self.rank)
         here, there = [x, self._mpi.FLOAT], [out, self._mpi.FLOAT]
@@ -36,6 +39,17 @@ class MpiRank:
             "all_to_all": partial(world.Alltoall, here, there),
         }
         return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
+
+    def _looking(self, case: dict[str, Any]) -> Work:
+        """Pool by torch, which lies beside this environment, and exchange by MPI."""
+        from weft.bench.torch_lookups import Serial, torch_bags
+
+        lookups, here = lookups_of(case), (self.rank, self._world.size)
+
+        def exchange(out: Any, x: Any) -> None:
+            self._world.Alltoall([x.numpy(), self._mpi.FLOAT], [out.numpy(), self._mpi.FLOAT])
+
+        return Serial(lookups, *here, torch_bags(lookups, *here), exchange)
 
 
 def start_mpi() -> Any:

@@ -24,18 +24,18 @@ _LAUNCHERS = {
     ),
     "mpich": ("mpiexec", "-launcher", "fork", "-bind-to", "none"),
 }
-# Run by the Python of an environment that has no weft, with the folder of this one added.
+# Run by the Python of an environment that has no weft, with the folders of this one's added.
 _RANK = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
-    "runpy.run_module('weft.bench.mpi_rank', run_name='__main__')"
+    "import runpy, sys; module, *added = sys.argv.pop(1).split(':'); sys.path += added; "
+    "runpy.run_module(module, run_name='__main__')"
 )
 
 
-def require_known(against: Sequence[str]) -> None:
-    """Raise for a peer that nobody knows."""
+def require_known(against: Sequence[str], known: Sequence[str] = PEERS) -> None:
+    """Raise for a peer that is not known to do the work."""
     for name in against:
-        if name not in PEERS:
-            raise UnknownNameError(f"no peer is called {name!r}", nearest(name, PEERS))
+        if name not in known:
+            raise UnknownNameError(f"no peer is called {name!r}", nearest(name, known))
 
 
 @contextmanager
@@ -54,10 +54,18 @@ def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict
 def _team(name: str, num_ranks: int) -> Team:
     if name in MPIS:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
+    if name == "fbgemm":
+        words = _elsewhere(name, "weft.bench.torch_fbgemm_rank")
+        return Team(name, num_ranks, _ranks(words, num_ranks))
     if name in _TORCH and find_spec("torch") is None:
         raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
     module = "torch_rank" if name in _TORCH else "weft_rank"
     words = [sys.executable, "-m", f"weft.bench.{module}", *filter(None, [_TORCH.get(name)])]
+    return Team(name, num_ranks, _ranks(words, num_ranks))
+
+
+def _ranks(words: Sequence[str], num_ranks: int) -> list[Start]:
+    """Start every rank as a process of its own."""
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
@@ -66,7 +74,7 @@ def _team(name: str, num_ranks: int) -> Team:
         "LOCAL_WORLD_SIZE": str(num_ranks),
     }
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
-    return Team(name, num_ranks, [Start(leashed(words), shared | rank) for rank in ranks])
+    return [Start(leashed(words), shared | rank) for rank in ranks]
 
 
 def _mpi(name: str, num_ranks: int) -> Start:
@@ -74,9 +82,19 @@ def _mpi(name: str, num_ranks: int) -> Start:
     home = environments.environment(name, environments.root(), _notice)
     program, *options = _LAUNCHERS[name]
     words = [str(home / "bin" / program), *options, "-n", str(num_ranks)]
-    package = str(Path(__file__).parents[2])
-    python = [str(home / "bin" / "python"), "-c", _RANK, package]
-    return Start(leashed([*words, *python]), {})
+    return Start(leashed([*words, *_elsewhere(name, "weft.bench.mpi_rank")]), {})
+
+
+def _elsewhere(name: str, module: str) -> list[str]:
+    """Give the words that run a module by the Python of a peer's environment.
+
+    It finds weft there, and torch where a peer needs it.
+    """
+    home = environments.environment(name, environments.root(), _notice)
+    torch = find_spec("torch")
+    beside = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
+    added = ":".join([module, str(Path(__file__).parents[2]), *beside])
+    return [str(home / "bin" / "python"), "-c", _RANK, added]
 
 
 def _notice(text: str) -> None:

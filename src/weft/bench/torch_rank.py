@@ -11,7 +11,11 @@ import torch.distributed as dist
 
 from weft._core import die_with
 from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
+from weft.bench.lookups import lookups_of
 from weft.bench.serving import Work, serve
+from weft.bench.torch_alone import Alone
+from weft.bench.torch_dlrm import Dlrm
+from weft.bench.torch_lookups import Fused, Serial, torch_bags
 from weft.bench.torch_training import Training
 
 
@@ -20,6 +24,7 @@ class TorchRank:
 
     def __init__(self, backend: str) -> None:
         self.rank = dist.get_rank()
+        self._backend = backend
         self.about = f"torch {torch.__version__} {backend}"
 
     def barrier(self) -> None:
@@ -30,7 +35,23 @@ class TorchRank:
         """Make a training step, or a collective on ordinary tensors."""
         if "gradients" in case:
             return Training(**case)
+        if "operator" in case:
+            return self._looking(case)
         return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
+
+    def _looking(self, case: dict[str, Any]) -> Work:
+        """Make lookups, or a training step around them, for whichever backend this is."""
+        lookups, here = lookups_of(case), (self.rank, dist.get_world_size())
+        fused = self._backend == "weft"
+        if case["operator"] == "dlrm_step":
+            return Dlrm(lookups, *here, fused=fused)
+        if case["operator"] == "embedding":
+            if fused:
+                return Alone(lookups)
+            return Serial(lookups, *here, torch_bags(lookups, *here), None)
+        if fused:
+            return Fused(lookups, *here)
+        return Serial(lookups, *here, torch_bags(lookups, *here), dist.all_to_all_single)
 
 
 def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:

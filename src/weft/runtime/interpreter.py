@@ -1,13 +1,14 @@
 """Run: the interpreter of schedules on real memory."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft._core import Kernels as NativeKernels
 from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, nearest
 from weft.runtime.columns import Site, build_program, engine_queues
 from weft.runtime.crew import Crew
@@ -20,7 +21,8 @@ from weft.runtime.layout import (
     require_rotation,
 )
 from weft.runtime.memory import Bindable, Binder, homeless_of
-from weft.schedule import Schedule, write_out
+from weft.schedule import Kernel, Schedule, Slice, write_out
+from weft.schedule.schedule import commands_of
 from weft.timeline import Timeline
 
 
@@ -160,10 +162,12 @@ class Prepared:
         """Give what is bound as the native core reads it."""
         return self._binder.binds(bind)
 
-    def execute(self, binds: list[tuple[int, int, int]], call: str) -> None:
+    def execute(
+        self, binds: list[tuple[int, int, int]], call: str, kernels: NativeKernels | None = None
+    ) -> None:
         """Execute in this thread, as the collective call of that name."""
         try:
-            halt = self.program.run(self.world.member, False, None, binds, call)
+            halt = self.program.run(self.world.member, False, kernels, binds, call)
         except BaseException as error:
             self.world.fail_with(error, f" in {call}")
             raise
@@ -174,9 +178,19 @@ class Prepared:
         """Raise what made a call of that name give up."""
         self.world.raise_halt(halt, lambda row: f"{call} ({self.where(row)})")
 
-    def submit(self, binds: list[tuple[int, int, int]], call: str) -> int:
+    def submit(
+        self, binds: list[tuple[int, int, int]], call: str, kernels: NativeKernels | None = None
+    ) -> int:
         """Let the world's worker execute it after what it has; give the job's number."""
-        return self.program.submit(self.world.member, binds, call)
+        return self.program.submit(self.world.member, binds, call, kernels)
+
+    def kernel_rows(self) -> Iterator[tuple[int, str, list[Slice]]]:
+        """List this rank's kernels: the number of its row, its op and its slices."""
+        places = commands_of(self.table)
+        mine = (command for place, command in places if place.rank == self.world.rank)
+        for number, command in enumerate(mine):
+            if isinstance(command, Kernel):
+                yield number, command.op, [*command.reads, *command.writes]
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Copy arrays into this rank's buffers."""

@@ -6,17 +6,28 @@ import weft.torch
 dist.init_process_group("weft")
 """
 
+from weft.fused import column_wise, row_wise, table_wise
 from weft.torch.backend import WeftProcessGroup, register
+from weft.torch.embedding import EmbeddingAllToAll
 from weft.torch.heap import use_heap
 from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
+from weft.torch.rules import SGD, RowwiseAdagrad
+from weft.torch.tables import quantize_rows
 
 __all__ = [
+    "SGD",
+    "EmbeddingAllToAll",
+    "RowwiseAdagrad",
     "WeftProcessGroup",
+    "column_wise",
     "empty",
     "free",
     "monitored_barrier",
     "paths",
+    "quantize_rows",
+    "row_wise",
     "set_engines",
+    "table_wise",
     "use_heap",
     "world_of",
 ]

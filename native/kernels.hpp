@@ -1,0 +1,27 @@
+// Computation that a program calls without Python: one object serves all its kernels.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "place.hpp"
+
+namespace weft {
+
+class Kernels {
+ public:
+  Kernels() = default;
+  Kernels(const Kernels&) = delete;
+  Kernels& operator=(const Kernels&) = delete;
+  virtual ~Kernels() = default;
+
+  // The kernel of a row, with the slices it reads and then those it writes. May throw.
+  virtual void run(std::size_t row, std::span<const Piece> slices) = 0;
+
+  [[nodiscard]] std::function<void(std::size_t, std::span<const Piece>)> caller() {
+    return [this](std::size_t row, std::span<const Piece> slices) { run(row, slices); };
+  }
+};
+
+}  // namespace weft

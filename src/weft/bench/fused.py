@@ -1,0 +1,113 @@
+"""How much faster fused embeddings are than computing first and exchanging then."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from weft.bench.contest import Entry, Outcome, compete
+from weft.bench.ddp import difference
+from weft.bench.limits import Faster, Limit, judged
+from weft.bench.lookups import SHAPES, Lookups, cases
+from weft.bench.rows import Options, Row
+from weft.bench.team import Team
+from weft.bench.teams import PEERS, require_known, started
+from weft.errors import UnknownNameError, nearest
+
+QUESTION = "How much faster are embeddings fused with their all-to-all than one after the other?"
+OPERATORS = ("embedding_all_to_all", "embedding", "dlrm_step")
+RANKS = (2, 4)
+_SAME = 1e-4  # of a loss: exchanged in other blocks, rows of gradients add up in other orders
+_OWN = SHAPES[3]  # no figure asks for it
+_PEERS = (*PEERS, "fbgemm")
+
+
+def run(options: Options) -> Iterator[Row]:
+    """Measure every operator asked for (--collective names them), with weft and peers in turn."""
+    require_known(options.against, _PEERS)
+    for operator in _operators(options):
+        for ranks in _ranks(operator, options):
+            against = _against(operator, options.against)
+            with started(("dist", *against), ranks, pin=options.pin) as teams:
+                for lookups in _cases(operator):
+                    yield _measured(operator, lookups, teams, ranks, options)
+
+
+def count_rows(options: Options) -> int:
+    """Count what ``run`` will give."""
+    return sum(
+        len(_ranks(operator, options)) * len(list(_cases(operator)))
+        for operator in _operators(options)
+    )
+
+
+def _operators(options: Options) -> tuple[str, ...]:
+    for name in options.collectives:
+        if name not in OPERATORS:
+            raise UnknownNameError(f"no operator is called {name!r}", nearest(name, OPERATORS))
+    return options.collectives or OPERATORS
+
+
+def _ranks(operator: str, options: Options) -> Sequence[int]:
+    return (1,) if operator == "embedding" else options.ranks or RANKS
+
+
+def _against(operator: str, peers: Sequence[str]) -> tuple[str, ...]:
+    """Leave out whom an operator is not for: one process exchanges nothing, MPI trains nothing."""
+    able = {"embedding": ("gloo", "fbgemm"), "dlrm_step": ("gloo",)}.get(operator, _PEERS)
+    return tuple(peer for peer in peers if peer in able)
+
+
+def _cases(operator: str) -> Iterator[Lookups]:
+    """Give the cases of an operator; one process has the tables of one of two ranks."""
+    for lookups in cases():
+        if operator == "embedding":
+            yield Lookups(**{**asdict(lookups), "tables": lookups.tables // 2})
+        elif operator != "dlrm_step" or _shape(lookups) == SHAPES[0]:
+            yield lookups
+
+
+def _measured(
+    operator: str, lookups: Lookups, teams: Mapping[str, Team], ranks: int, options: Options
+) -> Row:
+    case = {"operator": operator, "lookups": asdict(lookups)}
+    outcome = compete({name: Entry(team, case) for name, team in teams.items()}, options.rounds)
+    against = [name for name in teams if name != "dist"]
+    shown = {**asdict(lookups), "indices": f"zipf {lookups.zipf}" if lookups.zipf else "uniform"}
+    shown.pop("zipf")
+    what = {"operator": operator, "ranks": ranks, "link": "local", **shown, "pinned": options.pin}
+    row = Row("fused", what, outcome.times["dist"], outcome.peers(against, "dist"))
+    row.more.update(foreign=outcome.foreign, versions={n: teams[n].about for n in against})
+    limits = _limits(operator, lookups, ranks)
+    same = _agree(operator, outcome, against)
+    row.more.update(same=same)
+    if limits and against:
+        row.more.update(judged(row, limits))
+        row.more["met"] = row.more["met"] and same
+    return row
+
+
+def _agree(operator: str, outcome: Outcome, against: Sequence[str]) -> bool:
+    """Whether all got the same rows, to the last bit, or the same losses."""
+    mine = outcome.answers["dist"]
+    if operator == "dlrm_step":
+        return all(difference(mine, outcome.answers[name]) <= _SAME for name in against)
+    return all(outcome.answers[name] == mine for name in against)
+
+
+def _limits(operator: str, lookups: Lookups, ranks: int) -> list[Limit]:
+    """Give what must be reached, in the cases that have a figure."""
+    shape = _shape(lookups)
+    if operator == "dlrm_step":
+        return [Faster(1.7, ("gloo",))]
+    if operator == "embedding":
+        wide = 128
+        wanted = 1.2 if lookups.dim == wide else 1.3 if lookups.zipf else 1.5
+        return [] if shape[1:] == _OWN[1:] else [Faster(wanted, ("gloo", "fbgemm"))]
+    if shape == _OWN:
+        return []
+    if ranks == max(RANKS):
+        return [Faster(2.0, ("gloo",))]
+    return [Faster(3.5 if shape == SHAPES[0] else 2.0, ("gloo",)), Faster(1.8, ("mpich",))]
+
+
+def _shape(lookups: Lookups) -> tuple[int, ...]:
+    return (lookups.tables, lookups.rows, lookups.dim, lookups.batch, lookups.pooling)

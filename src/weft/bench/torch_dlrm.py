@@ -1,0 +1,160 @@
+"""Training steps of a small DLRM, by torch and Gloo or by weft's fused embedding."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from weft.bench.lookups import Lookups
+from weft.bench.torch_lookups import Looking
+
+_DENSE = 13  # features that are numbers, as Criteo's
+_RATE = 0.05
+_CHECKED = 5  # steps
+_SCALE = 0.01  # of the tables' values, so that sums of bags are of the size of a feature
+
+
+class Dense(nn.Module):
+    """What is not embedding: an MLP below, products of all pairs of vectors, an MLP on top."""
+
+    def __init__(self, tables: int, dim: int) -> None:
+        super().__init__()
+        self._bottom = nn.Sequential(
+            nn.Linear(_DENSE, 64), nn.ReLU(), nn.Linear(64, dim), nn.ReLU()
+        )
+        pairs = torch.triu_indices(tables + 1, tables + 1, 1)
+        self._pairs = pairs[0] * (tables + 1) + pairs[1]
+        self._top = nn.Sequential(nn.Linear(dim + pairs.shape[1], 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
+        """Give a logit a sample; ``rows`` has a vector for each table."""
+        below = self._bottom(numbers)
+        vectors = torch.cat([below.unsqueeze(1), rows], 1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        chosen = products.index_select(1, self._pairs)
+        logits: Tensor = self._top(torch.cat([below, chosen], 1)).squeeze(1)
+        return logits
+
+
+class _Exchanged(torch.autograd.Function):
+    """An all-to-all whose gradients go the same way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        del ctx
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        del ctx
+        x = grads[0].contiguous()
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x)
+        return out
+
+
+class Serial(nn.Module):
+    """nn.EmbeddingBag with sparse gradients, then an all-to-all."""
+
+    def __init__(self, lookups: Lookups, rank: int, num_ranks: int) -> None:
+        super().__init__()
+        self._num_ranks, self._dim = num_ranks, lookups.dim
+        self.bags = nn.ModuleList(
+            nn.EmbeddingBag(
+                lookups.rows, lookups.dim, mode="sum", include_last_offset=True, sparse=True
+            )
+            for _ in lookups.held(rank, num_ranks)
+        )
+        self.optimizer = torch.optim.SGD(self.bags.parameters(), lr=_RATE)
+
+    def forward(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Give (samples, tables, dim)."""
+        pooled = torch.stack([bag(i, o) for bag, (i, o) in zip(self.bags, bags, strict=True)], 1)
+        came: Tensor = _Exchanged.apply(pooled)  # type: ignore[no-untyped-call]
+        return (
+            came.view(self._num_ranks, -1, len(self.bags), self._dim).transpose(0, 1).flatten(1, 2)
+        )
+
+    def tables(self) -> list[Tensor]:
+        """Give the tables of this rank."""
+        return [bag.weight for bag in self.bags]  # type: ignore[misc]
+
+
+class Fused(nn.Module):
+    """weft's module, which steps in its backward pass."""
+
+    def __init__(self, lookups: Lookups, rank: int, num_ranks: int) -> None:
+        import weft.torch
+
+        super().__init__()
+        del rank
+        holder = [r for r in range(num_ranks) for _ in lookups.held(r, num_ranks)]
+        shapes = [(lookups.rows, lookups.dim)] * lookups.tables
+        self.bag = weft.torch.EmbeddingAllToAll(
+            shapes,
+            sharding=[weft.torch.table_wise(r) for r in holder],
+            optimizer=weft.torch.SGD(_RATE),
+        )
+        self._shape = (-1, lookups.tables, lookups.dim)
+        self.optimizer = None
+
+    def forward(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Give (samples, tables, dim)."""
+        rows: Tensor = self.bag([i for i, _ in bags], [o for _, o in bags])
+        return rows.view(self._shape)
+
+    def tables(self) -> list[Tensor]:
+        """Give the tables of this rank."""
+        return list(self.bag.weights.values())
+
+
+class Dlrm(Looking):
+    """Steps of training: dense layers by DDP, tables on the ranks that hold them."""
+
+    def __init__(self, lookups: Lookups, rank: int, num_ranks: int, *, fused: bool) -> None:
+        super().__init__(lookups, rank, num_ranks)
+        self._held = lookups.held(rank, num_ranks)
+        self._embedding = (Fused if fused else Serial)(lookups, rank, num_ranks)
+        torch.manual_seed(0)
+        dense = Dense(lookups.tables, lookups.dim)
+        self._first = [parameter.detach().clone() for parameter in dense.parameters()]
+        self._dense = DistributedDataParallel(dense)
+        self._optimizer = torch.optim.SGD(self._dense.parameters(), lr=_RATE)
+        drawn = torch.Generator().manual_seed(rank)
+        samples = lookups.batch // num_ranks
+        self._numbers = torch.rand(samples, _DENSE, generator=drawn)
+        self._clicks = (self._numbers[:, 0] > self._numbers[:, 1]).float()
+
+    def rows(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Train one step; give its loss."""
+        logits = self._dense(self._numbers, self._embedding(bags))
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, self._clicks)
+        self._optimizer.zero_grad()
+        if self._embedding.optimizer is not None:
+            self._embedding.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        if self._embedding.optimizer is not None:
+            self._embedding.optimizer.step()
+        return loss.detach()
+
+    def reset(self) -> None:
+        """Begin again, with the weights of the beginning."""
+        with torch.no_grad():
+            for parameter, first in zip(self._dense.parameters(), self._first, strict=True):
+                parameter.copy_(first)
+            for weight, table in zip(self._embedding.tables(), self._held, strict=True):
+                weight.copy_(torch.from_numpy(self.lookups.values(table)) * _SCALE)
+
+    def step(self, number: int) -> float:
+        """Train one step with the set of indices of that number; give its loss."""
+        return float(self.rows(self._turns[number % len(self._turns)]))
+
+    def answer(self) -> Any:
+        """Give the losses of the first steps."""
+        self.reset()
+        return [self.step(number) for number in range(_CHECKED)]

@@ -1,0 +1,39 @@
+"""A rank that pools by FBGEMM and exchanges by Gloo, in FBGEMM's environment."""
+
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.bench.lookups import lookups_of
+from weft.bench.serving import serve
+from weft.bench.torch_lookups import Serial, fbgemm_bags
+
+
+class FbgemmRank:
+    """One process of a Gloo group."""
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.about = f"fbgemm-gpu-cpu {version('fbgemm-gpu-cpu')}, torch {torch.__version__} gloo"
+
+    def barrier(self) -> None:
+        """Meet the others."""
+        dist.barrier()
+
+    def open(self, case: dict[str, Any]) -> Serial:
+        """Make the tables of this rank."""
+        lookups, here = lookups_of(case), (self.rank, dist.get_world_size())
+        exchange = None if case["operator"] == "embedding" else dist.all_to_all_single
+        return Serial(lookups, *here, fbgemm_bags(lookups, *here), exchange)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        serve(sys.argv[1], FbgemmRank())
+    finally:
+        dist.destroy_process_group()
