@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn, TypeVar
 
 from weft._core import Launcher, Member
+from weft.compress.frame import REASONS, Verdict
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
 from weft.runtime.engines import Cores, Engines, move
@@ -50,6 +51,7 @@ class Cause(IntEnum):
     MEMORY = 6
     SIZE = 7
     DISAGREE = 8
+    CODEC = 9
 
 
 class Halt(NamedTuple):
@@ -235,6 +237,11 @@ class Crew:
             case Cause.SLOT:
                 wrong = f"a slot of {found.have} bytes where {found.want} are wanted"
                 self.fail(Reason.RAISED, self.rank, f"rank {self.rank} found {wrong} at {place}")
+                waited = ""
+            case Cause.CODEC:
+                why = REASONS[Verdict(found.have)]
+                text = f"rank {self.rank} cannot decode the chunk at byte {found.want}: {why}"
+                self.fail(Reason.RAISED, self.rank, f"{text}, at {place}")
                 waited = ""
             case Cause.MEMORY:
                 why = os.strerror(found.have)
