@@ -36,6 +36,7 @@ def time_round_trips(
 ) -> float: ...
 def die_with(parent: int) -> bool: ...
 
+FRAME_VERSION: int
 FRAME_HEAD: int
 
 def seal(

@@ -91,9 +91,9 @@ class Deltas:
     def broadcast(
         self, name: str, dtype: str, chunk: Octets, root: int, plain: Send, coded: Send
     ) -> None:
-        """Let all hold the root's ``chunk``, by sends that broadcast from the root: as it is, coded.
+        """Let all hold the root's ``chunk``; after a lossy codec the root's is what others have.
 
-        After a lossy codec the root's holds what the others have.
+        ``plain`` and ``coded`` broadcast bytes from the root, as they are or by the inner codec.
         """
         delta = Delta(name, dtype, len(chunk))  # raises on every rank alike
         note = np.zeros(2, np.int64)

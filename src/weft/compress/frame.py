@@ -60,6 +60,11 @@ def require_float(name: str, dtype: str, known: Any = FLOATS) -> None:
         )
 
 
+def frame_bytes(slot: Octets) -> int:
+    """Read how long the frame at the front of ``slot`` says it is."""
+    return FRAME_HEAD + int.from_bytes(slot[_PAYLOAD].tobytes(), "little")
+
+
 class Framed:
     """Frames payloads of one codec; what does not shrink goes as it is."""
 

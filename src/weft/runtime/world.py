@@ -120,7 +120,8 @@ class World(Arrays):
         if codec is not None and codec != "none":
             require_alone(codec, algorithm, keep_root=keep_root, async_op=async_op)
             if is_delta(codec):
-                return self._broadcast_delta(x, root, codec)
+                self._broadcast_delta(x, root, codec)
+                return None
             return self._broadcast_encoded(x, root, codec, keep_root=keep_root, async_op=async_op)
         if not (algorithm or async_op) and self.desk.arrays("broadcast", None, x, "", root):
             return None

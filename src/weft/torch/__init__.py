@@ -7,11 +7,13 @@ dist.init_process_group("weft")
 """
 
 from weft.torch.backend import WeftProcessGroup, register
+from weft.torch.compression import compress
 from weft.torch.heap import use_heap
 from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
 
 __all__ = [
     "WeftProcessGroup",
+    "compress",
     "empty",
     "free",
     "monitored_barrier",
