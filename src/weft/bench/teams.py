@@ -54,13 +54,11 @@ def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict
 def _team(name: str, num_ranks: int) -> Team:
     if name in MPIS:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
-    if name in _TORCH and find_spec("torch") is None:
-        raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
-    module = "torch_rank" if name in _TORCH else "weft_rank"
-    words = [sys.executable, "-m", f"weft.bench.{module}", *filter(None, [_TORCH.get(name)])]
+    module = ["torch_rank", torch_backend(name)] if name in _TORCH else ["weft_rank"]
+    words = [sys.executable, "-m", f"weft.bench.{module[0]}", *module[1:]]
     shared = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "TORCHELASTIC_RUN_ID": secrets.token_hex(16),
         "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
@@ -71,19 +69,35 @@ def _team(name: str, num_ranks: int) -> Team:
 
 def _mpi(name: str, num_ranks: int) -> Start:
     """Give the launcher's words; its ranks look for this package last, after their own."""
-    home = environments.environment(name, environments.root(), _notice)
+    home = home_of(name)
     program, *options = _LAUNCHERS[name]
     words = [str(home / "bin" / program), *options, "-n", str(num_ranks)]
-    package = str(Path(__file__).parents[2])
-    python = [str(home / "bin" / "python"), "-c", _RANK, package]
-    return Start(leashed([*words, *python]), {})
+    return Start(leashed([*words, *rank_words(home)]), {})
+
+
+def torch_backend(name: str) -> str:
+    """Give the backend of a contestant of torch.distributed."""
+    if find_spec("torch") is None:
+        raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
+    return _TORCH[name]
+
+
+def home_of(mpi: str) -> Path:
+    """Give the folder of an MPI's environment."""
+    return environments.environment(mpi, environments.root(), _notice)
+
+
+def rank_words(home: Path) -> list[str]:
+    """Give the words that start a rank in the environment of an MPI."""
+    return [str(home / "bin" / "python"), "-c", _RANK, str(Path(__file__).parents[2])]
 
 
 def _notice(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

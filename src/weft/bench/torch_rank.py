@@ -12,6 +12,7 @@ import torch.distributed as dist
 from weft._core import die_with
 from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft.bench.serving import Work, serve
+from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_training import Training
 
 
@@ -30,6 +31,8 @@ class TorchRank:
         """Make a training step, or a collective on ordinary tensors."""
         if "gradients" in case:
             return Training(**case)
+        if "algorithm" in case:
+            return SentWeights(**case)
         return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
 
 
