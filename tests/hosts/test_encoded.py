@@ -1,5 +1,7 @@
 """Broadcasts that travel encoded between hosts: who holds what, what is exact, what is told."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,7 +13,7 @@ from tests.torch.test_faults import told
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch import between_encoded
-from weft.torch.between_encoded import piece_bytes
+from weft.torch.chunks import piece_bytes
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -121,13 +123,18 @@ def test_ddp_starts_all_replicas_with_the_same_rounded_weights():
     assert torch.equal(var, torch.ones(300))
 
 
+def monkey(owner: Any, name: str, value: Any) -> None:
+    """Change weft in this rank, which ends with its test."""
+    setattr(owner, name, value)
+
+
 def other_codec():
     weft.torch.compress(broadcast=("pack", "int8")[dist.get_rank()])
     dist.broadcast(torch.zeros(COUNT), 0)
 
 
 def other_version():
-    between_encoded.FRAME_VERSION += dist.get_rank()
+    monkey(between_encoded, "FRAME_VERSION", 1 + dist.get_rank())
     weft.torch.compress(broadcast="pack")
     dist.broadcast(torch.zeros(COUNT), 0)
 
@@ -143,12 +150,12 @@ def changed_on_its_way():
     """The host in the middle passes on what is not what it got."""
     pass_on = between_encoded._Line._pass_on
 
-    def spoil(line, number, chunk):
+    def spoil(line: Any, number: int, chunk: Any) -> None:
         if dist.get_rank() == 1 and number == 3:
             chunk[100] ^= 1
         pass_on(line, number, chunk)
 
-    between_encoded._Line._pass_on = spoil
+    monkey(between_encoded._Line, "_pass_on", spoil)
     weft.torch.compress(broadcast="pack")
     dist.broadcast(weights(1), 0)
 
@@ -164,7 +171,7 @@ def test_a_changed_chunk_is_named_on_every_rank():
 
 def longer_than_its_slot():
     frame_bytes = frame.frame_bytes
-    between_encoded.frame_bytes = lambda slot: frame_bytes(slot) + (1 << 40)
+    monkey(between_encoded, "frame_bytes", lambda slot: frame_bytes(slot) + (1 << 40))
     weft.torch.compress(broadcast="pack")
     dist.broadcast(weights(1), 0)
 
@@ -192,7 +199,8 @@ def test_wrong_codecs_are_refused_at_once():
 
 
 def test_pieces_grow_with_the_root_of_the_size():
-    assert piece_bytes(16 << 20, 1) == 256 << 10
-    assert piece_bytes(64 << 20, 1) == 512 << 10
-    assert piece_bytes(1000, 1) == 64 << 10
-    assert piece_bytes(1 << 40, 4) == 1 << 20
+    assert piece_bytes(64 << 20) == 2 * piece_bytes(16 << 20)
+    assert piece_bytes(16 << 20, 4) == 2 * piece_bytes(16 << 20)
+    assert piece_bytes(1000) == 64 << 10
+    assert piece_bytes(1 << 40, 4) == 2 << 20
+    assert piece_bytes(4 << 20, 1000) == 1 << 20

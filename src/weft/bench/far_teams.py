@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from weft.bench.environments import MPIS
 from weft.bench.leash import leashed
 from weft.bench.namespaces import NetHost
 from weft.bench.team import Start, Team
-from weft.bench.teams import MPIS, free_port, home_of, rank_words, torch_backend
+from weft.bench.teams import free_port, home_of, rank_words, torch_backend
 
 # Namespaces of one machine share its memory: nothing but the links may carry messages.
 # MPICH takes UCX, which would find shared memory by itself; OpenMPI its own layers.

@@ -18,6 +18,7 @@ _PREFIX = "weft-"
 _BURST = 256 << 10
 _LATENCY = "50ms"
 _BRIDGE = "switch"
+MTU = "9000"  # bytes of a packet: jumbo frames
 _made = itertools.count()
 
 
@@ -52,7 +53,10 @@ def two_hosts(rate: float) -> Iterator[tuple[NetHost, NetHost]]:
 
 @contextmanager
 def hosts_on_switch(rate: float, count: int) -> Iterator[tuple[NetHost, ...]]:
-    """Make hosts that a switch joins: each sends and takes ``rate`` bytes a second."""
+    """Make hosts that a switch joins: each sends and takes ``rate`` bytes a second.
+
+    Packets are as long as networks between the hosts of a cluster have them.
+    """
     with _namespaces(count + 1) as (*hosts, switch):
         _ip("-n", switch.name, "link", "add", _BRIDGE, "type", "bridge")
         _ip("-n", switch.name, "link", "set", _BRIDGE, "up")
@@ -60,7 +64,8 @@ def hosts_on_switch(rate: float, count: int) -> Iterator[tuple[NetHost, ...]]:
             port = f"port{number}"
             _link(host.interface, host.name, port, switch.name)
             _bring_up(host, rate)
-            _ip("-n", switch.name, "link", "set", port, "master", _BRIDGE, "up")
+            _ip("-n", host.name, "link", "set", host.interface, "mtu", MTU)
+            _ip("-n", switch.name, "link", "set", port, "master", _BRIDGE, "mtu", MTU, "up")
             _shape(switch, port, rate)
         yield tuple(hosts)
 

@@ -7,9 +7,9 @@ memory and decode it each for itself.
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from math import sqrt
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,17 +21,14 @@ from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.torch import between_moves
 from weft.torch.channel import NAMES
-from weft.torch.chunks import as_bytes
+from weft.torch.chunks import AHEAD, as_bytes, piece_bytes
 from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
-AHEAD = 8  # pieces that a host is ready to take: with them Gloo asks nobody before it sends
 RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
-_PIECE = 256 << 10  # bytes of 16 MiB that are not encoded, see piece_bytes
-_OF = 16 << 20
-_LEAST, _MOST = 64 << 10, 1 << 20
-_WHOLE = 4096  # a multiple of every codec's block
+_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
+_LONG = 4 << 20  # bytes for which it is worth a message to say how long pieces are
 
 
 class Way(NamedTuple):
@@ -42,25 +39,13 @@ class Way(NamedTuple):
     keep_root: bool = False
 
 
-def piece_bytes(nbytes: int, ratio: float) -> int:
-    """Give how long pieces are.
-
-    K pieces of C bytes pass n hosts in (n - 2 + K)(t + C / rate): shortest for a C that grows
-    with the root of size, ratio and what a piece costs. 256 KiB of 16 MiB is where Gloo at
-    1 Gbit/s comes nearest to line rate here.
-    """
-    best = _PIECE * sqrt(nbytes * ratio / _OF)
-    return round(min(max(best, _LEAST), _MOST) / _WHOLE) * _WHOLE
-
-
 def broadcast(place: Place, x: Tensor, root: int, way: Way) -> None:
     """Let all ranks hold the root's ``x`` as the codec leaves it."""
     codec = codec_of(way.codec, NAMES[x.dtype])
     about = (x.dtype, f"root {root}", codec.name, f"frames {FRAME_VERSION}", *way[1:])
     with place.talk("broadcast", x.nbytes, *about) as talk:
-        line = _Line(place, talk, as_bytes(x).numpy(), root, codec, way)
-        if line.count:
-            line.run()
+        if x.numel():
+            _Line(place, talk, as_bytes(x).numpy(), root, codec, way).run()
 
 
 def broadcast_change(deltas: Deltas, place: Place, x: Tensor, root: int, way: Way) -> None:
@@ -84,13 +69,13 @@ class _Line:
     ) -> None:
         self._place, self._talk, self._codec, self._way = place, talk, codec, way
         self._data, self._root = data, root
-        self._piece = piece_bytes(len(data), expected_ratio(codec.name, codec.dtype))
-        self.count = -(-len(data) // self._piece)
         hosts, step = place.hosts, (place.host - place.hosts.of[root]) % place.hosts.num
         leads = place.leads(root)
         self._is_root = place.rank == root
         self._source = hosts.leader(place.sources[0], root) if leads and step else None
         self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
+        self._piece = self._agreed()
+        self.count = -(-len(data) // self._piece)
         self._slots = place.slots(RING, codec.room(self._piece))
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
@@ -106,6 +91,21 @@ class _Line:
                     self._give(tick - AHEAD)
         finally:
             self._aside.close()
+
+    def _agreed(self) -> int:
+        """Choose the length of a piece; where that depends on the data, the root tells it."""
+        name, nbytes = self._codec.name, len(self._data)
+        if not is_lossless(name) or nbytes < _LONG:
+            return piece_bytes(nbytes, expected_ratio(name, self._codec.dtype))
+        told = torch.zeros(1, dtype=torch.int64)
+        if self._is_root:
+            told[0] = piece_bytes(nbytes, _shrinks(self._codec, self._data))
+        elif self._source is not None:
+            wait_for(self._talk.recv(told, self._source))
+        if self._next is not None:
+            self._talk.send(told, self._next)
+        self._place.inside.broadcast(told, self._place.leader_place(self._root))
+        return int(told)
 
     def _take(self, number: int) -> None:
         """Have a slot ready for what comes."""
@@ -184,6 +184,14 @@ class _Line:
 
     def _chunk(self, number: int) -> Octets:
         return self._data[number * self._piece : (number + 1) * self._piece]
+
+
+def _shrinks(codec: Codec, data: Octets) -> float:
+    """Give the ratio of some places of the data, far apart."""
+    step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
+    out = np.empty(codec.room(_SAMPLE), np.uint8)
+    chunks = (data[at * step : at * step + _SAMPLE] for at in range(_SAMPLES))
+    return _SAMPLES * _SAMPLE / sum(codec.encode(chunk, out) for chunk in chunks)
 
 
 class _Aside:

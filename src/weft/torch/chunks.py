@@ -1,6 +1,7 @@
 """Cutting tensors into what crosses a wire at once, and stages that overlap."""
 
 from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -11,6 +12,10 @@ LONE_CHUNK = (
 )  # to a rank that shares none: fewer switches beside a GEMM than with shorter ones
 MOST_CHUNKS = 64  # of one tensor: a longer one is cut into longer chunks
 IN_FLIGHT = 4  # blocks between two stages of a pipeline
+AHEAD = 8  # pieces that a host is ready to take: with them Gloo asks nobody before it sends
+PIECE, PIECES_OF = 128 << 10, 16 << 20  # bytes of a piece, and of what it is the best one here
+LEAST_PIECE, MOST_PIECE = 64 << 10, 2 << 20
+WHOLE = 4096  # a multiple of every codec's block
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -24,26 +29,38 @@ def chunk_bytes(nbytes: int) -> int:
     return max(CHUNK, pages << 12)
 
 
+def piece_bytes(nbytes: int, ratio: float = 1.0) -> int:
+    """Give how long the pieces are that run along a chain of hosts, before they are encoded.
+
+    K pieces of C bytes pass n hosts in (n - 2 + K)(t + C / rate): shortest for a C that grows
+    with the root of size, ratio and what a piece costs, ``t``. At least four keep hosts busy.
+    """
+    best = min(PIECE * sqrt(nbytes * ratio / PIECES_OF), nbytes / 4)
+    return round(min(max(best, LEAST_PIECE), MOST_PIECE) / WHOLE) * WHOLE
+
+
 def chunks(x: Tensor, nbytes: int) -> list[Tensor]:
     """Cut a contiguous tensor into pieces of so many bytes; an empty one has none."""
     flat = x.view(-1)
     return list(torch.split(flat, max(nbytes // x.element_size(), 1))) if flat.numel() else []
 
 
-def pipelined(num_blocks: int, stages: Sequence[Callable[[int], None]]) -> None:
-    """Let every block pass the stages, ``IN_FLIGHT`` blocks apart.
+def pipelined(
+    num_blocks: int, stages: Sequence[Callable[[int], None]], apart: int = IN_FLIGHT
+) -> None:
+    """Let every block pass the stages, so many blocks apart.
 
     The order depends on nothing but the numbers, so it is the same on every rank.
     """
-    for tick in range(num_blocks + IN_FLIGHT * (len(stages) - 1)):
-        for block, stage in _due(tick, num_blocks, stages):
+    for tick in range(num_blocks + apart * (len(stages) - 1)):
+        for block, stage in _due(tick, num_blocks, stages, apart):
             stage(block)
 
 
 def _due(
-    tick: int, num_blocks: int, stages: Sequence[Callable[[int], None]]
+    tick: int, num_blocks: int, stages: Sequence[Callable[[int], None]], apart: int
 ) -> Iterator[tuple[int, Callable[[int], None]]]:
     for number, stage in enumerate(stages):
-        block = tick - number * IN_FLIGHT
+        block = tick - number * apart
         if 0 <= block < num_blocks:
             yield block, stage
