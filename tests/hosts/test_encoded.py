@@ -200,7 +200,7 @@ def test_wrong_codecs_are_refused_at_once():
 
 def test_pieces_grow_with_the_root_of_the_size():
     assert piece_bytes(64 << 20) == 2 * piece_bytes(16 << 20)
-    assert piece_bytes(16 << 20, 4) == 2 * piece_bytes(16 << 20)
+    assert piece_bytes(16 << 20, 4) == 2 * piece_bytes(16 << 20, 1)
     assert piece_bytes(1000) == 64 << 10
     assert piece_bytes(1 << 40, 4) == 2 << 20
     assert piece_bytes(4 << 20, 1000) == 1 << 20

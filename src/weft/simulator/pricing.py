@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.cost.codec import codec_rates, is_priced
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import READ, Kernel, Kind
+from weft.schedule import READ, Decode, Encode, Kernel, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import MOVES, Rows
 
@@ -136,7 +137,19 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[submits] = _submission(rows, submits, target, device)
     for kernel, _, mine in rows.of_kind(Kernel):
         before[mine] += kernel.cost.seconds
-    return before + _asking(rows)
+    return before + _asking(rows) + _coding(rows)
+
+
+def _coding(rows: Rows) -> Floats:
+    """What codecs take for their chunks, which is work on top of what flows."""
+    table, seconds = rows.table, np.zeros(rows.table.num_rows)
+    for command, _, mine in (*rows.of_kind(Encode), *rows.of_kind(Decode)):
+        if is_priced(command.codec):
+            decodes = isinstance(command, Decode)
+            rates = codec_rates(command.codec, rows.device)
+            chunks = table.access_nbytes[table.access_start[mine] + decodes].tolist()
+            seconds[mine] = [rates.seconds(chunk, decodes=decodes) for chunk in chunks]
+    return seconds
 
 
 def _draining(rows: Rows) -> Ints:
