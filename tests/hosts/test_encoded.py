@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(1
 COUNT = 700_001  # elements: many pieces, and a rest
 LOSSLESS = ("pack", "p2p+pack", "blosc2:lz4", "delta+pack")
 LOSSY = ("int8:64", "bf16", "zfp:16", "delta+int8")
-SPLITS = {"two by two": "aabb", "in a row": "abc", "mixed": "abab"}
+SPLITS = {"two by two": tuple("aabb"), "in a row": tuple("abc"), "mixed": tuple("abab")}
 
 
 def weights(seed, count=COUNT, dtype=torch.float32):
@@ -109,10 +109,10 @@ def test_what_is_excluded_is_exact():
 def started_model():
     torch.manual_seed(dist.get_rank())
     weft.torch.compress(broadcast="int8:256")
-    model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
-    before = model[0].weight.detach().clone()
-    DistributedDataParallel(model)
-    return before, model[0].weight.detach(), model[1].running_var
+    linear, norm = torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300)
+    before = linear.weight.detach().clone()
+    DistributedDataParallel(torch.nn.Sequential(linear, norm))
+    return before, linear.weight.detach(), norm.running_var
 
 
 def test_ddp_starts_all_replicas_with_the_same_rounded_weights():

@@ -32,6 +32,7 @@ _PARTS = {
     "torch_rank",
     "torch_training",
     "torch_weights",
+    "torch_zero",
     "weft_rank",
 }  # what the benchmarks are made of
 

@@ -14,6 +14,7 @@ from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft.bench.serving import Work, serve
 from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_training import Training
+from weft.bench.torch_zero import ZeroTraining
 
 
 class TorchRank:
@@ -31,6 +32,8 @@ class TorchRank:
         """Make a training step, or a collective on ordinary tensors."""
         if "gradients" in case:
             return Training(**case)
+        if "layers" in case:
+            return ZeroTraining(**case)
         if "algorithm" in case:
             return SentWeights(**case)
         return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)

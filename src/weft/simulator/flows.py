@@ -9,7 +9,7 @@ import numpy as np
 from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
-from weft.schedule import READ, WRITE, Copy, Decode, Encode, Kernel, Kind, Launch
+from weft.schedule import READ, WRITE, Copy, Encode, Kernel, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units
@@ -35,7 +35,7 @@ def flow_sizes(rows: Rows) -> Floats:
     size[rows.moves] = table.access_nbytes[table.access_start[1:][rows.moves] - 1]
     ratios = dict(table.schedule.ratios)
     slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
-    for command, _, mine in (*rows.of_kind(Encode), *rows.of_kind(Decode)):
+    for command, mine in rows.coded():
         if is_priced(command.codec):
             size[mine] = 0.0  # the price of a codec has its memory in it
     for copy, _, mine in rows.of_kind(Copy) if slots else ():

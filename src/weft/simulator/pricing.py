@@ -10,7 +10,7 @@ import numpy as np
 from weft.cost.codec import codec_rates, is_priced
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import READ, Decode, Encode, Kernel, Kind
+from weft.schedule import READ, Decode, Kernel, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import MOVES, Rows
 
@@ -143,7 +143,7 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
 def _coding(rows: Rows) -> Floats:
     """What codecs take for their chunks, which is work on top of what flows."""
     table, seconds = rows.table, np.zeros(rows.table.num_rows)
-    for command, _, mine in (*rows.of_kind(Encode), *rows.of_kind(Decode)):
+    for command, mine in rows.coded():
         if is_priced(command.codec):
             decodes = isinstance(command, Decode)
             rates = codec_rates(command.codec, rows.device)

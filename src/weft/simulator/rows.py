@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from weft.schedule import Kind
+from weft.schedule import Decode, Encode, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,13 @@ class Rows:
     def dma(self) -> Dma:
         """The engines that rows on copy queues need."""
         return self.platform.require_device().require_dma()
+
+    def coded(self) -> Iterator[tuple[Encode | Decode, Ints]]:
+        """Each stored command that encodes or decodes, and its rows."""
+        for encode, _, mine in self.of_kind(Encode):
+            yield encode, mine
+        for decode, _, mine in self.of_kind(Decode):
+            yield decode, mine
 
     def of_kind(self, kind: type[C]) -> Iterator[tuple[C, Queue, Ints]]:
         """Each stored command of one kind, the queue it stands in, and its rows."""
