@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,7 +20,7 @@ _BATCH, _RATE = 2, 1e-3
 class ZeroTraining:
     """A transformer under DDP whose optimizer's state is sharded: owners broadcast weights.
 
-    Gradients are averaged as bfloat16, as is usual on slow links. ``codec`` is that of the
+    Gradients are averaged as float16, as is usual on slow links. ``codec`` is that of the
     broadcasts; owners keep their weights exact, so small updates are not rounded away.
     """
 
@@ -32,7 +32,7 @@ class ZeroTraining:
         torch.manual_seed(0)  # also on every rank: the model is the same
         self._compress("none")
         self._model = DistributedDataParallel(TextModel(self.width, self.layers))
-        self._model.register_comm_hook(None, bf16_compress_hook)
+        self._model.register_comm_hook(None, fp16_compress_hook)
         self._optimizer = ZeroRedundancyOptimizer(
             self._model.parameters(),
             optimizer_class=torch.optim.AdamW,
