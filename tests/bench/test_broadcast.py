@@ -9,8 +9,18 @@ import time
 import pytest
 
 from weft.bench import broadcast, namespaces
-from weft.bench.broadcast import KINDS, Kind, _checked, _kinds, _require_sent, _row, count_rows
+from weft.bench.broadcast import (
+    KINDS,
+    Kind,
+    _checked,
+    _foretold,
+    _kinds,
+    _require_sent,
+    _row,
+    count_rows,
+)
 from weft.bench.contest import Outcome
+from weft.bench.foretold import Link
 from weft.bench.rows import Options
 from weft.errors import RunError, UnknownNameError
 
@@ -64,6 +74,23 @@ def test_a_row_has_the_case_and_the_bytes_on_the_wire():
     assert row.more["wire_bytes"] == 100
     assert row.more["line_rates"] == pytest.approx(0.02 * 125e6 / SIZE)
     assert row.peers["gloo"].ratio == 1
+
+
+def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
+    plain, coded = Kind("chain"), Kind("chain+int8")
+    line = SIZE / 125e6
+    received = {str(coded): [0, *[SIZE // 4] * 3], str(plain): [0, *[SIZE] * 3]}
+    times: dict[str, tuple[float, ...]] = {str(plain): (1.2 * line,), str(coded): (0.5 * line,)}
+    found = Outcome(times, {}, 0.0, received)
+    figures = _foretold(coded, found, SIZE)
+    assert line / 4 < figures["simulated_seconds"] < line
+    assert figures["simulated_error"] == figures["simulated_seconds"] / (0.5 * line) - 1
+    assert _foretold(plain, found, SIZE) == _foretold(Kind("p2p+int8"), found, SIZE) == {}
+
+
+def test_a_calibrated_link_foretells_the_chain_it_was_calibrated_by():
+    link = Link.from_plain(0.15, 4, 16 * SIZE, SIZE // 8)
+    assert link.seconds("none", 4, 16 * SIZE, SIZE // 8, 1.0) == pytest.approx(0.15, rel=0.01)
 
 
 def test_without_root_it_says_so(monkeypatch):

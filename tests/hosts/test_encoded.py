@@ -10,10 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 import weft.torch
 from tests.hosts.ranks import few, on_hosts
 from tests.torch.test_faults import told
+from weft.collectives.pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch import between_encoded
-from weft.torch.chunks import piece_bytes
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 

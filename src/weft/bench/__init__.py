@@ -16,6 +16,7 @@ _PARTS = {
     "environments",
     "far_teams",
     "exchange",
+    "foretold",
     "harness",
     "leash",
     "limits",

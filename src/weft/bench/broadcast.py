@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 from weft.bench.contest import Entry, Outcome, compete
 from weft.bench.far_teams import started_on
+from weft.bench.foretold import Link
 from weft.bench.namespaces import hosts_on_switch
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
 from weft.bench.teams import require_known
+from weft.collectives.pieces import piece_bytes
 from weft.compress import is_lossless
+from weft.compress.delta import is_delta
 from weft.errors import RunError, UnknownNameError, nearest
 
 QUESTION = "How fast do weights reach all hosts, by codec, size and rate of the links?"
@@ -98,7 +101,9 @@ def _one_size(
     for name in peers:
         _require_sent(name, outcome, nbytes)
     for kind in kinds:
-        yield _row(kind, outcome, peers, nbytes, rate)
+        row = _row(kind, outcome, peers, nbytes, rate)
+        row.more.update(_foretold(kind, outcome, nbytes))
+        yield row
 
 
 def _require_sent(peer: str, outcome: Outcome, nbytes: int) -> None:
@@ -131,6 +136,21 @@ def _row(kind: Kind, outcome: Outcome, peers: Sequence[str], nbytes: int, rate: 
     figures["wire_bytes"] = max(outcome.received[name][1:])
     figures["line_rates"] = median(times) * rate / nbytes
     return Row("broadcast", case, times, outcome.peers(peers, name), figures)
+
+
+def _foretold(kind: Kind, outcome: Outcome, nbytes: int) -> dict[str, Any]:
+    """Simulate a chain; the plain one says what its links carry, so it foretells nothing."""
+    plain, codec = outcome.times.get(str(Kind("chain"))), kind.codec
+    if plain is None or kind.dtype != "float32" or not kind.algorithm.startswith("chain"):
+        return {}
+    if codec == "none" or is_delta(codec):
+        return {}
+    link = Link.from_plain(median(plain), HOSTS, nbytes, piece_bytes(nbytes))
+    ratio = nbytes / max(outcome.received[str(kind)][1:])
+    piece = piece_bytes(nbytes, ratio)
+    seconds = link.seconds(codec, HOSTS, nbytes, piece, ratio, keep_root=kind.keep_root)
+    error = seconds / median(outcome.times[str(kind)]) - 1
+    return {"simulated_seconds": seconds, "simulated_error": error}
 
 
 def _checked(kind: Kind, answers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from weft._core import FRAME_HEAD, FRAME_VERSION
+from weft.collectives.pieces import piece_bytes
 from weft.compress import Codec, Deltas, codec_of, expected_ratio, is_lossless
 from weft.compress.delta import inner_of
 from weft.compress.frame import Octets, frame_bytes
@@ -21,7 +22,7 @@ from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.torch import between_moves
 from weft.torch.channel import NAMES
-from weft.torch.chunks import AHEAD, as_bytes, piece_bytes
+from weft.torch.chunks import AHEAD, as_bytes
 from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from weft.collectives.pieces import piece_bytes
 from weft.errors import DisagreeError
-from weft.torch.chunks import AHEAD, as_bytes, chunks, piece_bytes, pipelined
+from weft.torch.chunks import AHEAD, as_bytes, chunks, pipelined
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
 from weft.torch.wire import Transfer

@@ -1,7 +1,6 @@
 """Cutting tensors into what crosses a wire at once, and stages that overlap."""
 
 from collections.abc import Callable, Iterator, Sequence
-from math import sqrt
 
 import torch
 from torch import Tensor
@@ -13,10 +12,6 @@ LONE_CHUNK = (
 MOST_CHUNKS = 64  # of one tensor: a longer one is cut into longer chunks
 IN_FLIGHT = 4  # blocks between two stages of a pipeline
 AHEAD = 8  # pieces that a host is ready to take: with them Gloo asks nobody before it sends
-PIECES_OF = 16 << 20  # bytes, for which pieces of the lengths below are the best ones here
-PIECE, ENCODED_PIECE = 128 << 10, 256 << 10
-LEAST_PIECE, MOST_PIECE = 64 << 10, 2 << 20
-WHOLE = 4096  # a multiple of every codec's block
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -28,18 +23,6 @@ def chunk_bytes(nbytes: int) -> int:
     """Give how long the chunks of so many bytes are; a multiple of every element's size."""
     pages = -(-nbytes // (MOST_CHUNKS << 12))
     return max(CHUNK, pages << 12)
-
-
-def piece_bytes(nbytes: int, ratio: float | None = None) -> int:
-    """Give how long the pieces are that run along a chain of hosts, before they are encoded.
-
-    K pieces of C bytes pass n hosts in (n - 2 + K)(t + C / rate): shortest for a C that grows
-    with the root of size, ratio and what a piece costs, ``t``, which is more where it is encoded:
-    there a ratio is given. At least four keep hosts busy.
-    """
-    usual = PIECE if ratio is None else ENCODED_PIECE * sqrt(ratio)
-    best = min(usual * sqrt(nbytes / PIECES_OF), nbytes / 4)
-    return round(min(max(best, LEAST_PIECE), MOST_PIECE) / WHOLE) * WHOLE
 
 
 def chunks(x: Tensor, nbytes: int) -> list[Tensor]:
