@@ -66,4 +66,5 @@ void bind_codecs(nb::module_& module) {
       .def("decode", &decode);
   module.def("seal", &seal);
   module.attr("FRAME_HEAD") = sizeof(FrameHead);
+  module.attr("FRAME_VERSION") = static_cast<int>(FrameHead::kVersion);
 }

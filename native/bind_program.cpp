@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "lent_coder.hpp"
 #include "ready.hpp"
 #include "reductions.hpp"
 
@@ -41,6 +42,8 @@ struct Columns {
   Matrix gate, hold, wait;  // word's offset or -1, value, step
   Matrix raised;            // word's offset or -1, by how much
   Column reduction;         // into reductions, or -1
+  Column coder;             // into coders, or -1
+  Column slot;              // whether a copy is of a slot
   Matrix strands;           // begin, end, launch or -1, runner
   Matrix places;            // of a rank and buffer: where its word lies
   Matrix own;               // home's offset, its bytes, nbytes, shared, filled, taken
@@ -54,6 +57,7 @@ void check_shapes(const Columns& c) {
   const std::size_t num_rows = c.kind.shape(0);
   require(num_rows < UINT32_MAX && c.accesses.shape(0) < UINT32_MAX);
   require(c.access_start.shape(0) == num_rows + 1 && c.reduction.shape(0) == num_rows);
+  require(c.coder.shape(0) == num_rows && c.slot.shape(0) == num_rows);
   for (const Matrix* matrix : {&c.gate, &c.hold, &c.wait}) {
     require(matrix->shape(0) == num_rows && matrix->shape(1) == 3);
   }
@@ -85,6 +89,9 @@ weft::Row row_at(const Heap& heap, const Columns& c, std::size_t i,
     row.by = unsigned_of(c.raised(i, 1));
   }
   if (c.reduction(i) >= 0) row.reduction = reductions.at(unsigned_of(c.reduction(i)));
+  require(c.coder(i) >= -1 && c.coder(i) < INT32_MAX);
+  row.coder = static_cast<std::int32_t>(c.coder(i));
+  row.slot = c.slot(i) != 0;
   return row;
 }
 
@@ -128,13 +135,14 @@ weft::Own own_at(const Heap& heap, const Columns& c, int rank, std::size_t i) {
 
 Program build(Member& member, const Columns& c, bool elastic,
               const std::vector<std::pair<std::string, std::string>>& named,
-              std::uint64_t stamps) {
+              std::vector<weft::Coder> coders, std::uint64_t stamps) {
   check_shapes(c);
   const Heap& heap = member.heap();
   std::vector<weft::Reduction> reductions;
   for (const auto& [dtype, op] : named) reductions.push_back(weft::reduction_of(dtype, op));
   Program program;
   program.finder = member.finder(elastic);
+  program.coders = std::move(coders);
   for (std::size_t i = 0; i < c.accesses.shape(0); ++i) {
     program.accesses.push_back(access_at(heap, c, i));
   }
@@ -224,22 +232,26 @@ void bind_program(nb::module_& module) {
           "__init__",
           [](Ready* self, Member& member, Column kind, Column access_start, Matrix accesses,
              Matrix gate, Matrix hold, Matrix wait, Matrix raised, Column reduction,
-             const nb::list& reductions, Matrix strands, Matrix places, Matrix own,
+             const nb::list& reductions, Column coder, const nb::list& coders, Column slot,
+             Matrix strands, Matrix places, Matrix own,
              bool elastic, std::uint64_t turns, std::uint64_t stamps) {
             std::vector<std::pair<std::string, std::string>> named;
             for (const nb::handle entry : reductions) {
               named.emplace_back(nb::cast<std::string>(entry[0]), nb::cast<std::string>(entry[1]));
             }
-            const Columns columns{kind, access_start, accesses, gate,      hold,
-                                  wait, raised,       reduction, strands, places, own};
-            Program program = build(member, columns, elastic, named, stamps);
+            std::vector<weft::Coder> made;
+            for (const nb::handle entry : coders) made.push_back(weft::coder_from(entry));
+            const Columns columns{kind,      access_start, accesses, gate,    hold,   wait, raised,
+                                  reduction, coder,        slot,     strands, places, own};
+            Program program = build(member, columns, elastic, named, std::move(made), stamps);
             require(turns > 0);
             program.turns = turns;
             new (self) Ready(std::move(program));
           },
           nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"),
           nb::arg("gate"), nb::arg("hold"), nb::arg("wait"), nb::arg("raised"),
-          nb::arg("reduction"), nb::arg("reductions"), nb::arg("strands"), nb::arg("places"),
+          nb::arg("reduction"), nb::arg("reductions"), nb::arg("coder"), nb::arg("coders"),
+          nb::arg("slot"), nb::arg("strands"), nb::arg("places"),
           nb::arg("own"), nb::arg("elastic"), nb::arg("turns"), nb::arg("stamps"),
           nb::keep_alive<1, 2>())
       .def_prop_ro("num_executions", &Ready::num_executions)

@@ -197,7 +197,7 @@ class Executor {
     const std::span<const Bytes> slices(near_);
     switch (row.kind) {
       case Kind::copy:
-        return copy(slices[0], slices[1]);
+        return row.slot ? copy_slot(row, slices[0], slices[1]) : copy(slices[0], slices[1]);
       case Kind::broadcast:
         return broadcast(slices[0], slices.subspan(1));
       case Kind::swap:
@@ -205,7 +205,7 @@ class Executor {
       case Kind::reduce:
         return row.reduction.run(slices.first(slices.size() - 1), slices.back());
       case Kind::encode:
-        return encode_none(slices[0], slices[1]);
+        return encode(row, slices[0], slices[1]);
       default:
         return decode(row, slices[0], slices[1]);
     }
@@ -227,10 +227,31 @@ class Executor {
     }
   }
 
+  void copy_slot(const Row& row, Bytes src, Bytes dst) const {
+    const std::uint64_t used = used_of(src);
+    if (used > src.size()) throw at(row, Cause::slot, program_.of(row)[0].rank, used, src.size());
+    copy(src.first(used), dst.first(used));
+  }
+
+  void encode(const Row& row, Bytes src, Bytes slot) const {
+    if (row.coder < 0) return encode_none(src, slot);
+    if (encode_slot(program_.coders[static_cast<std::size_t>(row.coder)], src, slot)) return;
+    throw not_coded(row, Verdict::content, program_.of(row)[0]);
+  }
+
   void decode(const Row& row, Bytes slot, Bytes dst) const {
+    if (row.coder >= 0) {
+      const Verdict found = decode_slot(program_.coders[static_cast<std::size_t>(row.coder)], slot, dst);
+      if (found == Verdict::good) return;
+      throw not_coded(row, found, program_.of(row)[1]);
+    }
     if (const auto found = decode_none(slot, dst)) {
       throw Halt{Cause::slot, -1, static_cast<std::int64_t>(index_of(row)), *found, dst.size()};
     }
+  }
+
+  [[nodiscard]] Halt not_coded(const Row& row, Verdict found, const Access& chunk) const {
+    return at(row, Cause::codec, program_.finder.self, static_cast<std::uint64_t>(found), chunk.offset);
   }
 
   [[nodiscard]] Halt at(const Row& row, Cause cause, std::uint32_t rank, std::uint64_t have,

@@ -266,6 +266,11 @@ class Member {
                           " where it wants " + std::to_string(halt.want) + " " +
                           control_.doing(rank_));
         return;
+      case Cause::codec:
+        control_.fail(rank_, Reason::raised, rank_,
+                      self + " cannot decode the chunk at byte " + std::to_string(halt.want) +
+                          ", in " + call);
+        return;
       case Cause::slot:
       case Cause::memory:
         control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "coder.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
 #include "move.hpp"
@@ -66,6 +67,8 @@ struct Row {
   std::uint64_t* raised = nullptr;  // by a signal or a submit
   std::uint64_t by = 0;
   Reduction reduction;
+  std::int32_t coder = -1;  // of an encode or decode, into Program::coders; -1: as it is
+  bool slot = false;        // a copy of a slot: as much of it as is in use
 };
 
 // What runs in order: a queue, or one lane of a launch.
@@ -91,6 +94,7 @@ struct Program {
   std::vector<Access> accesses;
   Finder finder;
   std::vector<Own> own;
+  std::vector<Coder> coders;
   std::vector<Strand> strands;
   std::vector<std::uint32_t> lanes;  // strands, by the launch that starts them
   std::vector<std::uint32_t> engines;  // the runners above 0 that are used
@@ -117,7 +121,8 @@ class Checker {
     const auto slices = program_.of(row);
     switch (row.kind) {
       case Kind::copy:
-        return require(row, slices.size() == 2 && slices[0].size() == slices[1].size());
+        return require(row, slices.size() == 2 && slices[0].size() == slices[1].size() &&
+                                (!row.slot || slices[0].size() >= kSlotHead));
       case Kind::broadcast:
         return check_broadcast(row, slices);
       case Kind::swap:
@@ -126,9 +131,9 @@ class Checker {
       case Kind::reduce:
         return check_reduce(row, slices);
       case Kind::encode:
-        return require(row, slices.size() == 2 && has_room(slices[1], slices[0]));
+        return require(row, slices.size() == 2 && has_room(row, slices[1], slices[0]));
       case Kind::decode:
-        return require(row, slices.size() == 2 && has_room(slices[0], slices[1]));
+        return require(row, slices.size() == 2 && has_room(row, slices[0], slices[1]));
       case Kind::signal:
       case Kind::submit:
         return require(row, row.raised != nullptr);
@@ -169,9 +174,12 @@ class Checker {
     return a.place == b.place && a.offset == b.offset && a.size() == b.size();
   }
 
-  static bool has_room(const Access& slot, const Access& data) noexcept {
-    return slot.size() >= kSlotHead && slot.size() - kSlotHead >= data.size() &&
-           !overlap(slot, data);
+  [[nodiscard]] bool has_room(const Row& row, const Access& slot, const Access& data) const {
+    if (row.coder >= static_cast<std::int64_t>(program_.coders.size())) return false;
+    const bool coded = row.coder >= 0;
+    const std::size_t needed =
+        coded ? program_.coders[static_cast<std::size_t>(row.coder)].room(data.size()) : data.size();
+    return slot.size() >= kSlotHead && slot.size() - kSlotHead >= needed && !overlap(slot, data);
   }
 
   void check(const Strand& strand) const {

@@ -21,6 +21,7 @@ enum class Cause : std::uint8_t {
   memory = 6,    // the memory of a rank cannot be reached: ``have`` is errno
   size = 7,      // a rank gives ``have`` bytes where ``want`` are wanted
   disagree = 8,  // a rank made another call
+  codec = 9,     // a chunk cannot be made or read: ``have`` is a Verdict, ``want`` where it begins
 };
 
 // Why a thread gave up: at which row, and how far what it waited for had come.

@@ -38,6 +38,8 @@ def cases(num_ranks: int) -> dict[str, tuple[str, Schedule]]:
     }
     for kind, engines in ENGINES.items():
         found[f"{kind} engines"] = (kind, engines(num_ranks, BYTES * num_ranks))
+    for algorithm in ("chain+pack", "p2p+pack", "chain+blosc2"):
+        found[f"broadcast {algorithm}"] = ("broadcast", build("broadcast", algorithm, num_ranks))
     sizes = [row[:num_ranks] for row in SIZES[:num_ranks]]
     for queue in ("stream0", "copy0", "nic0"):
         uneven = uneven_all_to_all(sizes, queue=queue)

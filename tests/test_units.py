@@ -89,6 +89,7 @@ def test_a_range_doubles_up_to_its_end(a, b):
         ("400Gbit/s", 50e9),
         ("1.5 TB/s", 1.5e12),
         ("8bit/s", 1),
+        ("10gbit", 1.25e9),
         ("10B/s", 10),
         ("10kB/s", 10_000),
     ],

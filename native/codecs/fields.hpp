@@ -139,13 +139,17 @@ template <>
 WEFT_AVX2 inline void join_avx2<Single>(const std::uint8_t* exponents, const std::uint8_t* extra,
                                         const std::byte* rest, std::size_t count,
                                         std::byte* dst) noexcept {
-  const __m256i apart = _mm256_setr_epi32(0, 1, 2, 2, 3, 4, 5, 5);
   const __m256i low = _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1,  //
                                        0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
   std::size_t i = 0;
-  for (; i + 16 <= count; i += 8) {  // a load reads eight bytes more than it needs
-    const __m256i three = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rest + 3 * i));
-    const __m256i wide = _mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(three, apart), low);
+  const auto load16 = [](const std::byte* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  };
+  for (; i + 16 <= count; i += 8) {  // a load reads four bytes more than it needs
+    // Two halves loaded apart: moving them apart would take the one port that all shuffles need.
+    const __m256i three = _mm256_inserti128_si256(_mm256_castsi128_si256(load16(rest + 3 * i)),
+                                                  load16(rest + 3 * i + 12), 1);
+    const __m256i wide = _mm256_shuffle_epi8(three, low);
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(exponents + i));
     const __m256i top = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 24);
     const __m256i turned = _mm256_or_si256(wide, top);

@@ -77,8 +77,27 @@ class Pack {
     return {all, static_cast<Word>(all - positive)};
   }
 #if defined(__x86_64__)
+  // Whether a value is zero, looked for in whole vectors: few blocks have one.
+  WEFT_AVX2 static bool has_zero(const std::byte* src, std::size_t count) noexcept {
+    __m256i least = _mm256_set1_epi8(-1), found;
+    std::size_t at = 0;
+    for (; at + 32 <= count * kItem; at += 32) {
+      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + at));
+      if constexpr (kItem == 4) {
+        least = _mm256_min_epu32(least, _mm256_add_epi32(words, words));
+      } else {
+        least = _mm256_min_epu16(least, _mm256_add_epi16(words, words));
+      }
+    }
+    if constexpr (kItem == 4) {
+      found = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
+    } else {
+      found = _mm256_cmpeq_epi16(least, _mm256_setzero_si256());
+    }
+    return at < count * kItem || _mm256_movemask_epi8(found) != 0;
+  }
   WEFT_AVX2 static Zeros zeros_avx2(const std::byte* src, std::size_t count) noexcept {
-    return zeros_loop(src, count);
+    return has_zero(src, count) ? zeros_loop(src, count) : Zeros{};
   }
 #endif
   static Zeros zeros(const std::byte* src, std::size_t count) noexcept {

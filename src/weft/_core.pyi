@@ -36,6 +36,7 @@ def time_round_trips(
 ) -> float: ...
 def die_with(parent: int) -> bool: ...
 
+FRAME_VERSION: int
 FRAME_HEAD: int
 
 def seal(
@@ -138,6 +139,9 @@ class Program:
         raised: _Ints,
         reduction: _Ints,
         reductions: list[tuple[str, str]],
+        coder: _Ints,
+        coders: list[Any],
+        slot: _Ints,
         strands: _Ints,
         places: _Ints,
         own: _Ints,

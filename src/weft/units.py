@@ -73,9 +73,11 @@ def _parse_range(text: str) -> list[int]:
 def parse_rate(text: str) -> float:
     """Read bytes per second.
 
-    >>> parse_rate("1GiB/s"), parse_rate("400Gbit/s")
-    (1073741824.0, 50000000000.0)
+    >>> parse_rate("1GiB/s"), parse_rate("400Gbit/s"), parse_rate("10gbit")
+    (1073741824.0, 50000000000.0, 1250000000.0)
     """
+    if text.rstrip().lower().endswith("bit"):  # as tc writes it
+        text = f"{text.rstrip()}/s"
     expected = "a rate above zero such as 50GiB/s, 50GB/s or 400Gbit/s"
     if text.rstrip().endswith("b/s"):
         raise UsageError(f"rate {text!r} may be bits or bytes", f"Expected {expected}.")

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.hpp"
+#include "codecs/codecs.hpp"
 #include "ready.hpp"
 #include "reductions.hpp"
 
@@ -255,6 +256,57 @@ void test_a_wrong_slot_is_found() {
   CHECK(halt->have == 3 && halt->want == 4);
 }
 
+// Values that shrink go into a slot, from it into another, and back.
+struct Coded {
+  std::array<std::byte, 512> data{};
+  std::array<std::byte, 2048> slot{}, copied{};
+  std::array<std::byte, 512> back{};
+  Program program;
+
+  Coded() {
+    program.coders.push_back(weft::coder_of(weft::codec_of("pack", "float32")));
+    for (std::size_t i = 0; i < data.size(); i += 4) data[i] = static_cast<std::byte>(i / 4);
+    copied.fill(std::byte{7});
+    const std::array kinds = {Kind::encode, Kind::copy, Kind::decode};
+    const std::array<std::pair<Bytes, Bytes>, 3> slices = {
+        {{data, slot}, {slot, copied}, {copied, back}}};
+    for (std::size_t i = 0; i < 3; ++i) {
+      Row row = copy(program, slices[i].first, slices[i].second);
+      row.kind = kinds[i];
+      if (row.kind == Kind::copy) row.slot = true;
+      else row.coder = 0;
+      program.rows.push_back(row);
+    }
+    program.strands = {{0, 3, -1, 0}};
+    finish(program);
+  }
+};
+
+void test_a_copy_of_a_slot_moves_what_is_in_use() {
+  Alone alone;
+  Coded coded;
+  CHECK(!alone.member.run(coded.program, 0, false, {}));
+  CHECK(coded.back == coded.data);
+  const std::uint64_t used = weft::used_of(coded.slot);
+  CHECK(used > weft::kSlotHead && used < coded.data.size());
+  CHECK(coded.copied[used] == std::byte{7} && coded.copied[used - 1] == coded.slot[used - 1]);
+}
+
+void test_broken_slots_are_found() {
+  Alone alone;
+  Coded coded;
+  coded.program.strands = {{2, 3, -1, 0}};  // decodes what was never encoded
+  const auto wrong = alone.member.run(coded.program, 0, false, {});
+  CHECK(wrong && wrong->cause == Cause::codec && wrong->row == 2);
+  CHECK(wrong->have == static_cast<std::uint64_t>(weft::Verdict::cut));
+  coded.slot.fill(std::byte{0xff});
+  coded.program.strands = {{1, 2, -1, 0}};
+  const auto long_one = alone.member.run(coded.program, 1, false, {});
+  CHECK(long_one && long_one->cause == Cause::slot && long_one->row == 1);
+  coded.program.rows[0].coder = 1;  // there is no such coder
+  CHECK_THROWS(finish(coded.program), std::invalid_argument);
+}
+
 void test_rows_that_could_do_harm_are_refused() {
   std::array<std::byte, 64> memory{};
   const Bytes all(memory);
@@ -297,5 +349,7 @@ int main() {
   test_a_fault_stops_the_run_at_once();
   test_an_exception_of_a_kernel_ends_the_engines();
   test_a_wrong_slot_is_found();
+  test_a_copy_of_a_slot_moves_what_is_in_use();
+  test_broken_slots_are_found();
   test_rows_that_could_do_harm_are_refused();
 }

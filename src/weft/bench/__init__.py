@@ -15,7 +15,9 @@ _PARTS = {
     "contest",
     "cost",
     "environments",
+    "far_teams",
     "exchange",
+    "foretold",
     "harness",
     "hta_reader",
     "leash",
@@ -33,6 +35,7 @@ _PARTS = {
     "torch_alone",
     "torch_dlrm",
     "torch_fbgemm_rank",
+    "torch_broadcast",
     "torch_hosts",
     "torch_kv",
     "torch_llama",
@@ -41,6 +44,7 @@ _PARTS = {
     "torch_sharding",
     "torch_training",
     "torch_weights",
+    "torch_zero",
     "weft_rank",
 }  # what the benchmarks are made of
 

@@ -1,7 +1,7 @@
 """Contestants in turn, round by round: only one of them is awake at any time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ class Outcome:
     times: dict[str, tuple[float, ...]]
     answers: dict[str, list[Any]]
     foreign: float = 0.0
+    received: dict[str, list[int]] = field(default_factory=dict)  # bytes by each rank's links
 
     def beside(self, peer: str, mine: str) -> Peer:
         """Compare a peer with one of weft's: a ratio is taken inside a round that both had."""
@@ -46,25 +47,27 @@ class Outcome:
         return sum(self.answers[name])
 
 
-def compete(entries: Mapping[str, Entry], rounds: int) -> Outcome:
+def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float = _PATIENCE) -> Outcome:
     """Let all entries do their work, A B A B, and check it before and after.
 
     An entry that takes very long has fewer rounds than the others, but one at least.
     """
     for name, (team, case) in entries.items():
         team.ask("open", name, case=case)
-    answers = {name: _answers(name, entry.team) for name, entry in entries.items()}
+    answers = {name: _answers(name, entry.team)[0] for name, entry in entries.items()}
     calls = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
     times: dict[str, list[float]] = {name: [] for name in entries}
+    received: dict[str, list[int]] = {}
     foreign = foreign_share()
     for _ in range(rounds):
         for name, entry in entries.items():
-            if sum(times[name]) * calls[name] < _PATIENCE:
+            if sum(times[name]) * calls[name] < patience:
                 times[name].append(_slowest(name, entry.team, calls[name]))
     for name, entry in entries.items():
-        answers[name] += _answers(name, entry.team)
+        after, received[name] = _answers(name, entry.team)
+        answers[name] += after
         entry.team.ask("close", name)
-    return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign)
+    return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign, received)
 
 
 def seconds_of(name: str, team: Team) -> float:
@@ -72,8 +75,9 @@ def seconds_of(name: str, team: Team) -> float:
     return _slowest(name, team, _calls_of(name, team))
 
 
-def _answers(name: str, team: Team) -> list[Any]:
-    return [reply["answer"] for reply in team.ask("answer", name)]
+def _answers(name: str, team: Team) -> tuple[list[Any], list[int]]:
+    replies = team.ask("answer", name)
+    return [reply["answer"] for reply in replies], [reply["received"] for reply in replies]
 
 
 def _calls_of(name: str, team: Team) -> int:

@@ -17,6 +17,7 @@ class Options:
     seeds: tuple[int, ...] = ()
     rounds: int = 5
     collectives: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
     per_rank: bool = False
     pin: bool = False
 

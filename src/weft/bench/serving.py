@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 
@@ -41,9 +42,9 @@ class Rank(Protocol):
 
 
 def serve(address: str, rank: Rank) -> None:
-    """Do what is asked until nobody asks any more. ``address`` is in the abstract namespace."""
+    """Do what is asked until nobody asks any more. ``address`` is a name, or the path of a file."""
     with socket.socket(socket.AF_UNIX) as line:
-        line.connect(f"\0{address}")
+        line.connect(address if address.startswith("/") else f"\0{address}")
         with line.makefile("r", encoding="utf-8") as ears, line.makefile("w") as mouth:
             _say(mouth, {"rank": rank.rank, "about": rank.about})
             works: dict[str, Work] = {}
@@ -65,9 +66,11 @@ def _reply(rank: Rank, works: dict[str, Work], asked: dict[str, Any]) -> dict[st
                 works[name] = rank.open(asked["case"])
                 return {}
             case "time":
-                return {"seconds": _timed(rank, works[name].act, asked["calls"])}
+                return {"seconds": _timed(rank, works[name], asked["calls"])}
             case "answer":
-                return {"answer": works[name].answer()}
+                before = received()
+                answer = works[name].answer()
+                return {"answer": answer, "received": received() - before}
             case "pin":
                 _pin(rank.rank)
                 return {}
@@ -84,8 +87,18 @@ def _pin(rank: int) -> None:
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
-def _timed(rank: Rank, act: Callable[[], Any], calls: int) -> float:
+def received() -> int:
+    """Count the bytes that came to this host by any of its links, the one to itself left out."""
+    lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
+    links = (line.split(":") for line in lines if ":" in line)
+    return sum(int(counts.split()[0]) for name, counts in links if name.strip() != "lo")
+
+
+def _timed(rank: Rank, work: Work, calls: int) -> float:
     """Give the seconds of one call; many calls begin with one that is not counted."""
+    act = work.act
+    if (ready := getattr(work, "ready", None)) is not None:
+        ready()  # what a call needs and does not take time for
     rank.barrier()
     if calls > 1:
         act()

@@ -30,16 +30,19 @@ class Start(NamedTuple):
 class Team:
     """One contestant. Its ranks sleep in the kernel while they are not asked."""
 
-    def __init__(self, name: str, num_ranks: int, starts: Sequence[Start]) -> None:
+    def __init__(
+        self, name: str, num_ranks: int, starts: Sequence[Start], folder: str = ""
+    ) -> None:
         self.name = name
         self.about = ""
         self._lines: list[IO[str]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        # A name in the abstract namespace is no file, so none is left.
-        address = f"weft-bench-{secrets.token_hex(16)}"
+        # A name in the abstract namespace is no file, so none is left; ranks of other network
+        # namespaces do not see it and need a file, in a folder that is removed.
+        address = f"{folder}/{name}" if folder else f"weft-bench-{secrets.token_hex(16)}"
         with socket.socket(socket.AF_UNIX) as door:
-            door.bind(f"\0{address}")
+            door.bind(address if folder else f"\0{address}")
             door.listen(num_ranks)
             try:
                 self._processes += (self._start(start, address) for start in starts)

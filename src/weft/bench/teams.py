@@ -55,12 +55,10 @@ def _team(name: str, num_ranks: int) -> Team:
     if name in MPIS:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
     if name == "fbgemm":
-        words = _elsewhere(name, "weft.bench.torch_fbgemm_rank")
+        words = rank_words(home_of(name), "weft.bench.torch_fbgemm_rank")
         return Team(name, num_ranks, _ranks(words, num_ranks))
-    if name in _TORCH and find_spec("torch") is None:
-        raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
-    module = "torch_rank" if name in _TORCH else "weft_rank"
-    words = [sys.executable, "-m", f"weft.bench.{module}", *filter(None, [_TORCH.get(name)])]
+    module = ["torch_rank", torch_backend(name)] if name in _TORCH else ["weft_rank"]
+    words = [sys.executable, "-m", f"weft.bench.{module[0]}", *module[1:]]
     return Team(name, num_ranks, _ranks(words, num_ranks))
 
 
@@ -68,7 +66,7 @@ def _ranks(words: Sequence[str], num_ranks: int) -> list[Start]:
     """Start every rank as a process of its own."""
     shared = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         "TORCHELASTIC_RUN_ID": secrets.token_hex(16),
         "WORLD_SIZE": str(num_ranks),
         "LOCAL_WORLD_SIZE": str(num_ranks),
@@ -79,18 +77,29 @@ def _ranks(words: Sequence[str], num_ranks: int) -> list[Start]:
 
 def _mpi(name: str, num_ranks: int) -> Start:
     """Give the launcher's words; its ranks look for this package last, after their own."""
-    home = environments.environment(name, environments.root(), _notice)
+    home = home_of(name)
     program, *options = _LAUNCHERS[name]
     words = [str(home / "bin" / program), *options, "-n", str(num_ranks)]
-    return Start(leashed([*words, *_elsewhere(name, "weft.bench.mpi_rank")]), {})
+    return Start(leashed([*words, *rank_words(home)]), {})
 
 
-def _elsewhere(name: str, module: str) -> list[str]:
+def torch_backend(name: str) -> str:
+    """Give the backend of a contestant of torch.distributed."""
+    if find_spec("torch") is None:
+        raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
+    return _TORCH[name]
+
+
+def home_of(name: str) -> Path:
+    """Give the folder of a peer's environment."""
+    return environments.environment(name, environments.root(), _notice)
+
+
+def rank_words(home: Path, module: str = "weft.bench.mpi_rank") -> list[str]:
     """Give the words that run a module by the Python of a peer's environment.
 
     It finds weft there, and torch where a peer needs it.
     """
-    home = environments.environment(name, environments.root(), _notice)
     torch = find_spec("torch")
     beside = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
     added = ":".join([module, str(Path(__file__).parents[2]), *beside])
@@ -101,7 +110,8 @@ def _notice(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -16,7 +16,9 @@ from weft.bench.serving import Work, serve
 from weft.bench.torch_alone import Alone
 from weft.bench.torch_dlrm import Dlrm
 from weft.bench.torch_lookups import Fused, Serial, torch_bags
+from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_training import Training
+from weft.bench.torch_zero import ZeroTraining
 
 
 class TorchRank:
@@ -37,6 +39,10 @@ class TorchRank:
             return Training(**case)
         if "operator" in case:
             return self._looking(case)
+        if "layers" in case:
+            return ZeroTraining(**case)
+        if "algorithm" in case:
+            return SentWeights(**case)
         return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
 
     def _looking(self, case: dict[str, Any]) -> Work:

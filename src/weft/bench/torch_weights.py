@@ -39,18 +39,19 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "weft"
 
 
-class _Model(nn.Module):
-    """Bytes in, the next byte out."""
+class TextModel(nn.Module):
+    """A transformer of some layers: bytes in, the next byte out."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = _WIDTH, layers: int = _LAYERS) -> None:
         super().__init__()
-        self.embed = nn.Embedding(256, _WIDTH)
-        self.place = nn.Embedding(_LENGTH, _WIDTH)
-        layer = nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, 0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
-        self.head = nn.Linear(_WIDTH, 256)
+        self.embed = nn.Embedding(256, width)
+        self.place = nn.Embedding(_LENGTH, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 256)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
+        """Give the logits of every next byte."""
         mask = nn.Transformer.generate_square_subsequent_mask(text.shape[1])
         values = self.embed(text) + self.place.weight[: text.shape[1]]
         logits: torch.Tensor = self.head(self.layers(values, mask=mask, is_causal=True))
@@ -60,25 +61,31 @@ class _Model(nn.Module):
 def _trained() -> NDArray[np.float32]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model, text = _Model(), _text()
+        model, text = TextModel(), text_of_library()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         starts = torch.randint(len(text) - _LENGTH - 1, (_STEPS, _BATCH))
         for step in starts:
-            lines = torch.stack([text[at : at + _LENGTH + 1] for at in step]).long()
-            logits = model(lines[:, :-1])
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), lines[:, 1:].flatten())
             optimizer.zero_grad()
-            _backward(loss)
+            backward(loss_of(model, text, step))
             optimizer.step()
     parts = [each.detach().flatten().numpy() for each in model.parameters()]
     return np.concatenate(parts)
 
 
-def _backward(loss: Any) -> None:
+def loss_of(model: nn.Module, text: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """Give how badly the model foretells the lines of text that begin there."""
+    lines = torch.stack([text[at : at + _LENGTH + 1] for at in starts.tolist()]).long()
+    logits = model(lines[:, :-1])
+    return nn.functional.cross_entropy(logits.flatten(0, 1), lines[:, 1:].flatten())
+
+
+def backward(loss: Any) -> None:
+    """Compute the gradients; torch does not say what its method takes."""
     loss.backward()
 
 
-def _text() -> torch.Tensor:
+def text_of_library() -> torch.Tensor:
+    """Give the bytes of Python's own library, some of it."""
     sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:60]
     return torch.frombuffer(
         bytearray(b"".join(path.read_bytes() for path in sources)), dtype=torch.uint8

@@ -30,6 +30,9 @@ def bench(
     collective: Annotated[
         str | None, typer.Option(metavar="KIND,..", help="Collectives, where there are several.")
     ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="A,..", help="Algorithms, where there are several.")
+    ] = None,
     per_rank: Annotated[
         bool, typer.Option("--per-rank", help="Sizes are each rank's input, not the total.")
     ] = False,
@@ -64,6 +67,7 @@ def bench(
         seeds=numbers(seeds, "--seeds"),
         rounds=rounds,
         collectives=words(collective),
+        algorithms=words(algorithm),
         per_rank=per_rank,
         pin=pin,
     )

@@ -1,12 +1,17 @@
 """``delta+CODEC``: what changed since the last time, for weights that are sent again and again."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from weft.compress.codec import Codec, codec_of, is_lossless
 from weft.compress.frame import Octets
 from weft.errors import SizeError, UsageError
 
-_PREFIX = "delta+"
+PREFIX = "delta+"
+_MOST_BUFFERS = 1024  # of one root: the one that was sent longest ago is forgotten
+_NEW, _KNOWN = 1, 0
+Send = Callable[[Octets], None]
 
 
 class Delta:
@@ -18,31 +23,51 @@ class Delta:
     """
 
     def __init__(self, name: str, dtype: str, nbytes: int) -> None:
-        if not name.startswith(_PREFIX) or name.startswith(_PREFIX * 2):
-            raise UsageError(f"{name!r} is no delta codec.", "For example: delta+pack.")
-        self._codec: Codec = codec_of(name.removeprefix(_PREFIX), dtype)
+        self.inner = inner_of(name)
+        self._codec: Codec = codec_of(self.inner, dtype)
         self._exact = is_lossless(name)
         if not self._exact and dtype != "float32":
             raise UsageError(f"{name!r} is for float32, not {dtype}.", "Use delta+pack for others.")
-        self.name, self.dtype = _PREFIX + self._codec.name, dtype
+        self.name, self.dtype = PREFIX + self._codec.name, dtype
         self.held: Octets = np.zeros(nbytes, np.uint8)
         self.room = self._codec.room
 
     def encode(self, chunk: Octets, out: Octets, at: int = 0) -> int:
         """Write the frame of ``chunk``, which lies at byte ``at`` of the buffer."""
         held = self._held(chunk, at)
-        size = self._codec.encode(self._difference(chunk, held), out)
+        size = self._codec.encode(self.difference(chunk, at), out)
         if self._exact:
             held[:] = chunk
         else:  # what the receivers will have
-            self._add(out[:size], held)
+            self._decode(out[:size], held, at)
         return size
 
     def decode(self, frame: Octets, chunk: Octets, at: int = 0) -> None:
         """Fill ``chunk``, which lies at byte ``at`` of the buffer, from its frame."""
         held = self._held(chunk, at)
-        self._add(frame, held)
+        self._decode(frame, held, at)
         chunk[:] = held
+
+    def difference(self, chunk: Octets, at: int = 0) -> Octets:
+        """Give what ``add`` makes of what is held into ``chunk``."""
+        held = self._held(chunk, at)
+        if self._exact:
+            return np.bitwise_xor(chunk, held)
+        return np.subtract(chunk.view(np.float32), held.view(np.float32)).view(np.uint8)
+
+    def add(self, change: Octets, at: int = 0) -> None:
+        """Change what is held."""
+        held = self._held(change, at)
+        if self._exact:
+            np.bitwise_xor(held, change, out=held)
+        else:
+            values = held.view(np.float32)
+            np.add(values, change.view(np.float32), out=values)
+
+    def _decode(self, frame: Octets, held: Octets, at: int) -> None:
+        change = np.empty_like(held)
+        self._codec.decode(frame, change)
+        self.add(change, at)
 
     def _held(self, chunk: Octets, at: int) -> Octets:
         held = self.held[at : at + len(chunk)]
@@ -50,16 +75,63 @@ class Delta:
             raise SizeError(f"{len(chunk)} bytes at {at} reach outside {len(self.held)}.")
         return held
 
-    def _difference(self, chunk: Octets, held: Octets) -> Octets:
-        if self._exact:
-            return np.bitwise_xor(chunk, held)
-        return np.subtract(chunk.view(np.float32), held.view(np.float32)).view(np.uint8)
 
-    def _add(self, frame: Octets, held: Octets) -> None:
-        change = np.empty_like(held)
-        self._codec.decode(frame, change)
-        if self._exact:
-            np.bitwise_xor(held, change, out=held)
-        else:
-            values = held.view(np.float32)
-            np.add(values, change.view(np.float32), out=values)
+class Deltas:
+    """What one rank remembers of the buffers that were broadcast, each by its root's number.
+
+    Which buffer it is, its root alone decides, by the memory it lies in: it says the number
+    first. So ranks agree although each has its memory elsewhere.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._numbers: dict[tuple[int, int, str], int] = {}  # of this rank's own, oldest first
+        self._held: dict[tuple[int, int], Delta] = {}  # by root and number
+
+    def broadcast(
+        self, name: str, dtype: str, chunk: Octets, root: int, plain: Send, coded: Send
+    ) -> None:
+        """Let all hold the root's ``chunk``; after a lossy codec the root's is what others have.
+
+        ``plain`` and ``coded`` broadcast bytes from the root, as they are or by the inner codec.
+        """
+        delta = Delta(name, dtype, len(chunk))  # raises on every rank alike
+        note = np.zeros(2, np.int64)
+        if self._rank == root:
+            note[:] = self._number_of(chunk, delta.name)
+        plain(note.view(np.uint8))
+        number, fresh = note.tolist()
+        if fresh == _NEW:
+            self._held[root, number] = delta
+        delta = self._held[root, number]
+        change = delta.difference(chunk) if self._rank == root else np.empty_like(chunk)
+        coded(change)
+        delta.add(change)
+        chunk[:] = delta.held
+
+    def _number_of(self, chunk: Octets, name: str) -> tuple[int, int]:
+        key = (chunk.ctypes.data, len(chunk), name)
+        number = self._numbers.pop(key, None)
+        state = _NEW if number is None else _KNOWN
+        if number is None:
+            number = len(self._numbers)
+            if number == _MOST_BUFFERS:
+                number = self._numbers.pop(next(iter(self._numbers)))
+        self._numbers[key] = number  # the last sent stands last
+        return number, state
+
+
+def is_delta(name: str) -> bool:
+    """Tell whether a codec remembers what it sent before."""
+    return name.startswith(PREFIX)
+
+
+def inner_of(name: str) -> str:
+    """Give the codec behind the plus.
+
+    >>> inner_of("delta+int8:64")
+    'int8:64'
+    """
+    if not name.startswith(PREFIX) or name.startswith(PREFIX * 2):
+        raise UsageError(f"{name!r} is no delta codec.", "For example: delta+pack.")
+    return name.removeprefix(PREFIX)

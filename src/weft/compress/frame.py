@@ -26,7 +26,7 @@ class Verdict(IntEnum):
     CONTENT = 6
 
 
-_REASONS = {
+REASONS = {
     Verdict.CUT: "it is cut short",
     Verdict.VERSION: "it is of another version, or no frame at all",
     Verdict.CODEC: "another codec made it",
@@ -34,7 +34,7 @@ _REASONS = {
     Verdict.CHECKSUM: "its checksum is wrong",
     Verdict.CONTENT: "its content means nothing",
 }
-_HINTS = {
+HINTS = {
     Verdict.VERSION: "All ranks must run the same version of weft.",
     Verdict.CODEC: "All ranks must ask for the same codec and dtype.",
 }
@@ -44,9 +44,11 @@ def require_good(verdict: int, codec: str) -> None:
     """Raise what the native core found wrong with a frame."""
     found = Verdict(verdict)
     if found is not Verdict.GOOD:
-        raise CodecError(
-            f"a frame cannot be decoded by {codec!r}: {_REASONS[found]}.", _HINTS.get(found, "")
+        failure = CodecError(
+            f"a frame cannot be decoded by {codec!r}: {REASONS[found]}.", HINTS.get(found, "")
         )
+        failure.verdict = found
+        raise failure
 
 
 def require_float(name: str, dtype: str, known: Any = FLOATS) -> None:
@@ -56,6 +58,11 @@ def require_float(name: str, dtype: str, known: Any = FLOATS) -> None:
             f"codec {name!r} is for {', '.join(known)}, not {dtype}.",
             "Leave tensors of other types out, or use codec 'none' for them.",
         )
+
+
+def frame_bytes(slot: Octets) -> int:
+    """Read how long the frame at the front of ``slot`` says it is."""
+    return FRAME_HEAD + int.from_bytes(slot[_PAYLOAD].tobytes(), "little")
 
 
 class Framed:

@@ -12,18 +12,18 @@ class Native:
         if name != "none":
             require_float(name, dtype)
         try:
-            self._codec = Codec(name, dtype)
+            self.core = Codec(name, dtype)
         except ValueError as error:
             raise UsageError(f"{error}.", "For example: pack, int8:256, int4:64.") from error
         self.dtype = dtype
         kind = name.partition(":")[0]
-        self.name = f"{kind}:{self._codec.parameter}" if self._codec.parameter else kind
-        self.room = self._codec.room
+        self.name = f"{kind}:{self.core.parameter}" if self.core.parameter else kind
+        self.room = self.core.room
 
     def encode(self, chunk: Octets, out: Octets) -> int:
         """Write the frame of ``chunk`` to the front of ``out``; give its length."""
-        return self._codec.encode(chunk, out)
+        return self.core.encode(chunk, out)
 
     def decode(self, frame: Octets, chunk: Octets) -> None:
         """Fill ``chunk`` from its frame."""
-        require_good(self._codec.decode(frame, chunk), self.name)
+        require_good(self.core.decode(frame, chunk), self.name)

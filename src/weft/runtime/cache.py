@@ -16,6 +16,7 @@ MOST = 256  # prepared at once
 MOST_BYTES = 256 << 20  # of heap that they take on a rank, together
 
 
+KEEP_ROOT = "keep root"  # in place of an operator: a broadcast has none
 _APART = ("all_gather", "all_to_all")  # some of their algorithms work in place
 
 # A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
@@ -133,11 +134,13 @@ def _schedule_of(asked: Question, num_ranks: int, algorithm: str) -> Schedule:
     if asked.kind == "exchange":
         return pull.exchange(num_ranks)
     options: dict[str, Any] = {}
-    if asked.op:
+    if asked.op and asked.op != KEEP_ROOT:
         options |= {"dtype": asked.dtype, "op": asked.op}
         _require_order(asked.op, algorithm)
     if asked.root >= 0:
         options["root"] = asked.root
+    if "+" in algorithm and asked.kind == "broadcast":
+        options |= {"dtype": asked.dtype, "keep_root": asked.op == KEEP_ROOT}
     if num_ranks == 1:
         return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
     made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)

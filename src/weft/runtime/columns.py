@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from weft._core import Member, Program, reduction_item_bytes
 from weft.errors import RunError, ScheduleError
+from weft.runtime.coders import coders_of, slot_copies
 from weft.runtime.layout import LINE, PLACE, Layout
-from weft.schedule import Decode, Encode, Kernel, Kind, Reduce, Table
+from weft.schedule import Kernel, Kind, Reduce, Table
 
 Ints = NDArray[np.int64]
 
@@ -44,6 +45,7 @@ def build_program(
     table = site.layout.table
     rows = site.layout.rows_of(rank)
     named, reduction = _reductions(table, rows)
+    coders, coder = coders_of(table, rows)
     gate, hold = _gates(site, rank, rows)
     access_start, accesses = _accesses(site.layout, rows)
     strands = _strands(table, rank, rows, engine_numbers)
@@ -59,6 +61,9 @@ def build_program(
             raised=_raises(site, rows),
             reduction=reduction,
             reductions=named,
+            coder=coder,
+            coders=coders,
+            slot=slot_copies(table, rows),
             strands=strands,
             places=_places(site),
             own=_own(site, rank),
@@ -235,11 +240,6 @@ def _reductions(table: Table, rows: Ints) -> tuple[list[tuple[str, str]], Ints]:
     numbers = np.full(len(table.commands), -1, np.int64)
     for number in np.unique(table.command[rows]).tolist():
         command = table.commands[number]
-        if isinstance(command, Encode | Decode) and command.codec != "none":
-            raise RunError(
-                f"{table.schedule.name} uses codec {command.codec!r}, which run does not have.",
-                "Only codec 'none' can be run so far.",
-            )
         if isinstance(command, Reduce):
             key = (command.dtype, command.op)
             _require_reduction(table, *key)

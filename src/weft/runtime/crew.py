@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn, TypeVar
 
 from weft._core import Launcher, Member
+from weft.compress.frame import REASONS, Verdict
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 from weft.runtime.blocks import PAGE, Blocks, round_up
 from weft.runtime.engines import Cores, Engines, move
@@ -50,6 +51,7 @@ class Cause(IntEnum):
     MEMORY = 6
     SIZE = 7
     DISAGREE = 8
+    CODEC = 9
 
 
 class Halt(NamedTuple):
@@ -232,14 +234,8 @@ class Crew:
             case Cause.TIMEOUT:
                 self.fail(Reason.TIMEOUT, found.rank, self._too_long(found, place))
                 waited = ""
-            case Cause.SLOT:
-                wrong = f"a slot of {found.have} bytes where {found.want} are wanted"
-                self.fail(Reason.RAISED, self.rank, f"rank {self.rank} found {wrong} at {place}")
-                waited = ""
-            case Cause.MEMORY:
-                why = os.strerror(found.have)
-                text = f"rank {self.rank} cannot reach the memory of rank {found.rank} ({why})"
-                self.fail(Reason.RAISED, self.rank, f"{text} at {place}")
+            case Cause.SLOT | Cause.CODEC | Cause.MEMORY:
+                self.fail(Reason.RAISED, self.rank, self._not_carried_out(found, place))
                 waited = ""
             case Cause.SIZE:
                 wrong = f"{found.have} bytes from rank {found.rank} where it wants {found.want}"
@@ -255,6 +251,18 @@ class Crew:
                 pass
         self._raise_fault(waited)
         raise RunError(f"an engine stopped{waited}.")  # pragma: no cover - it says why above
+
+    def _not_carried_out(self, found: Halt, place: str) -> str:
+        match found.cause:
+            case Cause.SLOT:
+                wrong = f"a slot of {found.have} bytes where {found.want} are wanted"
+                return f"rank {self.rank} found {wrong} at {place}"
+            case Cause.CODEC:
+                wrong = f"cannot decode the chunk at byte {found.want}"
+                return f"rank {self.rank} {wrong}: {REASONS[Verdict(found.have)]}, at {place}"
+            case _:
+                why = f"the memory of rank {found.rank} ({os.strerror(found.have)})"
+                return f"rank {self.rank} cannot reach {why} at {place}"
 
     def close(self) -> None:
         """Leave the world. Arrays of its buffers stay valid, nothing else does."""

@@ -1,5 +1,6 @@
 """Memory that a caller brings: arrays, or an address somebody vouches for."""
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,14 @@ def located(memory: Bindable, *, writable: bool = True) -> tuple[int, int]:
     except (ValueError, BufferError) as error:
         what = "written to" if writable and not memory.flags.writeable else "one piece"
         raise RunError(f"the array cannot be bound: it is not {what} ({error}).") from error
+
+
+def octets_of(memory: Bindable) -> NDArray[np.uint8]:
+    """Give the bytes of an array or Memory, without a copy."""
+    address, nbytes = located(memory)
+    if isinstance(memory, Memory):
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    return memory.reshape(-1).view(np.uint8)
 
 
 _names: dict[Any, str] = {}
@@ -100,7 +109,9 @@ class Binder:
         self._sizes = None if elastic else layout.sizes[:, rank].tolist()
         self._needed = [b for b in layout.homeless if elastic or layout.sizes[b, rank]]
         row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
-        fixed = np.isin(table.kind[row_of], (Kind.KERNEL, Kind.ENCODE, Kind.DECODE))
+        here = table.access_rank == table.thread_rank[table.thread[row_of]]
+        coded = np.isin(table.kind[row_of], (Kind.ENCODE, Kind.DECODE))
+        fixed = (table.kind[row_of] == Kind.KERNEL) | (coded & ~here)
         self._fixed = set(np.unique(table.access_buffer[fixed]).tolist())
 
     def binds(self, memory: Mapping[str, Bindable]) -> list[Bind]:
@@ -120,7 +131,7 @@ class Binder:
         if number in self._fixed or self._roles[number] == "scratch":
             raise RunError(
                 f"nothing can be bound to {name!r} of {self._name}.",
-                "Kernels, codecs and scratch use the schedule's own memory.",
+                "Kernels, scratch and codecs of other ranks use the schedule's own memory.",
             )
         address, nbytes = located(memory, writable=self._roles[number] != "in")
         if self._sizes is not None and nbytes != self._sizes[number]:

@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+from weft.compress import Deltas
+from weft.compress.delta import inner_of, is_delta
+from weft.compress.frame import Octets
 from weft.errors import UsageError
 from weft.runtime.arrays import Arrays
 from weft.runtime.cache import Asked, Cache
 from weft.runtime.choice import Choice
 from weft.runtime.crew import DEFAULT_TIMEOUT
+from weft.runtime.encoded import encoded_broadcast, require_alone
 from weft.runtime.engines import Engines
 from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
-from weft.runtime.memory import Bind, Bindable, dtype_of, located, parts_of
+from weft.runtime.memory import Bind, Bindable, Memory, dtype_of, located, octets_of, parts_of
 from weft.runtime.spare import Spare
 from weft.runtime.work import Work
 
@@ -40,6 +44,7 @@ class World(Arrays):
         self.desk = self._cache.desk
         self.spare = Spare(self)
         self._under_way: list[Work] = []
+        self._deltas = Deltas(rank)
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Return when every rank has come here."""
@@ -98,14 +103,52 @@ class World(Arrays):
         return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def broadcast(
-        self, x: Bindable, root: int = 0, *, algorithm: str | None = None, async_op: bool = False
+        self,
+        x: Bindable,
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        codec: str | None = None,
+        keep_root: bool = False,
+        async_op: bool = False,
     ) -> Work | None:
-        """Copy the root's ``x`` into that of all ranks."""
+        """Copy the root's ``x`` into that of all ranks.
+
+        With a ``codec`` it travels encoded. After a lossy one all ranks hold the same bytes, the
+        root too, unless ``keep_root``.
+        """
+        if codec is not None and codec != "none":
+            require_alone(codec, algorithm, keep_root=keep_root, async_op=async_op)
+            if is_delta(codec):
+                self._broadcast_delta(x, root, codec)
+                return None
+            return self._broadcast_encoded(x, root, codec, keep_root=keep_root, async_op=async_op)
         if not (algorithm or async_op) and self.desk.arrays("broadcast", None, x, "", root):
             return None
         here, nbytes = located(x)
         asked = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
         return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+
+    def _broadcast_encoded(
+        self, x: Bindable, root: int, codec: str, *, keep_root: bool, async_op: bool
+    ) -> Work | None:
+        here, nbytes = located(x)
+        asked = encoded_broadcast(codec, nbytes, dtype_of(x), self._root(root), keep_root=keep_root)
+        if self.num_ranks == 1:
+            return None
+        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
+
+    def _broadcast_delta(self, x: Bindable, root: int, codec: str) -> None:
+        dtype, inner = dtype_of(x), inner_of(codec)
+
+        def plain(note: Octets) -> None:
+            self.broadcast(note, root)
+
+        def coded(change: Octets) -> None:
+            memory = Memory(*located(change), dtype)
+            self.broadcast(memory, root, codec=inner)
+
+        self._deltas.broadcast(codec, dtype, octets_of(x), self._root(root), plain, coded)
 
     def reduce(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.cost import is_gemm, kernel_flow
+from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
 from weft.schedule import READ, WRITE, Copy, Encode, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
@@ -34,6 +35,9 @@ def flow_sizes(rows: Rows) -> Floats:
     size[rows.moves] = table.access_nbytes[table.access_start[1:][rows.moves] - 1]
     ratios = dict(table.schedule.ratios)
     slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
+    for command, mine in rows.coded():
+        if is_priced(command.codec):
+            size[mine] = 0.0  # the price of a codec has its memory in it
     for copy, _, mine in rows.of_kind(Copy) if slots else ():
         size[mine] /= slots.get(copy.src.buffer, 1.0)
     for kernel, _, mine in rows.kernels():

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.cost.codec import codec_rates, is_priced
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import READ, Kernel, Kind
+from weft.schedule import READ, Decode, Kernel, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import MOVES, Rows
 
@@ -135,7 +136,7 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[launches & (rows.queue_kind != "host")] = device.launch
         submits = np.flatnonzero(table.kind == Kind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
-    return before + rows.opaque + _asking(rows)
+    return before + rows.opaque + _asking(rows) + _coding(rows)
 
 
 def _dispatch(rows: Rows) -> dict[str, Any]:
@@ -155,6 +156,18 @@ def _dispatch(rows: Rows) -> dict[str, Any]:
     if not (held[bare] > 0).any():
         return {}
     return {"dispatch": np.where(bare, held + np.where(held > 0, device.launch, 0.0), -1.0)}
+
+
+def _coding(rows: Rows) -> Floats:
+    """What codecs take for their chunks, which is work on top of what flows."""
+    table, seconds = rows.table, np.zeros(rows.table.num_rows)
+    for command, mine in rows.coded():
+        if is_priced(command.codec):
+            decodes = isinstance(command, Decode)
+            rates = codec_rates(command.codec, rows.device)
+            chunks = table.access_nbytes[table.access_start[mine] + decodes].tolist()
+            seconds[mine] = [rates.seconds(chunk, decodes=decodes) for chunk in chunks]
+    return seconds
 
 
 def _draining(rows: Rows) -> Ints:

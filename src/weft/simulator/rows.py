@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from weft.schedule import Kernel, Kind
+from weft.schedule import Decode, Encode, Kernel, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,6 +80,13 @@ class Rows:
     def kernels(self) -> Iterator[tuple[Kernel, Queue, Ints]]:
         """Each stored kernel that is priced by what it does, the queue it stands in, its rows."""
         return self._found(Kernel, lambda kernel: not kernel.cost.seconds)
+
+    def coded(self) -> Iterator[tuple[Encode | Decode, Ints]]:
+        """Each stored command that encodes or decodes, and its rows."""
+        for encode, _, mine in self.of_kind(Encode):
+            yield encode, mine
+        for decode, _, mine in self.of_kind(Decode):
+            yield decode, mine
 
     def of_kind(self, kind: type[C]) -> Iterator[tuple[C, Queue, Ints]]:
         """Each stored command of one kind, the queue it stands in, and its rows."""

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from weft.collectives.pieces import piece_bytes
 from weft.errors import DisagreeError
-from weft.torch.chunks import as_bytes, chunk_bytes, chunks, pipelined
+from weft.torch.chunks import AHEAD, as_bytes, chunks, pipelined
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
 from weft.torch.wire import Transfer
@@ -20,7 +21,7 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
     """Let chunks run along a chain of hosts, from the root's on."""
     hosts, leads, at = place.hosts, place.leads(root), place.leader_place(root)
     step = (place.host - hosts.of[root]) % hosts.num
-    blocks = chunks(x, chunk_bytes(x.nbytes))
+    blocks = chunks(x, piece_bytes(x.nbytes))
     takes = leads and step > 0
     gives = leads and step < hosts.num - 1
     coming: dict[int, list[Transfer]] = {}
@@ -37,7 +38,7 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
                 talk.send(blocks[block], hosts.leader(place.to[0], root))
             place.inside.broadcast(blocks[block], at)
 
-        pipelined(len(blocks), (take, give))
+        pipelined(len(blocks), (take, give), AHEAD)
 
 
 def all_gather(place: Place, out: Tensor, x: Tensor) -> None:

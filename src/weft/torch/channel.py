@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from weft.runtime import Memory, World
 from weft.runtime.crew import Cause, Reason
 from weft.runtime.mail import Message
 from weft.torch.work import Handle
+
+if TYPE_CHECKING:
+    from weft.torch.between_encoded import Way
 
 NAMES = {
     dtype: str(dtype).removeprefix("torch.")
@@ -55,8 +58,11 @@ class Channel:
         """Reduce, each rank its own part."""
         return self.world.reduce_scatter(memory_of(out), memory_of(x), op, async_op=async_op)
 
-    def broadcast(self, x: Tensor, root: int, *, async_op: bool) -> Handle | None:
-        """Give every rank the root's tensor."""
+    def broadcast(
+        self, x: Tensor, root: int, way: "Way | None" = None, *, async_op: bool
+    ) -> Handle | None:
+        """Give every rank the root's tensor; ``way`` is how it is encoded between hosts."""
+        del way  # there is only one
         return self.world.broadcast(memory_of(x), root, async_op=async_op)
 
     def all_to_all(

@@ -11,6 +11,7 @@ LONE_CHUNK = (
 )  # to a rank that shares none: fewer switches beside a GEMM than with shorter ones
 MOST_CHUNKS = 64  # of one tensor: a longer one is cut into longer chunks
 IN_FLIGHT = 4  # blocks between two stages of a pipeline
+AHEAD = 8  # pieces that a host is ready to take: with them Gloo asks nobody before it sends
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -30,20 +31,22 @@ def chunks(x: Tensor, nbytes: int) -> list[Tensor]:
     return list(torch.split(flat, max(nbytes // x.element_size(), 1))) if flat.numel() else []
 
 
-def pipelined(num_blocks: int, stages: Sequence[Callable[[int], None]]) -> None:
-    """Let every block pass the stages, ``IN_FLIGHT`` blocks apart.
+def pipelined(
+    num_blocks: int, stages: Sequence[Callable[[int], None]], apart: int = IN_FLIGHT
+) -> None:
+    """Let every block pass the stages, so many blocks apart.
 
     The order depends on nothing but the numbers, so it is the same on every rank.
     """
-    for tick in range(num_blocks + IN_FLIGHT * (len(stages) - 1)):
-        for block, stage in _due(tick, num_blocks, stages):
+    for tick in range(num_blocks + apart * (len(stages) - 1)):
+        for block, stage in _due(tick, num_blocks, stages, apart):
             stage(block)
 
 
 def _due(
-    tick: int, num_blocks: int, stages: Sequence[Callable[[int], None]]
+    tick: int, num_blocks: int, stages: Sequence[Callable[[int], None]], apart: int
 ) -> Iterator[tuple[int, Callable[[int], None]]]:
     for number, stage in enumerate(stages):
-        block = tick - number * IN_FLIGHT
+        block = tick - number * apart
         if 0 <= block < num_blocks:
             yield block, stage

@@ -27,8 +27,10 @@ class Gathers(Group):
     @by_device
     def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
         """Give every rank the root's tensor."""
-        room, finish = writable(only(tensors), keep=True)
-        handle = self.channel.broadcast(room, opts.rootRank, async_op=opts.asyncOp)
+        x = only(tensors)
+        way = None if self.compression is None else self.compression.way_of(x)
+        room, finish = writable(x, keep=True)
+        handle = self.channel.broadcast(room, opts.rootRank, way, async_op=opts.asyncOp)
         return self.work(tensors, handle, finish)
 
     @by_device

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,6 +12,9 @@ from weft.torch.channel import Channel
 from weft.torch.plain import Call, Finish
 from weft.torch.work import DONE, Completer, Handle, Pending
 
+if TYPE_CHECKING:
+    from weft.torch.compression import Compression
+
 
 class Group(ProcessGroup):
     """A group of ranks with a channel between them."""
@@ -19,6 +23,7 @@ class Group(ProcessGroup):
     desk: Desk | None
     completer: Completer
     store: Store
+    compression: "Compression | None" = None
     timeout: timedelta
     _size: int
     _under_way: list[tuple[Pending, object]]

@@ -32,6 +32,17 @@ class Inside:
         if not self.alone:
             self._channel.broadcast(x, place, async_op=False)
 
+    def give(self, x: Tensor, place: int) -> None:
+        """Give every rank the tensor of the one at that place; any length, known to all."""
+        if self.alone:
+            return
+        world = self._channel.world
+        nothing = x[:0]
+        gives = world.rank == place
+        outs = [x if rank == place and not gives else nothing for rank in range(world.num_ranks)]
+        xs = [x if rank != place and gives else nothing for rank in range(world.num_ranks)]
+        self._channel.exchange(outs, xs, async_op=False)
+
     def gather(self, out: Tensor | None, x: Tensor, place: int) -> None:
         """Join the ranks' inputs at that place."""
         if not self.alone:

@@ -1,5 +1,7 @@
 """Where a rank of several hosts stands, and the chunks in which it hears from the others."""
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.torch.chunks import LONE_CHUNK, as_bytes, chunk_bytes, chunks
@@ -19,11 +21,19 @@ class Place:
         # Each begins with the next host, so that they do not all send to one.
         self.to = [(self.host + step) % hosts.num for step in range(1, hosts.num)]
         self.sources = self.to[::-1]  # in the order in which they send to this one
+        self._slots = np.zeros(0, np.uint8)
 
     def talk(self, kind: str, nbytes: int, *about: object) -> Talk:
         """Begin a call that all ranks make alike."""
         said = ", ".join([f"{nbytes} bytes", *map(str, about)])
         return Talk(self.wire, self.hosts, self.rank, f"{kind}({said})")
+
+    def slots(self, count: int, nbytes: int) -> NDArray[np.uint8]:
+        """Give memory for pieces that pass through: the same in every call, with its pages."""
+        stride = -(-nbytes // 64) * 64  # lines are not shared
+        if len(self._slots) < count * stride:
+            self._slots = np.zeros(count * stride, np.uint8)
+        return self._slots[: count * stride].reshape(count, stride)
 
     def leads(self, root: int | None = None) -> bool:
         """Tell whether this rank speaks for its host."""

@@ -11,10 +11,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from weft.compress import Deltas
+from weft.compress.delta import is_delta
 from weft.errors import RunError, RunTimeoutError, WeftError
 from weft.runtime import World
-from weft.torch import between_moves, between_reduces
+from weft.torch import between_encoded, between_moves, between_reduces
 from weft.torch.alarm import Alarm
+from weft.torch.between_encoded import Way
 from weft.torch.c10d import PrefixStore, Store
 from weft.torch.channel import Channel, Splits
 from weft.torch.hosts import Hosts
@@ -50,6 +53,7 @@ class SpreadChannel(Channel):
         self._alarm = Alarm(world, self._wire, hosts, rank, store)
         self._place = Place(Inside(world), self._wire, hosts, rank)
         self._jobs = Jobs("weft-hosts")
+        self._deltas = Deltas(rank)
         self._letters = Letters(self._wire, hosts, rank, self._alarm.raised)
         _open_channels.add(self)
 
@@ -73,9 +77,16 @@ class SpreadChannel(Channel):
         """Reduce, each rank its own part."""
         return self._do(between_reduces.reduce_scatter, out, x, op, async_op=async_op)
 
-    def broadcast(self, x: Tensor, root: int, *, async_op: bool) -> Job | None:
+    def broadcast(
+        self, x: Tensor, root: int, way: Way | None = None, *, async_op: bool
+    ) -> Job | None:
         """Give every rank the root's tensor."""
-        return self._do(between_moves.broadcast, x, root, async_op=async_op)
+        if way is None:
+            return self._do(between_moves.broadcast, x, root, async_op=async_op)
+        if is_delta(way.codec):
+            act = partial(between_encoded.broadcast_change, self._deltas)
+            return self._do(act, x, root, way, async_op=async_op)
+        return self._do(between_encoded.broadcast, x, root, way, async_op=async_op)
 
     def all_to_all(
         self, out: Tensor, x: Tensor, splits: Splits | None, *, async_op: bool

@@ -22,7 +22,7 @@ class Talk:
     """
 
     def __init__(self, wire: Wire, hosts: Hosts, rank: int, call: str) -> None:
-        self._wire, self._rank, self._call = wire, rank, call
+        self._wire, self._rank, self.call = wire, rank, call
         self._sent: list[Transfer] = []
         self._headers: list[tuple[Transfer, Tensor]] = []
         host = hosts.of[rank]
@@ -55,7 +55,7 @@ class Talk:
             wait_for(self._sent)
 
     def _compare_with(self, leaders: list[int]) -> None:
-        text = self._call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
+        text = self.call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
         mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         for leader in leaders:
             theirs = torch.empty_like(mine)
@@ -67,9 +67,9 @@ class Talk:
         for transfer, theirs in headers:
             transfer.wait()
             call = bytes(theirs.tolist()).decode(errors="replace").rstrip()
-            if call != self._call[:_HEADER_BYTES].rstrip():
+            if call != self.call[:_HEADER_BYTES].rstrip():
                 raise DisagreeError(
-                    f"rank {self._rank} calls {self._call}, rank {transfer.peer} calls {call}",
+                    f"rank {self._rank} calls {self.call}, rank {transfer.peer} calls {call}",
                     "Every rank must make the same calls in the same order.",
                 )
 

@@ -29,8 +29,11 @@ class Transfer:
 
     def wait(self) -> None:
         """Return when it has come or gone; the interpreter is free meanwhile."""
+        work, self._work = self._work, None
+        if work is None:  # Gloo would wait for the next one
+            return
         try:
-            self._work.wait(self._wire.patience)
+            work.wait(self._wire.patience)
         except RuntimeError as error:
             raise self._wire.failure(error, self.peer, self._text) from error
 

@@ -1,0 +1,167 @@
+"""Broadcasts of trained weights over shaped links, encoded or not, beside MPI and Gloo."""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from weft.bench.contest import Entry, Outcome, compete
+from weft.bench.far_teams import started_on
+from weft.bench.foretold import Link
+from weft.bench.namespaces import hosts_on_switch
+from weft.bench.rows import Options, Row
+from weft.bench.team import Team
+from weft.bench.teams import require_known
+from weft.collectives.pieces import piece_bytes
+from weft.compress import is_lossless
+from weft.compress.delta import is_delta
+from weft.errors import RunError, UnknownNameError, nearest
+
+QUESTION = "How fast do weights reach all hosts, by codec, size and rate of the links?"
+HOSTS = 4
+RATE = 1e9 / 8
+SIZES = (16 << 20, 64 << 20)
+_WEFT = "dist"
+_MUST_COME = 0.9  # of the bytes of a peer's broadcast: else they came by another way
+
+
+class Kind(NamedTuple):
+    """Something to send, and how."""
+
+    algorithm: str
+    data: str = "weights"
+    dtype: str = "float32"
+    keep_root: bool = False
+
+    @property
+    def codec(self) -> str:
+        """The codec's name; none where there is none."""
+        return self.algorithm.partition("+")[2] or "none"
+
+    def __str__(self) -> str:
+        kept = " keep_root" if self.keep_root else ""
+        return f"{self.algorithm} {self.data} {self.dtype}{kept}"
+
+
+KINDS = (
+    Kind("chain"),
+    Kind("chain+pack"),
+    Kind("chain+pack", dtype="bfloat16"),
+    Kind("chain+bf16"),
+    Kind("chain+int8"),
+    Kind("chain+int8", keep_root=True),
+    Kind("chain+int4"),
+    Kind("chain+pack", "zeros"),
+    Kind("chain+pack", "sparse"),
+    Kind("chain+delta+pack", "updates"),
+    Kind("chain+blosc2:zstd"),
+    Kind("chain+zfp:16"),
+    Kind("chain+zfp:16", keep_root=True),  # as p2p leaves it
+    Kind("p2p+pack"),
+    Kind("p2p+int8"),
+    Kind("p2p+zfp:16"),
+)
+
+
+def run(options: Options) -> Iterator[Row]:
+    """Let four hosts with one rank each send every kind, all contestants in turn."""
+    require_known(options.against)
+    kinds = _kinds(options.algorithms)
+    for rate in options.rates or (RATE,):
+        with (
+            hosts_on_switch(rate, HOSTS) as hosts,
+            started_on(hosts, (_WEFT, *options.against)) as teams,
+        ):
+            for nbytes in options.sizes or SIZES:
+                yield from _one_size(teams, kinds, nbytes, rate, options.rounds)
+
+
+def count_rows(options: Options) -> int:
+    """Say how many rows there will be."""
+    sizes, rates = len(options.sizes or SIZES), len(options.rates or (RATE,))
+    return sizes * rates * len(_kinds(options.algorithms))
+
+
+def _kinds(algorithms: Sequence[str]) -> list[Kind]:
+    known = dict.fromkeys(kind.algorithm for kind in KINDS)
+    for name in algorithms:
+        if name not in known:
+            raise UnknownNameError(f"no broadcast is measured by {name!r}", nearest(name, known))
+    return [kind for kind in KINDS if not algorithms or kind.algorithm in algorithms]
+
+
+def _one_size(
+    teams: dict[str, Team], kinds: Sequence[Kind], nbytes: int, rate: float, rounds: int
+) -> Iterator[Row]:
+    entries = {
+        str(kind): Entry(teams[_WEFT], {**kind._asdict(), "nbytes": nbytes}) for kind in kinds
+    }
+    peers = [name for name in teams if name != _WEFT]
+    plain = {"kind": "broadcast", "nbytes": nbytes}
+    outcome = compete(entries | {name: Entry(teams[name], plain) for name in peers}, rounds)
+    for name in peers:
+        _require_sent(name, outcome, nbytes)
+    for kind in kinds:
+        row = _row(kind, outcome, peers, nbytes, rate)
+        row.more.update(_foretold(kind, outcome, nbytes))
+        yield row
+
+
+def _require_sent(peer: str, outcome: Outcome, nbytes: int) -> None:
+    """Raise where a peer was wrong, or its bytes did not come by the links."""
+    least = min(outcome.received[peer][1:])
+    if least < _MUST_COME * nbytes:
+        raise RunError(
+            f"{peer} broadcast {nbytes} bytes and a host received {least} by its link.",
+            "It found another way between the namespaces, such as shared memory.",
+        )
+    if wrong := outcome.wrong(peer):
+        raise RunError(f"{peer} broadcast {wrong} wrong elements.")
+
+
+def _row(kind: Kind, outcome: Outcome, peers: Sequence[str], nbytes: int, rate: float) -> Row:
+    times, name = outcome.times[str(kind)], str(kind)
+    case = {
+        "collective": "broadcast",
+        "algorithm": kind.algorithm.partition("+")[0],
+        "codec": kind.codec,
+        "data": kind.data,
+        "dtype": kind.dtype,
+        "nbytes": nbytes,
+        "ranks": HOSTS,
+        "rate": f"{8 * rate / 1e9:g}gbit",
+    }
+    if kind.keep_root:
+        case["keep_root"] = True
+    figures = {**_checked(kind, outcome.answers[name]), "foreign": outcome.foreign}
+    figures["wire_bytes"] = max(outcome.received[name][1:])
+    figures["line_rates"] = median(times) * rate / nbytes
+    return Row("broadcast", case, times, outcome.peers(peers, name), figures)
+
+
+def _foretold(kind: Kind, outcome: Outcome, nbytes: int) -> dict[str, Any]:
+    """Simulate a chain; the plain one says what its links carry, so it foretells nothing."""
+    plain, codec = outcome.times.get(str(Kind("chain"))), kind.codec
+    if plain is None or kind.dtype != "float32" or not kind.algorithm.startswith("chain"):
+        return {}
+    if codec == "none" or is_delta(codec):
+        return {}
+    link = Link.from_plain(median(plain), HOSTS, nbytes, piece_bytes(nbytes))
+    ratio = nbytes / max(outcome.received[str(kind)][1:])
+    piece = piece_bytes(nbytes, ratio)
+    seconds = link.seconds(codec, HOSTS, nbytes, piece, ratio, keep_root=kind.keep_root)
+    error = seconds / median(outcome.times[str(kind)]) - 1
+    return {"simulated_seconds": seconds, "simulated_error": error}
+
+
+def _checked(kind: Kind, answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Raise where ranks do not hold what they should; give the error that they may have."""
+    exact = is_lossless(kind.codec)
+    everywhere = not (kind.keep_root or kind.algorithm.startswith("p2p"))
+    for first in range(0, len(answers), HOSTS):
+        held = answers[first : first + HOSTS]
+        if (everywhere or exact) and len({each["sum"] for each in held}) > 1:
+            raise RunError(f"{kind}: ranks do not hold the same bytes.")
+    error = max(each["error"] for each in answers)
+    if exact and error:
+        raise RunError(f"{kind}: what came is not what was sent.")
+    return {"error": error}

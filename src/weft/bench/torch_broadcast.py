@@ -1,0 +1,86 @@
+"""Trained weights sent from rank 0 to all, as a rank of the benchmark does it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+import weft.torch
+from weft.bench.torch_weights import trained_weights
+from weft.torch.c10d import ProcessGroup
+
+CHANGED = 0.05  # share of the values that an update changes
+KEPT = 0.1  # share of the values that sparse weights have
+_CHAIN, _HOPS = "chain+", "p2p+"
+
+
+@dataclass
+class SentWeights:
+    """A broadcast of ``nbytes`` by an algorithm: chain, chain+CODEC or p2p+CODEC.
+
+    ``data`` is what is sent: weights, zeros, sparse (most of them zero), or updates, which
+    change some values every time. ``keep_root``: the root stays exact, as it does p2p.
+    """
+
+    algorithm: str
+    nbytes: int
+    data: str = "weights"
+    dtype: str = "float32"
+    keep_root: bool = False
+    group: ProcessGroup | None = None
+    x: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        values = values_of(self.data, self.nbytes // dtype.itemsize)
+        self._sources = [torch.from_numpy(each).to(dtype) for each in values]
+        self._number = 0
+        self.x = self._sources[0].clone()
+        self._name = self.algorithm.removeprefix(_CHAIN)
+        self.free = lambda: weft.torch.compress(self.group, broadcast=None)
+
+    def ready(self) -> None:
+        """Give the root what it sends; say how."""
+        codec = None if self._name == "chain" else self._name
+        weft.torch.compress(self.group, broadcast=codec, keep_root=self.keep_root)
+        self._number += 1
+        if dist.get_rank() == 0:
+            self.x.copy_(self._source)
+
+    def act(self) -> None:
+        """Send it."""
+        dist.broadcast(self.x, 0, group=self.group)
+
+    def answer(self) -> dict[str, Any]:
+        """Send it over what was spoiled; say how far from the root's it is, and what it is."""
+        self.ready()
+        if dist.get_rank():
+            self.x.zero_()
+        self.act()
+        want, have = self._source.double(), self.x.double()
+        size = float(want.norm())
+        error = float((have - want).norm()) / size if size else float(have.norm())
+        raw = self.x.view(torch.uint8).numpy()
+        return {"error": error, "sum": int(np.add.reduce(raw.view(np.uint32), dtype=np.uint64))}
+
+    @property
+    def _source(self) -> Tensor:
+        return self._sources[self._number % len(self._sources)]
+
+
+def values_of(data: str, count: int) -> list[NDArray[np.float32]]:
+    """Give what is sent one time after another: trained weights, repeated as often as needed."""
+    weights = np.resize(trained_weights(), count)
+    rng = np.random.default_rng(0)
+    if data == "zeros":
+        return [np.zeros_like(weights)]
+    if data == "sparse":
+        return [np.where(rng.random(count) < KEPT, weights, np.float32(0))]
+    if data == "updates":
+        changed = rng.random(count) < CHANGED
+        return [weights, np.where(changed, weights * np.float32(1.01), weights)]
+    return [weights]

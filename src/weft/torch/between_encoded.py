@@ -1,0 +1,223 @@
+"""Broadcasts along a chain of hosts that send encoded pieces.
+
+The root encodes piece k while piece k-1 is on the wire. The leaders of the hosts pass on what
+comes as it is, and only then look at it: one copy crosses to every host, whose ranks share it in
+memory and decode it each for itself.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft._core import FRAME_HEAD, FRAME_VERSION
+from weft.collectives.pieces import piece_bytes
+from weft.compress import Codec, Deltas, codec_of, expected_ratio, is_lossless
+from weft.compress.delta import inner_of
+from weft.compress.frame import Octets, frame_bytes
+from weft.compress.native import Native
+from weft.errors import CodecError
+from weft.torch import between_moves
+from weft.torch.channel import NAMES
+from weft.torch.chunks import AHEAD, as_bytes
+from weft.torch.place import Place
+from weft.torch.talk import Talk, wait_for
+from weft.torch.wire import Transfer
+
+RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
+_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
+_LONG = 4 << 20  # bytes for which it is worth a message to say how long pieces are
+
+
+class Way(NamedTuple):
+    """How a broadcast is encoded: by which codec, again on ``every_hop`` or not, ``keep_root``."""
+
+    codec: str
+    every_hop: bool = False
+    keep_root: bool = False
+
+
+def broadcast(place: Place, x: Tensor, root: int, way: Way) -> None:
+    """Let all ranks hold the root's ``x`` as the codec leaves it."""
+    codec = codec_of(way.codec, NAMES[x.dtype])
+    about = (x.dtype, f"root {root}", codec.name, f"frames {FRAME_VERSION}", *way[1:])
+    with place.talk("broadcast", x.nbytes, *about) as talk:
+        if x.numel():
+            _Line(place, talk, as_bytes(x).numpy(), root, codec, way).run()
+
+
+def broadcast_change(deltas: Deltas, place: Place, x: Tensor, root: int, way: Way) -> None:
+    """Send what changed since the last broadcast of the root's tensor."""
+    inner = Way(inner_of(way.codec))
+
+    def plain(note: Octets) -> None:
+        between_moves.broadcast(place, torch.from_numpy(note), root)
+
+    def coded(change: Octets) -> None:
+        broadcast(place, torch.from_numpy(change).view(x.dtype), root, inner)
+
+    deltas.broadcast(way.codec, NAMES[x.dtype], as_bytes(x).numpy(), root, plain, coded)
+
+
+class _Line:
+    """What one rank does for one broadcast, piece by piece."""
+
+    def __init__(
+        self, place: Place, talk: Talk, data: Octets, root: int, codec: Codec, way: Way
+    ) -> None:
+        self._place, self._talk, self._codec, self._way = place, talk, codec, way
+        self._data, self._root = data, root
+        hosts, step = place.hosts, (place.host - place.hosts.of[root]) % place.hosts.num
+        leads = place.leads(root)
+        self._is_root = place.rank == root
+        self._source = hosts.leader(place.sources[0], root) if leads and step else None
+        self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
+        self._piece = self._agreed()
+        self.count = -(-len(data) // self._piece)
+        self._slots = place.slots(RING, codec.room(self._piece))
+        self._sent: dict[int, list[Transfer]] = {}
+        self._coming: dict[int, list[Transfer]] = {}
+        self._aside = _Aside(codec)
+
+    def run(self) -> None:
+        """Take, pass on, share and decode every piece."""
+        try:
+            for tick in range(self.count + AHEAD):
+                if tick < self.count:
+                    self._take(tick)
+                if tick >= AHEAD:
+                    self._give(tick - AHEAD)
+        finally:
+            self._aside.close()
+
+    def _agreed(self) -> int:
+        """Choose the length of a piece; where that depends on the data, the root tells it."""
+        name, nbytes = self._codec.name, len(self._data)
+        if not is_lossless(name) or nbytes < _LONG:
+            return piece_bytes(nbytes, expected_ratio(name, self._codec.dtype))
+        told = torch.zeros(1, dtype=torch.int64)
+        if self._is_root:
+            told[0] = piece_bytes(nbytes, _shrinks(self._codec, self._data))
+            for host in self._place.to:  # straight to all of them: one way is shorter than a chain
+                self._talk.send(told, self._place.hosts.leader(host, self._root))
+        elif self._source is not None:
+            wait_for(self._talk.recv(told, self._root))
+        self._place.inside.broadcast(told, self._place.leader_place(self._root))
+        return int(told)
+
+    def _take(self, number: int) -> None:
+        """Have a slot ready for what comes."""
+        self._aside.wait(number - RING)
+        wait_for(self._sent.pop(number - RING, []))
+        if self._source is not None:
+            slot = torch.from_numpy(self._slots[number % RING])
+            self._coming[number] = self._talk.recv(slot, self._source)
+
+    def _give(self, number: int) -> None:
+        slot = self._slots[number % RING]
+        size = 0
+        if self._is_root:
+            size = self._codec.encode(self._chunk(number), slot)
+        elif self._source is not None:
+            wait_for(self._coming.pop(number))
+            size = self._size_of(slot, number)
+        if self._way.every_hop and self._source is not None:
+            self._decode(number, slot[:size])
+            self._aside.wait(number)
+            if self._next is not None:
+                size = self._codec.encode(self._chunk(number), slot)
+            self._pass_on(number, slot[:size])
+            self._share(number, slot, size)
+            return
+        self._pass_on(number, slot[:size])
+        size = self._share(number, slot, size)
+        if not self._is_root or self._rounds:
+            self._decode(number, slot[:size])
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether the root must take what it gave for what it had."""
+        return not (self._way.keep_root or self._way.every_hop or is_lossless(self._codec.name))
+
+    def _pass_on(self, number: int, frame: Octets) -> None:
+        if self._next is not None:
+            self._sent[number] = self._talk.send(torch.from_numpy(frame), self._next)
+
+    def _share(self, number: int, slot: Octets, size: int) -> int:
+        """Give the frame to all ranks of this host; its length first."""
+        place = self._place
+        if place.inside.alone:
+            return size
+        length = torch.tensor([size])
+        at = place.leader_place(self._root)
+        place.inside.broadcast(length, at)
+        size = int(length)
+        place.inside.give(torch.from_numpy(slot[: self._checked(size, slot, number)]), at)
+        return size
+
+    def _decode(self, number: int, frame: Octets) -> None:
+        chunk = self._chunk(number)
+
+        def act() -> None:
+            try:
+                self._codec.decode(frame, chunk)
+            except CodecError as error:
+                raise self._told(number, error) from error
+
+        self._aside.do(number, act)
+
+    def _size_of(self, slot: Octets, number: int) -> int:
+        """Read the length of a frame that came: Gloo does not tell it."""
+        return self._checked(frame_bytes(slot), slot, number)
+
+    def _checked(self, size: int, slot: Octets, number: int) -> int:
+        if FRAME_HEAD <= size <= len(slot):
+            return size
+        raise self._told(number, CodecError(f"a frame of {size} bytes is none"))
+
+    def _told(self, number: int, error: CodecError) -> CodecError:
+        told = f"rank {self._place.rank} cannot decode chunk {number} of {self.count}"
+        text = f"{told} of {self._talk.call}: {str(error).rstrip('.')}"
+        return CodecError(text, error.hint)
+
+    def _chunk(self, number: int) -> Octets:
+        return self._data[number * self._piece : (number + 1) * self._piece]
+
+
+def _shrinks(codec: Codec, data: Octets) -> float:
+    """Give the ratio of some places of the data, far apart."""
+    step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
+    out = np.empty(codec.room(_SAMPLE), np.uint8)
+    chunks = (data[at * step : at * step + _SAMPLE] for at in range(_SAMPLES))
+    return _SAMPLES * _SAMPLE / sum(codec.encode(chunk, out) for chunk in chunks)
+
+
+class _Aside:
+    """Decodes at once what is quick, and beside the wire what is a library of Python."""
+
+    def __init__(self, codec: Codec) -> None:
+        quick = isinstance(codec, Native)
+        self._thread = None if quick else ThreadPoolExecutor(1, "weft-decode")
+        self._under_way: dict[int, Future[None]] = {}
+
+    def do(self, number: int, act: Callable[[], None]) -> None:
+        """Decode a piece, now or soon."""
+        if self._thread is None:
+            act()
+        else:
+            self._under_way[number] = self._thread.submit(act)
+
+    def wait(self, number: int) -> None:
+        """Return when a piece is decoded; raise what was wrong with it."""
+        if (future := self._under_way.pop(number, None)) is not None:
+            future.result()
+
+    def close(self) -> None:
+        """Wait for all of them."""
+        if self._thread is not None:
+            self._thread.shutdown()
+        for number in list(self._under_way):
+            self.wait(number)

@@ -1,0 +1,139 @@
+"""What the benchmark of broadcasts measures, and what it does not let pass."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from weft.bench import broadcast, namespaces
+from weft.bench.broadcast import (
+    KINDS,
+    Kind,
+    _checked,
+    _foretold,
+    _kinds,
+    _require_sent,
+    _row,
+    count_rows,
+)
+from weft.bench.contest import Outcome
+from weft.bench.foretold import Link
+from weft.bench.rows import Options
+from weft.errors import RunError, UnknownNameError
+
+SIZE = 1 << 20
+
+
+def outcome(**received):
+    times: dict[str, tuple[float, ...]] = dict.fromkeys(received, (0.02, 0.01, 0.03))
+    return Outcome(times, {name: [0] * 8 for name in received}, 0.0, received)
+
+
+def test_only_what_is_asked_for_is_measured():
+    assert {kind.algorithm for kind in _kinds(["chain", "p2p+pack"])} == {"chain", "p2p+pack"}
+    assert count_rows(Options(sizes=(1, 2), rates=(1.0,))) == 2 * len(KINDS)
+    with pytest.raises(UnknownNameError, match="p2p\\+pak"):
+        _kinds(["p2p+pak"])
+
+
+def test_a_peer_whose_bytes_did_not_come_by_the_link_is_refused():
+    _require_sent("mpich", outcome(mpich=[0, SIZE, SIZE, SIZE]), SIZE)
+    with pytest.raises(RunError, match="mpich broadcast 1048576 bytes and a host received 12"):
+        _require_sent("mpich", outcome(mpich=[0, SIZE, 12, SIZE]), SIZE)
+
+
+def test_a_peer_that_is_wrong_is_refused():
+    wrong = Outcome({"gloo": (1.0,)}, {"gloo": [0, 3]}, 0.0, {"gloo": [0, SIZE]})
+    with pytest.raises(RunError, match="3 wrong"):
+        _require_sent("gloo", wrong, SIZE)
+
+
+def answers(*sums, error=0.0):
+    return [{"sum": each, "error": error} for each in sums]
+
+
+def test_ranks_must_hold_the_same_bytes_and_lossless_ones_the_roots():
+    assert _checked(Kind("chain+int8"), answers(5, 5, 5, 5, error=0.01)) == {"error": 0.01}
+    assert _checked(Kind("p2p+int8"), answers(4, 5, 6, 7, error=0.01)) == {"error": 0.01}
+    with pytest.raises(RunError, match="same bytes"):
+        _checked(Kind("chain+int8"), answers(5, 5, 5, 6))
+    with pytest.raises(RunError, match="not what was sent"):
+        _checked(Kind("p2p+pack"), answers(5, 5, 5, 5, error=1e-9))
+
+
+def test_a_row_has_the_case_and_the_bytes_on_the_wire():
+    kind = Kind("chain+delta+pack", "updates")
+    found = outcome(**{str(kind): [9, 100, 90, 80], "gloo": [0, SIZE, SIZE, SIZE]})
+    found.answers[str(kind)] = answers(1, 1, 1, 1)
+    row = _row(kind, found, ["gloo"], SIZE, 1e9 / 8)
+    wanted = {"algorithm": "chain", "codec": "delta+pack", "data": "updates", "rate": "1gbit"}
+    assert wanted.items() <= row.case.items()
+    assert row.more["wire_bytes"] == 100
+    assert row.more["line_rates"] == pytest.approx(0.02 * 125e6 / SIZE)
+    assert row.peers["gloo"].ratio == 1
+
+
+def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
+    plain, coded = Kind("chain"), Kind("chain+int8")
+    line = SIZE / 125e6
+    received = {str(coded): [0, *[SIZE // 4] * 3], str(plain): [0, *[SIZE] * 3]}
+    times: dict[str, tuple[float, ...]] = {str(plain): (1.2 * line,), str(coded): (0.5 * line,)}
+    found = Outcome(times, {}, 0.0, received)
+    figures = _foretold(coded, found, SIZE)
+    assert line / 4 < figures["simulated_seconds"] < line
+    assert figures["simulated_error"] == figures["simulated_seconds"] / (0.5 * line) - 1
+    assert _foretold(plain, found, SIZE) == _foretold(Kind("p2p+int8"), found, SIZE) == {}
+
+
+def test_a_calibrated_link_foretells_the_chain_it_was_calibrated_by():
+    link = Link.from_plain(0.15, 4, 16 * SIZE, SIZE // 8)
+    assert link.seconds("none", 4, 16 * SIZE, SIZE // 8, 1.0) == pytest.approx(0.15, rel=0.01)
+
+
+def test_without_root_it_says_so(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(RunError, match="need root"):
+        list(broadcast.run(Options()))
+
+
+SCRIPT = """
+import time
+from weft.bench.namespaces import hosts_on_switch
+with hosts_on_switch(1e8, 3) as hosts:
+    print(hosts[0].name, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_namespaces_go_with_an_interrupted_run(number):
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    name = process.stdout.readline().strip()
+    try:
+        assert name in listed()
+        process.send_signal(number)
+        process.wait(20)
+    finally:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 10
+    while name in listed() and time.monotonic() < deadline:
+        pass
+    assert name not in listed()
+
+
+def listed():
+    command = ["ip", "netns", "list"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_signal_that_ends_is_an_exception_only_meanwhile():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit), namespaces._ended_by_signal():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
