@@ -121,7 +121,7 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
   bool done = worker->is_done(job);
   if (!done) {
     const nb::gil_scoped_release release;
-    done = worker->wait(job, to_duration(timeout), poll_signals);
+    done = worker->wait(job, to_duration(timeout), poll_signals, self.spins());
   }
   return {done, done ? to_tuple(worker->take_halt(job)) : nb::none()};
 }
@@ -184,6 +184,7 @@ void bind_member(nb::module_& module) {
       .def_prop_ro("control_bytes",
                    [](Member& self) { return Control::nbytes(self.control().num_ranks()); })
       .def("set_spins", &Member::set_spins, nb::arg("spins"))
+      .def("set_core_for_worker", &Member::set_core_for_worker, nb::arg("has"))
       .def("set_timeout",
            [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
            nb::arg("timeout"))

@@ -18,6 +18,7 @@
 #include "executor.hpp"
 #include "heap.hpp"
 #include "mail.hpp"
+#include "task.hpp"
 #include "worker.hpp"
 
 namespace weft {
@@ -57,6 +58,10 @@ class Member {
 
   // Whether a core is there for every thread that waits; else spinning only takes them away.
   void set_spins(bool spins) noexcept { spins_ = spins; }
+  [[nodiscard]] bool spins() const noexcept { return spins_; }
+
+  // Whether the worker has one besides that of the caller; it is asked when the worker starts.
+  void set_core_for_worker(bool has) noexcept { has_core_for_worker_ = has; }
 
   // The threads that carry out what the caller does not: the worker, then the engines up to
   // that number. All are started, so that they can be given a place.
@@ -156,17 +161,19 @@ class Member {
   }
 
   // The same, some time later, after all that was handed over before; gives its number.
-  std::uint64_t submit(const Program& program, std::uint64_t execution,
+  // ``executor`` is of that program, and only for calls that are handed over.
+  std::uint64_t submit(const Program& program, Executor& executor, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call) {
     need_worker();
-    auto binding = std::make_shared<Binding>(program, bound);
-    return worker_->submit([this, &program, execution, binding = std::move(binding),
-                            call = std::move(call)](std::atomic<bool>& stop) {
-      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop,
-                            /*kept=*/nullptr, /*alone=*/false);
-      if (halt) report(*halt, call);
-      return halt;
-    });
+    if (!program.engines.empty()) return submit_whole(program, execution, bound, std::move(call));
+    auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound,
+                                       std::move(call), staging_, timeout_);
+    return worker_->submit(
+        {[this, task = std::move(task)](std::atomic<bool>& stop, const Poll& poll) {
+          const Step step = task->step(stop, poll);
+          if (step.halt) report(*step.halt, task->call());
+          return step;
+        }});
   }
 
   // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
@@ -222,6 +229,20 @@ class Member {
   }
 
  private:
+  // Engines are waited for in one piece, so the worker's thread does it all.
+  std::uint64_t submit_whole(const Program& program, std::uint64_t execution,
+                             std::span<const Bound> bound, std::string call) {
+    auto binding = std::make_shared<Binding>(program, bound);
+    auto whole = [this, &program, execution, binding = std::move(binding),
+                  call = std::move(call)](std::atomic<bool>& stop, const Poll&) {
+      const auto halt = run(program, execution, false, Hooks{}, *binding, call, stop,
+                            /*kept=*/nullptr, /*alone=*/false);
+      if (halt) report(*halt, call);
+      return Step{true, true, halt};
+    };
+    return worker_->submit({std::move(whole), /*blocks=*/true});
+  }
+
   struct Part {
     Executor executor;
     const Hooks& hooks;
@@ -269,7 +290,7 @@ class Member {
 
   void need_worker() {
     // Who waits for the worker must let it have the core.
-    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false);
+    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_);
   }
 
   // Engines use what stands on the stack of run(), so it is not left before they end, and
@@ -300,6 +321,7 @@ class Member {
   int rank_;
   std::chrono::nanoseconds timeout_;
   bool spins_ = false;
+  bool has_core_for_worker_ = true;
   std::uint64_t num_asked_ = 0;
   pid_t pid_ = ::getpid();
   bool here_ = true;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,7 +54,8 @@ class Ready {
 
   // The same, later, by the member's worker; gives the job's number.
   std::uint64_t submit(Member& member, std::span<const Bound> bound, std::string call) {
-    return member.submit(program_, next(member), bound, std::move(call));
+    if (!later_) later_ = std::make_unique<Executor>(program_, 0);
+    return member.submit(program_, *later_, next(member), bound, std::move(call));
   }
 
  private:
@@ -69,6 +71,7 @@ class Ready {
 
   Program program_;
   Executor executor_;
+  std::unique_ptr<Executor> later_;  // of the worker's jobs, which are carried out one by one
   Binding binding_;
   std::atomic_flag busy_;
   std::uint64_t num_executions_ = 0;

@@ -1,6 +1,7 @@
 """What torch.distributed hands back for a collective: a Work, and the Future inside it."""
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -133,6 +134,7 @@ class Pending(Work):
         with self._lock:
             if self._future is None:
                 self._future = Future()
+                self._linger(self._completer.moment)
                 if self.is_completed():
                     self.complete()
                 else:
@@ -148,6 +150,12 @@ class Pending(Work):
             future.set_exception(self._error)
         else:
             future.set_result(self._tensors)
+
+    def _linger(self, seconds: float) -> None:
+        """Carry it out here, if the others come soon: who asks for a future will want its result."""
+        if seconds > 0 and not self.is_completed():
+            with contextlib.suppress(RunTimeoutError):
+                self._settle(seconds)
 
     def _settle(self, seconds: float | None) -> None:
         for handle in self._handles:  # outside the lock: others may look meanwhile
@@ -171,9 +179,14 @@ class Pending(Work):
 
 
 class Completer:
-    """A thread that waits for works whose futures somebody asked for; started by the first."""
+    """A thread that waits for works whose futures somebody asked for; started by the first.
 
-    def __init__(self) -> None:
+    ``moment`` is how many seconds whoever asks for a future carries its work out himself before
+    it is left to the thread.
+    """
+
+    def __init__(self, moment: float = 0.0) -> None:
+        self.moment = moment
         self._works: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
