@@ -186,7 +186,9 @@ class Executor {
         return find(row) ? move_far(row) : move_near(row);
       case Kind::signal:
       case Kind::submit:
-        return Flag(*row.raised).raise(row.by);
+        Flag(*row.raised).raise(row.by);
+        if (row.bell != nullptr) row.bell->ring_if_needed();
+        return;
       case Kind::launch:
       case Kind::wait:
       case Kind::call:

@@ -53,6 +53,14 @@ class Member {
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
+  // The doorbell of the rank whose region has that offset of the heap in it.
+  [[nodiscard]] Doorbell& bell_at(std::uint64_t offset) const {
+    const std::uint64_t front = Control::nbytes(control_.num_ranks());
+    const std::uint64_t rank = offset < front ? UINT64_MAX : (offset - front) / control_.region_bytes();
+    if (rank >= static_cast<std::uint64_t>(control_.num_ranks())) throw std::out_of_range("a flag");
+    return control_.bell(static_cast<int>(rank));
+  }
+
   // How long one wait may last.
   void set_timeout(std::chrono::nanoseconds timeout) noexcept { timeout_ = timeout; }
 
@@ -221,7 +229,8 @@ class Member {
   std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation);
+    Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation,
+                      &control_.bell(rank_));
     auto halt = executor.run(execution, stamps, hooks, watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (halt) stop.store(true, std::memory_order_relaxed);
@@ -290,7 +299,8 @@ class Member {
 
   void need_worker() {
     // Who waits for the worker must let it have the core.
-    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_);
+    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_,
+                                                   &control_.bell(rank_));
   }
 
   // Engines use what stands on the stack of run(), so it is not left before they end, and

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "doorbell.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
 #include "move.hpp"
@@ -65,6 +66,7 @@ struct Row {
   Condition wait;
   std::uint64_t* raised = nullptr;  // by a signal or a submit
   std::uint64_t by = 0;
+  Doorbell* bell = nullptr;  // of the rank that waits for it; null: nobody sleeps
   Reduction reduction;
 };
 

@@ -42,8 +42,9 @@ class Worker {
   static constexpr auto kLong = std::chrono::hours(1);
   static constexpr auto kGrace = std::chrono::microseconds(100);
 
-  Worker(bool spins, bool has_core)
-      : spins_(spins), has_core_(has_core), thread_([this] { serve(); }) {
+  // ``bell`` is rung for what jobs wait for, and for who waits for them.
+  Worker(bool spins, bool has_core, Doorbell* bell = nullptr)
+      : spins_(spins), has_core_(has_core), bell_(bell), thread_([this] { serve(); }) {
     started_.wait_past(0, false, Engine::kAwake);
   }
   Worker(const Worker&) = delete;
@@ -67,7 +68,8 @@ class Worker {
       halts_[number] = Halt{Cause::stopped};
     }
     jobs_.clear();
-    num_done_.store(last, std::memory_order_release);
+    num_done_.store(last, std::memory_order_seq_cst);
+    if (bell_ != nullptr) bell_->ring_if_needed();
   }
 
   [[nodiscard]] pid_t thread() const noexcept { return id_; }
@@ -92,15 +94,15 @@ class Worker {
     return num_done_.load(std::memory_order_acquire) ==
            submitted_.load(std::memory_order_relaxed);
   }
-  // Acquire: who sees the number sees what the job wrote.
+  // Who sees the number sees what the job wrote. One order with the doorbell.
   [[nodiscard]] bool is_done(std::uint64_t number) const noexcept {
-    return num_done_.load(std::memory_order_acquire) >= number;
+    return num_done_.load(std::memory_order_seq_cst) >= number;
   }
 
   // Whether it came in time. ``poll`` may throw. ``spins``: a core is there for who waits.
   bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false) {
     const auto deadline = Clock::now() + timeout;
-    Patience patience(spins, kLong);
+    Patience patience(spins, kLong, Beside::nobody, bell_);
     while (!is_done(number)) {
       if (carry_on(number, poll, /*blocking=*/false)) {
         patience.reset();
@@ -132,7 +134,7 @@ class Worker {
     id_ = thread_id();
     started_.ring();
     while (sleeps_until_asked()) {
-      Patience patience(false, kLong, Beside::computation);
+      Patience patience(false, kLong, Beside::computation, bell_);
       while (!is_idle() && !closing_.load(std::memory_order_relaxed)) {
         if (carry_on(submitted_.load(std::memory_order_relaxed), nullptr, /*blocking=*/true)) {
           patience.reset();
@@ -190,11 +192,14 @@ class Worker {
       if (halt) halts_[number] = *halt;
       jobs_.pop_front();
     }
-    num_done_.store(number, std::memory_order_release);
+    // One order with the doorbell; and who sees the number sees what the job wrote.
+    num_done_.store(number, std::memory_order_seq_cst);
+    if (bell_ != nullptr) bell_->ring_if_needed();
   }
 
   bool spins_;
   bool has_core_;
+  Doorbell* bell_;
   pid_t id_ = 0;
   Bell started_;
   std::mutex turn_;  // of who carries a job on; taken before the other

@@ -21,7 +21,7 @@ NAMES = {
 }
 
 # Seconds: longer than the ranks of a training step usually come apart, far below any timeout.
-MOMENT = float(__import__("os").environ.get("MOM", 20e-3))
+MOMENT = 20e-3
 
 Splits = tuple[Sequence[int], Sequence[int]]
 
