@@ -72,8 +72,9 @@ Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) 
           unsigned_of(matrix(row, 2))};
 }
 
-weft::Row row_at(const Heap& heap, const Columns& c, std::size_t i,
+weft::Row row_at(Member& member, const Columns& c, std::size_t i,
                  const std::vector<weft::Reduction>& reductions) {
+  const Heap& heap = member.heap();
   require(c.kind(i) >= 0 && c.kind(i) <= static_cast<int>(weft::Kind::call));
   require(c.access_start(i) >= 0 && c.access_start(i) <= c.access_start(i + 1) &&
           unsigned_of(c.access_start(i + 1)) <= c.accesses.shape(0));
@@ -87,6 +88,7 @@ weft::Row row_at(const Heap& heap, const Columns& c, std::size_t i,
   if (c.raised(i, 0) >= 0) {
     row.raised = &heap.word(unsigned_of(c.raised(i, 0)));
     row.by = unsigned_of(c.raised(i, 1));
+    row.bell = &member.bell_at(unsigned_of(c.raised(i, 0)));
   }
   if (c.reduction(i) >= 0) row.reduction = reductions.at(unsigned_of(c.reduction(i)));
   require(c.coder(i) >= -1 && c.coder(i) < INT32_MAX);
@@ -150,7 +152,7 @@ Program build(Member& member, const Columns& c, bool elastic,
     program.own.push_back(own_at(heap, c, member.rank(), i));
   }
   for (std::size_t i = 0; i < c.kind.shape(0); ++i) {
-    program.rows.push_back(row_at(heap, c, i, reductions));
+    program.rows.push_back(row_at(member, c, i, reductions));
   }
   std::vector<std::uint32_t> runners;
   for (std::size_t i = 0; i < c.strands.shape(0); ++i) {

@@ -121,9 +121,16 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
   bool done = worker->is_done(job);
   if (!done) {
     const nb::gil_scoped_release release;
-    done = worker->wait(job, to_duration(timeout), poll_signals);
+    done = worker->wait(job, to_duration(timeout), poll_signals, self.spins());
   }
   return {done, done ? to_tuple(worker->take_halt(job)) : nb::none()};
+}
+
+// Carries a job on for so long, or until it is done.
+void linger(Member& self, std::uint64_t job, double seconds) {
+  if (self.worker() == nullptr) return;
+  const nb::gil_scoped_release release;
+  static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins()));
 }
 
 // Returns when nothing is handed over: every job ends by its own deadline.
@@ -184,6 +191,7 @@ void bind_member(nb::module_& module) {
       .def_prop_ro("control_bytes",
                    [](Member& self) { return Control::nbytes(self.control().num_ranks()); })
       .def("set_spins", &Member::set_spins, nb::arg("spins"))
+      .def("set_core_for_worker", &Member::set_core_for_worker, nb::arg("has"))
       .def("set_timeout",
            [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
            nb::arg("timeout"))
@@ -228,6 +236,7 @@ void bind_member(nb::module_& module) {
              return self.worker() == nullptr || self.worker()->is_done(job);
            }, nb::arg("job"))
       .def("drain", &drain)
+      .def("linger", &linger, nb::arg("job"), nb::arg("seconds"))
       .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "calls.hpp"
+#include "doorbell.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
 #include "process.hpp"
@@ -115,6 +116,8 @@ class Control {
     return {slot.shown.data(), std::min<std::size_t>(slot.shown_size, kText)};
   }
 
+  [[nodiscard]] Doorbell& bell(int rank) const noexcept { return slots_[rank].bell; }
+
   [[nodiscard]] Calls& calls(int rank) const noexcept { return slots_[rank].calls; }
 
   // The rank that made another call than ``self`` at the number of its last one, if any.
@@ -192,7 +195,7 @@ class Control {
   }
 
  private:
-  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0002;  // and the layout's version
+  static constexpr std::uint64_t kMagic = 0x3174'6665'7700'0003;  // and the layout's version
   static constexpr std::uint64_t kAbsent = 0, kEntering = 1, kHere = 2, kLeft = 3;
 
   struct alignas(kLine) Header {
@@ -205,6 +208,7 @@ class Control {
     std::uint64_t arrived;
     alignas(kLine) std::uint64_t state;
     Identity who;
+    Doorbell bell;
     alignas(kLine) std::uint64_t shown_size;
     std::array<char, kText> shown;
     alignas(kLine) std::array<char, kText> text;

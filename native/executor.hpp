@@ -35,13 +35,13 @@ class Executor {
   std::optional<Halt> run(std::uint64_t execution, bool stamps, const Hooks& hooks, Watch& watch,
                           Patience& patience) {
     begin(execution, stamps, hooks);
-    try {
+    return unless_unreachable([&]() -> std::optional<Halt> {
       // Nothing begins in a broken world; what can go on does, even if another rank, done with
       // this execution, has failed meanwhile. Who has nothing to do leaves it to the others to say.
-      if (!active_.empty()) {
+      if (!is_done()) {
         if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
       }
-      while (!active_.empty()) {
+      while (!is_done()) {
         if (round()) {
           patience.reset();
           continue;
@@ -49,23 +49,22 @@ class Executor {
         if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
         patience.pause();
       }
-    } catch (const Halt& halt) {
-      return halt;
-    } catch (const Unreachable& rank) {
-      const Cause cause = rank.error == ESRCH ? Cause::died : Cause::memory;
-      return at_blocked_row({cause, static_cast<int>(rank.rank), -1,
-                             static_cast<std::uint64_t>(rank.error), 0});
-    }
-    return std::nullopt;
+      return std::nullopt;
+    });
   }
 
- private:
-  struct State {
-    std::uint32_t at = 0;
-    std::uint32_t parent = 0;  // the strand that launched it, or itself
-    std::uint32_t lanes_left = 0;
-    bool started = false;  // the row at ``at``
-  };
+  // The same in steps: after begin(), again and again until it is done or gave up. A step goes as
+  // far as it can without waiting; ``moved`` tells whether that was anywhere.
+  std::optional<Halt> step(Watch& watch, Patience& patience, bool& moved) {
+    return unless_unreachable([&]() -> std::optional<Halt> {
+      while (!is_done() && round()) moved = true;
+      if (moved) patience.reset();
+      patience.note();
+      if (is_done()) return std::nullopt;
+      if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+      return std::nullopt;
+    });
+  }
 
   void begin(std::uint64_t execution, bool stamps, const Hooks& hooks) {
     execution_ = execution;
@@ -76,6 +75,29 @@ class Executor {
     for (std::uint32_t i = 0; i < program_.strands.size(); ++i) {
       const Strand& strand = program_.strands[i];
       if (strand.launch < 0 && strand.runner == runner_) begin(i, i);
+    }
+  }
+
+  [[nodiscard]] bool is_done() const noexcept { return active_.empty(); }
+
+ private:
+  struct State {
+    std::uint32_t at = 0;
+    std::uint32_t parent = 0;  // the strand that launched it, or itself
+    std::uint32_t lanes_left = 0;
+    bool started = false;  // the row at ``at``
+  };
+
+  template <class Act>
+  std::optional<Halt> unless_unreachable(Act act) {
+    try {
+      return act();
+    } catch (const Halt& halt) {
+      return halt;
+    } catch (const Unreachable& rank) {
+      const Cause cause = rank.error == ESRCH ? Cause::died : Cause::memory;
+      return at_blocked_row({cause, static_cast<int>(rank.rank), -1,
+                             static_cast<std::uint64_t>(rank.error), 0});
     }
   }
 
@@ -166,7 +188,9 @@ class Executor {
         return find(row) ? move_far(row) : move_near(row);
       case Kind::signal:
       case Kind::submit:
-        return Flag(*row.raised).raise(row.by);
+        Flag(*row.raised).raise(row.by);
+        if (row.bell != nullptr) row.bell->ring_if_needed();
+        return;
       case Kind::launch:
       case Kind::wait:
       case Kind::call:

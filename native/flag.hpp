@@ -14,15 +14,15 @@ class Flag {
  public:
   explicit Flag(std::uint64_t& word) noexcept : word_(word) {}
 
-  // Release: publishes everything this thread wrote before the call.
+  // Publishes everything this thread wrote before the call. One order with doorbells: see there.
   void raise(std::uint64_t by = 1) const noexcept {
-    word_.fetch_add(by, std::memory_order_release);
+    word_.fetch_add(by, std::memory_order_seq_cst);
   }
 
-  // Acquire: whoever sees the value also sees what was written before it was raised. Raises
+  // Whoever sees the value also sees what was written before it was raised. Raises
   // are read-modify-writes, so a later one keeps the release of all earlier ones.
   [[nodiscard]] std::uint64_t value() const noexcept {
-    return word_.load(std::memory_order_acquire);
+    return word_.load(std::memory_order_seq_cst);
   }
 
  private:

@@ -19,6 +19,7 @@
 #include "heap.hpp"
 #include "kernels.hpp"
 #include "mail.hpp"
+#include "task.hpp"
 #include "worker.hpp"
 
 namespace weft {
@@ -53,11 +54,23 @@ class Member {
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
+  // The doorbell of the rank whose region has that offset of the heap in it.
+  [[nodiscard]] Doorbell& bell_at(std::uint64_t offset) const {
+    const std::uint64_t front = Control::nbytes(control_.num_ranks());
+    const std::uint64_t rank = offset < front ? UINT64_MAX : (offset - front) / control_.region_bytes();
+    if (rank >= static_cast<std::uint64_t>(control_.num_ranks())) throw std::out_of_range("a flag");
+    return control_.bell(static_cast<int>(rank));
+  }
+
   // How long one wait may last.
   void set_timeout(std::chrono::nanoseconds timeout) noexcept { timeout_ = timeout; }
 
   // Whether a core is there for every thread that waits; else spinning only takes them away.
   void set_spins(bool spins) noexcept { spins_ = spins; }
+  [[nodiscard]] bool spins() const noexcept { return spins_; }
+
+  // Whether the worker has one besides that of the caller; it is asked when the worker starts.
+  void set_core_for_worker(bool has) noexcept { has_core_for_worker_ = has; }
 
   // The threads that carry out what the caller does not: the worker, then the engines up to
   // that number. All are started, so that they can be given a place.
@@ -157,27 +170,23 @@ class Member {
   }
 
   // The same, some time later, after all that was handed over before; gives its number.
-  std::uint64_t submit(const Program& program, std::uint64_t execution,
+  // ``executor`` is of that program, and only for calls that are handed over. What computes may
+  // take long and may throw: it is carried out in one go.
+  std::uint64_t submit(const Program& program, Executor& executor, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
     need_worker();
-    auto binding = std::make_shared<Binding>(program, bound);
-    return worker_->submit([this, &program, execution, binding = std::move(binding),
-                            call = std::move(call), kernels](std::atomic<bool>& stop) {
-      Hooks hooks;
-      if (kernels != nullptr) hooks.kernel = kernels->caller();
-      std::optional<Halt> halt;
-      try {
-        halt = run(program, execution, false, hooks, *binding, call, stop,
-                   /*kept=*/nullptr, /*alone=*/false);
-      } catch (const std::exception& error) {
-        control_.fail(rank_, Reason::raised, rank_,
-                      "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
-        return std::optional(Halt{Cause::fault});
-      }
-      if (halt) report(*halt, call);
-      return halt;
-    });
+    if (kernels != nullptr || !program.engines.empty()) {
+      return submit_whole(program, execution, bound, std::move(call), kernels);
+    }
+    auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound,
+                                       std::move(call), staging_, timeout_);
+    return worker_->submit(
+        {[this, task = std::move(task)](std::atomic<bool>& stop, const Poll& poll) {
+          const Step step = task->step(stop, poll);
+          if (step.halt) report(*step.halt, task->call());
+          return step;
+        }});
   }
 
   // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
@@ -225,7 +234,8 @@ class Member {
   std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation);
+    Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation,
+                      &control_.bell(rank_));
     auto halt = executor.run(execution, stamps, hooks, watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (halt) stop.store(true, std::memory_order_relaxed);
@@ -233,6 +243,29 @@ class Member {
   }
 
  private:
+  // Engines are waited for in one piece, so the worker's thread does it all.
+  std::uint64_t submit_whole(const Program& program, std::uint64_t execution,
+                             std::span<const Bound> bound, std::string call, Kernels* kernels) {
+    auto binding = std::make_shared<Binding>(program, bound);
+    auto whole = [this, &program, execution, binding = std::move(binding), call = std::move(call),
+                  kernels](std::atomic<bool>& stop, const Poll&) {
+      Hooks hooks;
+      if (kernels != nullptr) hooks.kernel = kernels->caller();
+      std::optional<Halt> halt;
+      try {
+        halt = run(program, execution, false, hooks, *binding, call, stop,
+                   /*kept=*/nullptr, /*alone=*/false);
+      } catch (const std::exception& error) {
+        control_.fail(rank_, Reason::raised, rank_,
+                      "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
+        return Step{true, true, Halt{Cause::fault}};
+      }
+      if (halt) report(*halt, call);
+      return Step{true, true, halt};
+    };
+    return worker_->submit({std::move(whole), /*blocks=*/true});
+  }
+
   struct Part {
     Executor executor;
     const Hooks& hooks;
@@ -285,7 +318,8 @@ class Member {
 
   void need_worker() {
     // Who waits for the worker must let it have the core.
-    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false);
+    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_,
+                                                   &control_.bell(rank_));
   }
 
   // Engines use what stands on the stack of run(), so it is not left before they end, and
@@ -316,6 +350,7 @@ class Member {
   int rank_;
   std::chrono::nanoseconds timeout_;
   bool spins_ = false;
+  bool has_core_for_worker_ = true;
   std::uint64_t num_asked_ = 0;
   pid_t pid_ = ::getpid();
   bool here_ = true;

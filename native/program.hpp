@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coder.hpp"
+#include "doorbell.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
 #include "move.hpp"
@@ -66,6 +67,7 @@ struct Row {
   Condition wait;
   std::uint64_t* raised = nullptr;  // by a signal or a submit
   std::uint64_t by = 0;
+  Doorbell* bell = nullptr;  // of the rank that waits for it; null: nobody sleeps
   Reduction reduction;
   std::int32_t coder = -1;  // of an encode or decode, into Program::coders; -1: as it is
   bool slot = false;        // a copy of a slot: as much of it as is in use

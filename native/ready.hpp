@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,7 +55,8 @@ class Ready {
   // The same, later, by the member's worker; gives the job's number.
   std::uint64_t submit(Member& member, std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
-    return member.submit(program_, next(member), bound, std::move(call), kernels);
+    if (!later_) later_ = std::make_unique<Executor>(program_, 0);
+    return member.submit(program_, *later_, next(member), bound, std::move(call), kernels);
   }
 
  private:
@@ -70,6 +72,7 @@ class Ready {
 
   Program program_;
   Executor executor_;
+  std::unique_ptr<Executor> later_;  // of the worker's jobs, which are carried out one by one
   Binding binding_;
   std::atomic_flag busy_;
   std::uint64_t num_executions_ = 0;

@@ -18,19 +18,40 @@
 
 namespace weft {
 
+// How far a job came.
+struct Step {
+  bool over;   // well or not
+  bool moved;  // something was done
+  std::optional<Halt> halt;
+};
+
+using Poll = std::function<void()>;
+
+struct Job {
+  // Goes on until it is over or must wait; one thread at a time calls it. What ``poll`` throws
+  // leaves the job as it was.
+  std::function<Step(std::atomic<bool>& stop, const Poll& poll)> step;
+  bool blocks = false;  // it waits inside a step: only the worker's own thread has time for it
+};
+
+// Whoever waits for a job carries it on himself, if the worker's thread does not: he is awake. A
+// worker that has no core for itself leaves him a moment to come, since it would only take the
+// core from the computation before it.
 class Worker {
  public:
   static constexpr auto kLong = std::chrono::hours(1);
-  using Job = std::function<std::optional<Halt>(std::atomic<bool>& stop)>;
+  static constexpr auto kGrace = std::chrono::microseconds(100);
 
-  explicit Worker(bool spins) : spins_(spins), thread_([this] { serve(); }) {
+  // ``bell`` is rung for what jobs wait for, and for who waits for them.
+  Worker(bool spins, bool has_core, Doorbell* bell = nullptr)
+      : spins_(spins), has_core_(has_core), bell_(bell), thread_([this] { serve(); }) {
     started_.wait_past(0, false, Engine::kAwake);
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() { close(); }
 
-  // What has not begun never does; what has is told to stop. Whoever waits learns it.
+  // What is not done never will be: it is told to stop. Whoever waits learns it.
   void close() {
     if (!thread_.joinable()) return;
     // Relaxed: the lock below orders it for a worker that sleeps; others look again anyway.
@@ -41,13 +62,14 @@ class Worker {
     }
     wake_.notify_all();
     thread_.join();
-    const std::scoped_lock lock(mutex_);
+    const std::scoped_lock lock(turn_, mutex_);  // who carries a job on stops at his next step
     const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
     for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
       halts_[number] = Halt{Cause::stopped};
     }
     jobs_.clear();
-    num_done_.store(last, std::memory_order_release);
+    num_done_.store(last, std::memory_order_seq_cst);
+    if (bell_ != nullptr) bell_->ring_if_needed();
   }
 
   [[nodiscard]] pid_t thread() const noexcept { return id_; }
@@ -72,23 +94,28 @@ class Worker {
     return num_done_.load(std::memory_order_acquire) ==
            submitted_.load(std::memory_order_relaxed);
   }
-  // Acquire: who sees the number sees what the job wrote.
+  // Who sees the number sees what the job wrote. One order with the doorbell.
   [[nodiscard]] bool is_done(std::uint64_t number) const noexcept {
-    return num_done_.load(std::memory_order_acquire) >= number;
+    return num_done_.load(std::memory_order_seq_cst) >= number;
   }
 
-  // Whether it came in time. ``poll`` may throw.
-  bool wait(std::uint64_t number, Clock::duration timeout, const std::function<void()>& poll) const {
-    Patience patience(spins_, timeout);
+  // Whether it came in time. ``poll`` may throw. ``spins``: a core is there for who waits.
+  bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false) {
+    const auto deadline = Clock::now() + timeout;
+    Patience patience(spins, kLong, Beside::nobody, bell_);
     while (!is_done(number)) {
+      if (carry_on(number, poll, /*blocking=*/false)) {
+        patience.reset();
+        continue;
+      }
       patience.pause();
       if (patience.should_look() && poll) poll();
-      if (patience.is_over()) return is_done(number);
+      if (Clock::now() >= deadline) return is_done(number);
     }
     return true;
   }
 
-  void drain(const std::function<void()>& poll) const {
+  void drain(const Poll& poll) {
     while (!is_idle()) static_cast<void>(wait(submitted_.load(std::memory_order_relaxed), kLong, poll));
   }
 
@@ -106,22 +133,23 @@ class Worker {
   void serve() {
     id_ = thread_id();
     started_.ring();
-    std::uint64_t number = 0;
-    while (const auto job = next(number)) {
-      const auto halt = (*job)(stop_);
-      ++number;
-      if (halt) {
-        const std::scoped_lock lock(mutex_);
-        halts_[number] = *halt;
+    while (sleeps_until_asked()) {
+      Patience patience(false, kLong, Beside::computation, bell_);
+      while (!is_idle() && !closing_.load(std::memory_order_relaxed)) {
+        if (carry_on(submitted_.load(std::memory_order_relaxed), nullptr, /*blocking=*/true)) {
+          patience.reset();
+        } else {
+          patience.pause();
+        }
       }
-      num_done_.store(number, std::memory_order_release);
     }
   }
 
-  // Work that comes often is awaited awake for a millisecond; else the thread sleeps.
-  std::optional<Job> next(std::uint64_t num_done) {
+  // Work that comes often is awaited awake for a millisecond, where that takes no core from
+  // others; else the thread sleeps. False: it is to end.
+  bool sleeps_until_asked() {
     Patience patience(spins_, Patience::kYield);
-    while (submitted_.load(std::memory_order_acquire) == num_done && !patience.is_over() &&
+    while (has_core_ && is_idle() && !patience.is_over() &&
            !closing_.load(std::memory_order_relaxed)) {
       patience.pause();
     }
@@ -129,15 +157,52 @@ class Worker {
     asleep_ = true;
     wake_.wait(lock, [this] { return !jobs_.empty() || closing_.load(std::memory_order_relaxed); });
     asleep_ = false;
-    if (closing_.load(std::memory_order_relaxed)) return std::nullopt;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    return job;
+    if (!has_core_) {
+      wake_.wait_for(lock, kGrace, [this] { return closing_.load(std::memory_order_relaxed); });
+    }
+    return !closing_.load(std::memory_order_relaxed);
+  }
+
+  // A step of the oldest job, unless it is after ``last`` or somebody else is at it. Whether that
+  // led anywhere.
+  bool carry_on(std::uint64_t last, const Poll& poll, bool blocking) {
+    const std::unique_lock turn(turn_, std::try_to_lock);
+    if (!turn || closing_.load(std::memory_order_relaxed)) return false;
+    // Relaxed: it is written with the turn taken.
+    const std::uint64_t number = num_done_.load(std::memory_order_relaxed) + 1;
+    if (number > last) return false;
+    Job* job = oldest();
+    if (job == nullptr || (job->blocks && !blocking)) return false;
+    const Step step = job->step(stop_, poll);
+    if (step.over) retire(number, step.halt);
+    return step.over || step.moved;
+  }
+
+  // It stays where it is when others are added, and only who has the turn takes it away.
+  Job* oldest() {
+    const std::scoped_lock lock(mutex_);
+    return jobs_.empty() ? nullptr : &jobs_.front();
+  }
+
+  void retire(std::uint64_t number, const std::optional<Halt>& halt) {
+    // Relaxed: later jobs must not begin in a broken world, and who begins them takes the turn.
+    if (halt) stop_.store(true, std::memory_order_relaxed);
+    {
+      const std::scoped_lock lock(mutex_);
+      if (halt) halts_[number] = *halt;
+      jobs_.pop_front();
+    }
+    // One order with the doorbell; and who sees the number sees what the job wrote.
+    num_done_.store(number, std::memory_order_seq_cst);
+    if (bell_ != nullptr) bell_->ring_if_needed();
   }
 
   bool spins_;
+  bool has_core_;
+  Doorbell* bell_;
   pid_t id_ = 0;
   Bell started_;
+  std::mutex turn_;  // of who carries a job on; taken before the other
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;

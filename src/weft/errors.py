@@ -91,6 +91,10 @@ class RunTimeoutError(RunError, TimeoutError):
     """A command was not done within the timeout."""
 
 
+class NotDoneError(RunTimeoutError):
+    """Whoever waited had less patience than the work, which goes on."""
+
+
 class RankDiedError(RunError):
     """The process of a rank ended before its work did."""
 

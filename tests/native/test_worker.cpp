@@ -1,6 +1,7 @@
 // Jobs keep their order, calls are read while they are written, messages arrive once.
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,33 +15,52 @@ using weft::Calls;
 using weft::Cause;
 using weft::Halt;
 using weft::Heap;
+using weft::Job;
 using weft::Mail;
+using weft::Poll;
+using weft::Step;
 using weft::Worker;
 
-void test_jobs_run_one_after_another_and_are_seen_when_done() {
-  Worker worker(true);
-  std::vector<int> order;  // no lock: only the worker writes, and done orders it
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Step over(std::optional<Halt> halt = std::nullopt) { return {true, true, halt}; }
+
+Job until_stopped() {
+  return {[](std::atomic<bool>& stop, const Poll&) {
+    return stop.load(std::memory_order_relaxed) ? over(Halt{Cause::stopped}) : Step{false, false, {}};
+  }};
+}
+
+Job never() {
+  return {[](std::atomic<bool>&, const Poll&) -> Step { std::abort(); }};
+}
+
+void test_jobs_run_one_after_another_and_are_seen_when_done(bool has_core) {
+  Worker worker(true, has_core);
+  std::vector<int> order;  // no lock: who has the turn writes, and done orders it
   std::uint64_t last = 0;
   for (int i = 0; i < 200; ++i) {
-    last = worker.submit([&order, i](std::atomic<bool>&) {
+    last = worker.submit({[&order, i](std::atomic<bool>&, const Poll&) {
       order.push_back(i);
-      return std::optional<Halt>();
-    });
-    if (i == 100) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps by now
+      return over();
+    }});
+    if (i == 100) std::this_thread::sleep_for(milliseconds(5));  // it sleeps by now
   }
-  CHECK(worker.wait(last, std::chrono::seconds(30), nullptr));
+  CHECK(worker.wait(last, seconds(30), nullptr));
   CHECK(worker.is_idle() && order.size() == 200);
   for (int i = 0; i < 200; ++i) CHECK(order[static_cast<std::size_t>(i)] == i);
 }
 
 void test_a_failed_job_is_told_once_and_a_slow_one_is_late() {
-  Worker worker(false);
+  Worker worker(false, true);
   std::atomic<bool> go = false;
-  const auto slow = worker.submit([&](std::atomic<bool>&) {
-    while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
-    return std::optional<Halt>(Halt{Cause::died, 3});
-  });
-  CHECK(!worker.wait(slow, std::chrono::milliseconds(3), nullptr));
+  const auto slow = worker.submit({[&](std::atomic<bool>&, const Poll&) {
+                                     while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
+                                     return over(Halt{Cause::died, 3});
+                                   },
+                                   /*blocks=*/true});
+  CHECK(!worker.wait(slow, milliseconds(3), nullptr));
   go.store(true, std::memory_order_release);
   worker.drain(nullptr);
   CHECK(worker.is_done(slow));
@@ -48,27 +68,64 @@ void test_a_failed_job_is_told_once_and_a_slow_one_is_late() {
   CHECK(!worker.take_halt(slow));
 }
 
+// Several threads wait for the same jobs, each of which takes many steps.
+void test_steps_are_done_by_whoever_has_time_and_never_by_two() {
+  Worker worker(false, false);
+  std::atomic<int> inside = 0;
+  int total = 0;  // no lock, as above
+  std::uint64_t last = 0;
+  for (int i = 0; i < 50; ++i) {
+    last = worker.submit({[&, left = 20](std::atomic<bool>&, const Poll&) mutable {
+      CHECK(inside.fetch_add(1, std::memory_order_relaxed) == 0);
+      ++total;
+      inside.fetch_sub(1, std::memory_order_relaxed);
+      return Step{--left == 0, left % 3 == 0, {}};
+    }});
+  }
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) {
+    waiters.emplace_back([&] { CHECK(worker.wait(last, seconds(30), nullptr)); });
+  }
+  for (auto& waiter : waiters) waiter.join();
+  CHECK(total == 50 * 20 && worker.is_idle());
+}
+
+// Who is interrupted leaves the job as it is, and others end it.
+void test_what_a_poll_throws_passes_through_and_leaves_the_job() {
+  Worker worker(false, false);
+  std::atomic<bool> go = false;
+  const auto job = worker.submit({[&](std::atomic<bool>&, const Poll& poll) {
+    if (poll) poll();
+    return go.load(std::memory_order_acquire) ? over() : Step{false, false, {}};
+  }});
+  CHECK_THROWS(worker.wait(job, seconds(30), [] { throw std::domain_error("interrupted"); }),
+               std::domain_error);
+  CHECK(!worker.is_done(job));
+  go.store(true, std::memory_order_release);
+  worker.drain(nullptr);
+}
+
 void test_a_worker_that_goes_stops_its_job() {
-  Worker worker(false);
-  worker.submit([](std::atomic<bool>& stop) {
-    while (!stop.load(std::memory_order_relaxed)) std::this_thread::yield();
-    return std::optional<Halt>();
-  });
-  worker.submit([](std::atomic<bool>&) -> std::optional<Halt> { std::abort(); });
+  Worker worker(false, true);
+  worker.submit(until_stopped());
+  worker.submit({[](std::atomic<bool>& stop, const Poll&) {
+                   while (!stop.load(std::memory_order_relaxed)) std::this_thread::yield();
+                   return over();
+                 },
+                 /*blocks=*/true});
 }
 
 void test_whoever_waits_for_a_closed_worker_is_told() {
-  Worker worker(false);
-  worker.submit([](std::atomic<bool>& stop) {
-    while (!stop.load(std::memory_order_relaxed)) std::this_thread::yield();
-    return std::optional<Halt>(Halt{Cause::stopped});
-  });
-  const auto last = worker.submit([](std::atomic<bool>&) -> std::optional<Halt> { std::abort(); });
-  std::thread waiter([&] { CHECK(worker.wait(last, std::chrono::seconds(30), nullptr)); });
-  worker.close();
-  waiter.join();
-  worker.close();
-  CHECK(worker.take_halt(last)->cause == Cause::stopped && worker.is_idle());
+  for (const bool has_core : {true, false}) {
+    Worker worker(false, has_core);
+    worker.submit(until_stopped());
+    const auto last = worker.submit(never());
+    std::thread waiter([&] { CHECK(worker.wait(last, seconds(30), nullptr)); });
+    worker.close();
+    waiter.join();
+    worker.close();
+    CHECK(worker.take_halt(last)->cause == Cause::stopped && worker.is_idle());
+  }
 }
 
 void test_a_reader_never_sees_half_a_call() {
@@ -129,8 +186,11 @@ void test_every_message_arrives_once_and_in_order() {
 }  // namespace
 
 int main() {
-  test_jobs_run_one_after_another_and_are_seen_when_done();
+  test_jobs_run_one_after_another_and_are_seen_when_done(true);
+  test_jobs_run_one_after_another_and_are_seen_when_done(false);
   test_a_failed_job_is_told_once_and_a_slow_one_is_late();
+  test_steps_are_done_by_whoever_has_time_and_never_by_two();
+  test_what_a_poll_throws_passes_through_and_leaves_the_job();
   test_a_worker_that_goes_stops_its_job();
   test_whoever_waits_for_a_closed_worker_is_told();
   test_a_reader_never_sees_half_a_call();

@@ -131,6 +131,11 @@ class Crew:
         return self.num_ranks > self._num_cores
 
     @property
+    def has_core_for_worker(self) -> bool:
+        """Whether work in the background runs beside the callers, or in turns with them."""
+        return self.engines != Engines() or 2 * self.num_ranks <= self._num_cores
+
+    @property
     def paths(self) -> dict[str, str]:
         """How memory of another rank is reached, by where it lies."""
         ordinary = "a copy in the heap" if self.stages else "process_vm_readv"
@@ -149,6 +154,7 @@ class Crew:
             self._numbers.setdefault(queue, taken % (self.engines.number or taken + 1) + 1)
         threads = self.num_ranks * (1 + self._num_engines)
         self.member.set_spins(threads <= self._num_cores)
+        self.member.set_core_for_worker(self.has_core_for_worker)
         self._place_threads()
         return self._numbers
 
@@ -164,6 +170,7 @@ class Crew:
         self.drain()
         self.member.end_threads()
         self.engines = engines
+        self.member.set_core_for_worker(self.has_core_for_worker)
         self._move_caller(engines.cores_of_caller())
         self._place_threads()
 

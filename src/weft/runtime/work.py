@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from weft.errors import RunTimeoutError
+from weft.errors import NotDoneError
 from weft.runtime.crew import Crew
 
 
@@ -33,8 +33,12 @@ class Work:
         if halt is not None:
             self._crew.raise_halt(halt, self._where)
         if not done:
-            raise RunTimeoutError(f"{self._call} was not done within {timeout:g} s.")
+            raise NotDoneError(f"{self._call} was not done within {timeout:g} s.")
         self._keep = None
+
+    def linger(self, seconds: float) -> None:
+        """Carry it on for so long, or until it is done; ``wait`` tells how it ended."""
+        self._crew.member.linger(self._job, seconds)
 
     def __repr__(self) -> str:
         return f"<Work: {self._call}, {'done' if self.is_done() else 'under way'}>"

@@ -32,8 +32,8 @@ class WeftProcessGroup(Repeated, Messages):
         self._name = self._desc = ""
         self._inner: dict[str, Any] = {}
         self._under_way = []
-        self.completer = Completer()
         self.channel = meet(store, rank, size, timeout)
+        self.completer = Completer(self.channel.moment)
         self.desk = self.channel.desk
         self.mailbox = Mailbox(self.channel)
 

@@ -23,6 +23,9 @@ NAMES = {
     if isinstance(dtype, torch.dtype)
 }
 
+# Seconds: longer than the ranks of a training step usually come apart, far below any timeout.
+MOMENT = 20e-3
+
 Splits = tuple[Sequence[int], Sequence[int]]
 
 
@@ -41,6 +44,8 @@ class Channel:
         self.world = world
         self.rank = world.rank
         self.desk: Desk | None = world.desk  # serves calls that were made before
+        # Without a core for the worker nothing is gained by leaving a call to it.
+        self.moment = 0.0 if world.has_core_for_worker else MOMENT
 
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Handle | None:
         """Join the ranks' inputs in their order."""

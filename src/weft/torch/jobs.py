@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from weft.errors import RunTimeoutError
+from weft.errors import NotDoneError
 
 Act = Callable[[], None]
 
@@ -24,7 +24,7 @@ class Job:
     def wait(self, timeout: float | None = None) -> None:
         """Return when it is done; raise how it failed, or that it takes longer."""
         if not self._over.wait(timeout):
-            raise RunTimeoutError(f"a collective was not done within {timeout:g} s.")
+            raise NotDoneError(f"a collective was not done within {timeout:g} s.")
         if self._error is not None:
             raise self._error
 

@@ -48,6 +48,7 @@ class SpreadChannel(Channel):
         super().__init__(world)
         self.hosts, self.rank = hosts, rank
         self.desk = None  # it knows the calls of one world only
+        self.moment = 0.0  # what waits for the wire leaves the core to others
         seconds = timedelta(seconds=world.timeout)
         self._wire = Wire(PrefixStore("wire", store), rank, hosts, seconds)
         self._alarm = Alarm(world, self._wire, hosts, rank, store)

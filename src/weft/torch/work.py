@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.futures import Future
 
-from weft.errors import RunTimeoutError
+from weft.errors import NotDoneError
 from weft.runtime.crew import leave_worlds
+from weft.runtime.work import Work as Collective
 from weft.torch.c10d import Work
 
 __all__ = ["DONE", "Completer", "Handle", "Pending", "Received"]
@@ -96,6 +97,7 @@ class Pending(Work):
         self._error: BaseException | None = None
         self._over = False
         self._future: Future[Any] | None = None
+        self._told: Future[None] = Future()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it is done; raise how it failed, each time it is asked."""
@@ -129,25 +131,51 @@ class Pending(Work):
         return self._tensors
 
     def get_future(self) -> "Future[Any]":
-        """Give a future that a thread of the group completes."""
+        """Give a future that a thread of the group completes, unless it is done by now."""
         with self._lock:
             if self._future is None:
-                self._future = Future()
-                if self.is_completed():
-                    self.complete()
-                else:
-                    self._completer.complete_later(self)
+                self._linger(self._completer.moment)
+                self._future = self._done_future() if self.is_completed() else self._later()
             return self._future
 
     def complete(self) -> None:
         """Wait, and tell the future."""
-        future = self._future
-        assert future is not None
         self._settle(None)
-        if isinstance(self._error, Exception):
-            future.set_exception(self._error)
-        else:
-            future.set_result(self._tensors)
+        self._told.set_result(None)
+
+    def _done_future(self) -> "Future[Any]":
+        self._settle(None)
+        if self._error is not None:
+            return self._then()
+        future: Future[Any] = Future()
+        future.set_result(self._tensors)
+        return future
+
+    def _later(self) -> "Future[Any]":
+        self._completer.complete_later(self)
+        return self._then()
+
+    def _then(self) -> "Future[Any]":
+        """Give a future that has the outcome when it is told.
+
+        One that follows another fails as C++ does. ``set_exception`` would only make Python raise,
+        and DDP, which waits in C++, take the error for its tensors.
+        """
+        future: Future[Any] = self._told.then(lambda _: self._outcome())
+        if self._over:
+            self._told.set_result(None)
+        return future
+
+    def _outcome(self) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+    def _linger(self, seconds: float) -> None:
+        """Carry it out here, if the others come soon: who asks for a future will want its result."""
+        for handle in self._handles if seconds > 0 else ():
+            if isinstance(handle, Collective):
+                handle.linger(seconds)
 
     def _settle(self, seconds: float | None) -> None:
         for handle in self._handles:  # outside the lock: others may look meanwhile
@@ -164,16 +192,21 @@ class Pending(Work):
         try:
             handle.wait(seconds)
         except Exception as error:
-            if isinstance(error, RunTimeoutError) and not handle.is_done():
+            if isinstance(error, NotDoneError):
                 raise  # it goes on: only this wait is over
             with self._lock:
                 self._error = self._error or error
 
 
 class Completer:
-    """A thread that waits for works whose futures somebody asked for; started by the first."""
+    """A thread that waits for works whose futures somebody asked for; started by the first.
 
-    def __init__(self) -> None:
+    ``moment`` is how many seconds whoever asks for a future carries its work out himself before
+    it is left to the thread.
+    """
+
+    def __init__(self, moment: float = 0.0) -> None:
+        self.moment = moment
         self._works: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
