@@ -1,5 +1,7 @@
 """The page of what-ifs, of answers made by hand."""
 
+from typing import Any
+
 import pytest
 
 from tests.report.test_pages import HOSTILE, Read
@@ -17,7 +19,7 @@ class Run:
 
 def answer(*outcomes, file="rank0.json"):
     replays = (Replay("step 1", 10e-3, 9e-3, held_out=True, by_device=False),)
-    runs = {"": Run(), **{each.name: Run() for each in outcomes}}
+    runs: dict[str, Any] = {"": Run(), **{each.name: Run() for each in outcomes}}
     return Answer(file, 0, replays, 10e-3, 9e-3, outcomes, ("a note",), runs)
 
 
