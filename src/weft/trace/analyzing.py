@@ -20,7 +20,7 @@ from weft.trace.links import Links, bus_bandwidth, links_of
 from weft.trace.overlap import slowdowns
 from weft.trace.path import critical_path
 from weft.trace.reading import jobs_of, read_joined
-from weft.trace.steps import BACKLOG, Steps, steps_of
+from weft.trace.steps import BACKLOG, Steps, step_by_row, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
 from weft.trace.waiting import Moving, basis_of, moving
@@ -241,7 +241,7 @@ def _uses(
     rows = np.array([c.row for c in found], np.int64)
     start, end = trace.columns.start[rows], trace.end[rows]
     exposed = (end - start) - sides.other.within(start, end)
-    step_of = dict(zip(trace.gpu.tolist(), steps.of.tolist(), strict=True))
+    step_of = step_by_row(trace, steps)
     out = []
     for index, (c, each) in enumerate(zip(found, moved, strict=True)):
         seconds = float(end[index] - start[index])
@@ -254,7 +254,7 @@ def _uses(
             dtype=c.dtype,
             group=c.group,
             num_ranks=c.num_ranks,
-            step=step_of[c.row],
+            step=int(step_of[c.row]),
             start=float(start[index]),
             seconds=seconds,
             exposed=float(exposed[index]),

@@ -1,8 +1,11 @@
 """Files of any format as Traces, and the traces of one job on one clock."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from weft.errors import FormatError
 from weft.trace.align import Job, Ranked, align, is_one_job
@@ -91,8 +94,8 @@ def _without_copies(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
     seen: dict[object, str] = {}
     once, notes = [], []
     for trace in traces:
-        columns = trace.columns
-        same = (trace.rank, trace.origin_ns, trace.num_events, columns.duration.tobytes())
+        digest = hashlib.sha256(np.ascontiguousarray(trace.columns.duration)).digest()
+        same = (trace.rank, trace.origin_ns, trace.num_events, digest)
         if same in seen:
             notes.append(f"{trace.path} is a copy of {seen[same]} and was left out")
         else:
