@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from weft.errors import FormatError
 from weft.trace.align import Job, Ranked, align, is_one_job
 from weft.trace.chakra import read_chakra, read_chakra_json
@@ -94,7 +92,7 @@ def _without_copies(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
     seen: dict[object, str] = {}
     once, notes = [], []
     for trace in traces:
-        digest = hashlib.sha256(np.ascontiguousarray(trace.columns.duration)).digest()
+        digest = hashlib.sha256(trace.columns.duration.data).digest()
         same = (trace.rank, trace.origin_ns, trace.num_events, digest)
         if same in seen:
             notes.append(f"{trace.path} is a copy of {seen[same]} and was left out")
