@@ -125,6 +125,17 @@ def test_a_file_that_begins_later_is_matched_by_sizes(tmp_path, missing):
     assert measured == pytest.approx([100e-6] * (9 - missing))
 
 
+def test_old_files_have_the_rank_of_their_name(tmp_path):
+    paths = job(tmp_path, (200.0, 700.0))
+    for path in paths:
+        whole = json.loads(path.read_text())
+        del whole["distributedInfo"]
+        path.write_text(json.dumps(whole))
+    analysis = analyze(paths)
+    assert [rank.rank for rank in analysis.ranks] == [0, 1]
+    assert analysis.ranks[0].total.waiting == pytest.approx(3 * 500e-6)
+
+
 def test_one_rank_of_eight_is_an_estimate_and_says_so(tmp_path):
     analysis = analyze(written(tmp_path / "a.json", one_step(), world_size=8))
     assert any("1 of 8 ranks" in note for note in analysis.notes)
