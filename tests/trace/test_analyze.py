@@ -90,6 +90,18 @@ def test_clocks_that_disagree_are_moved(tmp_path):
     assert any("clock of rank 1 was" in note for note in apart.notes)
 
 
+def test_clocks_that_drift_apart_are_brought_together(tmp_path):
+    paths = job(tmp_path, (200.0, 700.0), steps=30)
+    whole = json.loads(paths[1].read_text())
+    for each in whole["traceEvents"]:
+        each["ts"] *= 1.01
+    paths[1].write_text(json.dumps(whole))
+    analysis = analyze(paths)
+    assert analysis.aligned_within is not None
+    assert analysis.aligned_within < 10e-6
+    assert analysis.ranks[0].total.waiting == pytest.approx(30 * 500e-6, rel=0.03)
+
+
 def test_collectives_match_by_their_numbers_when_a_file_begins_later(tmp_path):
     paths = []
     for rank, first in enumerate((0, 1)):
