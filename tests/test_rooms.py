@@ -51,10 +51,11 @@ PACKAGES = {
     "plotly": {"report"},
     "mpi4py": {"bench"},
     "pandas": {"trace"},
+    "hta": {"bench"},  # in an environment of its own
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "plotly", "mpi4py", "pandas"}
+OPTIONAL = {"torch", "triton", "plotly", "mpi4py", "pandas", "hta"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 

