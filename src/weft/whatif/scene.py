@@ -105,7 +105,7 @@ class Scene:
     @cached_property
     def slowdown(self) -> float | None:
         """How many times as long kernels took beside collectives, if the trace shows it."""
-        steps, is_comm = steps_of(self.trace), communication(self.trace)[self.trace.gpu]
+        steps, is_comm = steps_of(self.trace), communication(self.trace)
         rows = self.trace.gpu[is_comm]
         cover = Cover.of(self.trace.columns.start[rows], self.trace.end[rows])
         found = [each.weighted for each in slowdowns(self.trace, steps, is_comm, cover)]
