@@ -149,14 +149,16 @@ def test_pairs_that_nobody_can_carry_out_have_none(what):
         ("aten::cat", [[[10, 2], [10, 2]], []], ["float", "Scalar"], "elementwise", (320,)),
     ],
 )
-def test_operators_are_known_by_the_shapes_of_their_inputs(op, dims, types, family, shape):  # noqa: PLR0913
+def test_operators_are_known_by_the_shapes_of_their_inputs(op, dims, types, family, shape):
     cost = cost_of(op, {"Input Dims": dims, "Input type": types})
     assert (cost.family, cost.shape) == (family, shape)
 
 
 def test_flash_attention_has_its_sequence_before_its_heads():
     dims = [[2, 100, 8, 64], [2, 100, 4, 64], [2, 100, 4, 64]]
-    cost = cost_of("aten::_flash_attention_forward", {"Input Dims": dims, "Input type": ["float"] * 3})
+    cost = cost_of(
+        "aten::_flash_attention_forward", {"Input Dims": dims, "Input type": ["float"] * 3}
+    )
     assert cost.shape == (2, 8, 4, 100, 100, 64)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.whatif.player import Do, play
 from tests.trace.events import text
+from tests.whatif.player import Do, play
 from weft.errors import FormatError
 from weft.trace.kineto import read_kineto
 from weft.whatif import what_if_job
