@@ -81,7 +81,7 @@ def _changes(answer: Answer, of: str) -> Section:
             Bar(
                 each.name,
                 {"with the change": each.step},
-                f"{format_time(each.step)}, saves {percent(each.gain)}",
+                f"{format_time(each.step)}, {percent(-each.gain)}",
                 each.low,
                 each.high,
             )
