@@ -6,7 +6,7 @@ from weft.report.packing import unpack
 from weft.report.picture import Line, Picture
 
 
-def drawn(spans, *, lines=3, **options):
+def drawn(spans, *, of=None, **options):
     """``spans`` are (line, name, start, end) in seconds."""
     line, name, start, end = (np.array(column) for column in zip(*spans, strict=True))
     size = len(spans)
@@ -16,7 +16,7 @@ def drawn(spans, *, lines=3, **options):
         "nbytes": np.zeros(size, np.int64),
     }
     return Picture(
-        [Line("rank 0", f"stream {i}") for i in range(lines)],
+        of or [Line("rank 0", f"stream {i}") for i in range(3)],
         [f"name {i}" for i in range(10)],
         line.astype(np.int64),
         name.astype(np.int64),

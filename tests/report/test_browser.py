@@ -46,10 +46,7 @@ def timeline(show):
         Line("rank 0", "t", quiet=True),
     ]
     spans = [(0, 0, 0, 4), (0, 1, 5, 6), (1, 2, 2, 8), (2, 3, 0, 1)]
-    picture = drawn(spans, paths=[[0, 2]])
-    picture = type(picture)(
-        **{f: getattr(picture, f) for f in picture.__slots__} | {"lines": lines}
-    )
+    picture = drawn(spans, paths=[[0, 2]], of=lines)
     return show(html_page("t", [timeline_section(picture, "Timeline", "")]))
 
 

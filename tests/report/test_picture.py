@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.report.pictures import drawn, unpacked
 from tests.spans import called, handshake, overlapping, submitted
 from weft.report.packing import unpack
-from weft.report.picture import KINDS, Mark, Picture, packed, picture_of, rows_of
+from weft.report.picture import KINDS, Line, Mark, Picture, lightened, packed, picture_of, rows_of
 from weft.report.timeline import busiest
 
 some_spans = st.lists(
@@ -88,3 +88,15 @@ def test_the_table_counts_and_adds_up_by_name():
         ("name 3", 2, 5.0, 4.0),
         ("name 1", 1, 3.0, 3.0),
     ]
+
+
+def test_the_shortest_of_quiet_lines_are_left_out_first():
+    spans = [(0, 0, 0, 1), (0, 1, 2, 9), (1, 2, 0, 5), (1, 3, 5, 9), (1, 4, 9, 10)]
+    lines = [Line("r", "stream 1"), Line("r", "host", quiet=True)]
+    picture = drawn(spans, paths=[[4]], details={1: "kept", 3: "gone"}, of=lines)
+    light = lightened(picture, 4)
+    assert sorted(light.name.tolist()) == [0, 1, 2, 4]
+    assert [light.name[i] for i in light.paths[0]] == [4]
+    assert {light.name[i]: text for i, text in light.details.items()} == {1: "kept"}
+    assert light.left_out == 1
+    assert lightened(picture, 5) is picture

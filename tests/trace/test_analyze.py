@@ -90,6 +90,18 @@ def test_clocks_that_disagree_are_moved(tmp_path):
     assert any("clock of rank 1 was" in note for note in apart.notes)
 
 
+def test_clocks_that_drift_apart_are_brought_together(tmp_path):
+    paths = job(tmp_path, (200.0, 700.0), steps=30)
+    whole = json.loads(paths[1].read_text())
+    for each in whole["traceEvents"]:
+        each["ts"] *= 1.01
+    paths[1].write_text(json.dumps(whole))
+    analysis = analyze(paths)
+    assert analysis.aligned_within is not None
+    assert analysis.aligned_within < 10e-6
+    assert analysis.ranks[0].total.waiting == pytest.approx(30 * 500e-6, rel=0.03)
+
+
 def test_collectives_match_by_their_numbers_when_a_file_begins_later(tmp_path):
     paths = []
     for rank, first in enumerate((0, 1)):
@@ -123,6 +135,17 @@ def test_a_file_that_begins_later_is_matched_by_sizes(tmp_path, missing):
     assert late.total.waiting == pytest.approx(0, abs=1e-9)
     measured = [use.waiting for use in early.collectives if use.basis == "measured"]
     assert measured == pytest.approx([100e-6] * (9 - missing))
+
+
+def test_old_files_have_the_rank_of_their_name(tmp_path):
+    paths = job(tmp_path, (200.0, 700.0))
+    for path in paths:
+        whole = json.loads(path.read_text())
+        del whole["distributedInfo"]
+        path.write_text(json.dumps(whole))
+    analysis = analyze(paths)
+    assert [rank.rank for rank in analysis.ranks] == [0, 1]
+    assert analysis.ranks[0].total.waiting == pytest.approx(3 * 500e-6)
 
 
 def test_one_rank_of_eight_is_an_estimate_and_says_so(tmp_path):

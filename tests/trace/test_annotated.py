@@ -63,7 +63,7 @@ def test_the_critical_path_follows_itself_in_time(tmp_path):
     path = tracks(analyze(written(tmp_path / "a.json", one_step())))[0, "weft: critical path"]
     names = [name for name, *_ in path]
     assert names[0] == "cudaLaunchKernel"
-    assert names[-1] == "last"
+    assert names[-1].startswith("nccl")  # what has no launch belongs to no step
     assert all(a[2] <= b[1] + 1e-6 for a, b in pairwise(path))
 
 

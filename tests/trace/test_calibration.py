@@ -6,7 +6,9 @@ from tests.trace.events import all_reduce, event, job, kernel, launch, mark, wri
 from weft.cli import main
 from weft.errors import PlatformError, UsageError
 from weft.hardware import platform, platform_from_table
+from weft.trace import read
 from weft.trace.calibration import calibrated_from
+from weft.trace.overheads import _outermost
 
 
 def steps(count=6):
@@ -46,6 +48,14 @@ def test_what_a_trace_shows_stands_in_the_platform(tmp_path):
     assert (exchange.kind, exchange.nbytes, exchange.ranks) == ("all_reduce", 1 << 22, 2)
     assert exchange.seconds == pytest.approx(250e-6)
     assert found.sources["recorded.collectives.0.seconds"].basis == "derived"
+
+
+def test_deep_nesting_costs_nothing(tmp_path):
+    count = 50_000
+    nested = [event("op", "cpu_op", i, 2 * (count - i), 1) for i in range(count)]
+    events = [*nested, launch(count, 1), kernel(count + 5, 5, correlation=1)]
+    found = _outermost(read(written(tmp_path / "a.json", events)))
+    assert set(found[: count + 1].tolist()) == {0}
 
 
 def test_several_ranks_show_what_moving_took(tmp_path):

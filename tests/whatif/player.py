@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.trace.events import NCCL, event, mark, text
 from weft.trace.kineto import read_kineto
@@ -69,5 +70,5 @@ def recorded(folder, steps, *, name="t.json", rank=0, **more):
     events, begins = play(steps, **more)
     path = folder / name
     path.write_bytes(text(events, rank=rank))
-    periods = [(b - a) * 1e-6 for a, b in zip(begins, begins[1:], strict=False)]
+    periods = [(b - a) * 1e-6 for a, b in pairwise(begins)]
     return read_kineto(path), periods

@@ -1,5 +1,6 @@
 """An analysis as text: the answer first, then what it rests on."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +15,8 @@ _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
 _NAME = 70  # characters of a kernel's name that are shown
 _SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "idle": "·"}
-_BAR = 32
+_BAR, _NARROW = 32, 12  # characters of a bar, and where there is little room
+_BESIDE = 78  # characters of the columns beside it
 
 
 def print_analysis(analysis: Analysis) -> None:
@@ -51,9 +53,9 @@ def _print_headline(analysis: Analysis) -> None:
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
-    print(
-        page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}")
-        + f"\nGPU busy {_percent(split.busy / seconds)}: computing {format_time(split.compute)}, "
+    print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
+    _print_wrapped(
+        f"GPU busy {_percent(split.busy / seconds)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
         f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
         f"idle {format_time(max(seconds - split.busy, 0.0))}"
@@ -64,6 +66,12 @@ def _print_headline(analysis: Analysis) -> None:
             f"the host is ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
             f"{format_time(seconds)}"
         )
+
+
+def _print_wrapped(text: str, indent: str = "") -> None:
+    """Print text in lines as wide as the window."""
+    for line in textwrap.wrap(text, page().width, initial_indent=indent, subsequent_indent=indent):
+        print(line)
 
 
 def page_bold(text: str) -> str:
@@ -90,8 +98,8 @@ def _print_advice(analysis: Analysis) -> None:
     for number, advice in enumerate(analysis.advice, start=1):
         gain = f"up to {format_time(advice.gain)}, {_percent(advice.gain / whole)}"
         print(f"{number}. {page_bold(advice.title)}: {gain}")
-        print(f"   {advice.why}.")
-        print(f"   {advice.how[0].upper()}{advice.how[1:]}.")
+        _print_wrapped(f"{advice.why}.", indent="   ")
+        _print_wrapped(f"{advice.how[0].upper()}{advice.how[1:]}.", indent="   ")
 
 
 def _print_ranks(analysis: Analysis) -> None:
@@ -102,14 +110,13 @@ def _print_ranks(analysis: Analysis) -> None:
     columns = [
         Column("rank", "rank", style="bold"),
         Column("step", "step", format_time),
-        Column("busy", "busy", format_time),
         Column("compute", "compute", format_time),
-        Column("communication", "communication", format_time),
+        Column("communication", "comm", format_time),
         Column("exposed", "exposed", format_time),
         Column("waiting", "waiting", format_time),
         Column("moving", "moving", format_time),
         Column("idle", "idle", format_time),
-        Column("bar", "where the step goes", right=False),
+        Column("bar", "where it goes", right=False),
     ]
     key = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items())
     steps = "means of the middle half of the steps" if analysis.ranks[0].steps else "the whole file"
@@ -130,23 +137,26 @@ def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
     return {
         "rank": name,
         "step": seconds,
-        "busy": split.busy,
         "compute": split.compute,
         "communication": split.communication,
         "exposed": split.exposed,
         "waiting": split.waiting,
         "moving": split.moving,
         "idle": idle,
-        "bar": _stacked(parts, longest),
+        "bar": _stacked(parts, longest, room=page().width - _BESIDE),
     }
 
 
-def _stacked(parts: dict[str, float], whole: float) -> str:
-    """Draw parts one behind the other; places are rounded, so that they sum up."""
-    out, reached = "", 0.0
+def _stacked(parts: dict[str, float], whole: float, *, room: int = _BAR) -> str:
+    """Draw parts one behind the other; places are rounded, so that they sum up.
+
+    >>> _stacked({"compute": 1.0, "waiting": 2.0, "idle": 1.0}, 4.0, room=12)
+    '███▒▒▒▒▒▒···'
+    """
+    out, reached, width = "", 0.0, max(_NARROW, min(_BAR, room))
     for what, seconds in parts.items():
         reached += seconds
-        out += _SHADES[what] * (round(_BAR * reached / max(whole, 1e-12)) - len(out))
+        out += _SHADES[what] * (round(width * reached / max(whole, 1e-12)) - len(out))
     return out
 
 
@@ -310,4 +320,4 @@ def _print_notes(analysis: Analysis) -> None:
     if notes:
         print()
     for note in dict.fromkeys(notes):
-        print(f"note: {note}")
+        _print_wrapped(f"note: {note}")

@@ -27,8 +27,8 @@ _SCRIPTS = ("spans.js", "draw.js", "control.js")
 class Section:
     """A heading, a sentence, drawings (HTML) and rows; ``mark`` is a key that says yes or no.
 
-    ``fold`` puts the table under a line to click on: it then only says in numbers what the
-    drawings show.
+    ``fold`` puts the table below the drawings, under a line to click on: it then says in numbers
+    what they show. ``unfolded`` is for tables that say more than that.
     """
 
     title: str
@@ -38,6 +38,7 @@ class Section:
     mark: str = ""
     drawings: Sequence[str] = ()
     fold: str = ""
+    unfolded: bool = False
 
     @property
     def anchor(self) -> str:
@@ -49,7 +50,9 @@ class Section:
         drawings = "\n".join(self.drawings)
         rows = table(self.columns, self.rows, self.title, mark=self.mark) if self.columns else ""
         if self.fold and rows:
-            rows = f"<details><summary>{escape(self.fold)}</summary>\n{rows}</details>\n"
+            state = " open" if self.unfolded else ""
+            summary = f"<summary>{escape(self.fold)}</summary>"
+            rows = f"<details{state}>{summary}\n{rows}</details>\n"
         parts = (drawings, rows) if self.fold else (rows, drawings)
         text = f"<p>{escape(self.text)}</p>\n" if self.text else ""
         return (

@@ -17,11 +17,14 @@ _TIMELINES = 2  # the replay and the best change
 
 def page(answers: Sequence[Answer]) -> str:
     """Write the page of the answers of one question, one answer a job."""
-    sections = [section for answer in answers for section in _sections(answer, len(answers) > 1)]
+    of = [f": {_title(answer)}" if len(answers) > 1 else "" for answer in answers]
+    sections = [
+        s for answer, name in zip(answers, of, strict=True) for s in _sections(answer, name)
+    ]
     timelines = [
         section
         for number, answer in enumerate(answers)
-        for section in _timelines(answer, number * _TIMELINES)
+        for section in _timelines(answer, of[number], number * _TIMELINES)
     ]
     first = answers[0] if answers else None
     return html_page(
@@ -45,11 +48,11 @@ def _lead(answer: Answer) -> str:
     best = _best(answer)
     lead = (
         f"A step of {format_time(answer.measured_step)} is replayed as "
-        f"{format_time(answer.replayed_step)} ({answer.replay_error:+.1%})."
+        f"{format_time(answer.replayed_step)} ({percent(answer.replay_error)})."
     )
     if best is None or best.gain <= 0:
         return f"{lead} No change that was tried makes it shorter."
-    return f"{lead} The best change tried, {best.name}, would save {best.gain:.1%} of it."
+    return f"{lead} Most would be saved by {best.name}, {percent(best.gain)}: {best.why}."
 
 
 def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
@@ -57,15 +60,14 @@ def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
     found = [
         ("Measured step", format_time(answer.measured_step), "from the trace"),
         ("Replayed step", format_time(answer.replayed_step), "simulated, nothing changed"),
-        ("Error of the replay", f"{answer.replay_error:+.1%}", "what to trust a change by"),
+        ("Error of the replay", percent(answer.replay_error), "what to trust a change by"),
     ]
     if best is not None:
-        found.append((f"With {best.name}", format_time(best.step), f"{best.gain:+.1%} saved"))
+        found.append((f"With {best.name}", format_time(best.step), f"saves {percent(best.gain)}"))
     return found
 
 
-def _sections(answer: Answer, several: bool) -> Iterator[Section]:  # noqa: FBT001 - of its own page
-    of = f": {_title(answer)}" if several else ""
+def _sections(answer: Answer, of: str) -> Iterator[Section]:
     yield _changes(answer, of)
     yield _replays(answer, of)
 
@@ -74,12 +76,12 @@ def _changes(answer: Answer, of: str) -> Section:
     """Draw a bar with its range for every change, the shortest step first."""
     found = sorted(answer.outcomes, key=lambda outcome: outcome.step)
     bars = [
-        Bar("as it was, replayed", {"replayed": answer.replayed_step}, _step(answer.replayed_step)),
+        Bar("as it was", {"replayed": answer.replayed_step}, format_time(answer.replayed_step)),
         *(
             Bar(
                 each.name,
                 {"with the change": each.step},
-                f"{_step(each.step)}, {each.gain:+.1%}",
+                f"{format_time(each.step)}, {percent(-each.gain)}",
                 each.low,
                 each.high,
             )
@@ -89,8 +91,8 @@ def _changes(answer: Answer, of: str) -> Section:
     columns = [
         Column("name", "change", right=False),
         Column("step", "step", format_time),
-        Column("range", "range", right=False),
-        Column("gain", "saves", "{:+.1%}".format),
+        Column("range", "range"),
+        Column("gain", "saves", percent),
         Column("why", "assumption", right=False),
     ]
     rows = [
@@ -104,11 +106,24 @@ def _changes(answer: Answer, of: str) -> Section:
     kinds = {"replayed": "control", "with the change": "computation"}
     label = "Length of a step with each change"
     chart = bar_chart(bars, kinds, label=label, line=answer.replayed_step)
-    return Section(f"What each change would do{of}", text, columns, rows, drawings=[chart])
+    return Section(
+        f"What each change would do{of}",
+        text,
+        columns,
+        rows,
+        drawings=[chart],
+        fold="Every change with its range and its assumption",
+        unfolded=True,
+    )
 
 
-def _step(seconds: float) -> str:
-    return format_time(seconds)
+def percent(share: float) -> str:
+    """Write a share with its sign, and nothing as nothing.
+
+    >>> percent(0.0312), percent(-1e-5)
+    ('+3.1 %', '+0.0 %')
+    """
+    return f"{round(100 * share, 1) + 0.0:+.1f} %"
 
 
 def _replays(answer: Answer, of: str) -> Section:
@@ -116,7 +131,7 @@ def _replays(answer: Answer, of: str) -> Section:
         Column("name", "step", right=False),
         Column("measured", "measured", format_time),
         Column("simulated", "replayed", format_time),
-        Column("error", "error", "{:+.1%}".format),
+        Column("error", "error", percent),
         Column("held", "put together from", right=False),
     ]
     rows = [
@@ -137,7 +152,7 @@ def _replays(answer: Answer, of: str) -> Section:
     return Section(f"How well the replay fits{of}", text.strip(), columns, rows)
 
 
-def _timelines(answer: Answer, number: int) -> Iterator[Section]:
+def _timelines(answer: Answer, of: str, number: int) -> Iterator[Section]:
     """Show the replay and the best change in time, several iterations of the step each."""
     best = _best(answer)
     changed = [best.name] if best is not None and best.gain > 0 else []
@@ -148,4 +163,4 @@ def _timelines(answer: Answer, number: int) -> Iterator[Section]:
         title = f"Timeline with {name}" if name else "Timeline as replayed"
         picture = lightened(picture_of(timeline), _SHOWN_SPANS)
         text = "Simulated, several steps in a row; the critical path is underlined."
-        yield timeline_section(picture, f"{title}: {_title(answer)}", text, number=number + place)
+        yield timeline_section(picture, f"{title}{of}", text, number=number + place)

@@ -1,6 +1,7 @@
 """From files to an Analysis. What its numbers mean is written in ``weft.trace.analysis``."""
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from statistics import median
@@ -11,7 +12,7 @@ from weft.errors import UsageError
 from weft.timeline.shares import Intervals, shares
 from weft.trace.advice import advise
 from weft.trace.align import Job
-from weft.trace.analysis import Analysis, RankAnalysis, Split, Step, Straggler, Use
+from weft.trace.analysis import ESTIMATED, Analysis, RankAnalysis, Split, Step, Straggler, Use
 from weft.trace.collectives import communication
 from weft.trace.cover import Cover
 from weft.trace.idle import idle_of
@@ -19,10 +20,13 @@ from weft.trace.links import Links, bus_bandwidth, links_of
 from weft.trace.overlap import slowdowns
 from weft.trace.path import critical_path
 from weft.trace.reading import jobs_of, read_joined
-from weft.trace.steps import BACKLOG, Steps, steps_of
+from weft.trace.steps import BACKLOG, Steps, step_by_row, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
 from weft.trace.waiting import Moving, basis_of, moving
+from weft.units import format_size
+
+_FAR = 3.0  # times as long as the links need: more casts doubt on them
 
 
 def analyze(paths: str | FilePath | Iterable[str | FilePath]) -> Analysis:
@@ -128,7 +132,7 @@ def _analyze_rank(
         idle_under=idle.under,
         path=critical_path(trace, steps, typical, by_row) if typical is not None else None,
         basis=basis_of(moved),
-        notes=tuple(_notes(trace, steps, sides)),
+        notes=(*_notes(trace, steps, sides), *_doubts(uses, links)),
     )
 
 
@@ -157,6 +161,23 @@ def _notes(trace: Trace, steps: Steps, sides: _Sides) -> list[str]:
     if len(np.unique(trace.columns.device[trace.gpu])) > 1:
         out.append("several GPUs in one file: their events are taken together")
     return out
+
+
+def _doubts(uses: Sequence[Use], links: Links) -> Iterator[str]:
+    """Say where an estimate rests on links that no collective of the file came near to."""
+    groups: dict[tuple[str, int | None], list[Use]] = defaultdict(list)
+    for use in uses:
+        if use.basis == ESTIMATED and use.link and use.nbytes:
+            groups[use.kind, use.nbytes].append(use)
+    for (kind, nbytes), found in groups.items():
+        best = min(found, key=lambda use: use.seconds)
+        alone = links.seconds(kind, nbytes, best.num_ranks, best.dtype)
+        if len(found) >= 3 and alone and best.exposed > 0 and best.seconds > _FAR * alone:
+            yield (
+                f"even the quickest of {len(found)} {kind} of {format_size(nbytes or 0)} took "
+                f"{best.seconds / alone:.0f} times what the links of {links.name} need: every step "
+                "waits for others, or the links are slower than those"
+            )
 
 
 class _Splits:
@@ -220,7 +241,7 @@ def _uses(
     rows = np.array([c.row for c in found], np.int64)
     start, end = trace.columns.start[rows], trace.end[rows]
     exposed = (end - start) - sides.other.within(start, end)
-    step_of = dict(zip(trace.gpu.tolist(), steps.of.tolist(), strict=True))
+    step_of = step_by_row(trace, steps)
     out = []
     for index, (c, each) in enumerate(zip(found, moved, strict=True)):
         seconds = float(end[index] - start[index])
@@ -233,7 +254,7 @@ def _uses(
             dtype=c.dtype,
             group=c.group,
             num_ranks=c.num_ranks,
-            step=step_of[c.row],
+            step=int(step_of[c.row]),
             start=float(start[index]),
             seconds=seconds,
             exposed=float(exposed[index]),

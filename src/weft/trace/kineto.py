@@ -5,6 +5,7 @@ Times are microseconds, whole in old files and with nanoseconds behind the point
 categories. The text is read by the native scanner, which forgives what the profiler got wrong.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def read_kineto(path: Path | str) -> Trace:
         details=tuple(each + b"}" for each in scanner.details()),
         num_events=scanner.num_events,
         origin_ns=origin_ns + int(_number(about.get("baseTimeNanoseconds"))),
-        rank=_whole(distributed.get("rank")),
+        rank=_rank(distributed, Path(path).name),
         world_size=_whole(distributed.get("world_size")),
         device=str(device.get("name", "")),
         num_units=_whole(device.get("numSms")),
@@ -131,6 +132,13 @@ def _device(about: dict[str, Any], columns: Columns) -> dict[str, Any]:
     number = int(np.bincount(used).argmax()) if len(used) else 0
     found = [each for each in map(_dict, devices) if _whole(each.get("id")) == number]
     return (found or [_dict(devices[0])])[0]
+
+
+def _rank(distributed: dict[str, Any], file: str) -> int | None:
+    """Take the rank from the file; old profilers wrote none, so from its name."""
+    known = _whole(distributed.get("rank"))
+    named = re.search(r"rank[-_.]?(\d{1,6})", file, re.IGNORECASE)
+    return int(named[1]) if known is None and named else known
 
 
 def _groups(distributed: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -91,14 +91,15 @@ def _look(trace: Trace, seen: dict[str, _Seen]) -> None:
 
 
 def _outermost(trace: Trace) -> Ints:
-    """Give for every row the outermost operator around it or itself, or -1."""
-    parent = trace.parent.astype(np.int64)
-    is_op = trace.columns.kind == Kind.OP
-    outer = np.where(is_op, np.arange(len(parent)), -1)
-    at = parent.copy()
-    while (above := at >= 0).any():
-        outer = np.where(above & is_op[at], at, outer)
-        at = np.where(above, parent[at], -1)
+    """Give for every row the outermost operator around it or itself, or -1.
+
+    Each round looks twice as far up: a million nested rows take twenty.
+    """
+    above = trace.parent.astype(np.int64)
+    outer = np.where(trace.columns.kind == Kind.OP, np.arange(len(above)), -1)
+    while (has := above >= 0).any():
+        outer = np.where(has & (outer[above] >= 0), outer[above], outer)
+        above = np.where(has, above[above], -1)
     return outer
 
 

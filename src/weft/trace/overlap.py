@@ -82,13 +82,10 @@ def _means(place: Ints, seconds: Floats, chosen: Bools) -> Floats:
 def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
     """Number the places of a step: name, grid, and the how-many-th of them in launch order."""
     launched = trace.columns.start[trace.launch[rows]]
-    kernel = np.unique(
-        np.stack(
-            [trace.columns.name[rows], trace.columns.detail[rows], trace.columns.stream[rows]]
-        ),
-        axis=1,
-        return_inverse=True,
-    )[1].reshape(-1)
+    kernel = np.zeros(len(rows), np.int64)
+    for column in (trace.columns.name, trace.columns.detail, trace.columns.stream):
+        values, number = np.unique(column[rows], return_inverse=True)
+        kernel = np.unique(kernel * len(values) + number, return_inverse=True)[1]
     order = np.lexsort((launched, kernel, step))
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(kernel[order]) != 0) | (np.diff(step[order]) != 0)

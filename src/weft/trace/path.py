@@ -35,7 +35,7 @@ def critical_path(
     end = float(trace.end[last])
     if not steps.found:
         end = max(end, steps.marks[step].end)
-    walk = _Walk(trace, moved, end - _length(steps, step))
+    walk = _Walk(trace, moved, end - _length(steps, step), end)
     walk.spend(HOST, end, float(trace.end[last]))
     walk.back_from(last)
     parts = sorted(walk.seconds.items(), key=lambda each: -each[1])
@@ -57,14 +57,18 @@ def _length(steps: Steps, step: int) -> float:
 class _Walk:
     """Goes back in time and writes down what it passed."""
 
-    def __init__(self, trace: Trace, moved: dict[int, Moving | None], begin: float) -> None:
+    def __init__(
+        self, trace: Trace, moved: dict[int, Moving | None], begin: float, end: float
+    ) -> None:
         self.trace, self.moved, self.begin = trace, moved, begin
         self.reached = begin
         self.rows: list[int] = []
         self.seconds: dict[str, float] = defaultdict(float)
         self.names: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
-        by_end = trace.gpu[np.argsort(trace.end[trace.gpu], kind="stable")]
+        inside = (trace.end[trace.gpu] >= begin) & (trace.columns.start[trace.gpu] <= end)
+        rows = trace.gpu[inside]
+        by_end = rows[np.argsort(trace.end[rows], kind="stable")]
         self.by_end, self.ends = by_end.tolist(), trace.end[by_end].tolist()
         self.syncs = _Syncs(trace)
 

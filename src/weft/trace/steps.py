@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.trace.trace import Ints, Mark, Trace
+from weft.trace.trace import Ints, Mark, SmallInts, Trace
 
 NO_STEP = -1
 BACKLOG = -2
 _ENOUGH = 0.9  # of the kernels must repeat
+_MOST = 1 << 17  # kernels that are compared: a step is shorter
 _FEWEST = 8  # kernels of a step: fewer repeat by chance
 
 
@@ -39,6 +40,13 @@ class Steps:
         """The mean period, if there are two steps at least."""
         known = [period for period in self.periods if period is not None]
         return sum(known) / len(known) if known else None
+
+
+def step_by_row(trace: Trace, steps: Steps) -> SmallInts:
+    """Give the step of every row; what is no GPU event is in none."""
+    out = np.full(len(trace), NO_STEP, np.int32)
+    out[trace.gpu] = steps.of
+    return out
 
 
 class _Cut(NamedTuple):
@@ -94,7 +102,7 @@ def _repeats(trace: Trace) -> _Cut | None:
     """Find the smallest lag at which the kernels of the busiest stream repeat."""
     rows = trace.gpu[trace.columns.stream[trace.gpu] == busiest_stream(trace)]
     names = trace.columns.name[rows]
-    lag = _smallest_lag(names)
+    lag = _smallest_lag(names[:_MOST])
     if lag is None:
         return None
     gaps = np.diff(trace.columns.start[rows], prepend=trace.columns.start[rows[0]])

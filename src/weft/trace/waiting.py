@@ -17,7 +17,7 @@ from weft.trace.align import Job, Ranked
 from weft.trace.analysis import ESTIMATED, MEASURED
 from weft.trace.collectives import Collective
 from weft.trace.links import Links
-from weft.trace.steps import Steps
+from weft.trace.steps import Steps, step_by_row
 
 _ENOUGH = 3  # equal collectives before the shortest of them says anything
 
@@ -91,11 +91,11 @@ def _typical_share(found: Sequence[float | None], own: Sequence[float]) -> float
 
 def _classes(ranked: Ranked, steps: Steps) -> list[tuple[object, ...]]:
     """Name what is equal: kind and size, or where a size is missing, the place in the step."""
-    step_of = dict(zip(ranked.trace.gpu.tolist(), steps.of.tolist(), strict=True))
+    step_of = step_by_row(ranked.trace, steps)
     seen: Counter[int] = Counter()
     out: list[tuple[object, ...]] = []
     for c in ranked.collectives:
-        step = step_of[c.row]
+        step = int(step_of[c.row])
         seen[step] += 1
         if c.nbytes is not None:
             out.append((c.kind, c.nbytes, c.group, c.ranks))

@@ -188,12 +188,12 @@ def without_straggler(job: Together, rank: int) -> tuple[Recording, ...]:
 def _sooner(recording: Recording, since: int, until: int, seconds: float) -> Recording:
     """Take seconds from the host between two calls, and from its late start before the first."""
     over = recording.overheads
-    before = over.before.copy()
-    late = recording.late
+    before, late, head = over.before.copy(), recording.late, over.head
     if since < 0:
         late, seconds = max(0.0, late - seconds), max(0.0, seconds - late)
+        head, seconds = max(0.0, head - seconds), max(0.0, seconds - head)
     for number in (since + 1 + np.argsort(-before[since + 1 : until + 1])).tolist():
         taken = min(seconds, before[number])
         before[number] -= taken
         seconds -= taken
-    return replace(recording, overheads=replace(over, before=before), late=late)
+    return replace(recording, overheads=replace(over, before=before, head=head), late=late)

@@ -1,0 +1,92 @@
+"""weft analyze from the command line."""
+
+import csv
+import json
+
+import pytest
+
+import weft
+from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
+from weft.cli import main
+
+
+def test_the_answer_comes_first_and_then_what_it_rests_on(tmp_path, capsys):
+    paths = job(tmp_path, (200.0, 700.0))
+    assert main(["analyze", *map(str, paths)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("2 of 2 ranks, NVIDIA A100-SXM4-80GB: a step takes 1 ms on rank ")
+    assert "1. Find out why rank 1 is late" in text
+    for title in ("Ranks", "Steps", "Collectives", "Why the GPU idles", "Critical path"):
+        assert f"\n{title}" in text
+
+
+def test_json_has_the_keys_of_the_contract(tmp_path, capsys):
+    paths = job(tmp_path, (200.0, 700.0))
+    assert main(["analyze", "--json", *map(str, paths)]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["verb"] == "analyze"
+    for row, path in zip(whole["results"], paths, strict=True):
+        keys = "file rank num_events num_gpu_events span busy compute communication exposed"
+        assert set(keys.split()) | {"waiting", "moving", "steps"} <= row.keys()
+        assert row["file"] == str(path)
+        assert row["num_events"] == 15
+        step = {"name", "start", "wall", "period", "busy", "communication", "exposed"}
+        assert all(step <= each.keys() for each in row["steps"])
+
+
+def test_steps_are_written_as_csv(tmp_path, capsys):
+    paths = job(tmp_path, (200.0, 700.0))
+    out = tmp_path / "steps.csv"
+    assert main(["analyze", *map(str, paths), "-o", str(out)]) == 0
+    assert f"wrote {out}" in capsys.readouterr().out
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [row["rank"] for row in rows] == ["0"] * 3 + ["1"] * 3
+    assert float(rows[0]["wall"]) == pytest.approx(990e-6)
+
+
+def test_a_file_without_steps_is_a_line_a_rank_in_csv(tmp_path):
+    path = written(tmp_path / "a.json", [kernel(0, 5)])
+    assert main(["analyze", str(path), "-o", str(tmp_path / "a.csv")]) == 0
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 2
+
+
+def test_a_trace_without_a_gpu_says_so(tmp_path, capsys):
+    path = written(tmp_path / "a.json", [event("aten::mm", "cpu_op", 0, 5)])
+    assert main(["analyze", str(path)]) == 0
+    assert "no GPU event" in capsys.readouterr().out
+
+
+def test_links_that_nothing_came_near_to_are_doubted(tmp_path, capsys):
+    events = []
+    for step in range(4):
+        at = 10_000 * step
+        events += [
+            mark(step, at, 9_900),
+            launch(at, step),
+            all_reduce(at + 9, 5_000, step, 1 << 18),
+        ]
+    path = written(tmp_path / "a.json", events)
+    assert main(["analyze", str(path)]) == 0
+    assert "or the links are slower than those" in capsys.readouterr().out
+
+
+def test_long_lists_are_cut_and_say_so(tmp_path, capsys):
+    events = []
+    for step in range(20):
+        at = 1_000 * step
+        events += [mark(step, at, 990), launch(at, step), all_reduce(at + 9, 500, step, 64 << step)]
+    assert main(["analyze", str(written(tmp_path / "a.json", events))]) == 0
+    text = capsys.readouterr().out
+    assert "and 8 more" in text
+    assert "kinds and sizes more" in text
+
+
+def test_a_file_that_is_not_there_is_an_error_of_one_line(capsys):
+    assert main(["analyze", "none.json"]) != 0
+    assert "cannot read 'none.json'" in capsys.readouterr().err
+
+
+def test_python_gives_the_same(tmp_path):
+    analysis = weft.analyze(job(tmp_path, (200.0, 700.0)))
+    assert isinstance(analysis, weft.Analysis)
+    assert analysis.step_time == pytest.approx(1e-3)

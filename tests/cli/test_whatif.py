@@ -1,0 +1,67 @@
+"""weft whatif as a user calls it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.trace.events import text
+from tests.whatif.player import Do, play
+from weft.cli import main
+
+STEP = [
+    Do(seconds=30.0),
+    Do(stream=20, seconds=90.0, after=(0,), nccl=True),
+    Do(seconds=20.0, after=(1,)),
+    Do(back=True),
+]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(text(play([STEP] * 3)[0]))
+    return path
+
+
+def called(capsys, *words):
+    code = main(["whatif", *map(str, words)])
+    return code, capsys.readouterr()
+
+
+def test_json_has_the_keys_that_programs_read(capsys, trace):
+    code, out = called(capsys, trace, "--strategy", "dma,links*2", "--json")
+    assert code == 0
+    (row,) = json.loads(out.out)["results"]
+    assert {"measured_step", "replayed_step", "replay_error", "strategies"} <= row.keys()
+    assert [each["name"] for each in row["strategies"]] == ["dma", "links*2"]
+    assert all({"name", "step", "gain", "why"} <= each.keys() for each in row["strategies"])
+    assert row["replay_error"] == pytest.approx(row["replayed_step"] / row["measured_step"] - 1)
+
+
+def test_the_error_of_the_replay_stands_in_the_first_line(capsys, trace):
+    _, out = called(capsys, trace, "--strategy", "no-waiting")
+    assert "measured" in out.out.splitlines()[0]
+    assert "%" in out.out.splitlines()[0]
+    assert "assuming" in out.out
+
+
+def test_the_changed_timeline_is_written_for_perfetto(capsys, trace, tmp_path):
+    target = tmp_path / "out.json"
+    assert called(capsys, trace, "--strategy", "no-waiting", "-o", target)[0] == 0
+    names = {event.get("name", "") for event in json.loads(target.read_text())["traceEvents"]}
+    assert any(name.startswith("ncclDevKernel") for name in names)
+
+
+def test_rows_are_written_as_a_table(capsys, trace, tmp_path):
+    target = tmp_path / "out.csv"
+    assert called(capsys, trace, "--strategy", "dma", "-o", target)[0] == 0
+    assert target.read_text().splitlines()[0].startswith("file,name,step,gain")
+
+
+@pytest.mark.parametrize("words", [("--strategy", "dmaa"), ("--on", "nowhere-8"), ("-o", "x.svg")])
+def test_what_cannot_be_is_said_in_one_line(capsys, trace, words):
+    code, out = called(capsys, trace, *words)
+    assert code == 2
+    assert out.err.startswith("weft: ")

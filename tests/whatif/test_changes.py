@@ -1,0 +1,175 @@
+"""Changes of a replayed step: each does what its name says and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.whatif.player import Do, recorded
+from weft.errors import UnknownNameError
+from weft.hardware import platform
+from weft.trace import Collective
+from weft.whatif import NAMES, replay, what_if
+from weft.whatif.change import change
+from weft.whatif.costs import cost_of
+from weft.whatif.pairs import BOUNDS, effect
+from weft.whatif.scene import scene_of
+from weft.whatif.stage import Stage
+
+# A collective that nothing hides, then one beside a long kernel; the host waits at the end.
+STEP = [
+    Do(seconds=300.0),
+    Do(stream=20, seconds=900.0, after=(0,), nccl=True),
+    Do(stream=20, seconds=900.0, after=(0,), nccl=True),
+    Do(seconds=400.0),
+    Do(seconds=50.0, after=(2,)),
+    Do(back=True),
+]
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("step"), [STEP] * 4)[0]
+
+
+@pytest.fixture(scope="module")
+def scene(trace):
+    return scene_of(trace, tuple(replay(trace)))
+
+
+@pytest.fixture(scope="module")
+def answer(trace):
+    return what_if(trace)
+
+
+def by_name(answer):
+    return {outcome.name: outcome for outcome in answer.outcomes}
+
+
+def test_every_change_has_an_assumption_and_a_range_around_it(answer):
+    assert len(answer.outcomes) >= len(NAMES) - 1
+    for outcome in answer.outcomes:
+        assert outcome.why
+        assert outcome.low <= outcome.step <= outcome.high
+        assert outcome.gain == pytest.approx(1 - outcome.step / answer.replayed_step)
+
+
+def test_as_recorded_saves_nothing(answer):
+    assert by_name(answer)["concurrent"].gain == 0
+
+
+def test_in_turn_is_never_faster_and_the_bounds_never_slower(answer):
+    found = by_name(answer)
+    assert found["serial"].gain <= 0
+    assert all(found[name].gain >= 0 for name in ("no-waiting", "no-communication", "no-host"))
+    best = max(o.gain for o in answer.outcomes if o.name != "no-host")
+    assert found["no-communication"].gain == best
+
+
+def test_links_matter_in_the_right_direction(answer):
+    found = by_name(answer)
+    assert found["links*2"].gain >= 0 >= found["links/2"].gain
+    assert found["links/2"].high > answer.replayed_step  # all of it may have been moving
+
+
+def test_a_step_without_collectives_says_that_there_is_nothing_to_change(tmp_path):
+    answer = what_if(recorded(tmp_path, [[Do()] * 4] * 3)[0], ["dma", "no-host"])
+    assert [outcome.name for outcome in answer.outcomes] == ["no-host"]
+    assert any("no collective" in note for note in answer.notes)
+
+
+def test_a_change_that_nobody_knows_is_named(scene):
+    with pytest.raises(UnknownNameError, match="fuse"):
+        change(scene, "fuse")
+
+
+def test_merged_collectives_carry_all_bytes_behind_the_last(scene):
+    found = change(scene, "buckets*2").value.recording
+    first, last = (comm.call for comm in scene.comms)
+    assert found.seconds[first] == 0
+    assert found.seconds[last] > scene.recording.seconds[last]
+    assert not any(first in each for each in found.order.after)
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_split_collectives_are_that_many_more_in_the_same_order(scene, pieces):
+    found = change(scene, f"buckets/{pieces}").value.recording
+    assert len(found.collectives) == pieces * len(scene.comms)
+    extra = (pieces - 1) * len(scene.comms)
+    assert len(found.calls) == len(scene.recording.calls) + extra == len(found.seconds)
+    rest = [n for n in found.calls.launches.tolist() if n not in found.collectives]
+    names = [found.calls.name[n] for n in rest]
+    assert names == [f"k{n}" for n in (0, 3, 4)] + ["Memcpy DtoH (Device -> Pageable)"]
+    assert all(each < n for n, waits in enumerate(found.order.after) for each in waits)
+    Stage([found], scene.machine).run()
+
+
+def test_moved_to_the_same_device_a_step_takes_as_long(trace):
+    same = what_if(trace, on=platform("a100-8"))
+    assert same.outcomes[0].step == pytest.approx(same.replayed_step)
+
+
+def test_a_stage_runs_again_with_other_seconds_as_if_made_with_them(scene):
+    changed = scene.with_moved(lambda comm: comm.moved * 3, compute=1.4)
+    assert scene.stage.run([changed]).step == pytest.approx(
+        Stage([changed], scene.machine).run().step
+    )
+
+
+@pytest.mark.parametrize("strategy", ["partition", "dma"])
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_pairs_have_effects_where_they_can_be_carried_out(strategy, bound):
+    big = Collective(0, "all_gather", 1 << 28, num_ranks=8)
+    found = effect(platform("mi300x-8"), big, strategy, bound)
+    assert found is not None
+    assert 0.2 < found.comm < 5
+    assert 0.2 < found.compute < 5
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        Collective(0, "all_gather", None, num_ranks=8),
+        Collective(0, "all_gather", 1 << 20, num_ranks=64),
+        Collective(0, "", 1 << 20, num_ranks=8),
+    ],
+)
+def test_pairs_that_nobody_can_carry_out_have_none(what):
+    assert effect(platform("mi300x-8"), what, "dma", "memory") is None
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "types", "family", "shape"),
+    [
+        ("aten::mm", [[8, 4], [4, 2]], ["float", "float"], "gemm", (8, 2, 4)),
+        ("aten::addmm", [[2], [8, 4], [4, 2]], ["c10::BFloat16"] * 3, "gemm", (8, 2, 4)),
+        ("aten::bmm", [[3, 8, 4], [3, 4, 2]], ["float"] * 2, "bmm", (3, 8, 2, 4)),
+        ("aten::add", [[10, 3], [3]], ["float"] * 2, "elementwise", (4 * (30 + 3 + 30),)),
+        ("aten::copy_", [[10], [10]], ["float", "long int"], "elementwise", (80 + 40,)),
+        ("aten::cat", [[[10, 2], [10, 2]], []], ["float", "Scalar"], "elementwise", (320,)),
+    ],
+)
+def test_operators_are_known_by_the_shapes_of_their_inputs(op, dims, types, family, shape):
+    cost = cost_of(op, {"Input Dims": dims, "Input type": types})
+    assert (cost.family, cost.shape) == (family, shape)
+
+
+def test_flash_attention_has_its_sequence_before_its_heads():
+    dims = [[2, 100, 8, 64], [2, 100, 4, 64], [2, 100, 4, 64]]
+    cost = cost_of(
+        "aten::_flash_attention_forward", {"Input Dims": dims, "Input type": ["float"] * 3}
+    )
+    assert cost.shape == (2, 8, 4, 100, 100, 64)
+
+
+@pytest.mark.parametrize("detail", [{}, {"Input Dims": [[], []]}, {"Input Dims": "x"}])
+def test_without_shapes_an_operator_has_no_cost(detail):
+    assert cost_of("aten::mm", detail) is None
+    assert cost_of("aten::add", detail) is None
+
+
+def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):
+    outcome = what_if(scene.trace, ["no-waiting"]).outcomes[0]
+    error = max(abs(each.error) for each in scene.replays)
+    spread = error * abs(scene.step - outcome.step)
+    assert np.isclose(outcome.high - outcome.step, spread)

@@ -1,0 +1,78 @@
+"""Several ranks replayed together: who waits for whom is found, not put in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.trace.events import text
+from tests.whatif.player import Do, play
+from weft.errors import FormatError
+from weft.trace.kineto import read_kineto
+from weft.whatif import what_if_job
+from weft.whatif.job import straggler, together, without_straggler
+
+MOVES = 40.0  # microseconds of each collective once both ranks are there
+
+
+def traces(folder, hosts):
+    """Play ranks that meet in two collectives; each one's host is so slow before each of them."""
+    arrive = np.array(hosts, float)
+    found = []
+    first = arrive[:, 0].max()
+    second = (first + MOVES + 30 + arrive[:, 1]).max()
+    for rank, (one, two) in enumerate(arrive):
+        ends = (first + MOVES + 4.0, second + MOVES + 4.0)
+        step = [
+            Do(seconds=1.0, gap=one),
+            Do(stream=20, seconds=ends[0] - one - 5.0, gap=0.5, nccl=True),
+            Do(stream=20, back=True, seconds=1.0, gap=30.0),
+            Do(seconds=1.0, gap=two),
+            Do(stream=20, nccl=True, gap=0.5),
+        ]
+        host = _host_before_last(step)
+        step[-1].seconds = max(MOVES, ends[1] + 60.0 - host)
+        events, _ = play([step])
+        path = folder / f"rank{rank}.json"
+        path.write_bytes(text(events, rank=rank, world_size=len(hosts)))
+        found.append(read_kineto(path))
+    return found
+
+
+def _host_before_last(step):
+    events, _ = play([step])
+    return max(e["ts"] for e in events if e["name"].startswith("nccl"))
+
+
+def test_waiting_comes_out_as_the_traces_show_it(tmp_path):
+    job = together(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 300.0)]))
+    run = job.run()
+    assert job.waits(run) == pytest.approx(job.waited, abs=3e-6)
+    assert all(abs(each.error) < 0.02 for each in job.replays(run))
+
+
+def test_the_rank_that_others_wait_for_is_found_and_brought_in_time(tmp_path):
+    job = together(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 10.0)]))
+    run = job.run()
+    assert straggler(job, run) == 1
+    after = job.run(without_straggler(job, 1))
+    # Without it, rank 0 waits at the first collective for rank 2 alone.
+    assert job.waits(after)[0, 0] == pytest.approx(40e-6, abs=3e-6)
+    assert job.waits(after)[2, 0] == pytest.approx(0.0, abs=3e-6)
+
+
+def test_a_job_is_answered_as_a_whole(tmp_path):
+    answer = what_if_job(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0)]))
+    found = {outcome.name: outcome for outcome in answer.outcomes}
+    assert len(answer.replays) == 2
+    assert "no-straggler" in found
+    assert found["no-waiting"].step <= answer.replayed_step
+    assert any("2 ranks joined by 2 collectives" in note for note in answer.notes)
+
+
+def test_traces_of_two_jobs_are_not_joined(tmp_path):
+    first = traces(tmp_path, [(50.0, 10.0)])
+    (tmp_path / "other").mkdir()
+    other = traces(tmp_path / "other", [(70.0, 10.0)])
+    with pytest.raises(FormatError, match="2 jobs"):
+        together([*first, *other])
