@@ -12,7 +12,7 @@ from weft.cost.nccl import law_seconds
 from weft.hardware import platform
 from weft.hardware.libraries import library
 from weft.validate import find_group, nccl, nccl_tables
-from weft.validate.least_squares import non_negative_least_squares
+from weft.cost.least_squares import non_negative_least_squares
 from weft.validate.nccl_fit import (
     FIRST_KNOTS,
     STEP_KNOTS,

@@ -1,11 +1,16 @@
 """Seconds of attention that never writes its scores: prefill, decoding and the backward pass.
 
-A workgroup takes ``block`` queries of one head along the keys they may see. Where there are few
-queries (decoding) the keys are split among workgroups, and heads that share keys read them once.
-The numbers of a law: ``launch``, ``flops``, ``memory`` and ``sharpness`` as of matrix products;
-``block`` queries of a workgroup; ``start`` seconds of a workgroup beside its loop; ``exponent``
-what a score costs beside its products, in dimensions of a head; ``pull`` as of matrix products.
+In prefill a workgroup takes ``block`` queries of one head along the keys that they may see; the
+kernel ends no sooner than the workgroup that sees most. In decoding there is one query a
+sequence: workgroups bring the keys and values of a head once for all queries that share them.
+The numbers of a law: ``launch``, ``flops``, ``memory``, ``sharpness`` and ``start`` as of matrix
+products; ``block`` queries of a workgroup; ``exponent`` what a score costs beside its products,
+in dimensions of a head; ``prepare`` passes of queries, keys and values through the memory
+before, which turn and store them; ``join`` seconds to join parts of the keys, where a sequence
+has more than one workgroup takes; ``head`` seconds that every query head adds to a workgroup.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,16 +21,19 @@ from weft.hardware import Device
 
 def attention_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
     """Price forward passes; without ``causal`` every query sees every key."""
-    seen = visible_keys(columns)
-    units = _by_units(columns, seen, device, recipe, law)
-    moved = _bytes(columns, seen, recipe) / (device.memory_rated * law["memory"])
+    rate = device.memory_rated * law["memory"]
+    seen, most = visible_keys(columns)
+    units = _by_units(columns, seen, most, device, recipe, law)
+    own, shared = _elements(columns)
+    moved = (own * (recipe.activation + recipe.output) + shared * columns["kv_bytes"]) / rate
+    before = law["prepare"] * (own + shared) * recipe.output / rate
     power = law["sharpness"]
-    seconds: Floats = law["launch"] + (units**power + moved**power) ** (1 / power)
+    seconds: Floats = law["launch"] + before + (units**power + moved**power) ** (1 / power)
     return seconds
 
 
 def backward_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Price backward passes: five products where the forward pass has two, five tensors more."""
+    """Price backward passes: five products where the forward pass has two."""
     forward = attention_seconds(columns, device, recipe, law) - law["launch"]
     return law["launch"] + _BACKWARD * forward
 
@@ -33,30 +41,60 @@ def backward_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law)
 _BACKWARD = 2.5  # products of the backward pass for each of the forward: arXiv 2205.14135
 
 
-def visible_keys(columns: Columns) -> Floats:
-    """Keys that a query sees in the mean: those before it, in a window if there is one."""
-    queries, keys = columns["queries"], columns["keys"]
-    causal = keys - (queries - 1) / 2
-    seen = np.where(columns["causal"] > 0, causal, keys)
+def decode_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+    """Price one new query for every sequence, over ``keys`` that are stored already."""
+    del recipe
     window = columns["window"]
-    return np.where(window > 0, np.minimum(seen, window), seen)
+    keys = np.where(window > 0, np.minimum(columns["keys"], window), columns["keys"])
+    groups = columns["batch"] * columns["kv_heads"]
+    bytes_of_keys = 2 * groups * keys * columns["head_dim"] * columns["kv_bytes"]
+    by_memory = bytes_of_keys / (device.memory_rated * law["memory"])
+    rounds = np.maximum(groups / device.units, 1.0)
+    queries = columns["heads"] / columns["kv_heads"]
+    by_units = rounds * (law["start"] + law["head"] * queries)
+    split = law["join"] * np.clip(np.log2(np.maximum(keys, 1.0) / _PART), 0.0, 4.0)
+    power = law["sharpness"]
+    seconds: Floats = law["launch"] + split + (by_units**power + by_memory**power) ** (1 / power)
+    return seconds
 
 
-def _by_units(columns: Columns, seen: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Workgroups in rounds on the units, each along the keys of its queries."""
+_PART = 128.0  # keys that one workgroup takes: a page or two of a cache
+
+
+def visible_keys(columns: Columns) -> tuple[Floats, Floats]:
+    """Keys that a query sees in the mean, and at most: those before it, in a window if any."""
+    queries, keys = columns["queries"], columns["keys"]
+    seen = np.where(columns["causal"] > 0, keys - (queries - 1) / 2, keys)
+    window = np.where(columns["window"] > 0, columns["window"], np.inf)
+    return np.minimum(seen, window), np.minimum(keys, window)
+
+
+def _by_units(
+    columns: Columns, seen: Floats, most: Floats, device: Device, recipe: Recipe, law: Law
+) -> Floats:
+    """All workgroups share the units; the longest runs along every key that it sees."""
     rate = rated_flops(device, recipe.math) * law["flops"] / device.units
     heads = columns["batch"] * columns["heads"]
     blocks = heads * np.ceil(columns["queries"] / law["block"])
-    depth = 2 * columns["head_dim"] + law["exponent"]
-    loop = 2 * law["block"] * depth * seen / rate
+    key = 2 * law["block"] * (2 * columns["head_dim"] + law["exponent"]) / rate
     rounds = np.maximum(blocks / device.units, 1.0)
-    split = np.where(columns["queries"] < law["block"], np.minimum(rounds, 1.0), 1.0)
-    return rounds * law["start"] + rounds * loop * split
+    shared = rounds * law["start"] + np.where(blocks < device.units, 0.0, rounds) * key * seen
+    return np.maximum(shared, law["start"] + key * (most + law["block"]))
 
 
-def _bytes(columns: Columns, seen: Floats, recipe: Recipe) -> Floats:
-    """Queries and results of every head, keys and values of every head that has its own."""
-    own = columns["queries"] * columns["heads"] * (recipe.activation + recipe.output)
-    shared = 2 * np.maximum(seen, columns["queries"]) * columns["kv_heads"] * columns["kv_bytes"]
-    both: Floats = columns["batch"] * columns["head_dim"] * (own + shared)
-    return both
+def _elements(columns: Columns) -> tuple[Floats, Floats]:
+    """Elements of the queries of all heads, and of keys and values of the heads that have some."""
+    each = columns["batch"] * columns["head_dim"]
+    return (
+        each * columns["queries"] * columns["heads"],
+        2 * each * columns["keys"] * columns["kv_heads"],
+    )
+
+
+def attention_places(columns: Columns) -> Mapping[str, Floats]:
+    """Give what corrections of attention look at, beside its columns."""
+    return {
+        "sequences": columns["batch"],
+        "group": columns["heads"] / columns["kv_heads"],
+        "windowed": np.where(columns["window"] > 0, 2.0, 1.0),
+    }

@@ -2,86 +2,121 @@
 
 Every lookup brings one row: from the inner cache, the last one or the memory. How many come from
 where follows from the Spectrum of the batch (``weft.cost.reuse``) and the room that each cache
-has, shared by the ``tables`` that one kernel serves at once. The numbers of a law, for each place
-``inner``, ``outer`` and ``memory``: ``.._row`` seconds of a row, ``.._rate`` the share of the
-rated memory rate at which its bytes come; ``launch`` seconds whatever the size; ``room`` the
-share of a cache that rows can have; ``overlap`` how far the places work at the same time (1: one
-after another, as one core does; more: side by side, as many units do).
+has, shared by the tables that one kernel serves at once. The backward pass reads the gradient of
+a bag for every lookup of it, and writes every row that was asked for once.
 
-The backward pass of a batch writes every row that was asked for once, with its optimizer state,
-and reads the gradient of a bag for every lookup of it.
+A device whose lookups were measured (``Lookups``) takes the sum of what each row and byte takes
+there, as one core after another does. For others there is a law: the shares of the rated memory
+rate at which rows come from each place (``.._rate``), and ``.._row`` seconds of a row; ``launch``
+seconds whatever the size; ``overlap`` how far
+the places work at the same time (1: one after another; more: side by side, as units do).
 """
+
+from dataclasses import fields
 
 import numpy as np
 
+from weft.cost.least_squares import smallest_errors
 from weft.cost.matmul import Columns, Floats, Law
 from weft.cost.recipes import Recipe
-from weft.cost.reuse import Spectrum, zipf
-from weft.hardware import Device
+from weft.cost.reuse import BINS, Spectrum, from_bins, zipf
+from weft.hardware import Device, Lookups
 
-LINE = 32.0  # bytes that a request to the memory brings at least: a sector of a GPU's cache line
+BIN_NAMES = tuple(f"bin{each}" for each in range(BINS))
+PLACES = ("inner", "outer", "memory")
+_ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
+_WARPS = 64  # of a unit, each summing one bag: what a GPU has in flight
+_SORT_BYTES = 2 * 8 * 8.0  # an index and its bag, eight passes of a radix sort
 
 
 def embedding_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Price lookups and sums of a forward pass of ``tables`` equal tables in one kernel."""
-    spectrum = spectrum_of(columns)
-    row = row_bytes(columns, recipe)
-    places = lookups_by_place(spectrum, row, columns["tables"], device, law)
-    written = (
-        columns["batch"]
-        * columns["dim"]
-        * recipe.output
-        / (device.memory_rated * law["memory_rate"])
-    )
-    return law["launch"] + columns["tables"] * (_joined(places, row, device, law) + written)
+    """Price lookups and sums of a forward pass of ``tables`` equal tables."""
+    if device.lookups is not None:
+        return measured_seconds(columns, device, recipe, device.lookups)
+    row = row_bytes(columns, device, recipe)
+    places = lookups_by_place(spectrum_of(columns), columns, row, device)
+    written = _bags(columns, recipe) / (device.memory_rated * law["memory_rate"])
+    return law["launch"] + columns["tables"] * (_side_by_side(places, row, device, law) + written)
 
 
 def embedding_backward_seconds(
     columns: Columns, device: Device, recipe: Recipe, law: Law
 ) -> Floats:
-    """Price the backward pass and the update: gradients of bags are read, rows read and written."""
-    spectrum = spectrum_of(columns)
-    row = row_bytes(columns, recipe)
-    bag = columns["batch"] * columns["dim"] * recipe.output
+    """Price the backward pass with its update of the rows."""
+    if device.lookups_backward is not None:
+        return measured_seconds(columns, device, recipe, device.lookups_backward)
+    spectrum, row = spectrum_of(columns), row_bytes(columns, device, recipe)
     rate = device.memory_rated * law["memory_rate"]
-    rows = spectrum.unique * (2 * law["memory_row"] + 2 * row / rate)
-    # Gradients of bags are read once a lookup; bags of a batch follow each other, so they hit.
-    read = bag / rate + spectrum.lookups * (
-        law["outer_row"] + row / (device.memory_rated * law["outer_rate"])
-    )
-    sort = spectrum.lookups * _SORT_BYTES / rate
-    return law["launch"] + columns["tables"] * (rows + read + sort)
+    rows = 2 * spectrum.unique * (law["memory_row"] + row / rate)
+    # Gradients of bags are read once a lookup; those of one bag follow each other, so they hit.
+    again = spectrum.lookups * (law["outer_row"] + row / (device.memory_rated * law["outer_rate"]))
+    moved = (_bags(columns, recipe) + _SORT_BYTES * spectrum.lookups) / rate
+    return law["launch"] + columns["tables"] * (rows + again + moved)
 
 
-_SORT_BYTES = 2 * 8 * 8.0  # an index and its bag, eight passes of a radix sort
+def measured_seconds(columns: Columns, device: Device, recipe: Recipe, takes: Lookups) -> Floats:
+    """Add up what every row and byte takes."""
+    values = np.array([getattr(takes, each.name) for each in fields(Lookups)])
+    seconds: Floats = lookup_terms(columns, device, recipe) @ values
+    return seconds
+
+
+def fitted_lookups(columns: Columns, device: Device, recipe: Recipe, seconds: Floats) -> Lookups:
+    """Find what rows and bytes take, from times measured on a device: one row a measurement."""
+    found = smallest_errors(lookup_terms(columns, device, recipe), seconds)
+    return Lookups(*(float(f"{value:.4g}") for value in found))
+
+
+def lookup_terms(columns: Columns, device: Device, recipe: Recipe) -> Floats:
+    """Count what is paid for, in the order of the fields of ``Lookups``, a line a kernel."""
+    spectrum, row = spectrum_of(columns), row_bytes(columns, device, recipe)
+    places = lookups_by_place(spectrum, columns, row, device)
+    each = [part for place in PLACES for part in (places[place], places[place] * row)]
+    counted = [*each, _bags(columns, recipe), spectrum.unique * row]
+    ones = np.ones_like(row)
+    return np.stack([ones, *(columns["tables"] * part for part in counted)], axis=1)
 
 
 def spectrum_of(columns: Columns) -> Spectrum:
-    """Rows by how often a batch asks for them, from the power of a Zipf distribution."""
-    return zipf(columns["rows"], columns["batch"] * columns["pooling"], columns["zipf"])
+    """Rows by how often a batch asks for them: by bins where they are given, else by Zipf."""
+    lookups = columns["batch"] * columns["pooling"]
+    bins = np.stack([columns[name] for name in BIN_NAMES], axis=1)
+    given = bins.sum(axis=1) > 0
+    by_rank = zipf(columns["rows"], np.where(given, 0.0, lookups), columns["zipf"])
+    return by_rank.beside(from_bins(bins, lookups)) if given.any() else by_rank
 
 
-def row_bytes(columns: Columns, recipe: Recipe) -> Floats:
-    """Bytes that one row takes on its way, whole sectors."""
-    return np.ceil(columns["dim"] * recipe.weight / LINE) * LINE
+def row_bytes(columns: Columns, device: Device, recipe: Recipe) -> Floats:
+    """Bytes that one row takes on its way: whole lines of a CPU, whole sectors of a GPU."""
+    line = 64.0 if device.shared is not None else 32.0
+    return np.ceil(columns["dim"] * recipe.weight / line) * line
+
+
+def _bags(columns: Columns, recipe: Recipe) -> Floats:
+    return columns["batch"] * columns["dim"] * recipe.output
 
 
 def lookups_by_place(
-    spectrum: Spectrum, row: Floats, tables: Floats, device: Device, law: Law
+    spectrum: Spectrum, columns: Columns, row: Floats, device: Device
 ) -> dict[str, Floats]:
-    """How many lookups find their row in the inner cache, in the last one, and in the memory."""
-    del tables  # one after another: each has the caches for itself
-    inner = spectrum.misses(law["room"] * device.l2_bytes / row)
+    """How many lookups of a table find their row in the inner cache, in the last one, in memory."""
+    at_once = np.ones_like(row)
+    if device.shared is None:  # a core serves one table after another
+        bags = np.maximum(columns["batch"], 1.0)
+        at_once = np.clip(device.units * _WARPS / bags, 1.0, np.maximum(columns["tables"], 1.0))
+    inner = spectrum.misses(_ROOM * device.l2_bytes / row / at_once)
     last = max(device.last_level_bytes, device.l2_bytes)
-    outer = np.minimum(inner, spectrum.misses(law["room"] * last / row))
+    outer = inner
+    if last > device.l2_bytes:
+        outer = np.minimum(inner, spectrum.misses(_ROOM * last / row / at_once))
     return {"inner": spectrum.lookups - inner, "outer": inner - outer, "memory": outer}
 
 
-def _joined(places: dict[str, Floats], row: Floats, device: Device, law: Law) -> Floats:
+def _side_by_side(places: dict[str, Floats], row: Floats, device: Device, law: Law) -> Floats:
     power = law["overlap"]
-    seconds = [
-        found * (law[f"{place}_row"] + row / (device.memory_rated * law[f"{place}_rate"]))
-        for place, found in places.items()
-    ]
-    joined: Floats = sum(each**power for each in seconds) ** (1 / power)
+    total = np.zeros_like(row)
+    for place, found in places.items():
+        rate = device.memory_rated * law[f"{place}_rate"]
+        total += (found * (law[f"{place}_row"] + row / rate)) ** power
+    joined: Floats = total ** (1 / power)
     return joined

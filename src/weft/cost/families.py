@@ -3,23 +3,44 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from weft.cost.attention import attention_seconds, backward_seconds
-from weft.cost.embedding import embedding_backward_seconds, embedding_seconds
-from weft.cost.matmul import Columns, Floats, Law, convolution_seconds, matmul_seconds
-from weft.cost.moe import moe_seconds
+from weft.cost.attention import (
+    attention_places,
+    attention_seconds,
+    backward_seconds,
+    decode_seconds,
+)
+from weft.cost.embedding import BIN_NAMES, embedding_backward_seconds, embedding_seconds
+from weft.cost.matmul import (
+    Columns,
+    Floats,
+    Law,
+    convolution_places,
+    convolution_seconds,
+    matmul_places,
+    matmul_seconds,
+)
+from weft.cost.moe import moe_places, moe_seconds
 from weft.cost.recipes import Recipe
 from weft.cost.streaming import row_seconds, streaming_seconds
 from weft.hardware import Device
 
 Formula = Callable[[Columns, Device, Recipe, Law], Floats]
+Places = Callable[[Columns], Mapping[str, Floats]]
 REQUIRED = float("nan")
+
+
+def no_places(columns: Columns) -> Mapping[str, Floats]:
+    """Say that the columns themselves are all that corrections look at."""
+    del columns
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """A kind of kernel: its columns with what they are if not given, in the order of a shape.
 
-    ``law`` names the family whose law it follows, ``dtype`` what it has if none is given.
+    ``law`` names the family whose law it follows, ``dtype`` what it has if none is given,
+    ``places`` gives what its corrections look at beside the columns.
     """
 
     name: str
@@ -27,6 +48,7 @@ class Family:
     formula: Formula
     law: str
     dtype: str = "bf16"
+    places: Places = no_places
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -47,6 +69,15 @@ _ATTENTION = {
     "window": 0.0,
     "kv_bytes": 2.0,
 }
+_DECODE = {
+    "batch": REQUIRED,
+    "heads": REQUIRED,
+    "kv_heads": REQUIRED,
+    "keys": REQUIRED,
+    "head_dim": REQUIRED,
+    "window": 0.0,
+    "kv_bytes": 2.0,
+}
 _EXPERTS = {
     "tokens": REQUIRED,
     "hidden": REQUIRED,
@@ -55,14 +86,16 @@ _EXPERTS = {
     "experts": REQUIRED,
     "tp": 1.0,
     "ep": 1.0,
+    "skew": 0.0,
 }
 _LOOKUPS = {
     "batch": REQUIRED,
     "rows": REQUIRED,
     "dim": REQUIRED,
     "pooling": 1.0,
-    "zipf": 0.0,
     "tables": 1.0,
+    **dict.fromkeys(BIN_NAMES, 0.0),
+    "zipf": 0.0,
 }
 _IMAGES = {
     "batch": REQUIRED,
@@ -84,12 +117,15 @@ def _rows(passes: float) -> dict[str, float]:
 FAMILIES = {
     family.name: family
     for family in (
-        Family("gemm", _PRODUCT, matmul_seconds, "gemm"),
-        Family("bmm", _BATCHED, matmul_seconds, "bmm"),
-        Family("convolution", _IMAGES, convolution_seconds, "gemm"),
-        Family("attention", _ATTENTION, attention_seconds, "attention"),
-        Family("attention-backward", _ATTENTION, backward_seconds, "attention"),
-        Family("moe", _EXPERTS, moe_seconds, "moe"),
+        Family("gemm", _PRODUCT, matmul_seconds, "gemm", places=matmul_places),
+        Family("bmm", _BATCHED, matmul_seconds, "bmm", places=matmul_places),
+        Family("convolution", _IMAGES, convolution_seconds, "gemm", places=convolution_places),
+        Family("attention", _ATTENTION, attention_seconds, "attention", places=attention_places),
+        Family(
+            "attention-backward", _ATTENTION, backward_seconds, "attention", places=attention_places
+        ),
+        Family("decode", _DECODE, decode_seconds, "decode", places=attention_places),
+        Family("moe", _EXPERTS, moe_seconds, "moe", places=moe_places),
         Family("embedding", _LOOKUPS, embedding_seconds, "embedding", "fp32"),
         Family("embedding-backward", _LOOKUPS, embedding_backward_seconds, "embedding", "fp32"),
         Family("softmax", _rows(2.0), row_seconds, "softmax"),

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.cost.recipes import item_bytes
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 # A workgroup for each tile, dispatched as slots come free; persistent workgroups, one a unit, that
 # loop over tiles dealt to them beforehand, or take the next one from a counter.
 FAMILIES = ("gemm", "gemm-static", "gemm-stealing")
-ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 LINE = 128  # bytes of a cache line: L2 of MI300X, H100 and A100 alike
 STEP = 64  # bytes of a row that one step along k takes, twice buffered: half a cache line
 
@@ -180,7 +181,7 @@ def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device
     peak = device.flops[dtype].rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
     rate = min(sustained, peak) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
-    item, slots = ITEM_BYTES.get(dtype, 2), _slots(tile, device)
+    item, slots = ceil(item_bytes(dtype)), _slots(tile, device)
     return Grid(*shape, item, tile, seconds, slots, device.kernels.pieces)
 
 

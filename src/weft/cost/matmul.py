@@ -15,7 +15,11 @@ The library takes the tile and split that are fastest. The numbers of a law:
 ``split``       seconds to join splits of k; ``split_bytes`` passes of their sums over the memory
 ``sharpness``   how suddenly memory takes over from units: the power of the mean of both
 ``waves``       share of a last wave's idle units that is not filled by the next tiles
+``step``        seconds of a step along k when nothing else holds it up: loads, multiply, wait
+``cached``      how much faster operands come that fit into the last cache; ``room`` the share of
+                it that they may have
 ``quantise``    bytes that pass the memory for every activation before it is multiplied
+``row``         seconds of every row of activations before that: scales and their rounding
 """
 
 from collections.abc import Mapping
@@ -52,44 +56,84 @@ def matmul_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -
 
 
 def convolution_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Price convolutions as the products they are: a row an output pixel, a column a filter.
+    """Price convolutions as the products they are."""
+    return matmul_seconds(convolution_sides(columns), device, recipe, law)
+
+
+def convolution_sides(columns: Columns) -> dict[str, Floats]:
+    """Give the product of a convolution: a row an output pixel, a column a filter.
 
     Patches overlap and are gathered on the way to a tile, so memory gives the image once.
     """
     stride = columns["stride"]
     high, wide = (np.maximum(columns[key] // stride, 1.0) for key in ("height", "width"))
-    patch = columns["channels"] / columns["groups"] * columns["kernel"] ** 2
-    sides = {
+    return {
         "batch": columns["groups"],
         "m": columns["batch"] * high * wide,
         "n": columns["filters"] / columns["groups"],
-        "k": patch,
+        "k": columns["channels"] / columns["groups"] * columns["kernel"] ** 2,
         "fresh": np.minimum((stride / columns["kernel"]) ** 2, 1.0),
     }
-    return matmul_seconds(sides, device, recipe, law)
+
+
+RAGGED = 2.0**20  # moves rows that fill no whole eighths to knots of their own
+_MOST_TOKENS = 2.0**15
+
+
+def matmul_places(columns: Columns) -> Mapping[str, Floats]:
+    """Give what corrections of products look at: whether rows fill tiles, beside their number."""
+    tokens = np.minimum(columns["m"], _MOST_TOKENS)
+    ragged = (columns["m"] > 16) & (columns["m"] % 8 != 0)
+    return {"tokens": np.where(ragged, RAGGED * tokens, tokens)}
+
+
+def convolution_places(columns: Columns) -> Mapping[str, Floats]:
+    """The same of the product that a convolution is."""
+    sides = convolution_sides(columns)
+    return {**sides, **matmul_places(sides)}
 
 
 def _fastest(sides: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
     """Take the fastest tile and split of every row."""
     batch, m, n, k, fresh = sides
-    rate = device.memory_rated * law["memory"]
     high, wide, split = _CHOICES.T
     tiles = batch * np.ceil(m / high) * np.ceil(n / wide) * split
-    depth = np.maximum(np.ceil(k / split / _STEP), 1.0) * _STEP
     loop = np.maximum(
         _multiplying(high, wide, device, recipe, law), _pulling(m, n, device, recipe, law)
     )
-    units = _waves(tiles / device.units, law["waves"]) * (law["start"] + depth * loop)
+    depth = np.maximum(np.ceil(k / split / _STEP), 1.0)
+    tile = law["start"] + depth * np.maximum(_STEP * loop, law["step"])
+    units = _waves(tiles / device.units, law["waves"]) * tile
     sums = np.where(split > 1, 8.0 * law["split_bytes"] * batch * m * n * split, 0.0)
     moved = batch * (
         fresh * m * k * recipe.activation + n * k * recipe.weight + m * n * recipe.output
     )
+    memory = (moved + sums) / memory_rate(moved, device, law)
     power = law["sharpness"]
-    both: Floats = (units**power + ((moved + sums) / rate) ** power) ** (1 / power)
+    both: Floats = (units**power + memory**power) ** (1 / power)
     both += np.where(split > 1, law["split"], 0.0)
-    before = law["launch"] + law["quantise"] * (batch * m * k)[:, 0] / rate
-    fastest: Floats = both.min(axis=1) + before
+    fastest: Floats = both.min(axis=1) + _before((batch * m)[:, 0], k[:, 0], device, law)
     return fastest
+
+
+def _before(rows: Floats, k: Floats, device: Device, law: Law) -> Floats:
+    """Seconds before the first tile: the launch, and activations brought into their dtype."""
+    if law["quantise"] + law["row"] == 0:
+        return np.full_like(rows, law["launch"])
+    elements = rows * k
+    rate = memory_rate(_QUANTISED * elements, device, law)
+    return law["launch"] + law["quantise"] * elements / rate + law["row"] * rows
+
+
+_QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp8
+
+
+def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
+    """Give the rate of bytes that are used again and again: faster where they stay in the cache."""
+    room = law["room"] * device.last_level_bytes
+    inside = np.clip(2 - footprint / room, 0.0, 1.0)
+    rate: Floats = device.memory_rated * law["memory"] * (1 + inside * (law["cached"] - 1))
+    return rate
 
 
 def _multiplying(high: Floats, wide: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:

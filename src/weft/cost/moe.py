@@ -1,34 +1,52 @@
-"""Seconds of a layer of experts: two grouped matrix products and what lies between them.
+"""Seconds of a layer of experts: two grouped matrix products and what lies around them.
 
-Of ``experts`` the rank holds its share ``1 / ep``, each cut ``tp`` times along its inner side.
-A token goes to ``topk`` of them; those that get none are not read. Rows of each expert are
-padded to whole tiles. The numbers of a law: those of matrix products, ``sort`` seconds to
-put tokens in the order of their experts, ``token`` bytes a token moves there and back for each
-of its experts, as multiples of its hidden size.
+Of ``experts`` a rank holds its share ``1 / ep``, each cut ``tp`` times along its inner side. A
+token goes to ``topk`` of them; those that get none are not read. The products of a group are
+priced as matrix products side by side. The numbers of a law: those of matrix products, ``sort``
+seconds to put tokens in the order of their experts, ``token`` how often a routed token passes
+the memory, ``crowd`` how much of a skewed batch stays on the rank that gets most (0: none but
+its share, 1: all), ``favour`` how few experts a skewed batch asks for, as a power of their number.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 
-from weft.cost.matmul import Columns, Floats, Law
-from weft.cost.recipes import Recipe, rated_flops
+from weft.cost.matmul import Columns, Floats, Law, matmul_seconds
+from weft.cost.recipes import Recipe
 from weft.hardware import Device
-
-_TILE = 64.0  # rows of a tile: few, because experts get few tokens
 
 
 def moe_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Price the experts of one rank, gate and up projections and down projection."""
+    """Price the experts of one rank: gate and up projections, then the down projection."""
+    routed, active = routing(columns, law)
+    inner = columns["inter"] / columns["tp"]
+    group = {"batch": active, "m": routed / active}
+    up = matmul_seconds({**group, "n": 2 * inner, "k": columns["hidden"]}, device, recipe, law)
+    down = matmul_seconds({**group, "n": columns["hidden"], "k": inner}, device, recipe, law)
+    passed = law["token"] * routed * (columns["hidden"] + 2 * inner) * recipe.output
+    around = law["sort"] + passed / (device.memory_rated * law["memory"])
+    return around + up + down
+
+
+def routing(columns: Columns, law: Law) -> tuple[Floats, Floats]:
+    """Give the tokens that reach a rank, once for each of their experts, and those experts."""
+    skewed = columns["skew"] > 0
     held = np.maximum(columns["experts"] / columns["ep"], 1.0)
-    inter = columns["inter"] / columns["tp"]
+    share = columns["ep"] ** -np.where(skewed, 1 - law["crowd"], 1.0)
+    routed = np.maximum(columns["tokens"] * columns["topk"] * share, 1.0)
+    asked = held ** np.where(skewed, law["favour"], 1.0)
+    active = -asked * np.expm1(-routed / asked)
+    return routed, np.clip(active, 1.0, routed)
+
+
+def moe_places(columns: Columns) -> Mapping[str, Floats]:
+    """Give what corrections of experts look at: tokens of an expert, and bytes of all of them."""
+    held = np.maximum(columns["experts"] / columns["ep"], 1.0)
     routed = columns["tokens"] * columns["topk"] / columns["ep"]
-    active = held * -np.expm1(routed * np.log1p(-np.minimum(1 / held, 1 - 1e-9)))
-    active = np.minimum(active, routed)
-    rows = np.maximum(np.ceil(routed / np.maximum(active, 1) / _TILE) * _TILE * active, _TILE)
-    rate = rated_flops(device, recipe.math) * law["flops"]
-    memory = device.memory_rated * law["memory"]
-    by_units = 6 * rows * columns["hidden"] * inter / rate
-    weights = 3 * active * columns["hidden"] * inter * recipe.weight
-    moved = (weights + law["token"] * routed * columns["hidden"] * recipe.output) / memory
-    power = law["sharpness"]
-    seconds: Floats = law["launch"] + law["sort"] + (by_units**power + moved**power) ** (1 / power)
-    return seconds
+    return {
+        "load": np.maximum(routed / held, 2.0**-9),
+        "held": held,
+        "inner": columns["inter"] / columns["tp"],
+        "uneven": 1.0 + columns["skew"],
+    }

@@ -12,8 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from weft.cost.families import FAMILIES, Family
-from weft.cost.matmul import Columns, Floats
-from weft.cost.recipes import known_dtype, rated_flops, recipe_of
+from weft.cost.grid import corrections
+from weft.cost.matmul import Floats
+from weft.cost.recipes import achieved_share, known_dtype, rated_flops, recipe_of
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
 from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
@@ -68,7 +69,7 @@ def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
     """Name the sides of a shape; None if some are missing."""
     if "nbytes" in family.columns and cost.nbytes:
         return {"nbytes": np.array([float(cost.nbytes)])}
-    given = dict(zip(family.columns, cost.shape, strict=False))
+    given: dict[str, float] = dict(zip(family.columns, cost.shape, strict=False))
     if any(key not in given for key in family.required):
         return None
     return {key: np.array([float(value)]) for key, value in given.items()}
@@ -96,11 +97,20 @@ def price_columns(
     dtype = known_dtype(dtype or family.dtype)
     full = _complete(family, columns)
     fit, model, wider = _fit(device, family.law, dtype)
-    seconds = family.formula(full, device, recipe_of(dtype), fit.law)
+    law = fit.law if fit.correction is not None else _within_achieved(fit.law, device, dtype)
+    seconds = family.formula(full, device, recipe_of(dtype), law)
     if fit.correction is not None:
-        seconds = seconds * np.exp(corrections(fit, full))
+        seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
     low, high = fit.low**wider, fit.high**wider
     return Prices(seconds, seconds * low, seconds * high, model)
+
+
+def _within_achieved(law: Mapping[str, float], device: Device, dtype: str) -> Mapping[str, float]:
+    """Keep the law of other devices below the best rate that anybody achieved on this one."""
+    if "flops" not in law:
+        return law
+    best = achieved_share(device, recipe_of(dtype).math)
+    return {**law, "flops": min(law["flops"], best)}
 
 
 def find_family(kind: str) -> Family:
@@ -148,27 +158,3 @@ def _fit(device: Device, family: str, dtype: str) -> tuple[KernelFit, str, float
     found = find_fit(ANY, family, "bf16")
     assert found is not None, f"the catalogue has no law for {family}"
     return found, "datasheet, by the law of other devices, as bf16", _WIDER
-
-
-def corrections(fit: KernelFit, columns: Columns) -> Floats:
-    """Read what a law leaves unexplained off its grid: linear between the nearest knots."""
-    assert fit.correction is not None
-    table = fit.correction.table()
-    total = np.zeros(len(next(iter(columns.values()))))
-    places = [_place(columns[name], knots) for name, knots in fit.correction.axes.items()]
-    for corner in np.ndindex(*(2,) * len(places)):
-        weight = np.ones_like(total)
-        index = []
-        for (left, share), side in zip(places, corner, strict=True):
-            weight = weight * (share if side else 1 - share)
-            index.append(left + side)
-        total += weight * table[tuple(index)]
-    return total
-
-
-def _place(values: Floats, knots: tuple[float, ...]) -> tuple[np.ndarray, Floats]:
-    """Give the knot before each value, and how far it is to the next one."""
-    ends = np.asarray(knots)
-    at = np.clip(np.log2(np.maximum(values, 2.0 ** ends[0])), ends[0], ends[-1])
-    left = np.clip(np.searchsorted(ends, at, side="right") - 1, 0, len(ends) - 2)
-    return left, (at - ends[left]) / (ends[left + 1] - ends[left])

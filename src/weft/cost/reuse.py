@@ -18,20 +18,22 @@ from weft.errors import UsageError
 Floats = NDArray[np.float64]
 
 BINS = 17  # (0, 1], (1, 2], (2, 4] .. (2^14, 2^15] and above
+# How often the rows of a bin are asked for: the middle of it, and once, or twice, in the first two.
+BIN_COUNTS = np.array([1.0, 2.0, *(0.75 * 2.0**k + 0.5 for k in range(2, BINS))])
 _CLASSES = 48  # of rows in a Zipf distribution, each with ranks up to a constant times the last's
-_ROUNDS = 40  # of bisection
+_ROUNDS = 24  # of bisection: a share of a batch to less than one of ten million lookups
 
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
     """Classes of rows, one line a table: how many rows, and how often each is asked for.
 
-    ``observed`` rows were all asked for; others only may be, as chance has it.
+    ``observed`` classes hold rows that were all asked for; others only may be, as chance has it.
     """
 
     rows: Floats
     counts: Floats
-    observed: bool = False
+    observed: NDArray[np.bool_]
 
     @property
     def lookups(self) -> Floats:
@@ -45,30 +47,45 @@ class Spectrum:
         return self.misses(np.full(len(self.rows), np.inf))
 
     def misses(self, capacity: Floats) -> Floats:
-        """Lookups that do not find their row in a cache of so many rows, empty at first."""
+        """Lookups that do not find their row in a cache of so many rows, empty at first.
+
+        A row with a mean of c lookups a batch that stays for the share s of it is missed when it
+        is asked for first, and again whenever nobody asked for it for so long.
+        """
         kept = self._kept(capacity)[:, None]
         gone = np.exp(-self.counts * kept)
         each = (1 - gone) + self.counts * (1 - kept) * gone
-        if self.observed:
-            each = np.maximum(each, np.minimum(1.0, self.counts))
+        each = np.where(self.observed, np.maximum(each, np.minimum(1.0, self.counts)), each)
         total: Floats = (self.rows * each).sum(axis=1)
         return total
 
     def _kept(self, capacity: Floats) -> Floats:
         """The share of a batch for which a row stays: until the cache is full of others."""
-        low, high = np.zeros(len(self.rows)), np.ones(len(self.rows))
-        if (self._filled(high) <= capacity).all():
-            return high
-        full = self._filled(high) <= capacity
-        for _ in range(_ROUNDS):
+        kept = np.ones(len(self.rows))
+        small = np.flatnonzero(_filled(self.rows, self.counts, kept) > capacity)
+        rows, counts, room = self.rows[small], self.counts[small], capacity[small]
+        low, high = np.zeros(len(small)), np.ones(len(small))
+        for _ in range(_ROUNDS if len(small) else 0):
             middle = (low + high) / 2
-            fits = self._filled(middle) <= capacity
+            fits = _filled(rows, counts, middle) <= room
             low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-        return np.where(full, 1.0, low)
+        kept[small] = low
+        return kept
 
-    def _filled(self, share: Floats) -> Floats:
-        filled: Floats = (self.rows * -np.expm1(-self.counts * share[:, None])).sum(axis=1)
-        return filled
+    def beside(self, other: "Spectrum") -> "Spectrum":
+        """Put the classes of both into one: lines of one of them are empty."""
+        parts = [np.broadcast_to(each.observed, each.rows.shape) for each in (self, other)]
+        return Spectrum(
+            np.hstack([self.rows, other.rows]),
+            np.hstack([self.counts, other.counts]),
+            np.hstack(parts),
+        )
+
+
+def _filled(rows: Floats, counts: Floats, share: Floats) -> Floats:
+    """Rows that are asked for at least once in a share of a batch."""
+    filled: Floats = (rows * -np.expm1(-counts * share[:, None])).sum(axis=1)
+    return filled
 
 
 def zipf(rows: Floats, lookups: Floats, exponent: Floats) -> Spectrum:
@@ -76,37 +93,35 @@ def zipf(rows: Floats, lookups: Floats, exponent: Floats) -> Spectrum:
 
     Ranks are put into classes that grow geometrically, so that a table of any size has few.
     """
-    edges = np.maximum(rows, 1)[:, None] ** np.linspace(0, 1, _CLASSES + 1)
-    edges = np.floor(edges)
-    edges[:, -1] = np.maximum(rows, 1)
-    edges[:, 0] = 0
+    most = np.maximum(rows, 1.0)
+    edges = np.floor(most[:, None] ** np.linspace(0, 1, _CLASSES + 1))
+    edges[:, 0], edges[:, -1] = 0, most
     number = np.maximum(np.diff(edges, axis=1), 0)
     middle = (edges[:, 1:] + edges[:, :-1] + 1) / 2  # the mean rank of a class, counted from one
-    weight = np.maximum(middle, 1.0) ** -np.asarray(exponent, float)[:, None]
-    share = weight / np.maximum((number * weight).sum(axis=1, keepdims=True), 1e-300)
-    return Spectrum(number, share * lookups[:, None])
+    weight = middle ** -np.asarray(exponent, float)[:, None]
+    share = weight / (number * weight).sum(axis=1, keepdims=True)
+    return Spectrum(number, share * lookups[:, None], np.zeros((1, _CLASSES), bool))
 
 
-def from_bins(shares: Sequence[float], lookups: float) -> Spectrum:
-    """Rows by the 17 bins of reuse: the share of unique rows that were asked for so often.
+def from_bins(shares: Floats, lookups: Floats) -> Spectrum:
+    """Rows by the 17 bins of reuse, a line a table: the share of unique rows asked for so often.
 
-    What a bin's rows were asked for in the mean is not recorded: the middle of the bin is
-    taken, and all are scaled to the number of lookups.
+    How often a bin's rows were asked for in the mean is not recorded: the middle of the bin is
+    taken, and the number of rows is such that the lookups come out.
     """
-    found = np.asarray(shares, float)
-    if len(found) != BINS or (found < 0).any() or not found.sum() > 0:
+    if shares.ndim != 2 or shares.shape[1] != BINS or (shares < 0).any():
         raise UsageError(
-            f"reuse needs {BINS} shares of zero or more, not {len(found)} with the smallest "
-            f"{found.min() if len(found) else 0:g}",
+            f"reuse needs {BINS} shares of zero or more for every table",
             "Give the share of unique rows asked for once, twice, 3 to 4 times, and so on.",
         )
-    middle = np.array([1.0, 2.0, *(0.75 * 2.0**k + 0.5 for k in range(2, BINS))])
-    unique = lookups / (found / found.sum() * middle).sum()
-    return Spectrum((found / found.sum() * unique)[None], middle[None], observed=True)
+    total = np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
+    unique = lookups[:, None] / np.maximum((shares / total * BIN_COUNTS).sum(1, keepdims=True), 1)
+    counts = np.broadcast_to(BIN_COUNTS, shares.shape)
+    return Spectrum(shares / total * unique, counts, np.ones((1, BINS), bool))
 
 
 def from_sample(indices: Sequence[int] | NDArray[np.int64]) -> Spectrum:
-    """Rows as a batch really asked for them."""
+    """Rows of one table as a batch really asked for them."""
     values = np.asarray(indices)
     if not values.size or (values < 0).any():
         raise UsageError(
@@ -114,14 +129,15 @@ def from_sample(indices: Sequence[int] | NDArray[np.int64]) -> Spectrum:
             "Give the rows that one batch looks up in one table.",
         )
     counts, rows = np.unique(np.unique(values, return_counts=True)[1], return_counts=True)
-    return Spectrum(rows.astype(float)[None], counts.astype(float)[None], observed=True)
+    observed = np.ones((1, len(rows)), bool)
+    return Spectrum(rows.astype(float)[None], counts.astype(float)[None], observed)
 
 
 def reuse_bins(spectrum: Spectrum) -> Floats:
     """Sort the rows that were asked for into the 17 bins, as shares of all of them."""
     bins = np.clip(np.ceil(np.log2(np.maximum(spectrum.counts, 1.0))), 0, BINS - 1).astype(int)
+    asked = spectrum.rows * np.where(spectrum.observed, 1.0, -np.expm1(-spectrum.counts))
     shares = np.zeros((len(spectrum.rows), BINS))
-    asked = spectrum.rows * (1.0 if spectrum.observed else -np.expm1(-spectrum.counts))
     for line, (places, rows) in enumerate(zip(bins, asked, strict=True)):
         np.add.at(shares[line], places, rows)
     found: Floats = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)

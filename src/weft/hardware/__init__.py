@@ -4,7 +4,7 @@
 ``machine.toml`` a file, and ``switch(8)@400GiB/s,936ns`` a bare network.
 """
 
-from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, WorkingSet
+from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Lookups, Power, WorkingSet
 from weft.hardware.files import here_path, platform, platform_from_table, platform_names
 from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, LevelKind, format_network, parse_network
@@ -22,6 +22,7 @@ __all__ = [
     "Kernels",
     "Level",
     "LevelKind",
+    "Lookups",
     "Machine",
     "Nic",
     "Platform",

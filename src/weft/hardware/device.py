@@ -162,6 +162,26 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
+class Lookups:
+    """What lookups in embedding tables take on a device that was measured, in seconds.
+
+    ``start`` whatever the size; for a row found in the ``inner`` cache, the ``outer`` one or the
+    ``memory``, and for each of its bytes; ``bag_byte`` of what is summed into, ``unique_byte`` of
+    rows that are written, in the backward pass.
+    """
+
+    start: Seconds = 0.0
+    inner_row: Seconds = 0.0
+    inner_byte: Seconds = 0.0
+    outer_row: Seconds = 0.0
+    outer_byte: Seconds = 0.0
+    memory_row: Seconds = 0.0
+    memory_byte: Seconds = 0.0
+    bag_byte: Seconds = 0.0
+    unique_byte: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator. Rates without ``rated`` in their name are what software achieves.
 
@@ -170,7 +190,8 @@ class Device:
     memory moves half of it. ``launch`` passes on the device before a kernel starts, ``host_launch``
     on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
-    ``shared`` is there where ranks are cores of one memory and were measured as such.
+    ``shared`` is there where ranks are cores of one memory and were measured as such, ``lookups``
+    and ``lookups_backward`` where embedding tables were.
     """
 
     name: str
@@ -193,6 +214,8 @@ class Device:
     dma: Dma | None = None
     shared: Cores | None = None
     kernels: Kernels = Kernels()
+    lookups: Lookups | None = None
+    lookups_backward: Lookups | None = None
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""

@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import PlatformError, WeftError, nearest
-from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Power, Reducing, WorkingSet
+from weft.hardware.device import (
+    Cores,
+    Device,
+    Dma,
+    Flops,
+    Kernels,
+    Lookups,
+    Power,
+    Reducing,
+    WorkingSet,
+)
 from weft.hardware.machine import Machine, this_machine
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
@@ -227,6 +237,11 @@ def _device(reader: Reader, device: object) -> Device | None:
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
     dma, shared = device.get("dma"), device.get("shared")
+    lookups = {
+        key: reader.record(Lookups, device[key], place.at(key))
+        for key in ("lookups", "lookups_backward")
+        if key in device
+    }
     return reader.record(
         Device,
         device,
@@ -236,6 +251,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
         kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
+        **lookups,
     )
 
 

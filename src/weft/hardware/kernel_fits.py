@@ -20,6 +20,7 @@ from weft.hardware.files import CATALOGUE, read_toml
 
 FOLDER = CATALOGUE / "kernels"
 ANY = "any"
+SMALLEST_STEP = 0.016  # finer ones cost more text than they save of errors of 2 %
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +31,8 @@ class FitErrors:
 
     ``formula`` is of the law alone on the rows that it was fitted to, ``within_20`` the share of
     these within 20 %. The others are of rows that had no part in the fit: a random tenth, whole
-    shapes, or one whole device. None: it was not, or could not be, left out.
+    shapes, or one whole device (``devices``: each by itself). None: it was not, or could not be,
+    left out.
     """
 
     rows: int
@@ -39,33 +41,44 @@ class FitErrors:
     random_tenth: float | None = None
     shapes: float | None = None
     device: float | None = None
+    devices: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+
+@lru_cache
+def grid_axes(name: str) -> dict[str, Floats]:
+    """Give the knots of a grid along each of its columns, as powers of two."""
+    axes = read_toml(FOLDER / "grids.toml")[name]
+    return {key: np.log2(np.array(knots, float)) for key, knots in axes.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What a law leaves unexplained: the logarithm of measured / law on a coarse grid.
+    """What a law leaves unexplained: the logarithm of measured / law at the knots of a ``grid``.
 
-    ``axes`` gives the knots along each column, as powers of two; between knots it is linear.
-    ``values`` are whole numbers of ``step``, one byte each, packed and written as text.
+    ``values`` are whole numbers of ``step``, one byte each, written as differences along the
+    first column, packed and turned into text.
     """
 
-    axes: Mapping[str, tuple[float, ...]] = field(hash=False)
+    grid: str
     step: float
     values: str
 
     def table(self) -> Floats:
         """Give the values over all knots."""
-        shape = [len(knots) for knots in self.axes.values()]
-        packed = zlib.decompress(base64.b85decode(self.values))
-        whole = np.frombuffer(packed, np.int8).reshape(shape)
+        shape = [len(knots) for knots in grid_axes(self.grid).values()]
+        differences = np.frombuffer(zlib.decompress(base64.b85decode(self.values)), np.int8)
+        whole = np.cumsum(differences.reshape(shape), axis=0, dtype=np.int8)  # modulo 256
         return whole.astype(np.float64) * self.step
 
 
-def packed(table: Floats, axes: Mapping[str, tuple[float, ...]]) -> Correction:
+def packed(table: Floats, grid: str) -> Correction:
     """Write a table of logarithms as a Correction; what is lost is half a step."""
-    step = float(f"{max(np.abs(table).max() / 127, 1e-4):.2g}")
+    step = max(float(f"{np.abs(table).max() / 127:.2g}"), SMALLEST_STEP)
     whole = np.clip(np.rint(table / step), -127, 127).astype(np.int8)
-    return Correction(axes, step, base64.b85encode(zlib.compress(whole.tobytes(), 9)).decode())
+    differences = np.diff(whole, axis=0, prepend=np.zeros_like(whole[:1]))
+    return Correction(
+        grid, step, base64.b85encode(zlib.compress(differences.tobytes(), 9)).decode()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,9 @@ class DeviceFits:
 
 def fitted_devices() -> tuple[str, ...]:
     """List the devices with laws of their own or of a sibling."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem != ANY))
+    return tuple(
+        sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem not in (ANY, "grids"))
+    )
 
 
 @lru_cache

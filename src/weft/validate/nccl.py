@@ -13,7 +13,7 @@ import numpy as np
 from weft.cost.nccl import library_price
 from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library, library
-from weft.validate.nccl_fit import fitted_library, geomean_error
+from weft.validate.nccl_fit import fitted_library, geomean_error, joined_error
 from weft.validate.nccl_tables import (
     SOURCE,
     TABLES,
@@ -82,7 +82,7 @@ def _pooled(errors: list[Errors]) -> Iterator[tuple[str, float, float]]:
     """Join the errors of several fits, each with its limit; cells count alike."""
     cells = [each.cells for each in errors]
     within = float(np.average([each.within_20 for each in errors], weights=cells))
-    yield HELD_BACK, _joined(cells, [e.held_back for e in errors]), 3.0
+    yield HELD_BACK, joined_error(cells, [e.held_back for e in errors]), 3.0
     yield FAR_OFF, 1 - within, 5.0
     for what, left_out in (
         ("one number of ranks left out", [e.count_left_out for e in errors]),
@@ -90,12 +90,7 @@ def _pooled(errors: list[Errors]) -> Iterator[tuple[str, float, float]]:
     ):
         known = [(n, e) for n, e in zip(cells, left_out, strict=True) if e is not None]
         if known:
-            yield what, _joined(*zip(*known, strict=True)), 10.0
-
-
-def _joined(cells: Iterable[int], errors: Iterable[float]) -> float:
-    """Give the geometric mean over all cells from the means of its parts."""
-    return float(np.exp(np.average(np.log(list(errors)), weights=list(cells))))
+            yield what, joined_error(*zip(*known, strict=True)), 10.0
 
 
 def _elsewhere(folder: Path) -> Iterator[Target]:

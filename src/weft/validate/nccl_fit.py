@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.least_squares import Floats, smallest_errors
 from weft.cost.nccl import law_seconds
 from weft.hardware import Platform
 from weft.hardware.libraries import Curve, Errors, Fit, Library, version_key
-from weft.validate.least_squares import Floats, smallest_errors
 from weft.validate.nccl_tables import SOURCE, Cell
 
 # Where curves may bend, in bytes of a chunk. Chosen once for all devices, versions and collectives
@@ -31,6 +31,11 @@ def geomean_error(errors: Iterable[float]) -> float:
     """Give the geometric mean of relative errors."""
     absolute = np.maximum(np.abs(np.fromiter(errors, float)), SMALLEST_ERROR)
     return float(np.exp(np.log(absolute).mean()))
+
+
+def joined_error(cells: Iterable[int], errors: Iterable[float]) -> float:
+    """Give the geometric mean over all cells from the means of its parts."""
+    return float(np.exp(np.average(np.log(list(errors)), weights=list(cells))))
 
 
 def share_within(errors: Iterable[float], limit: float = 0.2) -> float:

@@ -1,0 +1,43 @@
+"""Which tables belong to which family, device by device."""
+
+from pathlib import Path
+
+from weft.errors import UsageError, nearest
+from weft.validate.kernel_tables import (
+    SYSTEMS,
+    Study,
+    attention_studies,
+    gemm_studies,
+    moe_studies,
+)
+from weft.validate.neusight_tables import elementwise_studies, neusight_studies
+
+_ATTENDING = ("a100", "h100")  # devices with tables of attention and experts
+FAMILY_NAMES = ("gemm", "attention", "moe", "bmm", "softmax", "norm", "elementwise")
+
+
+def studies_by_device(folder: Path, family: str) -> dict[str, list[list[Study]]]:
+    """Give the studies of a family, each alone for its device, and those of a dtype for ``any``."""
+    by_device: dict[str, list[list[Study]]] = {}
+    by_dtype: dict[tuple[str, str], list[Study]] = {}
+    for each in _studies(folder, family):
+        by_device.setdefault(each.device.name, []).append([each])
+        by_dtype.setdefault((each.family, each.dtype), []).append(each)
+    return by_device | {"any": list(by_dtype.values())}
+
+
+def _studies(folder: Path, family: str) -> list[Study]:
+    match family:
+        case "gemm":
+            found = [each for name in SYSTEMS for each in gemm_studies(folder, name)]
+            return found + neusight_studies(folder, "gemm")
+        case "attention":
+            return [each for name in _ATTENDING for each in attention_studies(folder, name)]
+        case "moe":
+            return [each for name in _ATTENDING for each in moe_studies(folder, name)]
+        case "bmm" | "softmax" | "norm":
+            return neusight_studies(folder, family)
+        case "elementwise":
+            return elementwise_studies(folder)
+        case _:
+            raise UsageError(f"{family!r} is fitted to no table", nearest(family, FAMILY_NAMES))

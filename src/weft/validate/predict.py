@@ -1,0 +1,23 @@
+"""Kernels against measured tables: by formula, with a correction, and on devices not shown.
+
+Where the tables are, corrections are fitted again without what is held back and the errors are
+computed; elsewhere those that were recorded with the catalogue are shown. Laws are as recorded.
+"""
+
+from collections.abc import Iterator
+
+from weft.validate.nccl_tables import data_folder
+from weft.validate.predict_kernels import elsewhere, fitted_kernels, left_out_devices
+from weft.validate.target import Target
+
+NAME = "predict"
+QUESTION = "How long do kernels take: shapes, tables and whole devices that no fit was shown?"
+
+
+def targets() -> Iterator[Target]:
+    """Compute the errors, family by family."""
+    folder = data_folder()
+    yield from fitted_kernels(folder)
+    yield from left_out_devices()
+    if folder is not None:
+        yield from elsewhere(folder)

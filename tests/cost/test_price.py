@@ -1,0 +1,155 @@
+"""One price for every family, whatever is known of the device."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from weft.cost import price, price_columns, price_many
+from weft.cost.families import FAMILIES
+from weft.cost.recipes import achieved_share, item_bytes, known_dtype, rated_flops, recipe_of
+from weft.errors import UnknownNameError, UsageError
+from weft.hardware import platform, platform_names
+from weft.hardware.kernel_fits import FOLDER, device_fits, fitted_devices
+from weft.schedule import Cost
+
+H100 = platform("h100-8").require_device()
+SHAPES = {
+    "gemm": (4096, 4096, 4096),
+    "bmm": (64, 512, 512, 64),
+    "convolution": (32, 64, 56, 56, 64, 3),
+    "attention": (4, 32, 8, 2048, 2048, 128),
+    "attention-backward": (4, 32, 8, 2048, 2048, 128),
+    "decode": (32, 32, 8, 2048, 128),
+    "moe": (1024, 4096, 14336, 2, 8),
+    "embedding": (4096, 1000000, 64, 20, 8),
+    "embedding-backward": (4096, 1000000, 64, 20, 8),
+    "softmax": (4096, 4096),
+    "softmax-backward": (4096, 4096),
+    "norm": (4096, 4096),
+    "norm-backward": (4096, 4096),
+}
+COSTS = [Cost(family, shape, "bf16") for family, shape in SHAPES.items()]
+COSTS += [Cost(family, (), "bf16", nbytes=1 << 28) for family in FAMILIES if family not in SHAPES]
+MACHINES = [name for name in platform_names() if platform(name).device]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("cost", COSTS, ids=lambda cost: cost.family)
+def test_every_family_has_a_price_on_every_machine(machine, cost):
+    found = price(cost, platform(machine).require_device())
+    assert 0 < found.low <= found.seconds <= found.high < 100
+    assert found.basis == "predicted"
+    assert found.model
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=lambda cost: cost.family)
+def test_moving_more_takes_longer(cost):
+    larger = replace(cost, shape=tuple(2 * side for side in cost.shape), nbytes=2 * cost.nbytes)
+    assert price(larger, H100).seconds > price(cost, H100).seconds
+
+
+def test_a_kernel_whose_seconds_are_known_takes_them():
+    found = price(Cost("gemm", (1, 1, 1), seconds=0.5), H100)
+    assert (found.seconds, found.low, found.high, found.basis) == (0.5, 0.5, 0.5, "measured")
+
+
+def test_what_no_formula_knows_is_priced_by_what_it_moves_and_multiplies():
+    moved, work = (
+        price(Cost("fft", (), "fp32", flops=f, nbytes=b), H100) for f, b in ((0, 10**9), (1e15, 1))
+    )
+    assert 10**9 / H100.memory_rated < moved.seconds < 2 * 10**9 / H100.memory_rated
+    assert work.seconds > 1e15 / H100.flops["fp32"].rated
+    assert moved.high / moved.low > 3
+    assert "no formula knows" in moved.model
+
+
+def test_a_shape_with_too_few_sides_falls_back_to_what_it_moves():
+    assert "no formula" in price(Cost("gemm", (4096,), "bf16", nbytes=10**6), H100).model
+
+
+def test_many_kernels_have_the_prices_of_each():
+    assert price_many(COSTS, H100) == [price(cost, H100) for cost in COSTS]
+
+
+def test_columns_are_priced_in_their_order():
+    m = np.array([4096.0, 1.0, 512.0])
+    found = price_columns("gemm", {"m": m, "n": np.array(4096.0), "k": np.array(4096.0)}, H100)
+    each = [price(Cost("gemm", (int(rows), 4096, 4096), "bf16"), H100).seconds for rows in m]
+    assert found.seconds == pytest.approx(each)
+
+
+def test_a_device_that_was_measured_has_a_narrower_price_than_one_with_a_datasheet():
+    own = price(COSTS[0], H100)
+    stranger = price(COSTS[0], replace(H100, name="h900"))
+    assert own.model == "fitted on h100"
+    assert stranger.model.startswith("datasheet")
+    assert own.high / own.low < stranger.high / stranger.low
+
+
+def test_a_sibling_is_priced_by_the_laws_of_its_kin_and_its_own_memory():
+    h200 = platform("h200-8").require_device()
+    found = price(Cost("gemm", (1, 8192, 8192), "bf16"), h200)
+    assert found.model == "fitted on h100, scaled by the datasheet"
+    assert found.seconds < 0.85 * price(Cost("gemm", (1, 8192, 8192), "bf16"), H100).seconds
+
+
+def test_a_rate_that_nobody_achieved_is_not_promised():
+    mi300x = platform("mi300x-8").require_device()
+    flops = 2 * 8192.0**3
+    assert price(Cost("gemm", (8192,) * 3, "bf16"), mi300x).seconds > flops / mi300x.flop_rate(
+        "bf16"
+    )
+
+
+def test_a_dtype_that_was_not_measured_uses_the_nearest():
+    assert price(Cost("gemm", (512,) * 3, "fp16"), H100).model == "fitted on h100, as bf16"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"m": 1, "n": 1}, "gemm needs k"),
+        ({"m": 0, "n": 1, "k": 1}, "m of gemm must be 1 or more, not 0"),
+        ({"m": [4, -1], "n": 1, "k": 1}, "not -1 as in row 2"),
+        ({"m": 1, "n": float("nan"), "k": 1}, "n of gemm must be 1 or more, not nan"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(columns, said):
+    arrays = {key: np.asarray(value, float) for key, value in columns.items()}
+    with pytest.raises(UsageError, match=said):
+        price_columns("gemm", arrays, H100)
+
+
+def test_unknown_names_are_answered_with_known_ones():
+    with pytest.raises(UnknownNameError, match="no kernel is called 'gem'"):
+        price_columns("gem", {}, H100)
+    with pytest.raises(UnknownNameError, match="no kernel is known for dtype 'posit'"):
+        known_dtype("posit")
+    with pytest.raises(UnknownNameError, match="has no flop rate for 'bf16'"):
+        rated_flops(replace(H100, flops={}), "bf16")
+
+
+def test_dtypes_go_by_many_names():
+    assert [known_dtype(name) for name in ("torch.float16", "HALF", "fp8_block")] == [
+        "fp16",
+        "fp16",
+        "fp8_block",
+    ]
+    assert (item_bytes("int64"), item_bytes("bfloat16"), recipe_of("int64").output) == (8, 2, 8)
+
+
+def test_units_without_a_dtype_use_the_next_that_holds_it():
+    v100 = platform("v100-8").require_device()
+    assert rated_flops(v100, "bf16") == v100.flops["fp16"].rated
+    assert 0 < achieved_share(v100, "fp16") <= 1
+
+
+def test_the_catalogue_of_kernels_is_small_and_says_how_far_off_it_is():
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.toml")) < 130_000
+    for name in fitted_devices():
+        for fit in device_fits(name).fits:
+            assert fit.source
+            assert fit.low <= 1 <= fit.high
+            assert 0 < (fit.errors.shapes or 0) < 0.1
+            assert fit.errors.rows > 100
