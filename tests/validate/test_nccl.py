@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.cost.least_squares import non_negative_least_squares
 from weft.cost.nccl import law_seconds
 from weft.hardware import platform
 from weft.hardware.libraries import library
 from weft.validate import find_group, nccl, nccl_tables
-from weft.cost.least_squares import non_negative_least_squares
 from weft.validate.nccl_fit import (
     FIRST_KNOTS,
     STEP_KNOTS,

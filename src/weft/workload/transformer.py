@@ -22,7 +22,10 @@ class Transformer:
 
     ``batch`` is sequences of the whole job, of ``seq`` tokens. ``mode`` is ``train``, ``prefill``
     or ``decode`` (one token a sequence that sees ``seq`` before it). ``fsdp`` shares weights among
-    data-parallel ranks, ``recompute`` computes activations twice instead of keeping them.
+    data-parallel ranks, ``recompute`` computes activations twice instead of keeping them. ``math``
+    is the dtype of products where it is another than that of the data, ``flash`` says that
+    attention keeps its scores to itself, ``frozen`` that weights get no gradients (adapters are
+    too small to count), ``scored`` how many tokens of a sequence are predicted, if not all.
     """
 
     hidden: int
@@ -45,6 +48,10 @@ class Transformer:
     ep: int = 1
     fsdp: bool = False
     recompute: bool = False
+    math: str = ""
+    flash: bool = True
+    frozen: bool = False
+    scored: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -148,9 +155,10 @@ class _Stage:
         self.model, self.spread, self.layers = model, spread, layers
         self.first, self.last = stage == 0, stage == model.pp - 1
         self.stage = stage
-        self.made = Ops(model.dtype)
+        self.made = Ops(model.dtype, math=model.math)
         self.queries = 1 if model.mode == "decode" else model.seq
         self.tokens = spread.micro * self.queries
+        self.scored = spread.micro * min(self.queries, model.scored or self.queries)
         self._final = False  # whether this is the last backward pass of the step
         self._left = 0  # gradients that wait for their bucket
 
@@ -227,7 +235,7 @@ class _Stage:
         made.kernel("norm", "norm", tokens, width, after=needed)
         made.gemm("qkv", tokens, model.qkv // model.tp, width)
         made.moving("rotate", 2 * tokens * model.qkv // model.tp)
-        made.kernel("attention", "attention", *self._attention_shape())
+        self._attention()
         done = made.gemm("projection", tokens, width, width // model.tp)
         summed = self._reduced(size, done)
         made.moving("add", 3 * tokens * width, after=summed)
@@ -235,6 +243,34 @@ class _Stage:
         done = self._experts() if model.experts else self._mlp()
         summed = self._reduced(size, done) if not model.experts else -1
         made.moving("add", 3 * tokens * width, after=summed if summed >= 0 else done)
+
+    def _attention(self) -> None:
+        made = self.made
+        if self.model.flash:
+            made.kernel("attention", "attention", *self._attention_shape())
+            return
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape()
+        scores = batch * heads * queries * keys
+        made.bmm("scores", batch * heads, queries, keys, dim)
+        made.moving("mask", 2 * scores)
+        made.kernel("softmax", "softmax", batch * heads * queries, keys)
+        made.moving("dropout", 2 * scores)
+        made.bmm("values", batch * heads, queries, dim, keys)
+
+    def _attention_backward(self) -> None:
+        made = self.made
+        if self.model.flash:
+            made.kernel("attention backward", "attention-backward", *self._attention_shape())
+            return
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape()
+        scores = batch * heads * queries * keys
+        made.bmm("values input gradient", batch * heads, queries, keys, dim)
+        made.bmm("values gradient", batch * heads, keys, dim, queries)
+        made.moving("dropout backward", 3 * scores)
+        made.kernel("softmax backward", "softmax-backward", batch * heads * queries, keys)
+        made.moving("mask backward", 2 * scores)
+        made.bmm("queries gradient", batch * heads, queries, dim, keys)
+        made.bmm("keys gradient", batch * heads, keys, dim, queries)
 
     def _attention_shape(self) -> tuple[int, ...]:
         model = self.model
@@ -280,17 +316,17 @@ class _Stage:
         )
 
     def _head(self) -> None:
-        model, made, tokens = self.model, self.made, self.tokens
-        made.kernel("norm", "norm", tokens, model.hidden)
-        made.gemm("head", tokens, model.vocab // model.tp, model.hidden)
+        model, made = self.model, self.made
+        made.kernel("norm", "norm", self.tokens, model.hidden)
+        made.gemm("head", self.scored, model.vocab // model.tp, model.hidden)
         if model.mode == "train":
-            made.kernel("loss", "softmax", tokens, model.vocab // model.tp)
+            made.kernel("loss", "softmax", self.scored, model.vocab // model.tp)
 
     def _backward(self, got: int) -> None:
         model, made, tokens = self.model, self.made, self.tokens
         if self.last:
-            made.kernel("loss backward", "softmax-backward", tokens, model.vocab // model.tp)
-            self._product_backward("head", tokens, model.vocab // model.tp, model.hidden)
+            made.kernel("loss backward", "softmax-backward", self.scored, model.vocab // model.tp)
+            self._product_backward("head", self.scored, model.vocab // model.tp, model.hidden)
             made.kernel("norm backward", "norm-backward", tokens, model.hidden)
         gathered = self._gather()
         for layer in range(self.layers):
@@ -308,8 +344,8 @@ class _Stage:
 
     def _product_backward(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
         made = self.made
-        made.gemm(f"{name} input gradient", m, k, n, after=after)
-        return made.gemm(f"{name} weight gradient", k, n, m)
+        done = made.gemm(f"{name} input gradient", m, k, n, after=after)
+        return done if self.model.frozen else made.gemm(f"{name} weight gradient", k, n, m)
 
     def _layer_backward(self, needed: int) -> None:
         model, made, tokens = self.model, self.made, self.tokens
@@ -325,7 +361,7 @@ class _Stage:
         summed = self._reduced(size, done)
         made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
         self._product_backward("projection", tokens, width, width // model.tp)
-        made.kernel("attention backward", "attention-backward", *self._attention_shape())
+        self._attention_backward()
         made.moving("rotate backward", 2 * tokens * model.qkv // model.tp)
         done = self._product_backward("qkv", tokens, model.qkv // model.tp, width)
         summed = self._reduced(size, done)
@@ -336,7 +372,7 @@ class _Stage:
         """Give the gradients of a layer away: scattered, or in buckets once they are whole."""
         model, made, needed = self.model, self.made, self.made.last_kernel
         nbytes = self._layer_weights() * made.item
-        if self.spread.dp < 2:
+        if self.spread.dp < 2 or model.frozen:
             return
         if model.fsdp:
             made.collective("reduce_scatter", nbytes, "dp", after=needed)
@@ -353,6 +389,8 @@ class _Stage:
         held = self.layers * self._layer_weights()
         if self.first or self.last:
             held += model.vocab * model.hidden // model.tp
+        if model.frozen:
+            return
         shared = self.spread.dp if model.fsdp else 1
         waits = [n for n, op in enumerate(made.ops) if op.kind == "collective"][-1:]
         made.kernel(
@@ -382,6 +420,8 @@ def _memory(model: Transformer, spread: _Spread) -> Memory:
     kept = tokens * model.hidden * item if model.recompute else each
     activations = int(flying * layers * kept + (each if model.recompute else 0))
     activations += tokens * model.vocab // model.tp * (item + 4)
+    if model.frozen:
+        return Memory(weights=held * item // shared, activations=activations)
     return Memory(
         weights=held * item // shared,
         gradients=held * item // shared,
