@@ -119,8 +119,10 @@ def _measured(file: Path) -> Mapping[tuple[str, int], list[float]]:
 
 
 def _gpt3(num_ranks: int) -> Workload:
-    """TP 4, PP 8, fp8 products, 2304 sequences, two a micro batch; stages are not interleaved."""
-    model = replace(MODELS["gpt3-175b"], tp=4, pp=8, batch=2304, micro_batch=2, math="fp8")
+    """TP 4, PP 8 interleaved, fp8 products, 2304 sequences, two a micro batch."""
+    model = replace(
+        MODELS["gpt3-175b"], tp=4, pp=8, batch=2304, micro_batch=2, math="fp8", interleave=6
+    )
     return transformer.build("gpt3", model, num_ranks)
 
 

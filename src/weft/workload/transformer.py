@@ -6,13 +6,12 @@ pipeline outermost, as Megatron does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.errors import UsageError
 from weft.schedule.values import Group
 from weft.workload.building import BUCKET, ITEM_BYTES, Ops
-from weft.workload.pipeline import one_forward_one_backward
+from weft.workload.pipeline import Pass, passes
 from weft.workload.step import Memory, Op, Step, Workload
 
 
@@ -25,7 +24,8 @@ class Transformer:
     data-parallel ranks, ``recompute`` computes activations twice instead of keeping them. ``math``
     is the dtype of products where it is another than that of the data, ``flash`` says that
     attention keeps its scores to itself, ``frozen`` that weights get no gradients (adapters are
-    too small to count), ``scored`` how many tokens of a sequence are predicted, if not all.
+    too small to count), ``scored`` how many tokens of a sequence are predicted, if not all,
+    ``interleave`` in how many chunks a stage of the pipeline holds its layers.
     """
 
     hidden: int
@@ -52,6 +52,7 @@ class Transformer:
     flash: bool = True
     frozen: bool = False
     scored: int = 0
+    interleave: int = 1
 
     @property
     def head_dim(self) -> int:
@@ -86,8 +87,7 @@ def build(name: str, model: Transformer, num_ranks: int) -> Workload:
     spread = _Spread(model, num_ranks)
     steps = []
     for stage in range(model.pp):
-        layers = _split(model.layers, model.pp)[stage]
-        body = _Stage(model, spread, stage, layers)
+        body = _Stage(model, spread, stage)
         block = num_ranks // model.pp
         steps.append(Step(tuple(range(stage * block, (stage + 1) * block)), tuple(body.ops())))
     return Workload(
@@ -136,11 +136,20 @@ class _Spread:
         if local % self.micro:
             raise UsageError(f"{local} samples a rank do not divide into batches of {self.micro}")
         self.num_micro = local // self.micro
+        if model.interleave > 1 and (
+            self.num_micro % model.pp or model.layers < model.pp * model.interleave
+        ):
+            raise UsageError(
+                f"{self.num_micro} micro batches and {model.layers} layers cannot be interleaved "
+                f"{model.interleave} times over {model.pp} stages",
+                "Use a multiple of pp micro batches, and a layer for every chunk.",
+            )
         self.groups = {
             "tp": Group(model.tp),
             "dp": Group(self.dp, model.tp),
             "ep": Group(model.ep, model.tp),
             "pp": Group(model.pp, model.tp * self.dp),
+            "pp back": Group(model.pp, model.tp * self.dp),
         }
 
 
@@ -151,10 +160,11 @@ def _split(total: int, parts: int) -> list[int]:
 class _Stage:
     """The ops of one stage of the pipeline."""
 
-    def __init__(self, model: Transformer, spread: _Spread, stage: int, layers: int) -> None:
-        self.model, self.spread, self.layers = model, spread, layers
-        self.first, self.last = stage == 0, stage == model.pp - 1
-        self.stage = stage
+    def __init__(self, model: Transformer, spread: _Spread, stage: int) -> None:
+        self.model, self.spread, self.stage = model, spread, stage
+        every = _split(model.layers, model.pp * model.interleave)
+        self.chunks = every[stage :: model.pp]  # layers of each
+        self._enter(0)
         self.made = Ops(model.dtype, math=model.math)
         self.queries = 1 if model.mode == "decode" else model.seq
         self.tokens = spread.micro * self.queries
@@ -166,34 +176,42 @@ class _Stage:
         """Put the passes of all micro batches one after another, then the optimizer."""
         model, made = self.model, self.made
         if model.mode != "train":
-            for _ in range(self.spread.num_micro):
-                self._pass(self._forward, forward=True)
+            for micro in range(self.spread.num_micro):
+                self._pass(Pass(forward=True, micro=micro))
             return made.ops
-        order = one_forward_one_backward(model.pp, self.stage, self.spread.num_micro)
-        ends = max(k for k, (what, _) in enumerate(order) if what == "B")
-        for place, (what, _) in enumerate(order):
-            made.phase = "forward" if what == "F" else "backward"
-            self._final = place == ends
-            self._pass(self._forward if what == "F" else self._backward, forward=what == "F")
+        order = passes(model.pp, self.stage, self.spread.num_micro, model.interleave)
+        left = dict.fromkeys(range(model.interleave), self.spread.num_micro)
+        for each in order:
+            left[each.chunk] -= not each.forward
+            made.phase = "forward" if each.forward else "backward"
+            self._final = not left[each.chunk]
+            self._pass(each)
         made.phase = "optimizer"
         self._optimizer()
         return made.ops
 
-    def _pass(self, body: Callable[[int], None], *, forward: bool) -> None:
+    def _enter(self, chunk: int) -> None:
+        """Turn to a chunk of layers: the first has the embedding, the last of all the head."""
+        self.layers = self.chunks[chunk]
+        self.first = self.stage == 0 and chunk == 0
+        self.last = self.stage == self.model.pp - 1 and chunk == self.model.interleave - 1
+
+    def _pass(self, each: Pass) -> None:
         """One micro batch through this stage, with what it gets and gives."""
         made, model = self.made, self.model
+        self._enter(each.chunk)
         size = self.tokens * model.hidden * made.item
-        came, goes = (
-            (self.stage - 1, self.stage + 1) if forward else (self.stage + 1, self.stage - 1)
-        )
+        way, group = (1, "pp") if each.forward else (-1, "pp back")
+        begins, ends = (self.first, self.last) if each.forward else (self.last, self.first)
         got = -1
-        if 0 <= came < model.pp:
-            got = made.collective("recv", size, "pp", peer=came, stream=f"from {came}")
-        body(got)
-        if 0 <= goes < model.pp:
-            made.collective(
-                "send", size, "pp", peer=goes, after=made.last_kernel, stream=f"to {goes}"
-            )
+        if not begins:
+            came = (self.stage - way) % model.pp
+            got = made.collective("recv", size, group, peer=came, stream=f"{group} from {came}")
+        (self._forward if each.forward else self._backward)(got)
+        if not ends:
+            goes, done = (self.stage + way) % model.pp, made.last_kernel
+            stream = f"{group} to {goes}"
+            made.collective("send", size, group, peer=goes, after=done, stream=stream)
 
     def _gather(self) -> int:
         """Bring the weights of a layer together where they are shared out."""
@@ -386,8 +404,8 @@ class _Stage:
     def _optimizer(self) -> None:
         """AdamW in one pass: gradient, weight and two moments are read, three of them written."""
         made, model = self.made, self.model
-        held = self.layers * self._layer_weights()
-        if self.first or self.last:
+        held = sum(self.chunks) * self._layer_weights()
+        if self.stage in (0, model.pp - 1):
             held += model.vocab * model.hidden // model.tp
         if model.frozen:
             return
