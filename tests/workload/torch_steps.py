@@ -114,3 +114,13 @@ def fails():
 
 def does_nothing():
     return None
+
+
+def uneven():
+    """Rank 0 does twice the work before all meet."""
+    model, x = mlp(4 if dist.get_rank() == 0 else 2, 512), torch.randn(4096, 512)
+
+    def step():
+        dist.all_reduce(model(x))
+
+    return step
