@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import Any
 
-from weft.hardware.kernel_fits import ANY, FOLDER, DeviceFits, KernelFit, device_fits
+from weft.hardware.kernel_fits import ANY, FOLDER, DeviceFits, KernelFit, device_fits, find_fit
 from weft.hardware.toml_text import to_toml
 from weft.validate.kernel_fit import fitted, fitted_to_all
 from weft.validate.kernel_studies import FAMILY_NAMES, studies_by_device
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("family", nargs="*", help="families; all of them if none is named")
     parser.add_argument("--device", nargs="*", help="devices; 'any' is the law of them all")
     parser.add_argument("--dtype", nargs="*", help="dtypes; all of them if none is named")
+    parser.add_argument("--keep-laws", action="store_true", help="fit corrections alone")
     asked = parser.parse_args()
     folder = data_folder()
     if folder is None:
@@ -35,7 +36,9 @@ def main() -> int:
         for device, groups in studies_by_device(folder, family).items():
             for studies in groups if device in (asked.device or [device]) else []:
                 if studies[0].dtype in (asked.dtype or [studies[0].dtype]):
-                    fit = fitted_to_all(studies) if device == ANY else fitted(studies[0])
+                    known = find_fit(device, studies[0].family, studies[0].dtype)
+                    law = known.law if known and asked.keep_laws else None
+                    fit = fitted_to_all(studies) if device == ANY else fitted(studies[0], law)
                     print(device, fit.family, fit.dtype, fit.errors, flush=True)
                     _write(device, fit)
     return 0

@@ -22,8 +22,8 @@ SHAPES = {
     "attention-backward": (4, 32, 8, 2048, 2048, 128),
     "decode": (32, 32, 8, 2048, 128),
     "moe": (1024, 4096, 14336, 2, 8),
-    "embedding": (4096, 1000000, 64, 20, 8),
-    "embedding-backward": (4096, 1000000, 64, 20, 8),
+    "embedding": (4096, 1000000, 64, 20, 0, 8),
+    "embedding-backward": (4096, 1000000, 64, 20, 0, 8),
     "softmax": (4096, 4096),
     "softmax-backward": (4096, 4096),
     "norm": (4096, 4096),
@@ -66,6 +66,11 @@ def test_what_no_formula_knows_is_priced_by_what_it_moves_and_multiplies():
 
 def test_a_shape_with_too_few_sides_falls_back_to_what_it_moves():
     assert "no formula" in price(Cost("gemm", (4096,), "bf16", nbytes=10**6), H100).model
+
+
+def test_attention_with_one_query_is_decoding():
+    once = price(Cost("attention", (32, 32, 8, 1, 4096, 128), "bf16"), H100)
+    assert once == price(Cost("decode", (32, 32, 8, 4096, 128), "bf16"), H100)
 
 
 def test_many_kernels_have_the_prices_of_each():

@@ -17,7 +17,8 @@ def one(value):
 
 def misses_of(indices, capacity):
     """An LRU cache, lookup by lookup."""
-    cache, missed = OrderedDict(), 0
+    cache: OrderedDict[int, bool] = OrderedDict()
+    missed = 0
     for index in indices:
         if index in cache:
             cache.move_to_end(index)

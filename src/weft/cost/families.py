@@ -93,9 +93,9 @@ _LOOKUPS = {
     "rows": REQUIRED,
     "dim": REQUIRED,
     "pooling": 1.0,
+    "zipf": 0.0,
     "tables": 1.0,
     **dict.fromkeys(BIN_NAMES, 0.0),
-    "zipf": 0.0,
 }
 _IMAGES = {
     "batch": REQUIRED,

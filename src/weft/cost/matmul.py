@@ -16,8 +16,8 @@ The library takes the tile and split that are fastest. The numbers of a law:
 ``sharpness``   how suddenly memory takes over from units: the power of the mean of both
 ``waves``       share of a last wave's idle units that is not filled by the next tiles
 ``step``        seconds of a step along k when nothing else holds it up: loads, multiply, wait
-``cached``      how much faster operands come that fit into the last cache; ``room`` the share of
-                it that they may have
+``cached``      share of the L2's rate at which operands come that stay there from
+                one product to the next; ``room`` the share of it that they may have
 ``quantise``    bytes that pass the memory for every activation before it is multiplied
 ``row``         seconds of every row of activations before that: scales and their rounding
 """
@@ -130,9 +130,11 @@ _QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp
 
 def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
     """Give the rate of bytes that are used again and again: faster where they stay in the cache."""
-    room = law["room"] * device.last_level_bytes
+    room = law["room"] * device.l2_bytes
     inside = np.clip(2 - footprint / room, 0.0, 1.0)
-    rate: Floats = device.memory_rated * law["memory"] * (1 + inside * (law["cached"] - 1))
+    memory = device.memory_rated * law["memory"]
+    cache = max(memory, device.kernels.l2_rate * law["cached"])
+    rate: Floats = memory + inside * (cache - memory)
     return rate
 
 

@@ -6,7 +6,7 @@ law fitted to all devices, which needs a datasheet alone and has the widest rang
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -56,6 +56,7 @@ def price(cost: Cost, device: Device) -> Price:
 
 @lru_cache(maxsize=65536)
 def _price(cost: Cost, device: Device) -> Price:
+    cost = _as_decoded(cost)
     family = FAMILIES.get(cost.family)
     columns = _columns_of(cost, family) if family else None
     if family is None or columns is None:
@@ -63,6 +64,14 @@ def _price(cost: Cost, device: Device) -> Price:
     found = price_columns(family.name, columns, device, cost.dtype or family.dtype)
     seconds, low, high = (float(each[0]) for each in (found.seconds, found.low, found.high))
     return Price(seconds, low, high, model=found.model)
+
+
+def _as_decoded(cost: Cost) -> Cost:
+    """Attention with one query a sequence is decoding, another kernel."""
+    if cost.family != "attention" or len(cost.shape) < 6 or cost.shape[3] != 1:
+        return cost
+    batch, heads, kv_heads, _, keys, head_dim = cost.shape[:6]
+    return replace(cost, family="decode", shape=(batch, heads, kv_heads, keys, head_dim))
 
 
 def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
@@ -97,7 +106,7 @@ def price_columns(
     dtype = known_dtype(dtype or family.dtype)
     full = _complete(family, columns)
     fit, model, wider = _fit(device, family.law, dtype)
-    law = fit.law if fit.correction is not None else _within_achieved(fit.law, device, dtype)
+    law = _within_achieved(fit.law, device, dtype) if "datasheet, by" in model else fit.law
     seconds = family.formula(full, device, recipe_of(dtype), law)
     if fit.correction is not None:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
@@ -145,16 +154,28 @@ def _complete(family: Family, columns: Mapping[str, Floats]) -> dict[str, Floats
 
 
 def _fit(device: Device, family: str, dtype: str) -> tuple[KernelFit, str, float]:
-    """Give the nearest fit, what to call it, and by which power its range is wider."""
+    """Give the nearest fit, what to call it, and by which power its range is wider.
+
+    What was measured on the device comes first, then on its sibling, then the law of all
+    devices; and all of that for the dtype itself before another one.
+    """
     like = device_fits(device.name).like
-    for name in dict.fromkeys((dtype, recipe_of(dtype).measured)):
-        other = "" if name == dtype else f", as {name}"
-        if own := find_fit(device.name, family, name):
-            return own, f"fitted on {device.name}{other}", 1.0 if name == dtype else _WIDER
-        if like and (own := find_fit(like, family, name)):
+    for name in dict.fromkeys((dtype, recipe_of(dtype).measured, "fp32")):
+        other, wider = ("", 1.0) if name == dtype else (f", as {name}", _WIDER)
+        if own := _of_kin(device.name, family, name):
+            return own, f"fitted on {device.name}{other}", wider
+        if like and (own := _of_kin(like, family, name)):
             return own, f"fitted on {like}, scaled by the datasheet{other}", _WIDER
         if own := find_fit(ANY, family, name):
-            return own, f"datasheet, by the law of other devices{other}", 1.0
+            return own, f"datasheet, by the law of other devices{other}", wider
     found = find_fit(ANY, family, "bf16")
     assert found is not None, f"the catalogue has no law for {family}"
     return found, "datasheet, by the law of other devices, as bf16", _WIDER
+
+
+def _of_kin(device: str, family: str, dtype: str) -> KernelFit | None:
+    """Give a fit of the family; batched products follow the law of single ones if need be."""
+    found = find_fit(device, family, dtype)
+    if found is None and family == "bmm" and (single := find_fit(device, "gemm", dtype)):
+        return replace(single, correction=None)
+    return found

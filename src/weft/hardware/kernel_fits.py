@@ -20,7 +20,7 @@ from weft.hardware.files import CATALOGUE, read_toml
 
 FOLDER = CATALOGUE / "kernels"
 ANY = "any"
-SMALLEST_STEP = 0.016  # finer ones cost more text than they save of errors of 2 %
+SMALLEST_STEP = 0.005  # finer ones cost more text than they save of errors
 
 Floats = NDArray[np.float64]
 
@@ -71,9 +71,9 @@ class Correction:
         return whole.astype(np.float64) * self.step
 
 
-def packed(table: Floats, grid: str) -> Correction:
+def packed(table: Floats, grid: str, finest: float = SMALLEST_STEP) -> Correction:
     """Write a table of logarithms as a Correction; what is lost is half a step."""
-    step = max(float(f"{np.abs(table).max() / 127:.2g}"), SMALLEST_STEP)
+    step = float(f"{max(np.abs(table).max() / 127, finest):.2g}")
     whole = np.clip(np.rint(table / step), -127, 127).astype(np.int8)
     differences = np.diff(whole, axis=0, prepend=np.zeros_like(whole[:1]))
     return Correction(

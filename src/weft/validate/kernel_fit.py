@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from weft.cost.grid import corrections
-from weft.hardware.kernel_fits import Correction, FitErrors, KernelFit, grid_axes, packed
+from weft.hardware.kernel_fits import (
+    SMALLEST_STEP,
+    Correction,
+    FitErrors,
+    KernelFit,
+    grid_axes,
+    packed,
+)
 from weft.validate.grid_fit import fit_grid
 from weft.validate.kernel_tables import Floats, Mask, Study
 from weft.validate.law_fit import fit_law
@@ -18,6 +25,7 @@ from weft.validate.law_ranges import grid_of, ranges_of
 from weft.validate.nccl_fit import geomean_error, share_within
 
 ROWS = 2000  # of a table that a law is fitted to: more change its numbers by less than their use
+_COARSE = 0.03
 SHARED_ROWS = 1000  # of each table, where one law is fitted to several devices
 
 
@@ -39,8 +47,17 @@ def errors_of(left: Floats) -> Floats:
 
 
 def correction_of(study: Study, left: Floats, grid: str) -> Correction:
-    """Fit the grid to what is left unexplained, as the catalogue keeps it."""
-    return packed(fit_grid(study.places, left, grid_axes(grid)), grid)
+    """Fit the grid to what is left unexplained, as the catalogue keeps it.
+
+    Its step is about half of what even the grid leaves of matrix products: finer ones would write
+    down noise. Other families need less.
+    """
+    table = fit_grid(study.places, left, grid_axes(grid))
+    if grid != "gemm":
+        return packed(table, grid, _COARSE)
+    exact = packed(table, grid)
+    noise = float(np.median(np.abs(left - corrections(exact, study.places))))
+    return packed(table, grid, float(np.clip(0.5 * noise, SMALLEST_STEP, _COARSE / 2)))
 
 
 def left_of(study: Study, left: Floats, grid: str, held: Mask) -> Floats:

@@ -21,6 +21,8 @@ Rows = Iterable[Mapping[str, str]]
 
 SYSTEMS = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "l40s"}
 _TENTH, _SHAPE = 10, 10  # one row of ten is held back, one shape of ten
+# Formulas and grids were chosen with other parts held back: these two nobody looked at before.
+_HELD_ROWS, _HELD_SHAPES = 2611, 2612
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Study:
     @property
     def tenth(self) -> Mask:
         """A random tenth of the rows, always the same."""
-        held: Mask = np.random.default_rng(1).integers(0, _TENTH, len(self.seconds)) == 0
+        held: Mask = np.random.default_rng(_HELD_ROWS).integers(0, _TENTH, len(self.seconds)) == 0
         return held
 
     @property
@@ -84,7 +86,7 @@ class Study:
         """The rows of a random tenth of the shapes, always the same."""
         names = np.stack([self.columns[key] for key in self.shape], axis=1)
         shapes, number = np.unique(names, axis=0, return_inverse=True)
-        held: Mask = np.random.default_rng(2).integers(0, _SHAPE, len(shapes)) == 0
+        held: Mask = np.random.default_rng(_HELD_SHAPES).integers(0, _SHAPE, len(shapes)) == 0
         mine: Mask = held[number.ravel()]
         return mine
 

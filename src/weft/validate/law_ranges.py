@@ -22,7 +22,7 @@ PRODUCTS = {
     "sharpness": Range(3.0, 1.0, 12.0, 0.5),
     "waves": Range(0.1, 0.01, 1.0, 1.5),
     "step": Range(6e-8, 1e-9, 1e-5),
-    "cached": Range(1.5, 1.0, 10.0, 0.7),
+    "cached": Range(0.5, 0.05, 1.5, 0.7),
     "room": Range(0.5, 0.1, 1.0, 0.5),
     "quantise": Range(0.0, 0.0, 0.0, 0.0),
     "row": Range(0.0, 0.0, 0.0, 0.0),
@@ -95,7 +95,7 @@ _EXPERTS = PRODUCTS | {
 _ROWS = {
     **_CALL,
     "memory": Range(0.85, 0.3, 0.95, 0.15),
-    "cached": Range(1.5, 1.0, 10.0, 0.7),
+    "cached": Range(0.5, 0.05, 1.5, 0.7),
     "room": Range(0.5, 0.1, 1.0, 0.5),
     "wave": Range(1e-6, 1e-9, 1e-4),
     "short": Range(32.0, 1.0, 1024.0),
