@@ -69,10 +69,12 @@ def _seconds(workload: Workload, machine: Platform, host: HostModel | None = Non
 
 
 def _neusight(folder: Path) -> Iterator[Target]:
-    """GPT-2 large in fp32 by Megatron, four samples of 1024 tokens, attention unfused."""
+    """GPT-2 large in fp32 by Megatron: four samples of 1024 tokens, attention unfused, dropout."""
     there = folder / "neusight" / "label" / "NVIDIA_A100-SXM4-40GB"
     machine = _a100_40gb()
-    model = replace(MODELS["gpt2-large"], batch=4, dtype="fp32", flash=False)
+    model = replace(
+        MODELS["gpt2-large"], batch=4, dtype="fp32", flash=False, dropout=True, clip=True
+    )
     ways = {
         "dp4": model,
         "tp4": replace(model, tp=4),
@@ -130,24 +132,27 @@ def _lora(num_ranks: int) -> Workload:
     """LLaMA-2 70B whose weights are frozen: TP 4, eight sequences of 8192 tokens."""
     tp = 4 if num_ranks == 8 else 8  # context parallelism of 2 cuts work as twice the TP does
     model = Transformer(
-        8192, 80, 64, 28672, 32000, 8192, 8, gated=True, batch=8, tp=tp, micro_batch=1,
+        8192, 80, 64, 28672, 32000, 8192, 8, gated=True, rotary=True, batch=8, tp=tp, micro_batch=1,
         math="fp8", frozen=True,
     )  # fmt: skip
     return transformer.build("llama2_70b_lora", model, num_ranks)
 
 
 def _bert(num_ranks: int) -> Workload:
-    """BERT large in fp8. Padding is left out there: half of 512 tokens (arXiv 2107.02027).
+    """BERT large in fp16. Padding is left out there: half of 512 tokens (arXiv 2107.02027).
 
     At most 76 tokens of a sample are masked and predicted.
     """
     batch = 768 if num_ranks == 8 else 4608
-    model = replace(MODELS["bert-large"], batch=batch, seq=256, scored=76, dtype="fp16", math="fp8")
+    model = replace(MODELS["bert-large"], batch=batch, seq=256, scored=76, dtype="fp16")
     return transformer.build("bert", model, num_ranks)
 
 
 def _dlrm(num_ranks: int) -> Workload:
-    """DLRM-DCNv2 in half precision, tables placed as weft would."""
+    """DLRM-DCNv2 in half precision, tables placed as weft would.
+
+    The rows of a sample follow from its one index of Criteo, so they repeat as those do.
+    """
     tables = tuple(
         Table(f"table{n}", rows, 128, float(hot), 1.05)
         for n, (rows, hot) in enumerate(zip(_ROWS, _HOTS, strict=True))

@@ -25,7 +25,9 @@ class Transformer:
     is the dtype of products where it is another than that of the data, ``flash`` says that
     attention keeps its scores to itself, ``frozen`` that weights get no gradients (adapters are
     too small to count), ``scored`` how many tokens of a sequence are predicted, if not all,
-    ``interleave`` in how many chunks a stage of the pipeline holds its layers.
+    ``interleave`` in how many chunks a stage of the pipeline holds its layers. ``rotary`` models
+    turn queries and keys by their positions; ``dropout`` runs kernels of its own, ``clip`` looks
+    at the norm of all gradients.
     """
 
     hidden: int
@@ -53,6 +55,9 @@ class Transformer:
     frozen: bool = False
     scored: int = 0
     interleave: int = 1
+    rotary: bool = False
+    dropout: bool = False
+    clip: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -252,15 +257,29 @@ class _Stage:
         size, width = tokens * model.hidden * made.item, model.hidden
         made.kernel("norm", "norm", tokens, width, after=needed)
         made.gemm("qkv", tokens, model.qkv // model.tp, width)
-        made.moving("rotate", 2 * tokens * model.qkv // model.tp)
+        self._positions("")
         self._attention()
         done = made.gemm("projection", tokens, width, width // model.tp)
         summed = self._reduced(size, done)
+        self._dropped()
         made.moving("add", 3 * tokens * width, after=summed)
         made.kernel("norm", "norm", tokens, width)
         done = self._experts() if model.experts else self._mlp()
         summed = self._reduced(size, done) if not model.experts else -1
+        self._dropped()
         made.moving("add", 3 * tokens * width, after=summed if summed >= 0 else done)
+
+    def _positions(self, way: str) -> None:
+        """Turn queries and keys by their place, or bring heads apart where attention needs it."""
+        model = self.model
+        if model.rotary or not model.flash:
+            name = ("rotate" if model.rotary else "split heads") + way
+            self.made.moving(name, 2 * self.tokens * model.qkv // model.tp)
+
+    def _dropped(self, way: str = "") -> None:
+        """Drop some of what goes back into the residual: read, written, and a mask."""
+        if self.model.dropout:
+            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden)
 
     def _attention(self) -> None:
         made = self.made
@@ -369,6 +388,7 @@ class _Stage:
         model, made, tokens = self.model, self.made, self.tokens
         width, inner = model.hidden, model.ffn // model.tp
         size = tokens * width * made.item
+        self._dropped(" backward")
         if model.experts:
             made.moving("add backward", 2 * tokens * width, after=needed)
             done = self._experts(factor=2)
@@ -378,9 +398,10 @@ class _Stage:
             done = self._product_backward("up", tokens, inner * (2 if model.gated else 1), width)
         summed = self._reduced(size, done)
         made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+        self._dropped(" backward")
         self._product_backward("projection", tokens, width, width // model.tp)
         self._attention_backward()
-        made.moving("rotate backward", 2 * tokens * model.qkv // model.tp)
+        self._positions(" backward")
         done = self._product_backward("qkv", tokens, model.qkv // model.tp, width)
         summed = self._reduced(size, done)
         made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
@@ -410,6 +431,9 @@ class _Stage:
         if model.frozen:
             return
         shared = self.spread.dp if model.fsdp else 1
+        if model.clip:
+            made.kernel("gradient norm", "reduction", nbytes=4 * held // shared)
+            made.kernel("clip", "elementwise", nbytes=8 * held // shared)
         waits = [n for n, op in enumerate(made.ops) if op.kind == "collective"][-1:]
         made.kernel(
             "adamw", "optimizer", nbytes=28 * held // shared, after=waits[0] if waits else -1
@@ -450,7 +474,7 @@ def _memory(model: Transformer, spread: _Spread) -> Memory:
 
 
 _GPT = Transformer(768, 12, 12, 3072, 50257, 1024)
-_LLAMA = Transformer(4096, 32, 32, 14336, 128256, 8192, 8, gated=True)
+_LLAMA = Transformer(4096, 32, 32, 14336, 128256, 8192, 8, gated=True, rotary=True)
 MODELS = {
     "gpt2": _GPT,
     "gpt2-medium": replace(_GPT, hidden=1024, layers=24, heads=16, ffn=4096),
