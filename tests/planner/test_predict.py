@@ -92,3 +92,17 @@ def test_nothing_to_move_takes_no_time():
     assert Prices(NODES).collective(Collective("all_reduce", 0), (0, 1)) == 0
     assert Prices(NODES).collective(Collective("all_reduce", 8), (5,)) == 0
     assert Prices(NODES).collective(Collective("barrier", 0), (0, 1)) > 0
+
+
+@pytest.mark.parametrize("given", [{"pp": "4", "batch": "8"}, {"tp": "2", "batch": "8"}])
+def test_walking_gives_what_simulating_gives(given, monkeypatch):
+    workload = generate("gpt2", 4, {**given, "heads": "8"})
+    simulated = predict(workload, H100.resized(4))
+    monkeypatch.setattr("weft.planner.predict._MANY", 0)
+    walked = predict(workload, H100.resized(4))
+    assert walked.seconds == pytest.approx(simulated.seconds, rel=1e-9)
+    assert walked.families == pytest.approx(simulated.families, rel=1e-9)
+    assert walked.communication == pytest.approx(simulated.communication, rel=1e-9)
+    for name, seconds in simulated.breakdown.items():
+        assert walked.breakdown[name] == pytest.approx(seconds, abs=1e-4 * simulated.seconds)
+    assert not walked.critical_path()

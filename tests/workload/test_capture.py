@@ -83,6 +83,14 @@ def test_stages_of_a_pipeline_are_captured_each():
     assert found.breakdown["waiting"] > 0
 
 
+def test_every_rank_can_be_captured_by_itself():
+    workload = capture(steps.uneven, 4, every_rank=True)
+    assert [step.ranks for step in workload.steps] == [(0,), (1, 2, 3)]
+    found = predict(workload, platform("h100-8", num_ranks=4))
+    assert found.timeline.waiting[1] > 0
+    assert len(capture(steps.alone, 2, every_rank=True).steps) == 1
+
+
 def test_memory_is_counted():
     memory = capture(steps.alone).memory
     assert memory is not None

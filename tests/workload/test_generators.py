@@ -5,9 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import FormatError, UnknownNameError, UsageError
-from weft.workload import check
+from weft.hardware import platform
+from weft.planner.prices import Prices
+from weft.workload import NO_HOST, check
 from weft.workload.named import generate, tables_of, workload_names
+from weft.workload.pipeline import passes
 from weft.workload.tables import Table, read_tables, table_wise, zipf_of
+from weft.workload.walk import walk
 
 
 def flops(workload):
@@ -49,7 +53,8 @@ def test_training_takes_three_times_the_products_of_a_forward_pass():
 
 def test_decoding_looks_at_the_whole_past():
     workload = generate("llama-8b", 1, {"batch": "4", "mode": "decode"})
-    seen = next(op.cost.shape for op in workload.ops() if op.name == "attention")
+    seen = next(op.cost.shape for op in workload.ops() if op.cost and op.name == "attention")
+    assert workload.memory is not None
     assert seen[3:5] == (1, 8192)
     assert workload.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
 
@@ -86,6 +91,7 @@ def test_tables_go_to_the_rank_with_the_least_lookups():
         ("gpt2", 8, {"ep": "2"}, "ep 2 must divide"),
         ("gpt2", 16, {"pp": "16", "batch": "1"}, "16 stages are more than 12 layers"),
         ("gpt2", 1, {"batch": "4", "micro_batch": "3"}, "do not divide into batches of 3"),
+        ("gpt2", 4, {"pp": "4", "batch": "6", "interleave": "2"}, "cannot be interleaved 2 times"),
     ],
 )
 def test_wrong_settings_are_named(name, ranks, given, message):
@@ -110,7 +116,7 @@ def test_a_file_of_tables_is_a_dlrm(tmp_path):
     file = tmp_path / "tables.toml"
     file.write_text("batch = 64\n[[tables]]\nrows = 1000\ndim = 16\ncount = 3\npooling = 5\n")
     workload = generate(str(file), 2)
-    assert {op.cost.shape[3] for op in workload.ops() if op.name == "embedding"} == {5.0}
+    assert {o.cost.shape[3] for o in workload.ops() if o.cost and o.name == "embedding"} == {5.0}
     assert tables_of(str(file), {"batch": "32"}, 1)[1] == 32
 
 
@@ -156,3 +162,31 @@ def test_counts_of_a_zipf_law_give_its_power():
 def test_read_tables_numbers_equal_ones():
     found = read_tables({"tables": [{"rows": 5, "dim": 4, "count": 2}]}, "here")
     assert [table.name for table in found] == ["table0", "table1"]
+
+
+@given(
+    num_stages=st.integers(2, 5),
+    turns=st.integers(1, 3),
+    chunks=st.integers(1, 3),
+    data=st.data(),
+)
+def test_every_micro_batch_passes_every_chunk_once_each_way(num_stages, turns, chunks, data):
+    stage = data.draw(st.integers(0, num_stages - 1))
+    order = passes(num_stages, stage, num_stages * turns, chunks)
+    every = {(m, c) for m in range(num_stages * turns) for c in range(chunks)}
+    for forward in (True, False):
+        assert sorted((p.micro, p.chunk) for p in order if p.forward == forward) == sorted(every)
+    seen = set()
+    for each in order:
+        if each.forward:
+            seen.add(each[1:])
+        assert each[1:] in seen  # backward comes after forward
+
+
+def test_an_interleaved_pipeline_ends_sooner():
+    machine = platform("h100-8", num_ranks=4)
+    given = {"pp": "4", "batch": "8", "hidden": "4096", "heads": "32", "ffn": "16384"}
+    plain, turned = (generate("gpt2", 4, {**given, "interleave": str(n)}) for n in (1, 3))
+    prices = Prices(machine)
+    before, after = (max(walk(w, machine, prices, host=NO_HOST)) for w in (plain, turned))
+    assert after < 0.9 * before

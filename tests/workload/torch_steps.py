@@ -49,9 +49,9 @@ def tensor_parallel():
     mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    model = parallelize_module(model, mesh["tp"], plan)
+    split = parallelize_module(model, mesh["tp"], plan)
     x = torch.randn(8, 64)
-    return lambda: model(x).sum().backward()
+    return lambda: split(x).sum().backward()
 
 
 def pipeline():
@@ -71,6 +71,7 @@ def pipeline():
             dist.recv(got, 0)
             got.requires_grad_()
             model(got).sum().backward()
+            assert got.grad is not None
             dist.send(got.grad, 0)
 
     return step
@@ -113,3 +114,13 @@ def fails():
 
 def does_nothing():
     return None
+
+
+def uneven():
+    """Rank 0 does twice the work before all meet."""
+    model, x = mlp(4 if dist.get_rank() == 0 else 2, 512), torch.randn(4096, 512)
+
+    def step():
+        dist.all_reduce(model(x))
+
+    return step

@@ -34,6 +34,10 @@ def predict(
         int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
     ] = None,
     settings: Settings = None,
+    every_rank: Annotated[
+        bool,
+        typer.Option("--every-rank", help="Capture each rank: they do not all do the same."),
+    ] = False,
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict a step that does not fit into memory too.")
     ] = False,
@@ -58,7 +62,8 @@ def predict(
         raise UsageError("which hardware? --on is missing", "Use --on h100-8 (see weft platforms).")
     path = output_path(output, _SUFFIXES)
     machine = platform(on, num_ranks=ranks)
-    found = find_workload(workload, machine.num_ranks, settings_of(settings))
+    given = settings_of(settings)
+    found = find_workload(workload, machine.num_ranks, given, every_rank=every_rank)
     prediction = predicted(found, machine, anyway=anyway)
     if json:
         from weft.report.results import results_json

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.errors import NoPlanError
 from weft.planner.prices import Prices
+from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
 from weft.simulator import simulate
 from weft.timeline import Activity, Timeline
@@ -18,7 +19,7 @@ from weft.timeline.shares import Intervals, covered, shares
 from weft.units import format_size
 from weft.workload import lower, queues_of, stage
 from weft.workload.meeting import meetings
-from weft.workload.walk import walk
+from weft.workload.walk import walk, walked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
+# Ops from which on a step is walked through instead of simulated: the same times, without what
+# waited for what, so without a critical path.
+_MANY = 30_000
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,8 @@ class Prediction:
     def critical_path(self, most: int = 8) -> list[tuple[str, float]]:
         """Give what decided the step: names of the spans it ran through, with their seconds."""
         timeline, total = self.timeline, defaultdict[str, float](float)
+        if not (timeline.kind == Kind.SUBMIT).any():
+            return []
         for span in timeline.critical_path():
             name = timeline.names[timeline.name[span]]
             kind = timeline.kind[span]
@@ -176,6 +182,8 @@ class _Edge:
 
 
 def _run(workload: Workload, platform: Platform, prices: Any, host: HostModel | None) -> Timeline:
+    if sum(len(step.ops) for step in workload.steps) > _MANY:
+        return walked_timeline(workload, platform, walked(workload, platform, prices, host=host))
     schedule = lower(workload, platform, prices, host=host)
     timeline = simulate(schedule, stage(platform, workload), collapse=False)
     sizes = np.array([len(step.ranks) for step in workload.steps], np.int64)

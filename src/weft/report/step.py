@@ -63,7 +63,8 @@ def _sections(prediction: "Prediction") -> Iterator[Section]:
     families = [_share(name, value, seconds) for name, value in prediction.families.items()]
     yield Section("kernels by family", "", _SHARES, families)
     path = [_share(name, value, seconds) for name, value in prediction.critical_path()]
-    yield Section("on the critical path", "", _SHARES, path)
+    if path:
+        yield Section("on the critical path", "", _SHARES, path)
     memory = prediction.row()["memory"]
     if memory is not None:
         has = prediction.platform.require_device().memory_bytes

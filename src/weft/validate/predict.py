@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from weft.validate.nccl_tables import data_folder
 from weft.validate.predict_kernels import elsewhere, fitted_kernels, left_out_devices
+from weft.validate.predict_steps import step_targets
 from weft.validate.target import Target
 
 NAME = "predict"
@@ -21,3 +22,4 @@ def targets() -> Iterator[Target]:
     yield from left_out_devices()
     if folder is not None:
         yield from elsewhere(folder)
+        yield from step_targets(folder)

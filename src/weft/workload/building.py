@@ -13,10 +13,14 @@ BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb
 
 @dataclass
 class Ops:
-    """Ops in the order of a host; ``phase`` and ``dtype`` are those of what is added next."""
+    """Ops in the order of a host; ``phase`` and ``dtype`` are those of what is added next.
+
+    ``math`` is the dtype of matrix products, where it is another.
+    """
 
     dtype: str = "bf16"
     phase: Phase = "forward"
+    math: str = ""
     ops: list[Op] = field(default_factory=list)
 
     @property
@@ -44,13 +48,19 @@ class Ops:
         after: int = -1,
     ) -> int:
         """Add a kernel on the compute stream, behind op ``after`` of another stream."""
-        cost = Cost(family, shape, self.dtype, flops, nbytes)
+        dtype = self.math if self.math and family in ("gemm", "moe") else self.dtype
+        cost = Cost(family, shape, dtype, flops, nbytes)
         return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
 
     def gemm(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
         """Add a matrix product."""
         moved = self.item * (m * k + k * n + m * n)
         return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
+
+    def bmm(self, name: str, batch: int, m: int, n: int, k: int) -> int:
+        """Add matrix products of equal shape."""
+        moved = self.item * batch * (m * k + k * n + m * n)
+        return self.kernel(name, "bmm", batch, m, n, k, flops=2.0 * batch * m * n * k, nbytes=moved)
 
     def moving(
         self, name: str, elements: int, *, family: str = "elementwise", after: int = -1

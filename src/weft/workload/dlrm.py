@@ -18,7 +18,9 @@ from weft.workload.tables import Shard, Table, table_wise
 class Dlrm:
     """Tables, the layers of both MLPs (inputs first) and the samples of the whole job.
 
-    The bottom MLP ends in vectors as wide as the widest table.
+    The bottom MLP ends in vectors as wide as the widest table. Vectors meet in inner products of
+    every two, or with a ``cross`` of so many columns in that many ``cross_layers`` of low rank
+    (DCNv2, arXiv 2008.13535).
     """
 
     tables: tuple[Table, ...]
@@ -27,17 +29,27 @@ class Dlrm:
     batch: int = 4096
     dtype: str = "fp32"
     forward_only: bool = False
+    cross: int = 0
+    cross_layers: int = 3
+
+    @property
+    def width(self) -> int:
+        """Elements of all vectors of a sample side by side."""
+        return (len(self.tables) + 1) * max(table.dim for table in self.tables)
 
     @property
     def pairs(self) -> int:
-        """Inner products of the interaction: of every two vectors of a sample."""
+        """What the interaction adds to a sample: inner products of every two vectors."""
+        if self.cross:
+            return self.width - self.bottom[-1]
         return (len(self.tables) + 1) * len(self.tables) // 2
 
     @property
     def dense_weights(self) -> int:
         """Parameters of both MLPs."""
         layers = [*self._layers(self.bottom), *self._layers(self._top)]
-        return sum(k * n + n for k, n in layers)
+        crossed = 2 * self.cross_layers * self.cross * self.width
+        return sum(k * n + n for k, n in layers) + crossed
 
     @property
     def _top(self) -> tuple[int, ...]:
@@ -154,22 +166,39 @@ class _Rank:
         vectors = len(model.tables) + 1
         width = max(table.dim for table in model.tables)
         made.moving("concat", 2 * self.samples * vectors * width, family="concat", after=sent)
-        shape = self.samples, vectors, vectors, width
-        flops = 2.0 * self.samples * vectors * vectors * width
-        made.kernel("interaction", "bmm", *shape, flops=flops)
-        made.moving("triangle", 2 * self.samples * model.pairs, family="concat")
+        if model.cross:
+            self._crossed()
+        else:
+            made.bmm("interaction", self.samples, vectors, vectors, width)
+            made.moving("triangle", 2 * self.samples * model.pairs, family="concat")
         self._mlp("top")
         made.moving("loss", 4 * self.samples)
+
+    def _crossed(self) -> None:
+        model, made = self.model, self.made
+        for layer in range(model.cross_layers):
+            made.gemm(f"cross {layer} down", self.samples, model.cross, model.width)
+            made.gemm(f"cross {layer} up", self.samples, model.width, model.cross)
+            made.moving(f"cross {layer}", 4 * self.samples * model.width)
+
+    def _crossed_backward(self) -> None:
+        model, made = self.model, self.made
+        for layer in reversed(range(model.cross_layers)):
+            made.moving(f"cross {layer} backward", 6 * self.samples * model.width)
+            wide, narrow = model.width, model.cross
+            for name, n, k in (("up", wide, narrow), ("down", narrow, wide)):
+                made.gemm(f"cross {layer} {name} input gradient", self.samples, k, n)
+                made.gemm(f"cross {layer} {name} weight gradient", k, n, self.samples)
 
     def _backward(self) -> None:
         model, made = self.model, self.made
         self._mlp_backward("top")
         vectors = len(model.tables) + 1
         width = max(table.dim for table in model.tables)
-        flops = 4.0 * self.samples * vectors * vectors * width
-        made.kernel(
-            "interaction backward", "bmm", self.samples, vectors, 2 * width, vectors, flops=flops
-        )
+        if model.cross:
+            self._crossed_backward()
+        else:
+            made.bmm("interaction backward", self.samples, vectors, 2 * width, vectors)
         done = made.moving("concat backward", 2 * self.samples * vectors * width, family="concat")
         sent = self._exchange(done)
         self._mlp_backward("bottom")

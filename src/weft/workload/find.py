@@ -15,11 +15,17 @@ from weft.workload.named import generate
 from weft.workload.step import Workload
 
 
-def find_workload(spec: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Workload:
+def find_workload(
+    spec: str,
+    num_ranks: int,
+    settings: Mapping[str, str] | None = None,
+    *,
+    every_rank: bool = False,
+) -> Workload:
     """Make or read the workload that ``spec`` names, for ``num_ranks`` ranks."""
     given = dict(settings or {})
     if ":" in spec and not Path(spec).exists():
-        return _captured(spec, num_ranks, given)
+        return _captured(spec, num_ranks, given, every_rank=every_rank)
     if spec.endswith(".json"):
         return _read(Path(spec), num_ranks, given)
     return generate(spec, num_ranks, given)
@@ -41,7 +47,9 @@ def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
     return workload
 
 
-def _captured(spec: str, num_ranks: int, settings: Mapping[str, str]) -> Workload:
+def _captured(
+    spec: str, num_ranks: int, settings: Mapping[str, str], *, every_rank: bool
+) -> Workload:
     """Capture ``package.module:function``; settings become its keyword arguments."""
     step = _function(spec)
     known = inspect.signature(step).parameters
@@ -56,7 +64,7 @@ def _captured(spec: str, num_ranks: int, settings: Mapping[str, str]) -> Workloa
         raise UsageError(
             f"to capture {spec} needs torch, which is not here", "Use pip install 'weft[torch]'."
         ) from error
-    return capture(bound, num_ranks, name=spec)
+    return capture(bound, num_ranks, name=spec, every_rank=every_rank)
 
 
 def _function(spec: str) -> Callable[..., Any]:

@@ -14,45 +14,46 @@ from torch.optim.optimizer import (
 )
 
 from weft.errors import CaptureError, UsageError, WeftError
-from weft.workload.step import WORLD, Step, Workload
+from weft.workload.step import Op, Step, Workload
 from weft.workload.torch_collectives import Groups
 from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
 from weft.workload.torch_stage import stage
 
+Places = dict[int, tuple[int, ...]]  # a rank that is captured, and all that do the same
 
-def capture(step: Callable[[], Any], world_size: int = 1, *, name: str = "") -> Workload:
+
+def capture(
+    step: Callable[[], Any], world_size: int = 1, *, name: str = "", every_rank: bool = False
+) -> Workload:
     """Write down what one step of ``step`` does on each of ``world_size`` ranks.
 
     If ``step`` returns a function, that is the step and what came before is its preparation.
     Otherwise ``step`` itself is written down, preparation included. It is the first step
     of its kind: DDP has its buckets in the order in which parameters were made.
 
-    Ranks are taken to do the same. A step that sends messages is captured once for each position
-    of the group it sends them in: the stages of a pipeline.
+    Ranks are taken to do the same, unless ``every_rank`` is to be captured by itself: tables that
+    are spread unevenly, for instance. A step that sends messages is captured once for each
+    position of the group it sends them in: the stages of a pipeline.
     """
     if world_size < 1:
         raise UsageError(f"a step needs at least 1 rank, not {world_size}")
     name = name or getattr(step, "__name__", "step")
     first = _captured(step, 0, world_size, name)
-    stages = _stages(first)
-    if stages is None:
+    each_alone: Places = {rank: (rank,) for rank in range(world_size)}
+    places = each_alone if every_rank else _stages(first)
+    if len(places) < 2:
         return first
-    group, members = stages
-    workloads = [first] + [_captured(step, m, world_size, name) for m in members[1:]]
-    position = first.groups[group] if group != WORLD else first.group(WORLD)
-    steps = tuple(
-        Step(
-            tuple(r for r in range(world_size) if int(position.position(r)) == place),
-            each.steps[0].ops,
-        )
-        for place, each in enumerate(workloads)
-    )
-    return _joined(first, workloads, steps)
+    found = {rank: _captured(step, rank, world_size, name) if rank else first for rank in places}
+    alike: dict[tuple[Op, ...], list[int]] = {}
+    for rank, workload in found.items():
+        alike.setdefault(workload.steps[0].ops, []).extend(places[rank])
+    steps = tuple(Step(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
+    return _joined(first, list(found.values()), steps)
 
 
 def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...]) -> Workload:
-    """Put the stages of a pipeline together: the fullest memory, every group."""
+    """Put ranks that do different things together: the fullest memory, every group."""
     groups = {key: group for each in workloads for key, group in each.groups.items()}
     fullest = max(workloads, key=lambda each: each.memory.total if each.memory else 0)
     unsupported = tuple(dict.fromkeys(u for each in workloads for u in each.unsupported))
@@ -61,12 +62,17 @@ def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...])
     )
 
 
-def _stages(workload: Workload) -> tuple[str, tuple[int, ...]] | None:
-    """Find the group in which a rank sends messages to ranks that do something else."""
+def _stages(workload: Workload) -> Places:
+    """Find who sends messages to whom: for each stage one of its ranks, and all of them."""
     for op in workload.ops():
         if op.collective is not None and op.collective.kind in ("send", "recv"):
-            return op.collective.group, workload.members(op.collective.group, 0)
-    return None
+            group = workload.group(op.collective.group)
+            everyone = range(workload.num_ranks)
+            return {
+                member: tuple(r for r in everyone if int(group.position(r)) == place)
+                for place, member in enumerate(workload.members(op.collective.group, 0))
+            }
+    return {}
 
 
 def _captured(step: Callable[[], Any], rank: int, world_size: int, name: str) -> Workload:

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.schedule.ir import Cost
@@ -68,7 +69,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._aside or func.namespace in _QUIET:
             return func(*args, **(kwargs or {}))
         if any(kind.__name__ in _SUBCLASSES for kind in types):
-            return NotImplemented
+            return self._on_shards(func, args, kwargs or {})
         kwargs = kwargs or {}
         outputs, why = _carried_out(func, args, kwargs)
         results = tensors_in([outputs])
@@ -97,6 +98,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._readers.clear()
         self._unknown.clear()
         self._gathers = _Gathers()
+
+    def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Let subclasses call ops on their parts; lists of shards that change in place go straight.
+
+        An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
+        to work out how their results are spread takes longer than the step.
+        """
+        name = op_name(func)
+        lists = name.startswith(("_foreach_", "_fused_")) and name.endswith("_")
+        if not lists or any(isinstance(value, DTensor) for value in (*args, *kwargs.values())):
+            return NotImplemented
+        own = [_shards_of(value) for value in args]
+        named = {key: _shards_of(value) for key, value in kwargs.items()}
+        return self.__torch_dispatch__(func, (), own, named)
 
     @property
     def phase_now(self) -> Phase:
@@ -211,6 +226,13 @@ def is_free(func: Any) -> bool:
 def _may_write(func: Any) -> bool:
     arguments = func._schema.arguments  # noqa: SLF001
     return any(each.alias_info is not None and each.alias_info.is_write for each in arguments)
+
+
+def _shards_of(value: Any) -> Any:
+    """Give the shards of a list of distributed tensors; anything else as it is."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
 
 
 def _storage(tensor: torch.Tensor) -> int:

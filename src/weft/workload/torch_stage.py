@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo  # fake tensors need it; here it is loaded before anything is patched
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -43,7 +44,7 @@ def stage(rank: int, world_size: int, resized: Resized, aside: Aside) -> Iterato
             "a process group is at work already; a step is captured in a world of its own",
             "Call dist.destroy_process_group() first, or leave the group to the capture.",
         )
-    fake = FakeTensorMode()  # it imports what must not see the patches
+    fake = FakeTensorMode()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     collecting = gc.isenabled()
     gc.disable()  # graphs of autograd are large and no garbage: looking through them takes half

@@ -6,13 +6,12 @@ pipeline outermost, as Megatron does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.errors import UsageError
 from weft.schedule.values import Group
 from weft.workload.building import BUCKET, ITEM_BYTES, Ops
-from weft.workload.pipeline import one_forward_one_backward
+from weft.workload.pipeline import Pass, passes
 from weft.workload.step import Memory, Op, Step, Workload
 
 
@@ -22,7 +21,13 @@ class Transformer:
 
     ``batch`` is sequences of the whole job, of ``seq`` tokens. ``mode`` is ``train``, ``prefill``
     or ``decode`` (one token a sequence that sees ``seq`` before it). ``fsdp`` shares weights among
-    data-parallel ranks, ``recompute`` computes activations twice instead of keeping them.
+    data-parallel ranks, ``recompute`` computes activations twice instead of keeping them. ``math``
+    is the dtype of products where it is another than that of the data, ``flash`` says that
+    attention keeps its scores to itself, ``frozen`` that weights get no gradients (adapters are
+    too small to count), ``scored`` how many tokens of a sequence are predicted, if not all,
+    ``interleave`` in how many chunks a stage of the pipeline holds its layers. ``rotary`` models
+    turn queries and keys by their positions; ``dropout`` runs kernels of its own, ``clip`` looks
+    at the norm of all gradients.
     """
 
     hidden: int
@@ -45,6 +50,14 @@ class Transformer:
     ep: int = 1
     fsdp: bool = False
     recompute: bool = False
+    math: str = ""
+    flash: bool = True
+    frozen: bool = False
+    scored: int = 0
+    interleave: int = 1
+    rotary: bool = False
+    dropout: bool = False
+    clip: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -79,8 +92,7 @@ def build(name: str, model: Transformer, num_ranks: int) -> Workload:
     spread = _Spread(model, num_ranks)
     steps = []
     for stage in range(model.pp):
-        layers = _split(model.layers, model.pp)[stage]
-        body = _Stage(model, spread, stage, layers)
+        body = _Stage(model, spread, stage)
         block = num_ranks // model.pp
         steps.append(Step(tuple(range(stage * block, (stage + 1) * block)), tuple(body.ops())))
     return Workload(
@@ -129,11 +141,20 @@ class _Spread:
         if local % self.micro:
             raise UsageError(f"{local} samples a rank do not divide into batches of {self.micro}")
         self.num_micro = local // self.micro
+        if model.interleave > 1 and (
+            self.num_micro % model.pp or model.layers < model.pp * model.interleave
+        ):
+            raise UsageError(
+                f"{self.num_micro} micro batches and {model.layers} layers cannot be interleaved "
+                f"{model.interleave} times over {model.pp} stages",
+                "Use a multiple of pp micro batches, and a layer for every chunk.",
+            )
         self.groups = {
             "tp": Group(model.tp),
             "dp": Group(self.dp, model.tp),
             "ep": Group(model.ep, model.tp),
             "pp": Group(model.pp, model.tp * self.dp),
+            "pp back": Group(model.pp, model.tp * self.dp),
         }
 
 
@@ -144,13 +165,15 @@ def _split(total: int, parts: int) -> list[int]:
 class _Stage:
     """The ops of one stage of the pipeline."""
 
-    def __init__(self, model: Transformer, spread: _Spread, stage: int, layers: int) -> None:
-        self.model, self.spread, self.layers = model, spread, layers
-        self.first, self.last = stage == 0, stage == model.pp - 1
-        self.stage = stage
-        self.made = Ops(model.dtype)
+    def __init__(self, model: Transformer, spread: _Spread, stage: int) -> None:
+        self.model, self.spread, self.stage = model, spread, stage
+        every = _split(model.layers, model.pp * model.interleave)
+        self.chunks = every[stage :: model.pp]  # layers of each
+        self._enter(0)
+        self.made = Ops(model.dtype, math=model.math)
         self.queries = 1 if model.mode == "decode" else model.seq
         self.tokens = spread.micro * self.queries
+        self.scored = spread.micro * min(self.queries, model.scored or self.queries)
         self._final = False  # whether this is the last backward pass of the step
         self._left = 0  # gradients that wait for their bucket
 
@@ -158,34 +181,42 @@ class _Stage:
         """Put the passes of all micro batches one after another, then the optimizer."""
         model, made = self.model, self.made
         if model.mode != "train":
-            for _ in range(self.spread.num_micro):
-                self._pass(self._forward, forward=True)
+            for micro in range(self.spread.num_micro):
+                self._pass(Pass(forward=True, micro=micro))
             return made.ops
-        order = one_forward_one_backward(model.pp, self.stage, self.spread.num_micro)
-        ends = max(k for k, (what, _) in enumerate(order) if what == "B")
-        for place, (what, _) in enumerate(order):
-            made.phase = "forward" if what == "F" else "backward"
-            self._final = place == ends
-            self._pass(self._forward if what == "F" else self._backward, forward=what == "F")
+        order = passes(model.pp, self.stage, self.spread.num_micro, model.interleave)
+        left = dict.fromkeys(range(model.interleave), self.spread.num_micro)
+        for each in order:
+            left[each.chunk] -= not each.forward
+            made.phase = "forward" if each.forward else "backward"
+            self._final = not left[each.chunk]
+            self._pass(each)
         made.phase = "optimizer"
         self._optimizer()
         return made.ops
 
-    def _pass(self, body: Callable[[int], None], *, forward: bool) -> None:
+    def _enter(self, chunk: int) -> None:
+        """Turn to a chunk of layers: the first has the embedding, the last of all the head."""
+        self.layers = self.chunks[chunk]
+        self.first = self.stage == 0 and chunk == 0
+        self.last = self.stage == self.model.pp - 1 and chunk == self.model.interleave - 1
+
+    def _pass(self, each: Pass) -> None:
         """One micro batch through this stage, with what it gets and gives."""
         made, model = self.made, self.model
+        self._enter(each.chunk)
         size = self.tokens * model.hidden * made.item
-        came, goes = (
-            (self.stage - 1, self.stage + 1) if forward else (self.stage + 1, self.stage - 1)
-        )
+        way, group = (1, "pp") if each.forward else (-1, "pp back")
+        begins, ends = (self.first, self.last) if each.forward else (self.last, self.first)
         got = -1
-        if 0 <= came < model.pp:
-            got = made.collective("recv", size, "pp", peer=came, stream=f"from {came}")
-        body(got)
-        if 0 <= goes < model.pp:
-            made.collective(
-                "send", size, "pp", peer=goes, after=made.last_kernel, stream=f"to {goes}"
-            )
+        if not begins:
+            came = (self.stage - way) % model.pp
+            got = made.collective("recv", size, group, peer=came, stream=f"{group} from {came}")
+        (self._forward if each.forward else self._backward)(got)
+        if not ends:
+            goes, done = (self.stage + way) % model.pp, made.last_kernel
+            stream = f"{group} to {goes}"
+            made.collective("send", size, group, peer=goes, after=done, stream=stream)
 
     def _gather(self) -> int:
         """Bring the weights of a layer together where they are shared out."""
@@ -226,15 +257,57 @@ class _Stage:
         size, width = tokens * model.hidden * made.item, model.hidden
         made.kernel("norm", "norm", tokens, width, after=needed)
         made.gemm("qkv", tokens, model.qkv // model.tp, width)
-        made.moving("rotate", 2 * tokens * model.qkv // model.tp)
-        made.kernel("attention", "attention", *self._attention_shape())
+        self._positions("")
+        self._attention()
         done = made.gemm("projection", tokens, width, width // model.tp)
         summed = self._reduced(size, done)
+        self._dropped()
         made.moving("add", 3 * tokens * width, after=summed)
         made.kernel("norm", "norm", tokens, width)
         done = self._experts() if model.experts else self._mlp()
         summed = self._reduced(size, done) if not model.experts else -1
+        self._dropped()
         made.moving("add", 3 * tokens * width, after=summed if summed >= 0 else done)
+
+    def _positions(self, way: str) -> None:
+        """Turn queries and keys by their place, or bring heads apart where attention needs it."""
+        model = self.model
+        if model.rotary or not model.flash:
+            name = ("rotate" if model.rotary else "split heads") + way
+            self.made.moving(name, 2 * self.tokens * model.qkv // model.tp)
+
+    def _dropped(self, way: str = "") -> None:
+        """Drop some of what goes back into the residual: read, written, and a mask."""
+        if self.model.dropout:
+            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden)
+
+    def _attention(self) -> None:
+        made = self.made
+        if self.model.flash:
+            made.kernel("attention", "attention", *self._attention_shape())
+            return
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape()
+        scores = batch * heads * queries * keys
+        made.bmm("scores", batch * heads, queries, keys, dim)
+        made.moving("mask", 2 * scores)
+        made.kernel("softmax", "softmax", batch * heads * queries, keys)
+        made.moving("dropout", 2 * scores)
+        made.bmm("values", batch * heads, queries, dim, keys)
+
+    def _attention_backward(self) -> None:
+        made = self.made
+        if self.model.flash:
+            made.kernel("attention backward", "attention-backward", *self._attention_shape())
+            return
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape()
+        scores = batch * heads * queries * keys
+        made.bmm("values input gradient", batch * heads, queries, keys, dim)
+        made.bmm("values gradient", batch * heads, keys, dim, queries)
+        made.moving("dropout backward", 3 * scores)
+        made.kernel("softmax backward", "softmax-backward", batch * heads * queries, keys)
+        made.moving("mask backward", 2 * scores)
+        made.bmm("queries gradient", batch * heads, queries, dim, keys)
+        made.bmm("keys gradient", batch * heads, keys, dim, queries)
 
     def _attention_shape(self) -> tuple[int, ...]:
         model = self.model
@@ -280,17 +353,17 @@ class _Stage:
         )
 
     def _head(self) -> None:
-        model, made, tokens = self.model, self.made, self.tokens
-        made.kernel("norm", "norm", tokens, model.hidden)
-        made.gemm("head", tokens, model.vocab // model.tp, model.hidden)
+        model, made = self.model, self.made
+        made.kernel("norm", "norm", self.tokens, model.hidden)
+        made.gemm("head", self.scored, model.vocab // model.tp, model.hidden)
         if model.mode == "train":
-            made.kernel("loss", "softmax", tokens, model.vocab // model.tp)
+            made.kernel("loss", "softmax", self.scored, model.vocab // model.tp)
 
     def _backward(self, got: int) -> None:
         model, made, tokens = self.model, self.made, self.tokens
         if self.last:
-            made.kernel("loss backward", "softmax-backward", tokens, model.vocab // model.tp)
-            self._product_backward("head", tokens, model.vocab // model.tp, model.hidden)
+            made.kernel("loss backward", "softmax-backward", self.scored, model.vocab // model.tp)
+            self._product_backward("head", self.scored, model.vocab // model.tp, model.hidden)
             made.kernel("norm backward", "norm-backward", tokens, model.hidden)
         gathered = self._gather()
         for layer in range(self.layers):
@@ -308,13 +381,14 @@ class _Stage:
 
     def _product_backward(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
         made = self.made
-        made.gemm(f"{name} input gradient", m, k, n, after=after)
-        return made.gemm(f"{name} weight gradient", k, n, m)
+        done = made.gemm(f"{name} input gradient", m, k, n, after=after)
+        return done if self.model.frozen else made.gemm(f"{name} weight gradient", k, n, m)
 
     def _layer_backward(self, needed: int) -> None:
         model, made, tokens = self.model, self.made, self.tokens
         width, inner = model.hidden, model.ffn // model.tp
         size = tokens * width * made.item
+        self._dropped(" backward")
         if model.experts:
             made.moving("add backward", 2 * tokens * width, after=needed)
             done = self._experts(factor=2)
@@ -324,9 +398,10 @@ class _Stage:
             done = self._product_backward("up", tokens, inner * (2 if model.gated else 1), width)
         summed = self._reduced(size, done)
         made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+        self._dropped(" backward")
         self._product_backward("projection", tokens, width, width // model.tp)
-        made.kernel("attention backward", "attention-backward", *self._attention_shape())
-        made.moving("rotate backward", 2 * tokens * model.qkv // model.tp)
+        self._attention_backward()
+        self._positions(" backward")
         done = self._product_backward("qkv", tokens, model.qkv // model.tp, width)
         summed = self._reduced(size, done)
         made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
@@ -336,7 +411,7 @@ class _Stage:
         """Give the gradients of a layer away: scattered, or in buckets once they are whole."""
         model, made, needed = self.model, self.made, self.made.last_kernel
         nbytes = self._layer_weights() * made.item
-        if self.spread.dp < 2:
+        if self.spread.dp < 2 or model.frozen:
             return
         if model.fsdp:
             made.collective("reduce_scatter", nbytes, "dp", after=needed)
@@ -350,10 +425,15 @@ class _Stage:
     def _optimizer(self) -> None:
         """AdamW in one pass: gradient, weight and two moments are read, three of them written."""
         made, model = self.made, self.model
-        held = self.layers * self._layer_weights()
-        if self.first or self.last:
+        held = sum(self.chunks) * self._layer_weights()
+        if self.stage in (0, model.pp - 1):
             held += model.vocab * model.hidden // model.tp
+        if model.frozen:
+            return
         shared = self.spread.dp if model.fsdp else 1
+        if model.clip:
+            made.kernel("gradient norm", "reduction", nbytes=4 * held // shared)
+            made.kernel("clip", "elementwise", nbytes=8 * held // shared)
         waits = [n for n, op in enumerate(made.ops) if op.kind == "collective"][-1:]
         made.kernel(
             "adamw", "optimizer", nbytes=28 * held // shared, after=waits[0] if waits else -1
@@ -382,6 +462,8 @@ def _memory(model: Transformer, spread: _Spread) -> Memory:
     kept = tokens * model.hidden * item if model.recompute else each
     activations = int(flying * layers * kept + (each if model.recompute else 0))
     activations += tokens * model.vocab // model.tp * (item + 4)
+    if model.frozen:
+        return Memory(weights=held * item // shared, activations=activations)
     return Memory(
         weights=held * item // shared,
         gradients=held * item // shared,
@@ -392,7 +474,7 @@ def _memory(model: Transformer, spread: _Spread) -> Memory:
 
 
 _GPT = Transformer(768, 12, 12, 3072, 50257, 1024)
-_LLAMA = Transformer(4096, 32, 32, 14336, 128256, 8192, 8, gated=True)
+_LLAMA = Transformer(4096, 32, 32, 14336, 128256, 8192, 8, gated=True, rotary=True)
 MODELS = {
     "gpt2": _GPT,
     "gpt2-medium": replace(_GPT, hidden=1024, layers=24, heads=16, ffn=4096),

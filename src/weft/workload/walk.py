@@ -33,11 +33,23 @@ def walk(
     met: Met | None = None,
 ) -> list[float]:
     """Give the end of each class of ranks; ``met`` are its meetings, where they are known."""
+    return [each.end for each in walked(workload, platform, prices, host=host, met=met)]
+
+
+def walked(
+    workload: Workload,
+    platform: Platform,
+    prices: Prices,
+    *,
+    host: HostModel | None = None,
+    met: Met | None = None,
+) -> list[Walker]:
+    """Walk through a step and give each class of ranks with the times of its ops."""
     met = meetings(workload) if met is None else met
     model, device = host or host_of(platform), platform.require_device()
     came: dict[int, dict[int, float]] = {}
     walkers = [
-        _Walker(number, step, met, prices, model, device, came)
+        Walker(number, step, met, prices, model, device, came)
         for number, step in enumerate(workload.steps)
     ]
     while sum(walker.go() for walker in walkers):
@@ -47,12 +59,16 @@ def walk(
             f"ranks of {workload.name} wait for each other and none can go on.",
             "Collectives of the same ranks must come in the same order on all of them.",
         )
-    return [walker.end for walker in walkers]
+    return walkers
 
 
 @dataclass
-class _Walker:
-    """One class of ranks on its way: a host that issues, streams that follow when they can."""
+class Walker:
+    """One class of ranks on its way: a host that issues, streams that follow when they can.
+
+    ``issues`` has for each op when its host began and ended to issue it, ``starts`` when it could
+    have run but for other ranks and when it did, ``ends`` when it had.
+    """
 
     number: int
     step: Step
@@ -67,13 +83,17 @@ class _Walker:
     front: dict[str, float] = field(default_factory=dict)
     issued: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
+    issues: dict[int, tuple[float, float]] = field(default_factory=dict)
+    starts: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
+        """Whether every op has ended."""
         return len(self.ends) == len(self.step.ops)
 
     @property
     def end(self) -> float:
+        """When the last op, or the host, has ended."""
         return max((self.host, *self.front.values()))
 
     def go(self) -> bool:
@@ -92,7 +112,9 @@ class _Walker:
                 if not self._host_op(op):
                     break
             else:
+                before = self.host
                 self.host += self.model.seconds(op) + self.device.host_launch
+                self.issues[self.place] = before, self.host
                 self.issued.setdefault(op.stream, deque()).append((self.place, self.host))
                 if op.blocking or (self.model.waits and op.kind == "kernel"):
                     self.stalled = self.place
@@ -113,7 +135,9 @@ class _Walker:
             return False
         if needed:
             self._look(max(self.ends[n] for n in needed))
+        before = self.host
         self.host += self.model.seconds(op) + (op.seconds or 0.0)
+        self.issues[self.place] = before, self.host
         self.ends[self.place] = self.host
         return True
 
@@ -141,6 +165,7 @@ class _Walker:
             return False
         launch = self.device.launch
         seconds = max(seconds_of(op, meeting, self.prices) - launch, SHORTEST)
+        self.starts[number] = ready, start
         self.ends[number] = self.front[stream] = start + launch + seconds
         return True
 
