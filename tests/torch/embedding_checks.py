@@ -375,7 +375,7 @@ def bags_that_do_not_fit_are_refused() -> None:
     refused(lambda: bag(flat, borders, torch.ones(3)), "3 weights")
     two = EmbeddingAllToAll({"a": (3, 4), "b": (3, 4)}, sharding="column-wise")
     refused(lambda: two(flat, borders[:2]), "2 offsets")
-    refused(lambda: two([flat, flat], [borders, borders[1:]]), "samples in one batch")
+    refused(lambda: two([flat, flat], [borders, borders[1:]]), "samples in a batch")
     mean = EmbeddingAllToAll({"a": (3, 4)}, sharding="column-wise", pooling="mean")
     refused(lambda: mean(flat, borders, torch.ones(4)), "pooling='sum'")
 
