@@ -11,6 +11,7 @@ from weft.errors import UsageError
 from weft.fused import Batch, Shard, shard
 from weft.fused.embedding_all_to_all import SLICES
 from weft.fused.sharding import Plan
+from weft.timeline import Timeline
 from weft.torch.bags import Bags, Tensors, bags_of
 from weft.torch.c10d import ProcessGroup
 from weft.torch.embedding_exchange import Exchange, Room
@@ -115,6 +116,14 @@ class EmbeddingAllToAll(nn.Module):
         exchange = self._set(bags)
         for first, rows in exchange.stream(self._call("stream", bags)):
             yield Part(first, rows)
+
+    def timeline(self, indices: Tensors, offsets: Tensors | None = None) -> Timeline:
+        """Look bags up once and give what every rank did when; inside one host."""
+        bags = self._bags(indices, offsets, None)
+        exchange = self._set(bags)
+        if isinstance(exchange, SpreadExchange):
+            raise UsageError("there is no timeline of ranks on several hosts.")
+        return exchange.timeline(self._call("timeline", bags))
 
     def look_up(self, bags: Bags) -> Tensor:
         """Pool bags into the outputs of all ranks; give this rank's."""

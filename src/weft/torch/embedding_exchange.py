@@ -13,6 +13,7 @@ from weft.runtime import Prepared, World, prepare
 from weft.runtime.work import Work
 from weft.schedule import Slice
 from weft.schedule.values import value_at
+from weft.timeline import Timeline
 from weft.torch.c10d import ProcessGroup
 from weft.torch.embedding_lookups import Lookups, Result
 from weft.torch.heap import HeapBuffers
@@ -65,6 +66,12 @@ class Exchange:
         out = self._out()
         self._forward.execute(_bound(out), call, self._here)
         return out
+
+    def timeline(self, call: str) -> Timeline:
+        """Pool the bags that were set; give the spans of all ranks."""
+        self._world.drain()
+        self._forward.execute(_bound(self._out()), call, self._here, stamps=True)
+        return self._forward.timeline()
 
     def stream(self, call: str) -> Iterator[tuple[int, Tensor]]:
         """Pool in the background; give slices of this rank's rows as they are complete."""
