@@ -116,6 +116,9 @@ void bind_embedding(nb::module_& module) {
       .def("set_samples", &Pooling::set_samples, nb::arg("samples"))
       .def("sort", &Pooling::sort, Release())
       .def("set_results", &set_results, nb::arg("results"))
+      .def("change", [](Pooling& self, std::uint64_t first, std::size_t samples) {
+             self.change(at<const float>(first), samples);
+           }, nb::arg("first"), nb::arg("samples"), Release())
       .def("begin", &Pooling::begin)
       .def_prop_ro("delivered", &Pooling::delivered)
       .def("wait_delivered", &wait_delivered, nb::arg("count"), nb::arg("seconds"), Release());

@@ -82,6 +82,13 @@ class Pooling : public Kernels {
   [[nodiscard]] std::uint64_t delivered() const noexcept { return delivered_.load(std::memory_order_acquire); }
   void begin() noexcept { delivered_.store(0, std::memory_order_relaxed); }
 
+  // The same as a task of that kind, with the gradients of so many samples in one piece.
+  void change(const float* first, std::size_t num_samples) {
+    Gradients rows;
+    for (std::size_t s = 0; s < num_samples; ++s) rows.push_back(first + s * pitch_);
+    change_all(rows);
+  }
+
   void run(std::size_t row, std::span<const Piece> slices) override {
     for (const Piece& piece : slices) {
       if (piece.is_far()) throw std::invalid_argument("a kernel cannot reach memory outside the heap");
@@ -138,11 +145,16 @@ class Pooling : public Kernels {
 
   // Slices are the gradients of every rank, in their order; each table has columns of its own.
   void update_all(const Task& task, std::span<const Piece> slices) {
-    Gradients rows, gradients;
+    Gradients rows;
     for (std::size_t rank = 0; rank < samples_.size(); ++rank) {
       const float* first = base(slices[rank], task.offsets.at(rank));
       for (std::size_t s = 0; s < samples_[rank]; ++s) rows.push_back(first + s * pitch_);
     }
+    change_all(rows);
+  }
+
+  void change_all(const Gradients& rows) {
+    Gradients gradients;
     for (std::size_t i = 0; i < lookups_.size(); ++i) {
       gradients.clear();
       for (const float* row : rows) gradients.push_back(row + lookups_[i].column);

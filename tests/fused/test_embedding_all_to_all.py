@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import weft
 from weft.errors import UnknownNameError, UsageError
 from weft.fused import (
     Batch,
@@ -101,3 +102,14 @@ def test_a_sharding_that_cannot_be_is_refused(plan, error, said):
 def test_tables_need_names_of_their_own():
     with pytest.raises(UsageError, match="all different"):
         shard([Table("a", 1, 1), Table("a", 2, 2)], "row-wise", 2)
+
+
+def test_a_schedule_can_be_priced_on_hardware():
+    times = {}
+    for pooling in (10.0, 40.0):
+        batch = Batch(shard(TABLES, MIXED, 8), 4096, pooling=pooling)
+        platform = weft.platform("mi300x-8")
+        timeline = weft.simulate(embedding_all_to_all(batch), platform)
+        times[pooling] = timeline.makespan
+        assert weft.simulate(embedding_backward(batch), platform).makespan > 0
+    assert times[40.0] > times[10.0]

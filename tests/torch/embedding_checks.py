@@ -7,10 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+import weft
 import weft.torch
 from weft.errors import DisagreeError, UsageError
-from weft.fused import column_wise, row_wise, table_wise
+from weft.fused import Batch, column_wise, embedding_all_to_all, row_wise, table_wise
 from weft.fused.sharding import Plan
+from weft.timeline import Timeline
 from weft.torch import EmbeddingAllToAll
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -191,6 +193,27 @@ def slices_come_one_after_another() -> None:
     want = expected(values(), bags)[mine(40)]
     assert torch.allclose(have, want, rtol=1e-6, atol=1e-6)
     assert torch.equal(have, looked_up(bag, bags))
+
+
+def order(timeline: Timeline) -> list[tuple[int, str, int, int]]:
+    """Give the commands of every rank as they follow each other."""
+    spans = sorted(timeline.spans(), key=lambda s: (s.rank, s.queue, s.start, s.end, s.id))
+    return [(span.rank, span.queue, span.lane, span.id) for span in spans]
+
+
+@check
+def run_and_simulate_know_the_same_commands() -> None:
+    bag = EmbeddingAllToAll(values(), sharding=PLANS["mixed"])
+    bags = jagged(40, tuple(TABLES))
+    given = [bags[name] for name in bag.table_names]
+    if "hosts" in weft.torch.paths():
+        refused(lambda: bag.timeline([i for i, _ in given], [o for _, o in given]), "several hosts")
+        return
+    measured = bag.timeline([i for i, _ in given], [o for _, o in given])
+    schedule = embedding_all_to_all(Batch(bag.sharding, 40))
+    predicted = weft.simulate(schedule, weft.platform("mi300x-8"), collapse=False)
+    assert order(measured) == order(predicted)
+    assert measured.makespan > 0
 
 
 @check
@@ -375,7 +398,7 @@ def bags_that_do_not_fit_are_refused() -> None:
     refused(lambda: bag(flat, borders, torch.ones(3)), "3 weights")
     two = EmbeddingAllToAll({"a": (3, 4), "b": (3, 4)}, sharding="column-wise")
     refused(lambda: two(flat, borders[:2]), "2 offsets")
-    refused(lambda: two([flat, flat], [borders, borders[1:]]), "samples in one batch")
+    refused(lambda: two([flat, flat], [borders, borders[1:]]), "samples in a batch")
     mean = EmbeddingAllToAll({"a": (3, 4)}, sharding="column-wise", pooling="mean")
     refused(lambda: mean(flat, borders, torch.ones(4)), "pooling='sum'")
 

@@ -156,18 +156,23 @@ class Prepared:
         self.world.require_sound()
         binds = self.binds(bind or {})
         self._execute(ops or {}, binds, timeline=timeline)
-        return self._timeline() if timeline else None
+        return self.timeline() if timeline else None
 
     def binds(self, bind: Mapping[str, Bindable]) -> list[tuple[int, int, int]]:
         """Give what is bound as the native core reads it."""
         return self._binder.binds(bind)
 
     def execute(
-        self, binds: list[tuple[int, int, int]], call: str, kernels: NativeKernels | None = None
+        self,
+        binds: list[tuple[int, int, int]],
+        call: str,
+        kernels: NativeKernels | None = None,
+        *,
+        stamps: bool = False,
     ) -> None:
-        """Execute in this thread, as the collective call of that name."""
+        """Execute in this thread, as the collective call of that name; ``stamps`` for timeline."""
         try:
-            halt = self.program.run(self.world.member, False, kernels, binds, call)
+            halt = self.program.run(self.world.member, stamps, kernels, binds, call)
         except BaseException as error:
             self.world.fail_with(error, f" in {call}")
             raise
@@ -288,7 +293,7 @@ class Prepared:
             f"{place}: the op raised {type(cause).__name__}: {cause}.",
         ) from cause
 
-    def _timeline(self) -> Timeline:
+    def timeline(self) -> Timeline:
         """Read the stamps of all ranks; nobody starts again before all have read them."""
         self.world.agree(f"timeline of {self.schedule.name}")
         stamps = np.zeros((self.table.num_rows, 2), np.uint64)

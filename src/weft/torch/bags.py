@@ -15,22 +15,35 @@ class Bags(NamedTuple):
     """The bags of some tables: of each table ``samples`` bags, table after table.
 
     ``offsets`` has their borders: samples * tables + 1 of them, from the start of ``indices``.
+    Tables that come one by one stay so: ``each`` has the indices and offsets of every one.
     """
 
     indices: Tensor
     offsets: Tensor
     weights: Tensor | None
     samples: int
+    each: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def addresses(self, table: int) -> tuple[int, int, int, int, int, bool, bool]:
         """Give one table's bags as the native core reads them."""
-        borders = self.offsets
-        weights = 0 if self.weights is None else self.weights.data_ptr()
-        start = borders.data_ptr() + table * self.samples * borders.element_size()
-        return (
-            *(self.indices.data_ptr(), start, weights, self.indices.numel(), self.samples),
-            *(self.indices.dtype is torch.int64, borders.dtype is torch.int64),
-        )
+        if self.each:
+            return _addresses(*self.each[table], 0, self.samples, None)
+        return _addresses(self.indices, self.offsets, table, self.samples, self.weights)
+
+    def flat(self) -> "Bags":
+        """Give them with the indices of all tables in one piece."""
+        return _joined(self.each, None, self.samples) if self.each else self
+
+
+def _addresses(
+    indices: Tensor, offsets: Tensor, table: int, samples: int, weights: Tensor | None
+) -> tuple[int, int, int, int, int, bool, bool]:
+    start = offsets.data_ptr() + table * samples * offsets.element_size()
+    given = 0 if weights is None else weights.data_ptr()
+    return (
+        *(indices.data_ptr(), start, given, indices.numel(), samples),
+        *(indices.dtype is torch.int64, offsets.dtype is torch.int64),
+    )
 
 
 Tensors = Tensor | Sequence[Tensor]
@@ -84,31 +97,36 @@ def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
 
 
 def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensors | None) -> Bags:
-    """Join tables that come one by one; a table's offsets may lack the end, as nn's do."""
-    flats, borders, start = [], [], 0
+    """Take tables one by one; a table's offsets may lack the end, as nn's do."""
+    each = []
     for number, flat in enumerate(indices):
-        if offsets is None:
-            one = _of_equal(flat, None, 1)
-        else:
-            own = offsets[number]
-            if own.numel() == 0 or int(own[-1]) != flat.numel():
-                own = torch.cat([own, own.new_tensor([flat.numel()])])
-            one = _of_all(flat, own, None, 1)
-        flats.append(one.indices)
-        borders.append(one.offsets[:-1] + start)
-        start += one.indices.numel()
-    samples = {border.numel() for border in borders}
+        one = _of_equal(flat, None, 1) if offsets is None else _of_one(flat, offsets[number])
+        each.append((one.indices, one.offsets))
+    samples = {borders.numel() - 1 for _, borders in each}
     if len(samples) > 1:
-        raise UsageError(
-            f"tables have {', '.join(map(str, sorted(samples)))} samples in one batch."
-        )
-    if not flats:
-        none = torch.zeros(0, dtype=torch.int64)
+        raise UsageError(f"tables have {', '.join(map(str, sorted(samples)))} samples in a batch.")
+    none = torch.zeros(0, dtype=torch.int64)
+    if not each:
         return Bags(none, torch.zeros(1, dtype=torch.int64), None, 0)
+    if weights is not None:
+        return _joined(each, _weights(weights), samples.pop())
+    return Bags(none, none, None, samples.pop(), tuple(each))
+
+
+def _of_one(indices: Tensor, offsets: Tensor) -> Bags:
+    if offsets.numel() == 0 or int(offsets[-1]) != indices.numel():
+        offsets = torch.cat([offsets, offsets.new_tensor([indices.numel()])])
+    return _of_all(indices, offsets, None, 1)
+
+
+def _joined(each: Sequence[tuple[Tensor, Tensor]], weights: Tensor | None, samples: int) -> Bags:
+    borders, start = [], 0
+    for indices, offsets in each:
+        borders.append(offsets[:-1] + start)
+        start += indices.numel()
     end = borders[0].new_tensor([start])
-    return _checked(
-        Bags(torch.cat(flats), torch.cat([*borders, end]), _weights(weights), samples.pop())
-    )
+    flat = torch.cat([indices for indices, _ in each])
+    return _checked(Bags(flat, torch.cat([*borders, end]), weights, samples))
 
 
 def _weights(weights: Tensors | None) -> Tensor | None:

@@ -11,13 +11,17 @@ from weft.errors import UsageError
 from weft.fused import Batch, Shard, shard
 from weft.fused.embedding_all_to_all import SLICES
 from weft.fused.sharding import Plan
+from weft.timeline import Timeline
 from weft.torch.bags import Bags, Tensors, bags_of
 from weft.torch.c10d import ProcessGroup
 from weft.torch.embedding_exchange import Exchange, Room
+from weft.torch.embedding_lookups import Lookups, Memory
+from weft.torch.embedding_spread import SpreadExchange
 from weft.torch.gradients import Asked, gradients_of
 from weft.torch.memory import weft_group
 from weft.torch.rules import RowwiseAdagrad, Rule
 from weft.torch.samples import to_holders
+from weft.torch.spread import SpreadChannel
 from weft.torch.tables import ELEMENTS, Given, memory_of_shard, sources_of
 
 _KEPT = 8  # batch sizes for which memory is kept; the last batch of an epoch is one more
@@ -79,8 +83,8 @@ class EmbeddingAllToAll(nn.Module):
             raise UsageError("quantised tables cannot be trained.", "Leave the optimizer out.")
         # Lets the backward pass come here on every rank, also where no parameter wants a gradient.
         self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
-        self._room = Room(group)
-        self._exchanges: dict[int, Exchange] = {}
+        self._room: Room | None = None
+        self._exchanges: dict[int, Exchange | SpreadExchange] = {}
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -113,6 +117,14 @@ class EmbeddingAllToAll(nn.Module):
         for first, rows in exchange.stream(self._call("stream", bags)):
             yield Part(first, rows)
 
+    def timeline(self, indices: Tensors, offsets: Tensors | None = None) -> Timeline:
+        """Look bags up once and give what every rank did when; inside one host."""
+        bags = self._bags(indices, offsets, None)
+        exchange = self._set(bags)
+        if isinstance(exchange, SpreadExchange):
+            raise UsageError("there is no timeline of ranks on several hosts.")
+        return exchange.timeline(self._call("timeline", bags))
+
     def look_up(self, bags: Bags) -> Tensor:
         """Pool bags into the outputs of all ranks; give this rank's."""
         return self._set(bags).run(self._call("forward", bags))
@@ -123,15 +135,12 @@ class EmbeddingAllToAll(nn.Module):
         The first is that of the weights of the bags, if it is asked for.
         """
         exchange = self._exchange(bags.samples)
-        returning = exchange.returning
-        returning.set(self._shards(), self._where(), self._addresses(bags), self._is_mean)
-        counts = returning.sort()
+        counts = exchange.sort(self._lookups(bags))
         asked = Asked(self.optimizer, self.sparse, bags.weights if weights else None)
         found, results = gradients_of(
             asked, list(self.weights.values()), counts, [self._state(s) for s in self._mine]
         )
-        returning.set_results(results)
-        exchange.bring_back(rows, self._call("backward", bags))
+        exchange.bring_back(rows, results, self._call("backward", bags))
         return found.tensors()
 
     def extra_repr(self) -> str:
@@ -151,7 +160,7 @@ class EmbeddingAllToAll(nn.Module):
         if weights is not None and self._is_mean:
             raise UsageError("weights go with pooling='sum', not with 'mean'.")
         if self.inputs == "samples":
-            return to_holders(self._channel, self.sharding, bags)
+            return to_holders(self._channel, self.sharding, bags.flat())
         if any(not self.sharding.of(rank) for rank in range(self.num_ranks)):
             return bags._replace(samples=self._agreed(bags.samples))
         return bags
@@ -163,25 +172,34 @@ class EmbeddingAllToAll(nn.Module):
         self._channel.all_gather(counts, mine, async_op=False)
         return int(counts.max())
 
-    def _set(self, bags: Bags) -> Exchange:
+    def _set(self, bags: Bags) -> Exchange | SpreadExchange:
         exchange = self._exchange(bags.samples)
-        exchange.pooling.set(self._shards(), self._where(), self._addresses(bags), self._is_mean)
+        exchange.set(self._lookups(bags))
         return exchange
 
-    def _exchange(self, samples: int) -> Exchange:
+    def _lookups(self, bags: Bags) -> Lookups:
+        given = [bags.addresses(number) for number in range(len(self._mine))]
+        return Lookups(self._mine, self._shards(), self._where(), given, self._is_mean)
+
+    def _exchange(self, samples: int) -> Exchange | SpreadExchange:
         """Find what is prepared for batches of that size, or prepare it, together."""
         found = self._exchanges.pop(samples, None)
         if found is None:
-            found = Exchange(self._room, Batch(self.sharding, samples, self._slices))
+            found = self._made(Batch(self.sharding, samples, self._slices))
             if len(self._exchanges) >= _KEPT:
                 self._exchanges.pop(next(iter(self._exchanges))).close()
         self._exchanges[samples] = found  # the last one used stands last
         return found
 
-    def _addresses(self, bags: Bags) -> list[tuple[int, int, int, int, int, bool, bool]]:
-        return [bags.addresses(number) for number in range(len(self._mine))]
+    def _made(self, batch: Batch) -> Exchange | SpreadExchange:
+        """Choose by where the ranks stand: shared memory inside a host, the wire between hosts."""
+        if isinstance(self._channel, SpreadChannel):
+            return SpreadExchange(self._channel, batch)
+        if self._room is None:
+            self._room = Room(self._group)
+        return Exchange(self._room, batch)
 
-    def _shards(self) -> list[tuple[str, int, int, int, int, int, int]]:
+    def _shards(self) -> list[Memory]:
         tables = self.sharding.tables
         return [
             (

@@ -13,7 +13,9 @@ from weft.runtime import Prepared, World, prepare
 from weft.runtime.work import Work
 from weft.schedule import Slice
 from weft.schedule.values import value_at
+from weft.timeline import Timeline
 from weft.torch.c10d import ProcessGroup
+from weft.torch.embedding_lookups import Lookups, Result
 from weft.torch.heap import HeapBuffers
 from weft.torch.memory import weft_group, world_of
 
@@ -42,10 +44,7 @@ class Room:
 
 
 class Exchange:
-    """Pools bags into the outputs of all ranks, and lets gradients come back.
-
-    ``lookups`` of the native core stay what they are set to until they are set again.
-    """
+    """Pools bags into the outputs of all ranks, and lets gradients come back."""
 
     def __init__(self, room: Room, batch: Batch) -> None:
         self.batch = batch
@@ -53,50 +52,60 @@ class Exchange:
         self._world: World = room.world
         self._forward = prepare(embedding_all_to_all(batch), self._world, bound=True)
         self._backward: Prepared | None = None
-        self.pooling = self._pooling()
-        self._there = self._pooling()
+        self._here, self._returning = self._pooling(), self._pooling()
         for row, task in self._forward_tasks():
-            self.pooling.set_task(row, *task)
+            self._here.set_task(row, *task)
+
+    def set(self, lookups: Lookups) -> None:
+        """Say what is looked up next."""
+        self._here.set(lookups.memory, lookups.where, lookups.bags, lookups.mean)
 
     def run(self, call: str) -> Tensor:
         """Pool the bags that were set; give this rank's rows."""
         self._world.drain()
         out = self._out()
-        self._forward.execute(_bound(out), call, self.pooling)
+        self._forward.execute(_bound(out), call, self._here)
         return out
+
+    def timeline(self, call: str) -> Timeline:
+        """Pool the bags that were set; give the spans of all ranks."""
+        self._world.drain()
+        self._forward.execute(_bound(self._out()), call, self._here, stamps=True)
+        return self._forward.timeline()
 
     def stream(self, call: str) -> Iterator[tuple[int, Tensor]]:
         """Pool in the background; give slices of this rank's rows as they are complete."""
         self._world.drain()
         out = self._out()
-        self.pooling.begin()
-        job = self._forward.submit(_bound(out), call, self.pooling)
-        work = Work(self._world, job, call, lambda _: call, (out, self.pooling))
+        self._here.begin()
+        job = self._forward.submit(_bound(out), call, self._here)
+        work = Work(self._world, job, call, lambda _: call, (out, self._here))
         try:
             for number, (first, last) in enumerate(self.batch.slices_of(self._world.rank)):
-                while not self.pooling.wait_delivered(number + 1, _LOOK):
+                while not self._here.wait_delivered(number + 1, _LOOK):
                     if work.is_done():
                         work.wait()
                 yield first, out[first:last]
         finally:
             work.wait()  # also if the caller wants no more: the others do
 
-    def bring_back(self, gradients: Tensor, call: str) -> None:
-        """Let every rank see its gradients, and do what the pooling was asked to do with them."""
+    def sort(self, lookups: Lookups) -> list[int]:
+        """Say whose gradients come next; give how many rows of each shard are asked for."""
+        self._returning.set(lookups.memory, lookups.where, lookups.bags, lookups.mean)
+        return self._returning.sort()
+
+    def bring_back(self, gradients: Tensor, results: list[Result], call: str) -> None:
+        """Let every rank see its gradients, and change what this one holds by theirs."""
+        self._returning.set_results(results)
         self._world.drain()
         if self._backward is None:
             self._backward = prepare(embedding_backward(self.batch), self._world, bound=True)
             for row, _, slices in self._backward.kernel_rows():
-                self._there.set_task(row, _UPDATE, 0, 0, 0, _offsets(slices))
-            self._there.set_samples([*map(self.batch.count, range(self._world.num_ranks))])
+                self._returning.set_task(row, _UPDATE, 0, 0, 0, _offsets(slices))
+            self._returning.set_samples([*map(self.batch.count, range(self._world.num_ranks))])
         staged = self._room.tensor(*gradients.shape)
         staged.copy_(gradients)
-        self._backward.execute(_bound(staged), call, self._there)
-
-    @property
-    def returning(self) -> Pooling:
-        """What is done with gradients: set it before they are brought back."""
-        return self._there
+        self._backward.execute(_bound(staged), call, self._returning)
 
     def close(self) -> None:
         """Give its memory back. Collective."""

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from weft.torch.embedding_lookups import Result
 from weft.torch.rules import RowwiseAdagrad, Rule
-
-Result = tuple[int, float, float, int, int, int, int]
 
 
 class Asked(NamedTuple):

@@ -201,6 +201,10 @@ class SpreadChannel(Channel):
             self._alarm.raised(error)
         self.close()
 
+    def carry_out(self, act: Callable[..., None], *args: Any) -> None:
+        """Let this rank speak with those of other hosts: ``act(place, *args)``, in turn."""
+        self._do(act, *args, async_op=False)
+
     def _do(self, act: Callable[..., None], *args: Any, async_op: bool) -> Job | None:
         self.require_sound()
         return self._jobs.do(partial(self._carry_out, act, args), async_op=async_op)
