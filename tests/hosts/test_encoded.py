@@ -14,6 +14,7 @@ from weft.collectives.pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch import between_encoded
+from weft.torch.place import Pace
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -204,3 +205,16 @@ def test_pieces_grow_with_the_root_of_the_size():
     assert piece_bytes(1000) == 64 << 10
     assert piece_bytes(1 << 40, 4) == 2 << 20
     assert piece_bytes(4 << 20, 1000) == 1 << 20
+
+
+def test_pieces_grow_with_the_pace_of_the_links_and_never_shrink_below_the_usual():
+    pace, usual = Pace(), piece_bytes(16 << 20)
+    assert pace.piece(16 << 20) == usual
+    pace.note(16 << 20, (16 << 20) / 500e6)
+    assert pace.piece(16 << 20) == 4 * usual
+    assert pace.piece(1 << 20) == piece_bytes(1 << 20)  # every rank chooses it for itself
+    pace.note(1000, 1e-9)  # too short to say anything
+    assert pace.piece(16 << 20) == 4 * usual
+    for _ in range(20):
+        pace.note(16 << 20, 100.0)
+    assert pace.piece(16 << 20) == usual

@@ -5,6 +5,7 @@ comes as it is, and only then look at it: one copy crosses to every host, whose 
 memory and decode it each for itself.
 """
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
@@ -14,22 +15,21 @@ import torch
 from torch import Tensor
 
 from weft._core import FRAME_HEAD, FRAME_VERSION
-from weft.collectives.pieces import piece_bytes
 from weft.compress import Codec, Deltas, codec_of, expected_ratio, is_lossless
 from weft.compress.delta import inner_of
 from weft.compress.frame import Octets, frame_bytes
 from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.torch import between_moves
+from weft.torch.agreed import agreed_piece
 from weft.torch.channel import NAMES
 from weft.torch.chunks import AHEAD, as_bytes
-from weft.torch.place import Place
+from weft.torch.place import LONG, Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
 RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
 _SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
-_LONG = 4 << 20  # bytes for which it is worth a message to say how long pieces are
 
 
 class Way(NamedTuple):
@@ -44,9 +44,14 @@ def broadcast(place: Place, x: Tensor, root: int, way: Way) -> None:
     """Let all ranks hold the root's ``x`` as the codec leaves it."""
     codec = codec_of(way.codec, NAMES[x.dtype])
     about = (x.dtype, f"root {root}", codec.name, f"frames {FRAME_VERSION}", *way[1:])
+    begin, wire_bytes = time.perf_counter(), 0
     with place.talk("broadcast", x.nbytes, *about) as talk:
         if x.numel():
-            _Line(place, talk, as_bytes(x).numpy(), root, codec, way).run()
+            line = _Line(place, talk, as_bytes(x).numpy(), root, codec, way)
+            line.run()
+            wire_bytes = line.wire_bytes
+    if place.rank == root:
+        place.pace.note(wire_bytes, time.perf_counter() - begin)
 
 
 def broadcast_change(deltas: Deltas, place: Place, x: Tensor, root: int, way: Way) -> None:
@@ -75,12 +80,13 @@ class _Line:
         self._is_root = place.rank == root
         self._source = hosts.leader(place.sources[0], root) if leads and step else None
         self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
-        self._piece = self._agreed()
+        self._piece = agreed_piece(place, talk, len(data), root, self._chosen)
         self.count = -(-len(data) // self._piece)
         self._slots = place.slots(RING, codec.room(self._piece))
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
         self._aside = _Aside(codec)
+        self.wire_bytes = 0
 
     def run(self) -> None:
         """Take, pass on, share and decode every piece."""
@@ -93,20 +99,14 @@ class _Line:
         finally:
             self._aside.close()
 
-    def _agreed(self) -> int:
-        """Choose the length of a piece; where that depends on the data, the root tells it."""
+    def _chosen(self) -> int:
+        """Choose the length of a piece by how far the data shrink."""
         name, nbytes = self._codec.name, len(self._data)
-        if not is_lossless(name) or nbytes < _LONG:
-            return piece_bytes(nbytes, expected_ratio(name, self._codec.dtype))
-        told = torch.zeros(1, dtype=torch.int64)
-        if self._is_root:
-            told[0] = piece_bytes(nbytes, _shrinks(self._codec, self._data))
-            for host in self._place.to:  # straight to all of them: one way is shorter than a chain
-                self._talk.send(told, self._place.hosts.leader(host, self._root))
-        elif self._source is not None:
-            wait_for(self._talk.recv(told, self._root))
-        self._place.inside.broadcast(told, self._place.leader_place(self._root))
-        return int(told)
+        varies = is_lossless(name) and nbytes >= LONG
+        ratio = (
+            _shrinks(self._codec, self._data) if varies else expected_ratio(name, self._codec.dtype)
+        )
+        return self._place.pace.piece(nbytes, ratio)
 
     def _take(self, number: int) -> None:
         """Have a slot ready for what comes."""
@@ -143,6 +143,7 @@ class _Line:
         return not (self._way.keep_root or self._way.every_hop or is_lossless(self._codec.name))
 
     def _pass_on(self, number: int, frame: Octets) -> None:
+        self.wire_bytes += len(frame)
         if self._next is not None:
             self._sent[number] = self._talk.send(torch.from_numpy(frame), self._next)
 

@@ -4,13 +4,15 @@ What must reach another host crosses once, however many ranks it has, and is sha
 chunk by chunk while the next ones are on the wire.
 """
 
+import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from weft.collectives.pieces import piece_bytes
 from weft.errors import DisagreeError
+from weft.torch.agreed import agreed_piece
 from weft.torch.chunks import AHEAD, as_bytes, chunks, pipelined
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
@@ -21,11 +23,13 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
     """Let chunks run along a chain of hosts, from the root's on."""
     hosts, leads, at = place.hosts, place.leads(root), place.leader_place(root)
     step = (place.host - hosts.of[root]) % hosts.num
-    blocks = chunks(x, piece_bytes(x.nbytes))
     takes = leads and step > 0
     gives = leads and step < hosts.num - 1
     coming: dict[int, list[Transfer]] = {}
+    begin = time.perf_counter()
     with place.talk("broadcast", x.nbytes, x.dtype, f"root {root}") as talk:
+        choose = partial(place.pace.piece, x.nbytes)
+        blocks = chunks(x, agreed_piece(place, talk, x.nbytes, root, choose))
 
         def take(block: int) -> None:
             if takes:
@@ -39,6 +43,8 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
             place.inside.broadcast(blocks[block], at)
 
         pipelined(len(blocks), (take, give), AHEAD)
+    if place.rank == root:
+        place.pace.note(x.nbytes, time.perf_counter() - begin)
 
 
 def all_gather(place: Place, out: Tensor, x: Tensor) -> None:
