@@ -14,9 +14,9 @@ from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft.bench.lookups import lookups_of
 from weft.bench.serving import Work, serve
 from weft.bench.torch_alone import Alone
+from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_dlrm import Dlrm
 from weft.bench.torch_lookups import Fused, Serial, torch_bags
-from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_training import Training
 from weft.bench.torch_zero import ZeroTraining
 

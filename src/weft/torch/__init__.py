@@ -8,8 +8,8 @@ dist.init_process_group("weft")
 
 from weft.fused import column_wise, row_wise, table_wise
 from weft.torch.backend import WeftProcessGroup, register
-from weft.torch.embedding import EmbeddingAllToAll
 from weft.torch.compression import compress
+from weft.torch.embedding import EmbeddingAllToAll
 from weft.torch.heap import use_heap
 from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
 from weft.torch.rules import SGD, RowwiseAdagrad
