@@ -46,7 +46,12 @@ def deepbench_products(folder: Path) -> list[Study]:
     device = platform("v100-8").require_device()
     found = []
     for precision, dtype in (("Float", "fp32"), ("16 bit", "fp16")):
-        mine = [row for row in rows if row["precision"].startswith(precision) and row["time_ms"]]
+        # Where a product was not measured there is a remark in the place of its time.
+        mine = [
+            row
+            for row in rows
+            if row["precision"].startswith(precision) and row["time_ms"][:1].isdigit()
+        ]
         columns = {key: np.array([float(row[key]) for row in mine]) for key in "mnk"}
         seconds = np.array([float(row["time_ms"]) for row in mine]) / 1e3
         found.append(study("gemm", device, dtype, columns, seconds, ("n", "k"), DEEPBENCH))
