@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from weft.errors import FormatError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.planner.prices import Prices
-from weft.workload import NO_HOST, check
+from weft.workload import NO_HOST, Workload, check
 from weft.workload.named import generate, tables_of, workload_names
 from weft.workload.pipeline import passes
 from weft.workload.tables import Table, read_tables, table_wise, zipf_of
@@ -63,6 +63,12 @@ def test_experts_exchange_tokens_twice_a_layer_and_way():
     workload = generate("mixtral-8x7b", 8, {"batch": "8", "ep": "8", "layers": "2"})
     kinds = [op.collective.kind for op in workload.ops() if op.collective]
     assert kinds.count("all_to_all") == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("name", ["dlrm-rm2", "gpt2"])
+def test_what_was_made_is_read_as_it_was_written(name):
+    workload = generate(name, 8, {"batch": "64"})
+    assert Workload.from_json(workload.to_json()) == workload
 
 
 def test_ranks_with_equal_tables_are_one_class():

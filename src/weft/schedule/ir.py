@@ -48,7 +48,7 @@ class Cost:
     """
 
     family: str = ""
-    shape: tuple[int, ...] = ()
+    shape: tuple[int | float, ...] = ()
     dtype: str = ""
     flops: float = 0.0
     nbytes: int = 0

@@ -133,7 +133,7 @@ class _Rank:
         for (rows, dim, pooling, zipf), count in kinds.items():
             shape = (self.model.batch, int(rows), int(dim), pooling, zipf, count)
             nbytes = int(self.model.batch * pooling * dim * self.made.item * count)
-            cost = Cost(family, shape, self.model.dtype, 0.0, nbytes)  # type: ignore[arg-type]
+            cost = Cost(family, shape, self.model.dtype, 0.0, nbytes)
             after_op = (after,) if after >= 0 else ()
             self.made.ops.append(Op(family, cost=cost, after=after_op, phase=self.made.phase))
             done, after = self.made.last, -1
