@@ -3,6 +3,7 @@
 Reads traces of the folder that ``WEFT_DATA`` names.
 """
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from weft.bench.rows import Options, Row
 from weft.errors import UsageError
 from weft.hardware import platform
 from weft.trace import Trace, read
-from weft.validate.nccl_tables import data_folder
 from weft.whatif import errors_of, replay, what_if
 from weft.whatif.calls import calls_of
 from weft.whatif.job import Together, straggler, together, without_straggler
@@ -43,8 +43,8 @@ RANKS = "param_dlrm_8xV100/kineto"
 def run(options: Options) -> Iterable[Row]:
     """Replay every trace that has a figure."""
     del options
-    folder = data_folder()
-    if folder is None:
+    folder = Path(os.environ.get("WEFT_DATA", "../shared/data"))
+    if not (folder / "hta_traces").is_dir():
         raise UsageError(
             "the traces are not here", "Set WEFT_DATA to the folder that has hta_traces."
         )
