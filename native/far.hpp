@@ -80,11 +80,14 @@ class Far {
     return held;
   }
 
-  Bytes scratch(std::size_t number, std::size_t nbytes) {
-    while (held_.size() <= number) {
-      held_.push_back(std::make_unique_for_overwrite<std::byte[]>(kBlock));
+  // Of the thread, not of the program: there may be hundreds of those. Nothing stays in it from
+  // one command to the next.
+  static Bytes scratch(std::size_t number, std::size_t nbytes) {
+    thread_local std::vector<std::unique_ptr<std::byte[]>> held;
+    while (held.size() <= number) {
+      held.push_back(std::make_unique_for_overwrite<std::byte[]>(kBlock));
     }
-    return {held_[number].get(), nbytes};
+    return {held[number].get(), nbytes};
   }
 
   void read(const Piece& src, Bytes dst) const {
@@ -112,7 +115,6 @@ class Far {
   }
 
   const std::vector<pid_t>& pids_;
-  std::vector<std::unique_ptr<std::byte[]>> held_;
 };
 
 }  // namespace weft

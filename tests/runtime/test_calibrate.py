@@ -13,12 +13,13 @@ from weft.errors import PlatformError, UsageError
 from weft.hardware import here_path, platform, this_machine
 from weft.hardware.files import read_toml
 from weft.runtime.calibrate import calibrated, first_of_the_rest, save
-from weft.runtime.measuring import DTYPES, SETS, Round, typical
+from weft.runtime.choice import Choice
+from weft.runtime.measuring import DTYPES, SETS, WAY_SIZES, WAYS, WAYS_OF, Round, typical
 from weft.runtime.spawn import spawn
 from weft.runtime.stores import choose_stores
 
 
-def measured(streams=4 << 20):
+def measured(streams=4 << 20, eager=64 << 10):
     """Seconds as a machine might have: streaming wins for sets of ``streams`` and larger."""
     copies = {}
     for each in SETS:
@@ -31,6 +32,12 @@ def measured(streams=4 << 20):
         "sums": sums,
         "flags": {"spin": 4e-7, "yield": 1e-6},
         "calls": {"pull": 3e-6, "dma-b2b": 9e-6},
+        "ways": {
+            f"{kind} {each} {way}": (1.0 if each <= eager else 3.0) if way == "eager" else 2.0
+            for kind in WAYS_OF
+            for each in WAY_SIZES
+            for way in WAYS
+        },
         "reads of other processes": {"far alone": 1 / 6e9, "far both": 1 / 3e9},
         "products of matrices": {"fp32": 1 / 60e9, "fp64": 1 / 30e9},
     }
@@ -81,6 +88,23 @@ def test_copies_go_past_the_caches_from_where_that_wins(streams):
     shared = calibrated(measured(streams)).require_device().shared
     assert shared is not None
     assert shared.streamed_from == streams // 2
+
+
+@pytest.mark.parametrize("eager", [WAY_SIZES[0] // 2, 128 << 10, WAY_SIZES[-1]])
+def test_little_is_laid_out_up_to_where_that_wins(eager):
+    cores = calibrated(measured(eager=eager)).require_device().shared
+    choice = Choice().measured(cores)
+    for kind in WAYS_OF:
+        total = 2 if kind == "all_gather" else 1  # ranks whose input counts
+        ways = [choice.algorithm(kind, total * (eager + more), 2, crowded=False) for more in (0, 8)]
+        assert ways == ["eager", "pull"]
+
+
+def test_a_machine_that_was_not_measured_has_the_sizes_of_another():
+    assert Choice().measured(None) == Choice()
+    cores = calibrated(measured()).require_device().shared
+    assert cores is not None
+    assert Choice().measured(replace(cores, eager_up_to=0)) == Choice()
 
 
 def test_a_named_size_is_taken_and_a_wrong_one_refused():

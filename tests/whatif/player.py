@@ -27,7 +27,8 @@ class Do:
 
 def play(steps, *, tail=10.0, offset=0.0):
     """Give the events of steps, each a list of what the host asks for, and where they begin."""
-    host, front, events, begins, number = offset, {}, [], [], 0
+    host, events, begins, number = offset, [], [], 0
+    front: dict[int, float] = {}
     for index, step in enumerate(steps):
         begins.append(host)
         ends: list[float] = []
@@ -55,13 +56,15 @@ def _written(do, place, number, call, run):
     op = event(do.op or f"op{place}", "cpu_op", call[0] - 0.25, call[1] - call[0] + 0.5, 1)
     about = {"stream": do.stream, "device": 0, "correlation": number}
     if do.back:
-        done = event("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", *run, do.stream, **about)
+        done = event(
+            "Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", run[0], run[1], do.stream, **about
+        )
     else:
         about |= {"grid": [do.grid, 1, 1], "block": [1024, 1, 1]}
         if do.nccl:
             about |= {"Collective name": "allreduce", "In msg nelems": 1 << 20, "dtype": "Float"}
             about |= {"Out msg nelems": 1 << 20, "Group size": 2, "Process Group Name": "0"}
-        done = event(NCCL if do.nccl else f"k{place}", "kernel", *run, do.stream, **about)
+        done = event(NCCL if do.nccl else f"k{place}", "kernel", run[0], run[1], do.stream, **about)
     return [op, called, done]
 
 

@@ -84,7 +84,9 @@ def test_a_change_that_nobody_knows_is_named(scene):
 
 
 def test_merged_collectives_carry_all_bytes_behind_the_last(scene):
-    found = change(scene, "buckets*2").value.recording
+    made = change(scene, "buckets*2")
+    assert made is not None
+    found = made.value.recording
     first, last = (comm.call for comm in scene.comms)
     assert found.seconds[first] == 0
     assert found.seconds[last] > scene.recording.seconds[last]
@@ -93,7 +95,9 @@ def test_merged_collectives_carry_all_bytes_behind_the_last(scene):
 
 @pytest.mark.parametrize("pieces", [2, 3])
 def test_split_collectives_are_that_many_more_in_the_same_order(scene, pieces):
-    found = change(scene, f"buckets/{pieces}").value.recording
+    made = change(scene, f"buckets/{pieces}")
+    assert made is not None
+    found = made.value.recording
     assert len(found.collectives) == pieces * len(scene.comms)
     extra = (pieces - 1) * len(scene.comms)
     assert len(found.calls) == len(scene.recording.calls) + extra == len(found.seconds)
@@ -151,6 +155,7 @@ def test_pairs_that_nobody_can_carry_out_have_none(what):
 )
 def test_operators_are_known_by_the_shapes_of_their_inputs(op, dims, types, family, shape):
     cost = cost_of(op, {"Input Dims": dims, "Input type": types})
+    assert cost is not None
     assert (cost.family, cost.shape) == (family, shape)
 
 
@@ -159,6 +164,7 @@ def test_flash_attention_has_its_sequence_before_its_heads():
     cost = cost_of(
         "aten::_flash_attention_forward", {"Input Dims": dims, "Input type": ["float"] * 3}
     )
+    assert cost is not None
     assert cost.shape == (2, 8, 4, 100, 100, 64)
 
 

@@ -11,7 +11,7 @@ from weft.bench.team import Team
 
 LONG_ENOUGH = 10e-3  # seconds of one measurement: many calls of a short one
 _MOST_CALLS = 1 << 16
-_PATIENCE = 20.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
+_PATIENCE = 6.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
 
 
 class Entry(NamedTuple):
@@ -70,9 +70,10 @@ def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float = _PAT
     return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign, received)
 
 
-def seconds_of(name: str, team: Team) -> float:
-    """Time one entry that is open, long enough; the last of the tries counts."""
-    return _slowest(name, team, _calls_of(name, team))
+def seconds_of(name: str, team: Team, times: int = 3) -> float:
+    """Time one entry that is open, some times and long enough; the median counts."""
+    calls = _calls_of(name, team)
+    return median(_slowest(name, team, calls) for _ in range(times))
 
 
 def _answers(name: str, team: Team) -> tuple[list[Any], list[int]]:

@@ -14,7 +14,7 @@ from weft.errors import UsageError
 QUESTION = "How much faster is DDP with weft than with Gloo, where Gloo takes half of the step?"
 RANKS = (2, 4)
 GRADIENTS = (32 << 10, 1 << 20, 2 << 20, 8 << 20, 16 << 20)
-_BATCHES = tuple(1 << power for power in range(13))
+_BATCHES = (1, *(each for power in range(1, 13) for each in (1 << power, 3 << power - 1)))
 _SAME = 1e-6  # of a loss: Gloo and weft add more than two ranks up in different orders
 
 
@@ -68,18 +68,18 @@ def _case(gradients: int, batch: int, *, alone: bool = False) -> dict[str, Any]:
 
 
 def _batch_of(gloo: Team, gradients: int) -> int:
-    """Find the batch with which about half of Gloo's step is communication.
+    """Find the batch with which half of Gloo's step is communication, as near as there is one.
 
-    The larger the batch, the smaller that share, so halving the list of batches finds it.
+    The larger the batch, the smaller that share, so halving the list of batches finds two
+    neighbours, with more than half and with less.
     """
+    shares: dict[int, float] = {}
     low, high = 0, len(_BATCHES) - 1
     while low < high:
         middle = (low + high) // 2
-        if _share(gloo, gradients, _BATCHES[middle]) > 0.5:
-            low = middle + 1
-        else:
-            high = middle
-    return _BATCHES[low]
+        shares[_BATCHES[middle]] = share = _share(gloo, gradients, _BATCHES[middle])
+        low, high = (middle + 1, high) if share > 0.5 else (low, middle)
+    return min(shares, key=lambda batch: abs(shares[batch] - 0.5))
 
 
 def _share(gloo: Team, gradients: int, batch: int) -> float:

@@ -172,6 +172,8 @@ def _print_rest(platform: "Platform") -> None:
             ),
         ),
         ("copies go past the caches", f"from {format_size(shared.streamed_from)}"),
+        ("little is laid out, not read", f"up to {format_size(shared.eager_up_to)}"),
+        ("little is laid out and joined", f"up to {format_size(shared.eager_reduced_up_to)}"),
     ]
     print()
     columns = [Column("what", "", right=False), Column("value", "", right=False)]

@@ -151,7 +151,9 @@ class Cores:
 
     ``streamed_from`` is the size from which copies go past the caches, ``far_rate`` what one
     core reads from the memory of another process, ``yield_latency`` what a flag takes to be seen
-    by a thread that yields instead of spinning.
+    by a thread that yields instead of spinning. Up to ``eager_up_to`` bytes of a rank's input it
+    is faster to lay them out in shared memory than to be read, where elements are joined up to
+    ``eager_reduced_up_to``; 0: nobody measured it.
     """
 
     streamed_from: Bytes
@@ -159,6 +161,8 @@ class Cores:
     yield_latency: Seconds
     sets: Mapping[str, WorkingSet] = field(hash=False)
     reduces: Mapping[str, Reducing] = field(hash=False)
+    eager_up_to: Bytes = 0
+    eager_reduced_up_to: Bytes = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from weft.errors import UsageError
 from weft.hardware import Machine, Platform, here_path, platform_from_table, this_machine
 from weft.runtime import measuring
-from weft.runtime.measuring import DTYPES, EDGE, RANKS, SETS, Measured, one_thread
+from weft.runtime.measuring import DTYPES, EDGE, RANKS, SETS, WAY_SIZES, Measured, one_thread
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 from weft.units import format_size
@@ -21,6 +21,7 @@ STEPS: tuple[tuple[str, Callable[[World], Measured]], ...] = (
     ("sums", measuring.sums),
     ("flags", measuring.flags),
     ("calls", measuring.calls),
+    ("ways", measuring.ways),
     ("reads of other processes", measuring.far_reads),
     ("products of matrices", measuring.products),
 )
@@ -43,7 +44,7 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     when = date or datetime.now(timezone.utc).date().isoformat()
     source = f"measured here on {when} by weft calibrate"
     rates = {step: {name: 1 / s for name, s in each.items()} for step, each in found.items()}
-    seconds = {"flags": found["flags"], "calls": found["calls"]}
+    seconds = {"flags": found["flags"], "calls": found["calls"], "ways": found["ways"]}
     table = _table(rates | seconds, this_machine(), _Writer(source))
     return platform_from_table(table, "here.toml")
 
@@ -158,6 +159,8 @@ def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
             **write.derived(0, "the size where they begin to win"),
             "value": _streamed_from(found["copies"]),
         },
+        "eager_up_to": _eager_up_to(found["ways"], "all_gather", write),
+        "eager_reduced_up_to": _eager_up_to(found["ways"], "all_reduce", write),
         "far_rate": write.achieved(other, "process_vm_readv of 1 MiB, both ranks at once"),
         "yield_latency": write.derived(found["flags"]["yield"] / 2, "half a flag round trip"),
         "sets": sets,
@@ -190,6 +193,15 @@ def _streamed_from(copy: Measured) -> int:
     """Give the size of a copy from which going past the caches wins, with both cores at it."""
     wins = [copy[f"{s} streamed both"] > _ENOUGH * copy[f"{s} cached both"] for s in SETS]
     return first_of_the_rest([each // 2 for each in SETS], wins)
+
+
+def _eager_up_to(ways: Measured, kind: str, write: _Writer) -> dict[str, Any]:
+    """Give the largest size up to which laying bytes out was as fast as having them read."""
+    wins = [ways[f"{kind} {s} eager"] <= ways[f"{kind} {s} pull"] for s in WAY_SIZES]
+    longest = next((i for i, won in enumerate(wins) if not won), len(wins))
+    size = WAY_SIZES[longest - 1] if longest else WAY_SIZES[0] // 2
+    what = f"{kind} of two ranks, ordinary memory, eager and pull in turn"
+    return {**write.derived(0, what), "value": size}
 
 
 def first_of_the_rest(sizes: Sequence[int], wins: Sequence[bool]) -> int:

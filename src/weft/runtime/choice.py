@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from weft.collectives.catalogue import MOST_EAGER
+
+if TYPE_CHECKING:
+    from weft.hardware.device import Cores
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
@@ -14,6 +18,7 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 class Choice:
     """Thresholds in bytes of a rank's input, with what was measured where they stand.
 
+    Those without ``crowded`` are for a machine that was not calibrated: ``measured`` has its own.
     Eager algorithms copy once more and meet once less. A meeting costs a microsecond
     where every rank has a core, and tens of them where ranks take turns on one.
     """
@@ -30,6 +35,12 @@ class Choice:
     turns: int = 2  # all wait for all: nobody can be further ahead
     turns_rooted: int = 8  # a root runs ahead of those that take
     most_rotating: int = 256 << 10  # bytes of all copies: what stays in a core's cache
+
+    def measured(self, cores: Cores | None) -> Choice:
+        """Give the choice for a machine, where ranks that have a core each were measured."""
+        if cores is None or not (cores.eager_up_to and cores.eager_reduced_up_to):
+            return self
+        return replace(self, eager=cores.eager_up_to, eager_reduced=cores.eager_reduced_up_to)
 
     def algorithm(self, kind: str, nbytes: int, num_ranks: int, *, crowded: bool) -> str:
         """Name the algorithm; ``nbytes`` counts as the catalogue does."""

@@ -26,6 +26,9 @@ SETS = tuple(16 << 10 << shift for shift in (0, 2, 4, 6, 8, 9, 10, 11, 12, 13)) 
 STORES = ("cached", "streamed")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8")
 CALLS = ("pull", "dma-b2b")
+WAYS = ("eager", "pull")
+WAYS_OF = ("all_gather", "all_reduce")
+WAY_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
 FAR = 1 << 20
 EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
 _ROUNDS = 5
@@ -117,6 +120,36 @@ def calls(world: World) -> Measured:
             world.barrier()
             found[name].append(median(_seconds_of(prepared.run, 4) for _ in range(30)))
     return _best(found)
+
+
+def ways(world: World) -> Measured:
+    """Give seconds of a call on ordinary memory, by ``COLLECTIVE BYTES ALGORITHM``.
+
+    Bytes are a rank's input. An all_gather moves them, an all_reduce joins them.
+    """
+    pin(world)
+    acts = {
+        f"{kind} {nbytes} {way}": _call_of(world, kind, nbytes, way)
+        for kind in WAYS_OF
+        for nbytes in WAY_SIZES
+        for way in WAYS
+    }
+    for act in acts.values():
+        act()  # the first one prepares
+    found: dict[str, list[float]] = {name: [] for name in acts}
+    for _ in range(_ROUNDS):
+        for name, act in acts.items():
+            world.barrier()
+            found[name].append(median(_seconds_of(act, 4) for _ in range(10)))
+    return _best(found)
+
+
+def _call_of(world: World, kind: str, nbytes: int, way: str) -> Callable[[], Any]:
+    x = np.zeros(nbytes // 4, np.float32)
+    if kind == "all_reduce":
+        return lambda: world.all_reduce(x, algorithm=way)
+    out = np.zeros(world.num_ranks * x.size, np.float32)
+    return lambda: world.all_gather(out, x, algorithm=way)
 
 
 def far_reads(world: World) -> Measured:

@@ -8,17 +8,18 @@ from functools import cache
 from weft._core import set_streamed_from
 from weft.errors import PlatformError, SizeError, UsageError
 from weft.hardware import here_path, platform
+from weft.hardware.device import Cores
 from weft.units import parse_size
 
 VARIABLE = "WEFT_STREAMED_FROM"
 
 
 @cache
-def measured_streamed_from() -> int | None:
-    """Give that of this machine, if it was calibrated; a file of another one does not count."""
+def measured_cores() -> Cores | None:
+    """Give what was measured of this machine, if it was; a file of another one does not count."""
     with suppress(PlatformError):
-        if here_path().is_file() and (device := platform("here").device) and device.shared:
-            return device.shared.streamed_from
+        if here_path().is_file() and (device := platform("here").device):
+            return device.shared
     return None
 
 
@@ -32,5 +33,5 @@ def choose_stores(environment: Mapping[str, str] = os.environ) -> None:
             raise UsageError(
                 f"{VARIABLE} is {named!r}: expected a size.", "Write it as 512KiB."
             ) from error
-    elif (found := measured_streamed_from()) is not None:
-        set_streamed_from(found)
+    elif (found := measured_cores()) is not None:
+        set_streamed_from(found.streamed_from)

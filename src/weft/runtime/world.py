@@ -1,6 +1,7 @@
 """A World: ranks of one machine that share memory and compute together."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.compress import Deltas
@@ -17,6 +18,7 @@ from weft.runtime.groups import join_group
 from weft.runtime.mail import Message, open_slots
 from weft.runtime.memory import Bind, Bindable, Memory, dtype_of, located, octets_of, parts_of
 from weft.runtime.spare import Spare
+from weft.runtime.stores import measured_cores
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
@@ -40,7 +42,7 @@ class World(Arrays):
     ) -> None:
         super().__init__(name, rank, timeout=timeout, engines=engines)
         open_slots(self)
-        self._cache = Cache(self, Choice())
+        self._cache = Cache(self, self._agreed_choice())
         self.desk = self._cache.desk
         self.spare = Spare(self)
         self._under_way: list[Work] = []
@@ -246,6 +248,13 @@ class World(Arrays):
         """Leave the world. Arrays of its buffers stay valid, nothing else does."""
         super().close()
         self._cache.clear()
+
+    def _agreed_choice(self) -> Choice:
+        """Take the first rank's: a file that only some can read must not part them."""
+        mine = Choice().measured(measured_cores())
+        shown = self.agree("choice", f"{mine.eager} {mine.eager_reduced}".encode())
+        eager, reduced = map(int, shown[0].split())
+        return replace(mine, eager=eager, eager_reduced=reduced)
 
     def _repeated(
         self, asked: Asked, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool

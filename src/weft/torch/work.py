@@ -97,7 +97,7 @@ class Pending(Work):
         self._error: BaseException | None = None
         self._over = False
         self._future: Future[Any] | None = None
-        self._told: Future[None] = Future()
+        self._told: Future[None] | None = None  # what a future follows that is not done yet
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it is done; raise how it failed, each time it is asked."""
@@ -141,19 +141,23 @@ class Pending(Work):
     def complete(self) -> None:
         """Wait, and tell the future."""
         self._settle(None)
+        assert self._told is not None
         self._told.set_result(None)
 
     def _done_future(self) -> "Future[Any]":
         self._settle(None)
         if self._error is not None:
-            return self._then()
-        future: Future[Any] = Future()
+            future = self._then()
+            self.complete()
+            return future
+        future = Future()
         future.set_result(self._tensors)
         return future
 
     def _later(self) -> "Future[Any]":
+        future = self._then()
         self._completer.complete_later(self)
-        return self._then()
+        return future
 
     def _then(self) -> "Future[Any]":
         """Give a future that has the outcome when it is told.
@@ -161,10 +165,8 @@ class Pending(Work):
         One that follows another fails as C++ does. ``set_exception`` would only make Python raise,
         and DDP, which waits in C++, take the error for its tensors.
         """
-        future: Future[Any] = self._told.then(lambda _: self._outcome())
-        if self._over:
-            self._told.set_result(None)
-        return future
+        self._told = Future()
+        return self._told.then(lambda _: self._outcome())
 
     def _outcome(self) -> list[Tensor]:
         if self._error is not None:
@@ -172,7 +174,7 @@ class Pending(Work):
         return self._tensors
 
     def _linger(self, seconds: float) -> None:
-        """Carry it out here, if the others come soon: who asks for a future will want its result."""
+        """Carry it out here if the others come soon: who asks for a future wants its result."""
         for handle in self._handles if seconds > 0 else ():
             if isinstance(handle, Collective):
                 handle.linger(seconds)
