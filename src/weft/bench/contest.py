@@ -47,7 +47,7 @@ class Outcome:
         return sum(self.answers[name])
 
 
-def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float = _PATIENCE) -> Outcome:
+def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None = None) -> Outcome:
     """Let all entries do their work, A B A B, and check it before and after.
 
     An entry that takes very long has fewer rounds than the others, but one at least.
