@@ -8,7 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from weft.report.svg import Axis, Chart, Series
+from weft.bench.broadcast import HOSTS
+from weft.bench.foretold import Link
+from weft.collectives.pieces import piece_bytes
+from weft.report.svg import Axis, Chart, Series, Style
 from weft.units import format_size
 
 ROOT = Path(__file__).parents[1]
@@ -36,25 +39,37 @@ def _is_shown(case: dict[str, Any]) -> bool:
 
 
 def _chart(rate: str, rows: list[dict[str, Any]]) -> Chart:
-    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    """Dots were measured; lines are simulated, on links that the newest plain chain calibrates."""
+    dots: dict[str, dict[int, float]] = defaultdict(dict)
+    ratios: dict[str, float] = {}
     for row in rows:  # the last of a case is the newest
         size, codec = row["case"]["nbytes"], row["case"]["codec"]
-        lines[f"weft, {codec}"][size] = row["median"]
+        dots[f"weft, {codec}"][size] = row["median"]
+        ratios[codec] = size / row["wire_bytes"]
         for peer, found in row["peers"].items():
-            lines[peer][size] = found["seconds"]
-    series = [
-        Series(
-            name,
-            sorted(points),
-            [1e3 * points[size] for size in sorted(points)],
-            "line" if name.startswith("weft") else "dashes",
-            number,
-        )
-        for number, (name, points) in enumerate(lines.items())
-    ]
+            dots[peer][size] = found["seconds"]
+    size, seconds = max(dots["weft, none"].items())
+    link = Link.from_plain(seconds, HOSTS, size, piece_bytes(size))
+    series = []
+    for number, (name, points) in enumerate(dots.items()):
+        series.append(_series(name, points, "dots", number))
+        codec = name.removeprefix("weft, ")
+        if codec in ratios:
+            simulated = {each: _simulated(link, codec, each, ratios[codec]) for each in SIZES}
+            series.append(_series(f".{name}", simulated, "line", number))
     sizes = Axis("size", SIZES, format_size, log=True)
     times = Axis("ms", TIMES[rate], log=True)
     return Chart(f"Broadcast to 4 hosts, trained weights, {rate}", sizes, times, series)
+
+
+def _simulated(link: Link, codec: str, size: int, ratio: float) -> float:
+    piece = piece_bytes(size, None if codec == "none" else ratio)
+    return link.seconds(codec, HOSTS, size, piece, 1.0 if codec == "none" else ratio)
+
+
+def _series(name: str, points: dict[int, float], style: Style, number: int) -> Series:
+    sizes = sorted(points)
+    return Series(name, sizes, [1e3 * points[size] for size in sizes], style, number)
 
 
 if __name__ == "__main__":

@@ -37,12 +37,9 @@ class FormatError(WeftError, ValueError):
 
 
 class CodecError(WeftError, ValueError):
-    """What should be decoded was not encoded so: cut, changed on its way, or by another codec.
+    """What should be decoded was not encoded so: cut, changed on its way, or by another codec."""
 
-    ``verdict`` is what a frame was found to be, as weft.compress numbers it.
-    """
-
-    verdict: int | None = None
+    verdict: int | None = None  # what a frame was found to be, as weft.compress numbers it
 
 
 class NoPlanError(WeftError, ValueError):

@@ -103,6 +103,7 @@ def left_alone():
     return [torch.equal(x, weights(seed)) for seed, x in enumerate((held, flat, plain), 1)]
 
 
+@pytest.mark.slow
 def test_what_is_excluded_is_exact():
     assert on_hosts(left_alone, "ab") == [[True] * 3] * 2
 
@@ -140,7 +141,9 @@ def other_version():
     dist.broadcast(torch.zeros(COUNT), 0)
 
 
-@pytest.mark.parametrize("function", [other_codec, other_version])
+@pytest.mark.parametrize(
+    "function", [other_codec, pytest.param(other_version, marks=pytest.mark.slow)]
+)
 def test_ranks_that_encode_otherwise_are_told(function):
     for name, text in on_hosts(told, "ab", function):
         assert name == "DisagreeError"
@@ -177,6 +180,7 @@ def longer_than_its_slot():
     dist.broadcast(weights(1), 0)
 
 
+@pytest.mark.slow
 def test_a_frame_of_an_impossible_length_is_refused():
     for name, text in on_hosts(told, "ab", longer_than_its_slot):
         assert name == "RunError"

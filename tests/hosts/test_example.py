@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
+pytestmark = [
+    *(pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.slow),
+    pytest.mark.timeout(120),
+]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "weight_update.py"
 

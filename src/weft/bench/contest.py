@@ -47,7 +47,7 @@ class Outcome:
         return sum(self.answers[name])
 
 
-def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float = _PATIENCE) -> Outcome:
+def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None = None) -> Outcome:
     """Let all entries do their work, A B A B, and check it before and after.
 
     An entry that takes very long has fewer rounds than the others, but one at least.
@@ -61,7 +61,7 @@ def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float = _PAT
     foreign = foreign_share()
     for _ in range(rounds):
         for name, entry in entries.items():
-            if sum(times[name]) * calls[name] < patience:
+            if sum(times[name]) * calls[name] < (patience or _PATIENCE):
                 times[name].append(_slowest(name, entry.team, calls[name]))
     for name, entry in entries.items():
         after, received[name] = _answers(name, entry.team)
