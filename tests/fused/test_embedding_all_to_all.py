@@ -23,7 +23,12 @@ from weft.schedule import Kernel, Signal
 from weft.schedule.check import check
 
 TABLES = [Table("a", 100, 8), Table("b", 50, 16), Table("c", 7, 12), Table("d", 2, 4)]
-MIXED = {"a": "row-wise", "b": table_wise(0), "c": "column-wise", "d": row_wise()}
+MIXED: dict[str, str | Placement] = {
+    "a": "row-wise",
+    "b": table_wise(0),
+    "c": "column-wise",
+    "d": row_wise(),
+}
 WAYS = st.sampled_from(["table-wise", "row-wise", "column-wise", MIXED])
 BATCHES = {"plan": WAYS, "num_ranks": st.integers(1, 5), "samples": st.integers(0, 40)}
 
