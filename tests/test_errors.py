@@ -11,6 +11,7 @@ BUILTINS = {
     errors.UsageError: ValueError,
     errors.SizeError: ValueError,
     errors.UnknownNameError: LookupError,
+    errors.BagError: IndexError,
     errors.PlatformError: ValueError,
     errors.FormatError: ValueError,
     errors.NoPlanError: ValueError,

@@ -28,6 +28,10 @@ class UnknownNameError(WeftError, LookupError):
     """No collective, algorithm, platform or workload has this name."""
 
 
+class BagError(WeftError, IndexError):
+    """An embedding bag asks for a row that its table does not have, or its borders go back."""
+
+
 class PlatformError(WeftError, ValueError):
     """A platform description is wrong."""
 

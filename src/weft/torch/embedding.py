@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.errors import UsageError
+from weft.errors import BagError, UsageError
 from weft.fused import Batch, Shard, shard
 from weft.fused.embedding_all_to_all import SLICES
 from weft.fused.sharding import Plan
@@ -127,7 +127,13 @@ class EmbeddingAllToAll(nn.Module):
 
     def look_up(self, bags: Bags) -> Tensor:
         """Pool bags into the outputs of all ranks; give this rank's."""
-        return self._set(bags).run(self._call("forward", bags))
+        exchange = self._set(bags)
+        try:
+            return exchange.run(self._call("forward", bags))
+        except IndexError as error:
+            raise BagError(
+                f"{error}.", "Indices count from 0 to the rows of their table; offsets never fall."
+            ) from error
 
     def bring_back(self, bags: Bags, rows: Tensor, *, weights: bool) -> list[Tensor | None]:
         """Let gradients of rows go to whoever holds the tables; give those of the parameters.
