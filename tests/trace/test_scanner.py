@@ -175,7 +175,7 @@ def test_columns_of_different_lengths_are_refused():
 
 
 def test_arguments_that_matter_are_kept_once():
-    events = [event(correlation=i, grid=[1, 2, 3], **{"registers per thread": i}) for i in range(9)]
+    events = [event(correlation=i, grid=[1, 2, 3], **{"warps per SM": i}) for i in range(9)]
     scanner, _ = scanned(text(events))
     assert scanner.details() == [b'{"grid":[1, 2, 3]']
     assert scanner.columns()["correlation"].tolist() == list(range(9))
