@@ -239,7 +239,7 @@ WRONG = {
     ),
     "dtype": (stream(Reduce((own("in"),), own("out"), "float128")), RunError, "dtype 'float128'"),
     "op": (stream(Reduce((own("in"),), own("out"), "int8", "mean")), RunError, "'mean'"),
-    "codec": (stream(Encode(own("in"), own("out"), "zfp", "float32")), RunError, "codec 'zfp'"),
+    "codec": (stream(Encode(own("in"), own("out"), "zip", "float32")), UnknownNameError, "'zip'"),
     "slot": (
         stream(Encode(own("in"), own("out"), "none", "uint8")),
         ScheduleError,
