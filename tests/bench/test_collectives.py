@@ -123,7 +123,8 @@ def test_without_torch_a_path_says_what_to_install(monkeypatch):
 
 @pytest.mark.multiprocess
 @pytest.mark.torch
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_weft_and_gloo_are_right(ranks, monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     options = Options(against=("gloo",), ranks=(ranks,), sizes=(4 << 10,), rounds=1)

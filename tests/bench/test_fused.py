@@ -60,6 +60,7 @@ def small(monkeypatch):
 
 @pytest.mark.multiprocess
 @pytest.mark.torch
+@pytest.mark.slow
 def test_weft_and_gloo_get_the_same_rows_and_losses(small):
     rows = list(fused.run(Options(against=("gloo",), ranks=(2,), rounds=1)))
     assert [row.case["operator"] for row in rows] == list(fused.OPERATORS)
