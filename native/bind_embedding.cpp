@@ -17,7 +17,7 @@
 using weft::Integers;
 using weft::Lookup;
 using weft::Pooling;
-using weft::Task;
+using weft::PoolingTask;
 
 namespace {
 
@@ -59,8 +59,8 @@ void set(Pooling& self, const std::vector<ShardTuple>& shards, const std::vector
 
 void set_task(Pooling& self, std::uint64_t row, int kind, std::uint64_t first, std::uint64_t last,
               std::uint64_t local, std::vector<std::uint64_t> offsets) {
-  if (kind < 0 || kind > static_cast<int>(Task::Kind::update)) throw std::invalid_argument("kind");
-  self.set_task(row, {static_cast<Task::Kind>(kind), {first, last}, local, std::move(offsets)});
+  if (kind < 0 || kind > static_cast<int>(PoolingTask::Kind::update)) throw std::invalid_argument("kind");
+  self.set_task(row, {static_cast<PoolingTask::Kind>(kind), {first, last}, local, std::move(offsets)});
 }
 
 // rule or -1, rate, epsilon, state; rows, sums; weights: addresses, or 0.

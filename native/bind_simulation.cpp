@@ -122,7 +122,7 @@ weft::Grids grids_of(const nb::dict& c, size_t num_rows) {
 }
 
 // Columns of grids and loads are left out where there is none.
-weft::Kernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_resources) {
+weft::GridKernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_resources) {
   if (!c.contains("row_grid")) return {};
   return {grids_of(c, num_rows),
           {column<int32_t>(c, "slowed_first", num_resources),
@@ -130,7 +130,7 @@ weft::Kernels kernels_of(const nb::dict& c, size_t num_rows, size_t num_resource
           nb::cast<double>(c["dispatch_share"])};
 }
 
-void check(const weft::Kernels& kernels, const weft::Rows& rows, const weft::Threads& threads,
+void check(const weft::GridKernels& kernels, const weft::Rows& rows, const weft::Threads& threads,
            const weft::Pools& pools, const weft::Demands& demands, size_t num_resources) {
   const weft::Grids& grids = kernels.grids;
   if (grids.of_row.empty()) return;
@@ -240,7 +240,7 @@ class Priced {
   weft::Demands demands_;
   std::span<const double> capacity_;
   weft::Pools pools_;
-  weft::Kernels kernels_;
+  weft::GridKernels kernels_;
   size_t num_flags_;
 };
 

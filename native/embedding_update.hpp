@@ -29,7 +29,7 @@ struct Use {
 // What is done to a row with its gradient; the numbers are those that Python passes.
 enum class Rule : std::uint8_t { sgd = 0, rowwise_adagrad = 1 };
 
-struct Step {
+struct UpdateStep {
   Rule rule = Rule::sgd;
   float rate = 0;
   float epsilon = 0;
@@ -167,7 +167,7 @@ WEFT_INLINE void subtract(Element element, std::byte* row, const float* sum, flo
 
 // How far a row goes along its gradient. Rowwise Adagrad keeps one sum a row: the mean of the
 // squares of its gradient.
-inline float rate_of(const Step& step, std::size_t row, const float* sum, std::size_t dim) noexcept {
+inline float rate_of(const UpdateStep& step, std::size_t row, const float* sum, std::size_t dim) noexcept {
   if (step.rule == Rule::sgd) return step.rate;
   double squares = 0;
   for (std::size_t i = 0; i < dim; ++i) squares += static_cast<double>(sum[i]) * sum[i];
@@ -192,20 +192,20 @@ WEFT_INLINE void each_row(const Shard& shard, const Uses& uses, const Gradients&
   }
 }
 
-using Update = void(const Shard&, const Uses&, const Gradients&, const Step&);
+using Update = void(const Shard&, const Uses&, const Gradients&, const UpdateStep&);
 
 template <class L>
-WEFT_INLINE void update_rows(const Shard& shard, const Uses& uses, const Gradients& gradients, const Step& step) {
+WEFT_INLINE void update_rows(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step) {
   each_row<L>(shard, uses, gradients, [&](std::size_t row, const float* sum) __attribute__((always_inline)) {
     const float rate = rate_of(step, row, sum, shard.dim);
     subtract(shard.element, shard.rows + row * shard.stride(), sum, rate, shard.dim);
   });
 }
-inline void update_plain(const Shard& shard, const Uses& uses, const Gradients& gradients, const Step& step) {
+inline void update_plain(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step) {
   update_rows<Lanes<4>>(shard, uses, gradients, step);
 }
 #if defined(__x86_64__)
-WEFT_AVX2 inline void update_avx2(const Shard& shard, const Uses& uses, const Gradients& gradients, const Step& step) {
+WEFT_AVX2 inline void update_avx2(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step) {
   update_rows<Lanes<8>>(shard, uses, gradients, step);
 }
 #endif
@@ -220,7 +220,7 @@ inline Update* update_at([[maybe_unused]] Level level) noexcept {
 }  // namespace updating
 
 // Changes every row that was asked for by its gradient.
-inline void update(const Shard& shard, const Uses& uses, const Gradients& gradients, const Step& step,
+inline void update(const Shard& shard, const Uses& uses, const Gradients& gradients, const UpdateStep& step,
                    Level at = level()) {
   if (step.rule != Rule::sgd && step.state == nullptr) throw std::invalid_argument("a rule without its state");
   updating::update_at(at)(shard, uses, gradients, step);

@@ -30,7 +30,7 @@ struct Loads {
   double stretch = 0;  // a full load makes a request take 1 + stretch times as long
 };
 
-struct Kernels {
+struct GridKernels {
   Grids grids;
   Loads loads;
   double dispatch_share = 1;  // of freed slots, to a kernel that waits behind a grid

@@ -34,7 +34,7 @@ struct Joined {
 
 // What one kernel does. Offsets are those of the slices, which lie in blocks by sender: what is
 // really touched lies in whole rows of samples, one to one, so no two kernels meet.
-struct Task {
+struct PoolingTask {
   enum class Kind : std::uint8_t { pool = 0, deliver = 1, update = 2 };
   Kind kind = Kind::pool;
   Range samples;               // of the whole batch
@@ -46,7 +46,7 @@ struct Task {
 // weights, if anybody asks.
 struct Result {
   bool steps = false;
-  Step step;
+  UpdateStep step;
   std::int64_t* rows = nullptr;
   float* sums = nullptr;
   float* weights = nullptr;
@@ -59,7 +59,7 @@ class Pooling : public Kernels {
 
   void set(std::vector<Lookup> lookups) { lookups_ = std::move(lookups); }
   void set_joined(std::vector<Joined> joined) { joined_ = std::move(joined); }
-  void set_task(std::size_t row, Task task) { tasks_.insert_or_assign(row, std::move(task)); }
+  void set_task(std::size_t row, PoolingTask task) { tasks_.insert_or_assign(row, std::move(task)); }
   // By rank: how many samples it has. Their gradients are looked up so.
   void set_samples(std::vector<std::size_t> samples) { samples_ = std::move(samples); }
 
@@ -93,16 +93,16 @@ class Pooling : public Kernels {
     for (const Piece& piece : slices) {
       if (piece.is_far()) throw std::invalid_argument("a kernel cannot reach memory outside the heap");
     }
-    const Task& task = tasks_.at(row);
+    const PoolingTask& task = tasks_.at(row);
     switch (task.kind) {
-      case Task::Kind::pool:
+      case PoolingTask::Kind::pool:
         return pool_slice(task, slices);
-      case Task::Kind::deliver:
+      case PoolingTask::Kind::deliver:
         join(task, slices);
         // Release: who counts it finds what was written before.
         delivered_.fetch_add(1, std::memory_order_release);
         return;
-      case Task::Kind::update:
+      case PoolingTask::Kind::update:
         return update_all(task, slices);
     }
   }
@@ -113,7 +113,7 @@ class Pooling : public Kernels {
     return reinterpret_cast<float*>(piece.here.data() - offset);
   }
 
-  void pool_slice(const Task& task, std::span<const Piece> slices) const {
+  void pool_slice(const PoolingTask& task, std::span<const Piece> slices) const {
     const bool whole = !task.offsets.empty();
     float* out = whole ? base(slices[0], task.offsets[0]) + task.local * pitch_ : nullptr;
     float* partial = slices.size() > (whole ? 1U : 0U) ? base(slices.back(), 0) : nullptr;
@@ -127,7 +127,7 @@ class Pooling : public Kernels {
   }
 
   // Adds partial sums up in the order of ranks.
-  void join(const Task& task, std::span<const Piece> slices) const {
+  void join(const PoolingTask& task, std::span<const Piece> slices) const {
     if (joined_.empty()) return;
     float* out = base(slices.back(), task.offsets.at(0)) + task.local * pitch_;
     const auto partials = slices.first(slices.size() - 1);
@@ -144,7 +144,7 @@ class Pooling : public Kernels {
   }
 
   // Slices are the gradients of every rank, in their order; each table has columns of its own.
-  void update_all(const Task& task, std::span<const Piece> slices) {
+  void update_all(const PoolingTask& task, std::span<const Piece> slices) {
     Gradients rows;
     for (std::size_t rank = 0; rank < samples_.size(); ++rank) {
       const float* first = base(slices[rank], task.offsets.at(rank));
@@ -175,7 +175,7 @@ class Pooling : public Kernels {
   std::vector<std::size_t> samples_;
   std::vector<Uses> uses_;
   std::vector<Result> results_;
-  std::unordered_map<std::size_t, Task> tasks_;
+  std::unordered_map<std::size_t, PoolingTask> tasks_;
   std::atomic<std::uint64_t> delivered_ = 0;
 };
 

@@ -57,7 +57,7 @@ class Simulation {
  public:
   Simulation(Rows rows, Threads threads, Pools pools, Demands demands,
              std::span<const double> capacity, size_t num_flags, double tolerance,
-             std::span<double> start, std::span<double> end, Kernels kernels = {})
+             std::span<double> start, std::span<double> end, GridKernels kernels = {})
       : rows_(rows),
         threads_(threads),
         pools_(pools),
@@ -691,7 +691,7 @@ class Simulation {
   std::vector<int32_t> held_;                  // units, by pool
   std::vector<std::deque<int32_t>> queued_;    // threads at a launch, by pool
 
-  Kernels kernels_;
+  GridKernels kernels_;
   std::vector<Progress> progress_;              // by grid
   std::vector<double> whole_;                   // what was left of its flow when its units changed
   std::vector<std::vector<int32_t>> grids_on_;  // rows of grids that run, by pool

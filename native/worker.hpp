@@ -104,7 +104,8 @@ class Worker {
     const auto deadline = Clock::now() + timeout;
     Patience patience(spins, kLong, Beside::nobody, bell_);
     while (!is_done(number)) {
-      if (carry_on(number, poll, /*blocking=*/false)) {
+      // Not with the poll: what it calls may come back to us, and would wait for its own turn.
+      if (carry_on(number, nullptr, /*blocking=*/false)) {
         patience.reset();
         continue;
       }
@@ -166,15 +167,20 @@ class Worker {
   // A step of the oldest job, unless it is after ``last`` or somebody else is at it. Whether that
   // led anywhere.
   bool carry_on(std::uint64_t last, const Poll& poll, bool blocking) {
-    const std::unique_lock turn(turn_, std::try_to_lock);
-    if (!turn || closing_.load(std::memory_order_relaxed)) return false;
-    // Relaxed: it is written with the turn taken.
-    const std::uint64_t number = num_done_.load(std::memory_order_relaxed) + 1;
-    if (number > last) return false;
-    Job* job = oldest();
-    if (job == nullptr || (job->blocks && !blocking)) return false;
-    const Step step = job->step(stop_, poll);
-    if (step.over) retire(number, step.halt);
+    Step step{false, false, std::nullopt};
+    {
+      const std::unique_lock turn(turn_, std::try_to_lock);
+      if (!turn || closing_.load(std::memory_order_relaxed)) return false;
+      // Relaxed: it is written with the turn taken.
+      const std::uint64_t number = num_done_.load(std::memory_order_relaxed) + 1;
+      if (number > last) return false;
+      Job* job = oldest();
+      if (job == nullptr || (job->blocks && !blocking)) return false;
+      step = job->step(stop_, poll);
+      if (step.over) retire(number, step.halt);
+    }
+    // After the turn is free: who wakes may want it.
+    if (step.over && bell_ != nullptr) bell_->ring_if_needed();
     return step.over || step.moved;
   }
 
@@ -194,7 +200,6 @@ class Worker {
     }
     // One order with the doorbell; and who sees the number sees what the job wrote.
     num_done_.store(number, std::memory_order_seq_cst);
-    if (bell_ != nullptr) bell_->ring_if_needed();
   }
 
   bool spins_;

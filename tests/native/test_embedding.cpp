@@ -244,7 +244,7 @@ void test_slices_land_in_the_rows_of_their_samples() {
   std::vector<float> out(3 * 5, -1);
   auto* memory = reinterpret_cast<std::byte*>(out.data());
   const std::uint64_t offset = 3 * 3 * sizeof(float);  // behind the block of three other columns
-  pooling.set_task(4, {weft::Task::Kind::pool, {3, 6}, 0, {offset}});
+  pooling.set_task(4, {weft::PoolingTask::Kind::pool, {3, 6}, 0, {offset}});
   const std::vector<weft::Piece> slices{{weft::Bytes(memory + offset, 3 * 2 * sizeof(float)), 0, 0}};
   pooling.run(4, slices);
   const auto want = expected(rows, drawn, false, 0, 10);
