@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench peers soak sanitize lint format docs size install clean always
+.PHONY: help run test test-quick bench peers soak sanitize lint format docs pages size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -83,8 +83,17 @@ format: install ## rewrite in the one format
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: ## not yet: the guides are read as they stand in docs/
-	@echo "docs: nothing to build yet"
+.venv/.site: constraints.txt pyproject.toml | .venv/bin/python
+	$(PIP) install --constraint constraints.txt mkdocs mkdocs-material 'mkdocstrings[python]'
+	@touch $@
+
+docs: install .venv/.site ## the site, from docs/, README and results, into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "docs: open build/site/index.html"
+
+pages: install ## the pages made from results: docs/accuracy.md (WEFT_DATA or ../shared/data helps), docs/performance.md
+	$(BIN)/weft validate -o docs/accuracy.md > /dev/null
+	$(BIN)/weft bench -o docs/performance.md
 
 size: ## lines per room
 	@for room in src/weft/*/ src/weft/*.py native tests; do \

@@ -48,7 +48,6 @@ PACKAGES = {
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli", "report", "bench"},
-    "plotly": {"report"},
     "mpi4py": {"bench"},
     "pandas": {"trace"},
     "fbgemm_gpu": {"bench"},
@@ -57,7 +56,7 @@ PACKAGES = {
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "plotly", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
+OPTIONAL = {"torch", "triton", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 
@@ -266,7 +265,7 @@ def test_an_import_inside_a_function_is_found():
     [
         ("weft.cli.plan", "def plan():\n    from weft.planner import search"),
         ("weft", "def __getattr__(name):\n    import weft.simulator"),
-        ("weft.report.html", "def draw():\n    import plotly.graph_objects"),
+        ("weft.trace.frame", "def draw():\n    import pandas"),
         ("weft.workload", "def capture():\n    from weft.workload.torch_capture import capture"),
     ],
 )

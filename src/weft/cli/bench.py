@@ -47,7 +47,8 @@ def bench(
             "-o",
             "--output",
             metavar="FILE",
-            help="Append the results here; in a checkout to benchmarks/results/NAME.jsonl.",
+            help="Append the results here; in a checkout to benchmarks/results/NAME.jsonl. "
+            "Without NAME: write what was recorded there as a page, .md.",
         ),
     ] = None,
 ) -> None:
@@ -56,7 +57,9 @@ def bench(
     from weft.units import parse_rate, parse_sizes
 
     if name is None:
-        _list([find_bench(each) for each in bench_names()], json=json)
+        page = output_path(output, (".md",))
+        benches = [find_bench(each) for each in bench_names()]
+        _write_page(benches, page) if page else _list(benches, json=json)
         return
     found = find_bench(name)
     options = Options(
@@ -94,6 +97,19 @@ def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool
 
 def _in_checkout(name: str) -> Path | None:
     return _RESULTS / f"{name}.jsonl" if _RESULTS.is_dir() else None
+
+
+def _write_page(benches: list["Bench"], page: Path) -> None:
+    from weft.cli.bench_page import results_page
+    from weft.errors import UsageError
+
+    if not _RESULTS.is_dir():
+        raise UsageError(
+            f"there are no recorded results: {_RESULTS} is missing",
+            "Run this in a checkout, or name a benchmark.",
+        )
+    page.write_text(results_page(benches, _RESULTS), encoding="utf-8")
+    print(f"wrote {page}")
 
 
 def _list(benches: list["Bench"], *, json: bool) -> None:

@@ -16,12 +16,12 @@ def print_rows(rows: Sequence[Row]) -> None:
     more = _keys([row.more for row in rows])
     cases = _keys([row.case for row in rows])
     columns = [
-        *(Column(f"case.{key}", key, _show(key), right=False) for key in cases),
+        *(Column(f"case.{key}", key, show_figure(key), right=False) for key in cases),
         Column("seconds", "weft", format_time),
         Column("spread", "spread", format_time),
         *(Column(f"{name}.seconds", name, format_time) for name in peers),
         *(Column(f"{name}.ratio", f"{name}/weft", "{:.2f}".format) for name in peers),
-        *(Column(f"more.{key}", key.replace("_", " "), _show(key)) for key in more),
+        *(Column(f"more.{key}", key.replace("_", " "), show_figure(key)) for key in more),
     ]
     print_table(columns, [_flat(row) for row in rows])
 
@@ -50,7 +50,7 @@ def _keys(mappings: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for mapping in mappings for key in mapping))
 
 
-def _show(key: str) -> Callable[[Any], str]:
+def show_figure(key: str) -> Callable[[Any], str]:
     """Choose how a figure is written by what its name says it is."""
     if key.endswith("bytes"):
         return format_size

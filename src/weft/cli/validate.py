@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from weft.validate import Group, Target
 
 _MARKS = {True: "✓", False: "✗", None: "-"}
+_ACCURACY = """Every published or measured figure that weft knows, beside what weft computes; made
+by `weft validate -o FILE.md`. *Fitted* figures went into a model and prove nothing; the others are
+the proof. ✗ is further off than was allowed before it was computed, - has no limit.
+"""
 _UNITS = {"percent": " %", "points": " points", "ratio": "x", "value": ""}
 
 
@@ -34,14 +38,16 @@ def validate(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the tables as .html or .csv."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the tables as .html, .md or .csv."
+        ),
     ] = None,
 ) -> int:
     """Compute the figures of some groups or of all; 1 if one is further off than allowed."""
     from weft.cli.progress import track
     from weft.validate import find_group, group_names
 
-    path = output_path(output, (".html", ".csv"))
+    path = output_path(output, (".html", ".md", ".csv"))
     groups = [find_group(name) for name in names or group_names()]
     found = [(group, list(group.targets())) for group in track(groups, "validating")]
     rows = [target.as_row() for _, targets in found for target in targets]
@@ -131,6 +137,8 @@ def _write(
         from weft.report.results import results_csv
 
         text = results_csv(rows)
+    elif path.suffix == ".md":
+        text = _markdown(found)
     else:
         from weft.report.page import Section, html_page
 
@@ -149,3 +157,15 @@ def _write(
     path.write_text(text, encoding="utf-8")
     if not quiet:
         print(f"wrote {path}")
+
+
+def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:
+    """Give the tables as one page, the groups one below the other."""
+    from weft.report.markdown import markdown_table
+
+    parts = ["# How far off is weft?\n", _ACCURACY]
+    for group, targets in found:
+        rows = [_shown(target.as_row()) for target in targets]
+        parts += [f"## {group.name}\n", f"{group.question} {_summary(targets)}\n"]
+        parts.append(markdown_table(_columns(), rows))
+    return "\n".join(parts)

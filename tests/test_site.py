@@ -1,0 +1,22 @@
+"""The site lists every page, and links between texts lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md"))]
+MADE = {"index.md", "architecture.md", "changelog.md", "commands.md"}  # by docs/site/hooks.py
+
+
+def test_the_site_lists_every_page_once():
+    listed = re.findall(r": ([a-z0-9-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted({page.name for page in PAGES} | MADE)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
