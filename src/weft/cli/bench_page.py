@@ -12,7 +12,7 @@ from weft.report.markdown import markdown_table
 from weft.report.text import Column
 from weft.units import format_time
 
-_MARKS = {True: "✓", False: "✗"}
+_MARKS: dict[Any, str] = {True: "✓", False: "✗"}
 _INTRODUCTION = """# How fast is weft, and beside whom?
 
 Made by `weft bench -o FILE.md` from the recorded results: of every case its newest line, with the
@@ -81,7 +81,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     flat |= {f"case.{key}": value for key, value in row["case"].items()}
     for name, peer in row.get("peers", {}).items():
         flat[f"{name}.ratio"] = peer["ratio"]
-    return flat | {"mark": _MARKS.get(row.get("met")), "day": str(row.get("date", ""))[:10]}
+    return flat | {"mark": _MARKS.get(row.get("met"), ""), "day": str(row.get("date", ""))[:10]}
 
 
 def _is_time(value: Any) -> bool:
