@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, UnknownNameError, nearest
+from weft.hardware.measured import OpLaw
 from weft.hardware.quantity import (
     Bytes,
     Count,
@@ -195,7 +196,7 @@ class Device:
     on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
     ``shared`` is there where ranks are cores of one memory and were measured as such, ``lookups``
-    and ``lookups_backward`` where embedding tables were.
+    and ``lookups_backward`` where embedding tables were, ``laws`` where ops of torch were.
     """
 
     name: str
@@ -220,6 +221,7 @@ class Device:
     kernels: Kernels = Kernels()
     lookups: Lookups | None = None
     lookups_backward: Lookups | None = None
+    laws: tuple[OpLaw, ...] = ()
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""
@@ -227,6 +229,11 @@ class Device:
             message = f"{self.name} has no flop rate for dtype {dtype!r}"
             raise UnknownNameError(message, nearest(dtype, self.flops))
         return self.flops[dtype].achieved
+
+    def law(self, family: str, threads: int = 1) -> OpLaw | None:
+        """Give the law of a family of ops, if it was measured here."""
+        same = (law for law in self.laws if (law.family, law.threads) == (family, threads))
+        return next(same, None)
 
     def require_dma(self) -> Dma:
         """Give the copy engines, for work that cannot do without them."""
