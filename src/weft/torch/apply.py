@@ -35,13 +35,14 @@ def apply(
     *,
     groups: Iterable[ProcessGroup] = (),
     workload: Workload | None = None,
-    on: Platform | None = None,
+    on: Platform | str | None = None,
 ) -> "Applied":
     """Let the collectives of the default group, a weft group, go as a plan says.
 
     Every rank calls it alike, before optimizers and DDP are made: every EmbeddingBags in ``model``
     is replaced where the plan fuses. ``groups`` are further weft groups of the plan. A plan for
-    another machine or number of ranks is refused, and one for another ``workload`` if it is given.
+    another machine or number of ranks is refused, and one for another ``workload`` if it is given;
+    this machine is ``here`` once it was calibrated, else ``cpu``, unless ``on`` says otherwise.
     Call ``step()`` of the result after each training step; ``report()`` says which way every
     collective took.
     """
@@ -172,20 +173,22 @@ class Applied:
                 swap.put(fused=not default)
 
 
-def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | None) -> None:
+def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | str | None) -> None:
     if plan.num_ranks != group.size():
         raise PlanError(
             f"this plan is for {plan.num_ranks} ranks, not {group.size()}.",
             "Make one for it with weft plan.",
         )
-    machine = on or platform("here" if here_path().is_file() else "cpu", num_ranks=plan.num_ranks)
-    if workload is not None:
-        plan.check_for(workload, machine)
-    elif plan.platform != machine.name:
+    machine = on or ("here" if here_path().is_file() else "cpu")
+    name = machine if isinstance(machine, str) else machine.name
+    if plan.platform != name:
         raise PlanError(
-            f"this plan is for {plan.platform}, this machine is {machine.name}.",
-            f"Make one with weft plan --on {machine.name}, or say on= which platform this is.",
+            f"this plan is for {plan.platform}, this machine is {name}.",
+            f"Make one with weft plan --on {name}, or say on= which platform this is.",
         )
+    if workload is not None:
+        known = platform(machine, num_ranks=plan.num_ranks) if machine == name else machine
+        plan.check_for(workload, known)
 
 
 def _name(group: Group) -> str:
