@@ -70,6 +70,7 @@ class Choice:
     alternatives: tuple[Alternative, ...] = ()
     step: int = 0
     ops: tuple[int, ...] = ()
+    phase: str = ""
 
     def as_row(self) -> dict[str, Any]:
         """Give it under the keys that ``weft plan`` has."""
@@ -94,13 +95,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan kept to: the error that codecs may make, engines and bytes that it may use.
+    """What a plan keeps to: the error that codecs may make, engines and bytes that it may use.
 
-    ``error`` is relative to the largest value of a block, as codecs state theirs; 0 allows only
-    what loses nothing. None: as many as the platform has.
+    ``error`` is the relative L2 error of what is sent; 0 allows only what loses nothing. Without
+    ``codecs`` all that are known are looked at. None: as many as the platform has.
     """
 
     error: float = 0.0
+    codecs: tuple[str, ...] = ()
     engines: int | None = None
     memory: int | None = None
 
@@ -132,9 +134,10 @@ class Plan:
         """How many times as fast the planned step is."""
         return self.baseline / self.planned if self.planned else 1.0
 
-    def choice_of(self, what: Collective) -> Choice | None:
-        """Find the choice for a collective; None where the plan has none."""
-        return next((each for each in self.choices if each.collective == what), None)
+    def choice_of(self, what: Collective, phase: str = "") -> Choice | None:
+        """Find the choice for a collective, in any phase or one; None where the plan has none."""
+        found = [each for each in self.choices if each.collective == what]
+        return next((each for each in found if not phase or each.phase == phase), None)
 
     def check_for(self, workload: Workload, platform: Platform) -> None:
         """Refuse to be applied to another workload, platform or number of ranks."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.errors import UsageError
-from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
-from weft.planner.predict import predict
+from weft.errors import NoPlanError, UsageError
+from weft.planner.choosing import Offer, heuristic, search, without_losses
+from weft.planner.coded_ways import error_of
+from weft.planner.cpu_ways import CpuWays
+from weft.planner.explaining import choice_of
+from weft.planner.gpu_ways import GpuWays
+from weft.planner.pairs import pairs_of
+from weft.planner.plan import Alternative, Limits, Plan, fingerprint
+from weft.planner.predict import edges
 from weft.planner.prices import Prices
-from weft.units import format_size, format_time
+from weft.planner.step_price import StepPricer
+from weft.planner.ways import Way, refused
+from weft.units import format_size
 from weft.workload.meeting import meetings
-from weft.workload.walk import walk
 
 if TYPE_CHECKING:
-    from weft.cost.price import Price
     from weft.hardware import Platform
-    from weft.workload import Collective, Workload
-    from weft.workload.meeting import Meeting
+    from weft.planner.ways import Pair
+    from weft.workload import HostModel, Workload
 
 MODES = ("heuristic", "search")
 
@@ -26,85 +31,104 @@ def plan(
     workload: Workload,
     platform: Platform,
     *,
-    mode: str = "heuristic",
+    mode: str = "search",
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    host: HostModel | None = None,
 ) -> Plan:
-    """Choose a strategy for each collective of a step on a platform."""
+    """Choose a strategy for each collective of a step on a platform.
+
+    Without a plan torch hands collectives to its library, on a stream of their own: that is the
+    baseline. ``heuristic`` decides pair by pair from static sizes, ``search`` simulates pairs and
+    decides by the whole step.
+    """
     if mode not in MODES:
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
-    backends = {name: Prices(platform, library=name) for name in backends_on(platform)}
-    default = next(iter(backends))
-    base = predict(workload, platform, prices=backends[default], anyway=True)
-    chosen, choices = _Mixed(backends, default), []
-    for number, (what, meeting, ops) in enumerate(_kinds(workload)):
-        found = {name: p.collective_price(what, meeting.ranks) for name, p in backends.items()}
-        best = min(found, key=lambda name: found[name].seconds)
-        chosen.backend[what] = best
-        alone = _Mixed(backends, default, {what: best})
-        step = max(walk(workload, platform, alone))
-        others = tuple(
-            Alternative("concurrent", {"backend": name}, each.seconds, f"{best} is faster")
-            for name, each in found.items()
-            if name != best
-        )
-        choices.append(
-            Choice(
-                pair=f"{what.kind} {format_size(what.nbytes)} #{number}",
-                op=ops[0],
-                collective=what,
-                strategy="concurrent",
-                settings={"backend": best},
-                seconds=found[best].seconds,
-                low=found[best].low,
-                high=found[best].high,
-                gain=1 - step / base.seconds,
-                why=f"{best} takes {format_time(found[best].seconds)}",
-                alternatives=others,
-                ops=tuple(ops),
-            )
-        )
-    planned = predict(workload, platform, prices=chosen, anyway=True)
+    room = _room(workload, platform, limits)
+    prices = Prices(platform, library=default_backend(platform))
+    pricer = StepPricer(workload, platform, prices, meetings(workload), host)
+    makes = CpuWays if is_cpu(platform) else GpuWays
+    ways = makes(platform, prices, limits, mode == "search")
+    offers = [_offer(pair, ways, room) for pair in pairs_of(pricer)]
+    chosen = heuristic(offers)
+    if mode == "search":
+        chosen = search(offers, pricer, chosen)
+    chosen = without_losses(offers, pricer, chosen)
+    return _plan(workload, offers, chosen, pricer, limits, mode)
+
+
+def _plan(
+    workload: Workload,
+    offers: list[Offer],
+    chosen: list[Way],
+    pricer: StepPricer,
+    limits: Limits,
+    mode: str,
+) -> Plan:
+    base = [(offer.pair, offer.base) for offer in offers]
+    made = [(offer.pair, way) for offer, way in zip(offers, chosen, strict=True)]
+    baseline, planned = pricer.seconds(base), pricer.seconds(made)
+    choices = []
+    for number, (offer, way) in enumerate(zip(offers, chosen, strict=True)):
+        alone = [*base[:number], made[number], *base[number + 1 :]]
+        step = baseline if way == offer.base else pricer.seconds(alone)
+        choices.append(choice_of(offer, way, 1 - step / baseline if baseline else 0.0))
+    low, high = edges(workload, pricer.platform, pricer.prices, pricer.host, pricer.met)
+    middle = pricer.seconds(()) or 1.0
     return Plan(
         workload=workload.name,
-        platform=platform.name,
+        platform=pricer.platform.name,
         num_ranks=workload.num_ranks,
         choices=tuple(choices),
-        baseline=base.seconds,
-        planned=planned.seconds,
-        low=planned.low,
-        high=planned.high,
-        fingerprint=fingerprint(workload, platform),
+        baseline=baseline,
+        planned=planned,
+        low=planned * min(1.0, low / middle),
+        high=planned * max(1.0, high / middle),
+        fingerprint=fingerprint(workload, pricer.platform),
         budget=limits,
         mode=mode,
     )
 
 
-def backends_on(platform: Platform) -> tuple[str, ...]:
-    """Name who can carry out collectives on a platform; the first is what torch takes by itself."""
-    return ("gloo", "weft") if platform.require_device().units == 1 else ("nccl",)
+def _offer(pair: Pair, ways: CpuWays | GpuWays, room: int) -> Offer:
+    """Ask for all ways of a pair, and refuse those that do not fit."""
+    base, found = ways.base(pair), list[Way]()
+    not_here: list[Alternative] = []
+    for way in ways.of(pair):
+        if isinstance(way, Alternative):
+            not_here.append(way)
+        elif way.memory > room:
+            size, left = format_size(way.memory), format_size(max(0, room))
+            not_here.append(refused(way.strategy, f"needs {size} more, {left} are left"))
+        else:
+            found.append(way)
+    return Offer(pair, base, tuple(found), tuple(not_here))
 
 
-class _Mixed(Prices):
-    """Prices where each collective has a backend of its own."""
-
-    def __init__(
-        self,
-        backends: dict[str, Prices],
-        default: str,
-        backend: dict[Collective, str] | None = None,
-    ) -> None:
-        super().__init__(backends[default].platform, default)
-        self.backends, self.default, self.backend = backends, default, backend or {}
-
-    def collective_price(self, what: Collective, ranks: tuple[int, ...]) -> Price:
-        name = self.backend.get(replace(what, splits=()), self.default)
-        return self.backends[name].collective_price(what, ranks)
+def is_cpu(platform: Platform) -> bool:
+    """Whether a rank is a core."""
+    return platform.require_device().units == 1
 
 
-def _kinds(workload: Workload) -> list[tuple[Collective, Meeting, list[int]]]:
-    """Collectives of a step that are equal are planned once."""
-    found: dict[Collective, tuple[Meeting, list[int]]] = {}
-    for (_, number), meeting in meetings(workload).items():
-        ops = found.setdefault(replace(meeting.what, splits=()), (meeting, []))[1]
-        ops.append(number)
-    return [(what, meeting, ops) for what, (meeting, ops) in found.items()]
+def default_backend(platform: Platform) -> str:
+    """Name the library that torch takes by itself."""
+    return "gloo" if is_cpu(platform) else "nccl"
+
+
+def _room(workload: Workload, platform: Platform, limits: Limits) -> int:
+    """Check limits; give the bytes that a plan may use beyond what the step needs."""
+    if limits.error < 0:
+        raise UsageError(f"an error of {limits.error:g} is less than none", "Use 0 or more.")
+    if limits.engines is not None and limits.engines < 0:
+        raise UsageError(f"{limits.engines} engines are fewer than none", "Use 0 or more.")
+    for codec in limits.codecs:
+        error_of(codec)
+    has = platform.require_device().memory_bytes
+    allowed = has if limits.memory is None else limits.memory
+    needed = workload.memory.total if workload.memory is not None else 0
+    if needed > allowed:
+        raise NoPlanError(
+            f"{workload.name} needs {format_size(needed)} a rank; a plan may use "
+            f"{format_size(allowed)}.",
+            "Try: more ranks, fsdp or tp, recompute, a smaller batch, or more memory.",
+        )
+    return allowed - needed

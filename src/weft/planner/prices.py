@@ -33,6 +33,8 @@ _ALGORITHMS = {
     "gather": ("direct",),
     "scatter": ("direct",),
 }
+# Inside a node libraries use all links of a rank at once: on a mesh, rings over each of them.
+_INSIDE = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "direct")
 # A simulated collective beside the measured ones of NCCL: within that factor for most.
 _SIMULATED_RANGE = (0.8, 1.35)
 _MEASURED_RANGE = (0.93, 1.1)
@@ -126,7 +128,8 @@ def _simulated(platform: Platform, what: Collective) -> float:
     num_ranks = platform.num_ranks
     nbytes = -(-size // num_ranks) * num_ranks
     found = []
-    for algorithm in _ALGORITHMS[kind]:
+    inside = (_INSIDE[kind],) if platform.num_nodes == 1 and kind in _INSIDE else ()
+    for algorithm in (*inside, *_ALGORITHMS[kind]):
         try:
             schedule = collective(
                 kind,
