@@ -31,7 +31,7 @@ MODELS: dict[str, Drawn] = {
 }
 LINKS = {"local": 0.0, "1gbit": 1e9 / 8}  # bytes a second between hosts; 0: one host
 REPETITIONS = 3  # each in fresh processes: a step repeats worse between processes than inside one
-_STEPS = 4  # of a measurement
+STEPS = 4  # of a measurement
 _SAME = 1e-3  # of a loss: rows of gradients add up in other orders
 _POINTS = 0.10  # of a step: how far a predicted gain may be off, or 1.5 times the floor
 _FLOORS = 1.5
@@ -77,11 +77,11 @@ class Planned:
         workload = captured(model)
         return cls(model, workload, plan(workload, on), on)
 
-    def case(self, *, by_plan: bool) -> dict[str, Any]:
+    def case(self, *, by_plan: bool, trace: str = "") -> dict[str, Any]:
         """Say what a rank does."""
         text = self.plan.to_json().decode() if by_plan else None
-        asked = {"model": asdict(self.model), "plan": text, "steps": _STEPS}
-        return {"planned": {**asked, "on": self.on.name}}
+        asked = {"model": asdict(self.model), "plan": text, "on": self.on.name, "trace": trace}
+        return {"planned": {**asked, "steps": STEPS}}
 
 
 def machine(rate: float) -> Platform:
@@ -139,7 +139,7 @@ def _repeated(jobs: Mapping[str, Planned], teams: Teams, rounds: int) -> dict[st
 def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
     ratios = [outcome.beside("gloo", "dist").ratio for outcome in outcomes]
     times = {
-        who: tuple(t / _STEPS for each in outcomes for t in each.times[who])
+        who: tuple(t / STEPS for each in outcomes for t in each.times[who])
         for who in ("dist", "gloo")
     }
     ratio = median(ratios)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 
 import weft.torch
 from weft.bench import drawn_models
@@ -124,13 +125,18 @@ def _tokens(model: drawn_models.Transformer, whole: nn.Module) -> Step:
 
 
 class PlannedSteps:
-    """A job as a rank of a benchmark does it: ``steps`` at a time."""
+    """A job as a rank of a benchmark does it: ``steps`` at a time.
 
-    def __init__(self, model: dict[str, Any], plan: str | None, on: str, steps: int) -> None:
+    ``trace`` is where the first rank writes what one step looked like to torch's profiler.
+    """
+
+    def __init__(
+        self, model: dict[str, Any], plan: str | None, on: str, steps: int, trace: str = ""
+    ) -> None:
         torch.set_flush_denormal(True)
         found = None if plan is None else Plan.from_json(plan)
-        self._make = lambda: Job(model_of(model), found, on)
-        self._job, self._steps = self._make(), steps
+        self._job, self._steps, self._trace = Job(model_of(model), found, on), steps, trace
+        self._losses = [float(self._job.step()) for _ in range(_CHECKED)]
 
     def act(self) -> None:
         """Train some steps."""
@@ -138,13 +144,22 @@ class PlannedSteps:
             self._job.step()
 
     def answer(self) -> dict[str, Any]:
-        """Train the first steps of a new job; give its losses and the ways of collectives."""
-        self.free()
-        self._job = self._make()
-        losses = [float(self._job.step()) for _ in range(_CHECKED)]
+        """Give the losses of the first steps and the ways of collectives."""
+        if self._trace:
+            self._write_trace()
         applied = self._job.applied
         rows = [] if applied is None else applied.rows()
-        return {"losses": losses, "rows": rows, "state": applied.state if applied else "default"}
+        state = "default" if applied is None else applied.state
+        return {"losses": self._losses, "rows": rows, "state": state}
+
+    def _write_trace(self) -> None:
+        """Record one step; every rank takes it, the first one writes it down."""
+        if dist.get_rank():
+            self._job.step()
+            return
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            self._job.step()
+        profiler.export_chrome_trace(self._trace)
 
     def free(self) -> None:
         """Let the group be as it was."""

@@ -55,6 +55,11 @@ class Route:
     by_plan: int = 0
     by_default: int = 0
 
+    @property
+    def is_serial(self) -> bool:
+        """Whether nothing may run beside it: it is waited for where it is called."""
+        return self.choice is not None and self.choice.strategy == "serial"
+
     @classmethod
     def of(cls, choice: Choice) -> "Route":
         """Read what a plan wants."""
@@ -121,6 +126,14 @@ class Routes:
             route.by_default += 1
             return self._by_gloo(name)(*args, **options)
         route.by_plan += 1
+        work = self._by_plan(route, name, method, args, options)
+        if route.is_serial:
+            work.wait()
+        return work
+
+    def _by_plan(
+        self, route: Route, name: str, method: Callable[..., Any], args: Any, options: Any
+    ) -> Any:
         if route.backend == "gloo":
             return self._by_gloo(name)(*args, **options)
         channel = self._group.channel
