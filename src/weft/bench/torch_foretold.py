@@ -10,7 +10,6 @@ from weft.bench.trained import BACKENDS
 from weft.errors import PlatformError
 from weft.hardware import Platform, platform
 from weft.hardware.files import here_path
-from weft.planner.on_cores import in_turns
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
 from weft.torch.calibrate import calibrated_here, is_current
@@ -64,6 +63,5 @@ def foretell(model: Drawn, here: Platform) -> Foretold:
 
 
 def _predicted(step: CapturedStep, here: Platform, library: str, times: dict) -> Prediction:
-    workload = in_turns(step.timed(times, here), here)
     cut = here.resized(RANKS)
-    return predict(workload, cut, anyway=True, prices=Prices(cut, library=library))
+    return predict(step.timed(times, here), cut, anyway=True, prices=Prices(cut, library=library))
