@@ -8,6 +8,7 @@ in small pages: a row in a page that was not visited for long needs the page tab
 """
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -49,12 +50,8 @@ def fitted_lookups(
     terms = lookup_terms(columns, item, caches, backward=backward)
     found = smallest_errors(terms, seconds)
     error = geometric_error(terms @ found, seconds)
-    return replace(
-        Lookups(*(float(f"{value:.4g}") for value in found)),
-        inner_bytes=caches.inner_bytes,
-        outer_bytes=caches.outer_bytes,
-        error=float(f"{error:.3g}"),
-    )
+    values: dict[str, Any] = dict(zip(TERMS, (float(f"{v:.4g}") for v in found), strict=True))
+    return replace(caches, **values, error=float(f"{error:.3g}"))
 
 
 def geometric_error(predicted: Floats, measured: Floats) -> float:

@@ -19,10 +19,10 @@ from weft.workload.tables import Table
 
 ITEM = 4  # bytes of an element
 _TIMEOUT = 60.0
-_NBYTES = 256 << 20  # of the largest table
+NBYTES = 256 << 20  # of the largest table
 _LEAST = 24  # cases that a fit needs, however long they take
 _MOST = 96
-_ROUNDS, _TRIES = 2, 5
+_ROUNDS, _TRIES = 2, 3  # undisturbed ones of each, and how many more are made for that
 # Steps of a sequence that fills five dimensions evenly (Roberts 2018): powers of the root of
 # x^6 = x + 1.
 _STEPS = tuple(1.1347241384 ** -(k + 1) for k in range(5))
@@ -36,18 +36,27 @@ class Case(NamedTuple):
     batch: int
 
 
+Measured = list[tuple[Case, Mapping[str, Times]]]
+
+
 def measure_embedding(*, seconds: float = 6.0) -> dict[str, Lookups]:
     """Measure lookups for about so long, in a process of its own, and fit what they take.
 
     The keys are those of ``Device.lookups``.
     """
-    with steady_memory():
-        (found,) = spawn(_measure, 1, seconds, timeout=_TIMEOUT)
-    cases = [case for case, _ in found]
+    found = measured(list(cases()), seconds=seconds)
+    given = [case for case, _ in found]
     caches = replace(
         Lookups(), **dict(zip(("inner_bytes", "outer_bytes"), cache_bytes(), strict=True))
     )
-    return {name: _fitted(name, cases, [t[name] for _, t in found], caches) for name in found[0][1]}
+    return {name: _fitted(name, given, [t[name] for _, t in found], caches) for name in found[0][1]}
+
+
+def measured(given: Sequence[Case], *, seconds: float = 0.0, rounds: int = _ROUNDS) -> Measured:
+    """Measure cases in a process of its own: all, or as many as ``seconds`` allow."""
+    with steady_memory():
+        (found,) = spawn(_measure, 1, list(given), seconds, rounds, timeout=_TIMEOUT)
+    return found
 
 
 def lookups_table(found: Mapping[str, Lookups], source: str) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def cases() -> Iterator[Case]:
         yield spread_case(tuple((0.5 + number * step) % 1.0 for step in _STEPS))
 
 
-def spread_case(point: Sequence[float], nbytes: int = _NBYTES) -> Case:
+def spread_case(point: Sequence[float], nbytes: int = NBYTES) -> Case:
     """Give the case at a point of the unit cube, within a table of so many bytes."""
     rows, dim, pooling, lookups, zipf = point
     width = _DIMS[int(dim * len(_DIMS))]
@@ -93,13 +102,13 @@ def columns_of(given: list[Case]) -> Columns:
     return {name: np.array(values, float) for name, values in found.items()}
 
 
-def _measure(world: World, seconds: float) -> list[tuple[Case, Mapping[str, Times]]]:
+def _measure(world: World, given: list[Case], seconds: float, rounds: int) -> Measured:
     pin(world)
-    watch, begin = Stopwatch(_NBYTES), perf_counter()
-    found: list[tuple[Case, Mapping[str, Times]]] = []
-    for case in cases():
-        found.append((case, watch.times(case.table, case.batch, _ROUNDS, _TRIES)))
-        if len(found) >= _LEAST and perf_counter() - begin > seconds:
+    watch, begin = Stopwatch(NBYTES), perf_counter()
+    found: Measured = []
+    for case in given:
+        found.append((case, watch.times(case.table, case.batch, rounds, rounds + _TRIES)))
+        if seconds and len(found) >= _LEAST and perf_counter() - begin > seconds:
             break
     return found
 

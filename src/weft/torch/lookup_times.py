@@ -23,7 +23,7 @@ from weft.torch.tables import large_pages
 from weft.workload.tables import Table
 
 _SETS = 3  # of indices, one after another
-_SWEPT = 80 << 20  # bytes: more than the last cache of a core complex
+_SWEPT = 48 << 20  # bytes, read and written: more than the last cache
 _PROBE = 1.1  # times the best sweep: beyond, others use the memory
 _ON_CORE = 0.95  # of the time
 _LEARNING = 1e-9  # rate: rows stay what they are
