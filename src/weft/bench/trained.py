@@ -17,7 +17,7 @@ from weft.bench.drawn_models import RANKS, Drawn, case_of
 from weft.bench.machine import busy_seconds
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
-from weft.torch.op_times import MALLOC
+from weft.torch.steady import SETTINGS
 
 BACKENDS = ("gloo", "weft")
 REPETITIONS = 5
@@ -104,7 +104,7 @@ def _repetition(models: Mapping[str, Drawn]) -> dict[Key, list[Visit]]:
 
 def _team(backend: str) -> Team:
     words = [sys.executable, "-m", "weft.bench.torch_step_rank", backend]
-    return Team(backend, RANKS, rank_starts(words, RANKS, MALLOC))
+    return Team(backend, RANKS, rank_starts(words, RANKS, SETTINGS))
 
 
 def _visit(team: Team, name: str) -> Visit:

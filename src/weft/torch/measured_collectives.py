@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.runtime.measuring import RANKS, one_thread, pin
+from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
-from weft.torch.op_times import kept_memory
+from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ Wrapped = dict[tuple[str, int, int], float]  # by library, parameters, bytes of 
 
 def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
     """Time collectives of all sizes and the steps of wrapped models; the slower rank counts."""
-    with one_thread(), kept_memory():
+    with steady_memory():
         first, second = spawn(_timed, RANKS, _free_port(), kinds, timeout=_TIMEOUT)
     curves: Curves = {}
     for (library, kind, nbytes), seconds in first[0].items():

@@ -15,10 +15,11 @@ import torch
 from torch import nn
 
 from weft.hardware.measured import TorchHost
-from weft.runtime.measuring import RANKS, one_thread, pin
+from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
 from weft.torch.op_calls import captured_calls
-from weft.torch.op_times import kept_memory, time_ops
+from weft.torch.op_times import time_ops
+from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def time_host() -> TorchHost:
     summed: Counter[str] = Counter()
     for number, called in calls[0].items():
         summed[ops[number].phase] += each[called.call]  # type: ignore[assignment]
-    with one_thread(), kept_memory():
+    with steady_memory():
         taken = spawn(_phases, RANKS, timeout=_TIMEOUT)
     more = {
         phase: max(0.0, (sum(rank[phase] for rank in taken) / RANKS - summed[phase]) / count[phase])
