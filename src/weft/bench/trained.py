@@ -17,7 +17,7 @@ from weft.bench.drawn_models import RANKS, Drawn, case_of
 from weft.bench.machine import busy_seconds
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
-from weft.torch.op_times import MALLOC
+from weft.torch.steady import SETTINGS
 
 BACKENDS = ("gloo", "weft")
 REPETITIONS = 5
@@ -46,8 +46,8 @@ class Measured:
 
     def clean(self) -> list[float]:
         """Give the medians of repetitions, of visits that nothing disturbed, if there are any."""
-        best = min(visit.probe for each in self.visits for visit in each)
-        kept = [[v.seconds for v in each if _is_clean(v, best)] for each in self.visits]
+        clean = self._is_clean
+        kept = [[v.seconds for v in each if clean(v)] for each in self.visits]
         if not any(kept):
             kept = [[v.seconds for v in each] for each in self.visits]
         return [median(each) for each in kept if each]
@@ -66,14 +66,17 @@ class Measured:
     @property
     def discarded(self) -> float:
         """The share of visits that did not count."""
-        best = min(visit.probe for each in self.visits for visit in each)
-        every = [_is_clean(v, best) for each in self.visits for v in each]
+        every = [self._is_clean(visit) for visit in self._all()]
         return 1 - sum(every) / len(every)
 
+    def _all(self) -> list[Visit]:
+        return [visit for each in self.visits for visit in each]
 
-def _is_clean(visit: Visit, best: float) -> bool:
-    quiet = visit.own >= _OWN and visit.foreign <= _FOREIGN
-    return quiet and visit.probe <= _PROBE * best
+    def _is_clean(self, visit: Visit) -> bool:
+        """Tell whether ranks had their cores: Gloo sleeps while it waits, so the best one counts."""
+        own, probe = max(v.own for v in self._all()), min(v.probe for v in self._all())
+        mine = visit.own >= _OWN * own and visit.probe <= _PROBE * probe
+        return mine and visit.foreign <= _FOREIGN
 
 
 def train(models: Mapping[str, Drawn], repetitions: int = REPETITIONS) -> dict[Key, Measured]:
@@ -101,7 +104,7 @@ def _repetition(models: Mapping[str, Drawn]) -> dict[Key, list[Visit]]:
 
 def _team(backend: str) -> Team:
     words = [sys.executable, "-m", "weft.bench.torch_step_rank", backend]
-    return Team(backend, RANKS, rank_starts(words, RANKS, MALLOC))
+    return Team(backend, RANKS, rank_starts(words, RANKS, SETTINGS))
 
 
 def _visit(team: Team, name: str) -> Visit:

@@ -247,11 +247,6 @@ def _device(reader: Reader, device: object) -> Device | None:
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
     dma, shared = device.get("dma"), device.get("shared")
-    lookups = {
-        key: reader.record(Lookups, device[key], place.at(key))
-        for key in ("lookups", "lookups_backward")
-        if key in device
-    }
     return reader.record(
         Device,
         device,
@@ -262,7 +257,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
         laws=_measured(reader, device, "laws", tuple[OpLaw, ...], (), place),
-        **lookups,
+        lookups=_records(reader, Lookups, device.get("lookups", {}), place.at("lookups")),
     )
 
 

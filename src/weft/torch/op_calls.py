@@ -116,10 +116,14 @@ def _made(value: Any, drawn: np.random.Generator) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """An op of a captured step: what is called, and which memory (by number) it is given."""
+    """An op of a captured step: what is called, and the memory it is given and gives back.
+
+    Memory is told apart by numbers, each with the bytes of it that the op goes through.
+    """
 
     call: OpCall
-    storages: tuple[tuple[int, int], ...]  # number and bytes of each tensor it reads or changes
+    given: tuple[tuple[int, int], ...]
+    made: tuple[tuple[int, int], ...]
 
 
 class Calls:
@@ -130,11 +134,15 @@ class Calls:
         self._zipfs = zipfs  # by rows of a table
         self._looked_up: dict[tuple[int, ...], int] = {}  # rows of sparse gradients by their shape
 
-    def see(self, rank: int, number: int, func: Any, args: Any, kwargs: Any) -> None:
+    def see(
+        self, rank: int, number: int, func: Any, args: Any, kwargs: Any, outputs: Any
+    ) -> None:
         """Write one op down; a number that was there belongs to the preparation."""
-        name = str(func.name()) if callable(func.name) else str(func.name)
+        name = func.name()
         if op_name(func) == "_embedding_bag_backward":
             self._looked_up[int(args[6]), int(args[0].shape[1])] = int(args[1].numel())
+        places = _touched(op_name(func), args, kwargs)
+        made = tuple(_storages((outputs,)))
         hint = _HINTS.get(op_name(func), _no_hint)(args)
         like = partial(self._like, hint)
         call = OpCall(
@@ -142,9 +150,10 @@ class Calls:
             tuple(_turned(value, like, place) for place, value in enumerate(args)),
             tuple((key, _turned(value, like, -1)) for key, value in kwargs.items()),
         )
-        places = tuple(_storages((*args, *kwargs.values())))
+        if func.namespace.startswith("c10d"):  # groups are no values, and nobody calls it again
+            call = OpCall(name, ())
         mine = self.found.setdefault(rank, {})
-        mine[number] = Called(call, places)
+        mine[number] = Called(call, places, made)
         for later in [n for n in mine if n > number]:
             del mine[later]
 
@@ -193,6 +202,15 @@ def _storages(values: Sequence[Any]) -> Iterable[tuple[int, int]]:
             yield int(value.untyped_storage()._cdata), nbytes  # noqa: SLF001
         elif isinstance(value, (list, tuple)):
             yield from _storages(value)
+
+
+def _touched(name: str, args: Any, kwargs: Any) -> tuple[tuple[int, int], ...]:
+    """Give the memory that an op is given; of a table that is looked up only rows are read."""
+    found = list(_storages((*args, *kwargs.values())))
+    if name in ("embedding", "_embedding_bag"):
+        rows = args[1].numel() * args[0].shape[1] * args[0].element_size()
+        found[0] = found[0][0], min(found[0][1], int(rows))
+    return tuple(found)
 
 
 # Whole numbers that an op is given: below what, by whose law, or multiples of what.

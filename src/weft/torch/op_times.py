@@ -6,30 +6,24 @@ data-parallel job do. Nothing of the step that is predicted is ever run.
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import contextmanager
+from contextlib import nullcontext
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from weft.runtime.measuring import RANKS, one_thread, pin
+from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
+from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from weft.runtime.world import World
     from weft.torch.op_calls import OpCall
 
-# Memory that is given back and asked for again costs a page fault each 4 KiB: keep it instead.
-MALLOC = {
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-    "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
 SWEPT = 48 << 20  # bytes that a rank goes through so that no cache holds anything else
 _REPEATS = 5
 _TIMEOUT = 120.0
@@ -42,31 +36,23 @@ class OpTime(NamedTuple):
     warm: float
 
 
-@contextmanager
-def kept_memory() -> Iterator[None]:
-    """Let processes started meanwhile keep what memory they were given once."""
-    before = {name: os.environ.get(name) for name in MALLOC}
-    os.environ.update(MALLOC)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-def time_ops(calls: Sequence[OpCall], *, repeats: int = _REPEATS) -> list[OpTime]:
-    """Time every call on two ranks at once, in one thread each."""
-    with one_thread(), kept_memory():
-        first, second = spawn(_timed_calls, RANKS, list(calls), repeats, timeout=_TIMEOUT)
+def time_ops(
+    calls: Sequence[OpCall], *, repeats: int = _REPEATS, threads: int = 1
+) -> list[OpTime]:
+    """Time every call on two ranks at once, in one thread each, or on one rank in several."""
+    ranks = RANKS if threads == 1 else 1
+    with steady_memory() if threads == 1 else nullcontext():
+        found = spawn(_timed_calls, ranks, list(calls), repeats, threads, timeout=_TIMEOUT)
     return [
-        OpTime((a.cold + b.cold) / 2, (a.warm + b.warm) / 2)
-        for a, b in zip(first, second, strict=True)
+        OpTime(*(sum(values) / ranks for values in zip(*each, strict=True)))
+        for each in zip(*found, strict=True)
     ]
 
 
-def _timed_calls(world: World, calls: list[OpCall], repeats: int) -> list[OpTime]:
-    pin(world)
-    torch.set_num_threads(1)
+def _timed_calls(world: World, calls: list[OpCall], repeats: int, threads: int) -> list[OpTime]:
+    if threads == 1:
+        pin(world)
+    torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     swept = np.ones(SWEPT // 8)
     with torch.no_grad():
@@ -74,20 +60,22 @@ def _timed_calls(world: World, calls: list[OpCall], repeats: int) -> list[OpTime
 
 
 def _timed(world: World, call: OpCall, swept: np.ndarray, repeats: int) -> OpTime:
-    function = call.function
-    args, kwargs = call.made(np.random.default_rng(0))
-
-    def act() -> object:
-        return function(*args, **kwargs)
-
+    act, other = _act(call, 0), _act(call, 1)
     act()  # what only a first call does
     cold, warm = [], []
     for _ in range(repeats):
         np.add(swept, 1.0, out=swept)
+        other()  # its code is in the caches again, and none of the data of the one that is timed
         world.barrier()
         cold.append(_seconds(act))
         warm.append(_seconds(act))
     return OpTime(median(cold), median(warm))
+
+
+def _act(call: OpCall, seed: int) -> Callable[[], object]:
+    function = call.function
+    args, kwargs = call.made(np.random.default_rng(seed))
+    return lambda: function(*args, **kwargs)
 
 
 def _seconds(act: Callable[[], object]) -> float:

@@ -21,7 +21,7 @@ from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
 from weft.workload.torch_stage import stage
 
-Seen = Callable[[int, int, Any, Any, Any], None]
+Seen = Callable[[int, int, Any, Any, Any, Any], None]
 Places = dict[int, tuple[int, ...]]  # a rank that is captured, and all that do the same
 
 
@@ -45,7 +45,8 @@ def capture(
     position of the group it sends them in: the stages of a pipeline.
 
     ``as_gpu``: optimizers and norms run the kernels of a GPU, even if the step names no device.
-    ``seen`` is told of every op that is written down: the rank, its number, function, arguments.
+    ``seen`` is told of every op that is written down: its rank, number, function,
+    arguments and results.
     """
     if world_size < 1:
         raise UsageError(f"a step needs at least 1 rank, not {world_size}")

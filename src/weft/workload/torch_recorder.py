@@ -35,7 +35,7 @@ _FREE = frozenset(
         *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
     )
 )
-Seen = Callable[[int, Any, Any, Any], None]  # the number of an op, its function and arguments
+Seen = Callable[[int, Any, Any, Any, Any], None]  # number, function, arguments, results
 _SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
 
 
@@ -80,7 +80,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             before = len(self.ops)
             self._record(func, (*args, *kwargs.values()), outputs, results, why)
             if self._seen is not None and len(self.ops) > before:
-                self._seen(before, func, args, kwargs)
+                self._seen(before, func, args, kwargs, outputs)
         return outputs
 
     @contextlib.contextmanager

@@ -52,7 +52,8 @@ def stage(
     gc.disable()  # graphs of autograd are large and no garbage: looking through them takes half
     try:
         with contextlib.ExitStack() as stack:
-            for patch in (*_patches(resized, aside), *(_gpu_patches() if as_gpu else ())):
+            own = _gpu_patches() if as_gpu else [mock.patch(f"{__name__}._scaled", _nothing)]
+            for patch in (*_patches(resized, aside), *own):
                 stack.enter_context(patch)
             stack.enter_context(fake)
             stack.enter_context(_AsOnGpu() if as_gpu else _AsOnCpu())
@@ -137,10 +138,15 @@ def _with_buckets(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> No
         _init_helper(ddp, *args, **kwargs)
 
 
+def _scaled(buffer: torch.Tensor, group: Any) -> None:
+    """Divide the sum; on a CPU the copy into the bucket does it."""
+    buffer.div_(dist.get_world_size(group))
+
+
 def _average(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Do as the reducer does when it has no hook."""
     buffer = bucket.buffer()
-    buffer.div_(dist.get_world_size(group))
+    _scaled(buffer, group)
     dist.all_reduce(buffer, group=group)
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(buffer)
