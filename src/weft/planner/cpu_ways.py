@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.cost.price import Price
 from weft.planner.coded_ways import coded_ways
-from weft.planner.prices import Prices, levels_of
+from weft.planner.prices import Prices
 from weft.planner.ways import Way, refused
 from weft.units import format_time
 
@@ -59,7 +59,7 @@ class CpuWays:
 
     def _spans(self, pair: Pair) -> bool:
         """Whether its ranks are on several hosts."""
-        levels = levels_of(self.platform, pair.ranks)
+        levels = self.prices.levels(pair.ranks)
         return any(level.size > 1 for level in levels[self.platform.node_levels :])
 
     def _by_engines(self, mine: Price) -> Way | Alternative:

@@ -13,7 +13,6 @@ from weft.cost.price import Price
 from weft.errors import WeftError
 from weft.planner.coded_ways import coded_ways
 from weft.planner.pair_effects import BOUNDS, Effect, Node, effect
-from weft.planner.prices import levels_of
 from weft.planner.ways import OCCUPANCY, SLICES, Way, refused
 from weft.simulator import collective_units, simulate
 from weft.units import format_time
@@ -71,7 +70,7 @@ class GpuWays:
 
     def node(self, pair: Pair) -> Platform | None:
         """Give the part of a node that a group is in; None where it spans nodes."""
-        levels = levels_of(self.platform, pair.ranks)
+        levels = self.prices.levels(pair.ranks)
         inner = self.platform.node_levels
         if any(level.size > 1 for level in levels[inner:]):
             return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.workload.lower import seconds_of
+from weft.workload.step import Op, Step
 from weft.workload.walk import walked
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.planner.prices import Prices
     from weft.planner.ways import Pair, Way
-    from weft.workload import HostModel, Op, Workload
+    from weft.workload import HostModel, Workload
     from weft.workload.walk import Met, Walker
 
     Floats = NDArray[np.float64]
@@ -62,10 +63,21 @@ class StepPricer:
             if op.kind != "host"
         }
         self.main = [_main_stream(step.ops) for step in workload.steps]
+        self.timed = [
+            [
+                _timed(op, self.own.get((c, n), op.seconds), op.stream)
+                for n, op in enumerate(step.ops)
+            ]
+            for c, step in enumerate(workload.steps)
+        ]
+        self._found: dict[tuple[Way, ...], float] = {}
 
     def seconds(self, ways: Ways) -> float:
-        """Give the end of the slowest ranks."""
-        return max(walker.end for walker in self.walk(ways))
+        """Give the end of the slowest ranks; what was asked before is remembered."""
+        asked = tuple(way for _, way in ways)
+        if asked not in self._found:
+            self._found[asked] = max(walker.end for walker in self.walk(ways))
+        return self._found[asked]
 
     def walk(self, ways: Ways) -> list[Walker]:
         """Walk through the step as often as overlap asks for."""
@@ -107,17 +119,18 @@ class StepPricer:
         return out
 
     def _walked(self, chosen: Mapping[Place, Way], seconds: Mapping[Place, float]) -> list[Walker]:
-        steps = []
-        for c, step in enumerate(self.workload.steps):
-            ops = list(step.ops)
-            for n, op in enumerate(ops):
-                if (c, n) not in seconds:
-                    continue
-                way = chosen.get((c, n))
-                stream = self.main[c] if way is not None and way.serial else op.stream
-                ops[n] = replace(op, seconds=seconds[c, n], stream=stream)
-            steps.append(replace(step, ops=tuple(ops)))
-        changed = replace(self.workload, steps=tuple(steps))
+        ops = [list(each) for each in self.timed]
+        for place, took in seconds.items():
+            c, n = place
+            way = chosen.get(place)
+            stream = self.main[c] if way is not None and way.serial else ops[c][n].stream
+            if took != self.own[place] or stream != ops[c][n].stream:
+                ops[c][n] = _timed(ops[c][n], took, stream)
+        steps = tuple(
+            Step(step.ranks, tuple(each))
+            for step, each in zip(self.workload.steps, ops, strict=True)
+        )
+        changed = replace(self.workload, steps=steps)
         return walked(changed, self.platform, self.prices, host=self.host, met=self.met)
 
     def overlap(self, walkers: Sequence[Walker]) -> Overlap:
@@ -137,6 +150,22 @@ class StepPricer:
                 share[c, n] = min(1.0, total / max(until - begin, 1e-12))
                 beside[c, n] = dict(zip(kernels[first:last], over.tolist(), strict=True))
         return Overlap(share, beside)
+
+
+def _timed(op: Op, seconds: float | None, stream: str) -> Op:
+    """Give an op with other seconds; ``replace`` takes ten times as long."""
+    return Op(
+        op.name,
+        op.kind,
+        stream,
+        op.cost,
+        op.collective,
+        op.after,
+        op.host,
+        op.blocking,
+        seconds,
+        op.phase,
+    )
 
 
 def _main_stream(ops: Sequence[Op]) -> str:
