@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import NoPlanError
+from weft.planner.on_cores import on_cores
 from weft.planner.prices import Prices
 from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
@@ -156,6 +157,7 @@ def predict(
     """Predict one step; one that does not fit into memory is refused, unless ``anyway``."""
     if not anyway:
         check_memory(workload, platform)
+    workload = on_cores(workload, platform)
     prices = prices or Prices(platform)
     middle = _run(workload, platform, prices, host)
     low, high = edges(workload, platform, prices, host, meetings(workload))
