@@ -29,6 +29,7 @@ _PARTS = {
     "mpi_rank",
     "namespaces",
     "overlap",
+    "random_steps",
     "rows",
     "serving",
     "team",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.planner.ways import Pair, Way
 
 _ROUNDS = 3
+_AS_GOOD = 1.005  # simulated pairs that close are equal
 _BETTER = 1 - 1e-4  # less than that is no reason to change anything
 
 
@@ -32,6 +33,8 @@ class Offer:
 
     def seconds(self, way: Way) -> float:
         """Give the pair by itself: kernels beside, what they do not hide, how they are slowed."""
+        if way.pair is not None:
+            return way.pair
         window = self.pair.hidden * self.base.alone.seconds
         if way.serial:
             return window + way.alone.seconds
@@ -92,9 +95,15 @@ def _step(offers: Sequence[Offer], ways: Sequence[Way], pricer: StepPricer) -> f
 
 
 def _worth_trying(offer: Offer) -> list[Way]:
-    """Leave out ways that another is at least as good as in everything."""
+    """Leave out ways that another is at least as good as in everything.
+
+    Where the pair itself was priced, only those that are as good as the best are left.
+    """
     found: list[Way] = []
-    for way in sorted((offer.base, *offer.ways), key=offer.seconds):
+    ways = sorted((offer.base, *offer.ways), key=offer.seconds)
+    if ways[0].pair is not None:
+        ways = [way for way in ways if offer.seconds(way) <= _AS_GOOD * offer.seconds(ways[0])]
+    for way in ways:
         if not any(_covers(other, way) for other in found):
             found.append(way)
     return found

@@ -12,7 +12,14 @@ from weft.collectives import KINDS, algorithms, collective
 from weft.cost.price import Price
 from weft.errors import WeftError
 from weft.planner.coded_ways import coded_ways
-from weft.planner.pair_effects import BOUNDS, Effect, Node, effect
+from weft.planner.pair_effects import (
+    BOUNDS,
+    Effect,
+    Node,
+    PairPrice,
+    effect,
+    pair_prices,
+)
 from weft.planner.ways import OCCUPANCY, SLICES, Way, refused
 from weft.simulator import collective_units, simulate
 from weft.units import format_time
@@ -50,14 +57,19 @@ class GpuWays:
 
     def base(self, pair: Pair) -> Way:
         """Give what torch does by itself: the library's kernel on a stream of its own."""
-        return self._beside_units(pair, "concurrent")
+        return self._beside_units(pair, "concurrent", self._priced(pair).get("concurrent"))
 
     def of(self, pair: Pair) -> Iterator[Way | Alternative]:
         """List every way, and of what cannot be done here why."""
         alone = self.prices.collective_price(pair.what, pair.ranks)
-        yield Way("serial", alone, serial=True, why="nothing runs beside it")
+        serial = self._priced(pair).get("serial")
+        seconds = serial.seconds if serial else None
+        yield Way("serial", alone, serial=True, why="nothing runs beside it", pair=seconds)
+        priced = self._priced(pair)
         for strategy in BESIDE[1:]:
-            yield self._beside(pair, strategy)
+            yield self._beside(pair, strategy, priced.get(strategy))
+        if priced:  # others have no price beside this product to be compared with
+            return
         yield from self._by_engines(pair)
         yield from self._by_algorithm(pair, alone)
         yield self._fused(pair, alone)
@@ -77,51 +89,62 @@ class GpuWays:
         used = tuple(level for level in levels[:inner] if level.size > 1)
         return replace(self.platform, levels=used, node_levels=len(used), sources={})
 
-    def _beside(self, pair: Pair, strategy: str) -> Way | Alternative:
-        if strategy.startswith("dma"):
-            return self._beside_engines(pair, strategy)
-        return self._beside_units(pair, strategy)
+    def _priced(self, pair: Pair) -> dict[str, PairPrice]:
+        """Price the pair itself where one product is all that runs beside the collective."""
+        machine = self.node(pair)
+        if machine is None or pair.gemm is None:
+            return {}
+        return pair_prices(Node(machine), pair.what, pair.gemm, simulated=self.simulated)
 
-    def _beside_units(self, pair: Pair, strategy: str) -> Way:
-        alone = self.prices.collective_price(pair.what, pair.ranks)
+    def _beside(self, pair: Pair, strategy: str, priced: PairPrice | None) -> Way | Alternative:
+        if strategy.startswith("dma"):
+            return self._beside_engines(pair, strategy, priced)
+        return self._beside_units(pair, strategy, priced)
+
+    def _beside_units(self, pair: Pair, strategy: str, priced: PairPrice | None) -> Way:
+        alone, why = self.prices.collective_price(pair.what, pair.ranks), ""
         try:
-            found = self._effect(pair, strategy)
-            why = ""
+            found = priced.effect if priced else self._effect(pair, strategy)
         except WeftError:
             found = self._by_arithmetic(pair, strategy, alone.seconds)
             why = "by its units: pairs are simulated inside a node"
-        settings = _settings(strategy, found.units)
-        return Way(strategy, alone, found.comm, found.compute, settings=settings, why=why)
+        return Way(
+            strategy,
+            alone,
+            found.comm,
+            found.compute,
+            settings=_settings(strategy, found.units),
+            why=why,
+            pair=priced.seconds if priced else None,
+        )
 
-    def _beside_engines(self, pair: Pair, strategy: str) -> Way | Alternative:
-        node = self.node(pair)
-        if node is None:
-            return refused(
-                strategy, "engines reach the memory of one node, its ranks are on several"
-            )
+    def _beside_engines(
+        self, pair: Pair, strategy: str, priced: PairPrice | None
+    ) -> Way | Alternative:
+        if self.node(pair) is None:
+            why = "engines reach the memory of one node, its ranks are on several"
+            return refused(strategy, why)
         if self.device.dma is None:
             return refused(strategy, f"{self.device.title} has no DMA engines")
         needed = len(pair.ranks) - 1 + (pair.what.kind == "all_to_all")
         if self.limits.engines is not None and self.limits.engines < needed:
             return refused(strategy, f"needs {needed} engines, {self.limits.engines} are allowed")
         try:
-            found = self._effect(pair, strategy)
+            found = priced.effect if priced else self._effect(pair, strategy)
         except WeftError as error:
             return refused(strategy, str(error))
         if strategy.endswith("partition") and not found.units:
             return refused(strategy, "a mask would gain nothing: memory has room for both")
-        alone = self.prices.collective_price(pair.what, pair.ranks)
-        settings = {"engines": needed, **_settings(strategy, found.units)}
         adds = ", sums stay on units" if "reduce" in pair.what.kind else ""
-        why = f"engines leave the units to kernels{adds}"
         return Way(
             strategy,
-            alone,
+            self.prices.collective_price(pair.what, pair.ranks),
             found.comm,
             found.compute,
-            settings=settings,
+            settings={"engines": needed, **_settings(strategy, found.units)},
             engines=needed,
-            why=why,
+            why=f"engines leave the units to kernels{adds}",
+            pair=priced.seconds if priced else None,
         )
 
     def _effect(self, pair: Pair, strategy: str) -> Effect:
@@ -177,7 +200,7 @@ class GpuWays:
         node, what = self.node(pair), pair.what
         if node is None or alone.model != "simulated":  # what was measured is no peer of a model
             return
-        base = self._beside_units(pair, "concurrent")
+        base = self._beside_units(pair, "concurrent", None)
         known = algorithms(what.kind) if what.kind in KINDS else ()
         for name in (each for each in _ALGORITHMS if each in known):
             price = _algorithm_price(node, what.kind, name, what.nbytes)

@@ -11,14 +11,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.c3 import Choice, Gemm, Pricer, Scenario, pair_schedule
+from weft.c3.strategies import COLLECTIVES
 from weft.simulator import simulate
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
+    from weft.schedule import Cost
+    from weft.workload import Collective
 
 BOUNDS = ("arithmetic", "memory")
 _SIDE = 8192
 _THIN = 128  # rows of a GEMM that memory bounds
+_SIMULATED = 8  # of the estimated ways of a pair, beside the best of each strategy
 _SMALLEST = 64 << 10  # bytes; below, launches are all there is
 
 
@@ -28,6 +32,13 @@ class Effect(NamedTuple):
     comm: float
     compute: float
     units: int | None = None
+
+
+class PairPrice(NamedTuple):
+    """Seconds of a product and a collective by a strategy, and what they do to each other."""
+
+    seconds: float
+    effect: Effect
 
 
 class Node:
@@ -113,3 +124,40 @@ def _by_rule(pricer: Pricer, scenario: Scenario, choice: Choice) -> Effect:
     alone = rule.comm_seconds(scenario, Choice("priority"))
     whole = rule.gemm(scenario.gemm, 0).seconds
     return Effect((both.lead + both.comm) / alone, max(1.0, both.gemm / whole))
+
+
+def pair_prices(
+    node: Node, what: Collective, gemm: Cost, *, simulated: bool = True
+) -> dict[str, PairPrice]:
+    """Price a product and a collective by each strategy that applies, with its best mask.
+
+    The rule estimates every mask of every strategy. That is the answer, or where ``simulated``
+    the order in which they are simulated: the best of each strategy, and the best few of all.
+    """
+    pricer = pricer_of(node)
+    rows, columns, depth = (int(side) for side in gemm.shape)
+    size = max(1, round(what.nbytes / node.machine.num_ranks)) * node.machine.num_ranks
+    scenario = Scenario("", Gemm(rows, columns, depth, gemm.dtype), what.kind, size)
+    if gemm.dtype not in node.machine.require_device().flops or what.kind not in COLLECTIVES:
+        return {}
+    guesses = sorted(
+        (
+            (pricer.rule.estimate(scenario, choice), choice)
+            for choice in pricer.rule.choices(scenario)
+        ),
+        key=lambda each: each[0],
+    )
+    found: dict[str, PairPrice] = {}
+    for place, (guess, choice) in enumerate(guesses):
+        if choice.strategy in found and place >= _SIMULATED:
+            continue
+        seconds = pricer.pair(scenario, choice) if simulated else guess
+        if choice.strategy not in found or seconds < found[choice.strategy].seconds:
+            found[choice.strategy] = PairPrice(seconds, _beside(pricer, scenario, choice))
+    return found
+
+
+def _beside(pricer: Pricer, scenario: Scenario, choice: Choice) -> Effect:
+    if choice.strategy == "serial":
+        return Effect(1.0, 1.0)
+    return _by_rule(pricer, scenario, choice)._replace(units=choice.units)

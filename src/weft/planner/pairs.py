@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.workload import Collective, Op
 
 _ARITHMETIC = ("attention", "attention-backward", "moe")  # without flops in their cost
+_LITTLE = 0.02  # of what runs beside a collective is nothing
 _TABLES = ("embedding", "embedding-backward")
 MAKERS = ("gemm", "bmm")  # of what can be sent slice by slice, beside lookups
 
@@ -66,8 +67,25 @@ def _pair(
         makers=makers,
         made_by=_op(pricer, makers[0]).name if makers else "",
         beside=max(names, key=lambda name: names[name], default=""),
+        gemm=_only_gemm(pricer, places, overlap),
         looks_up=any(_touches_tables(pricer, place) for place in places),
     )
+
+
+def _only_gemm(pricer: StepPricer, places: Sequence[Place], overlap: Overlap) -> Cost | None:
+    """Give the product beside each of equal collectives, where it is all that runs beside them."""
+    found: Cost | None = None
+    for place in places:
+        beside = overlap.beside.get(place, {})
+        total = sum(beside.values())
+        main = [n for n, seconds in beside.items() if seconds > _LITTLE * total]
+        if len(main) != 1:
+            return None
+        cost = _op(pricer, (place[0], main[0])).cost
+        if cost is None or cost.family != "gemm" or (found is not None and found != cost):
+            return None
+        found = cost
+    return found
 
 
 def _touches_tables(pricer: StepPricer, place: Place) -> bool:

@@ -84,7 +84,7 @@ class StepPricer:
         chosen = {place: way for pair, way in ways for place in pair.members}
         seconds = self._alone(ways)
         walkers = self._walked(chosen, seconds)
-        if all(way.beside == 1.0 and way.compute == 1.0 for _, way in ways):
+        if all(way.beside == way.compute == 1.0 and way.pair is None for _, way in ways):
             return walkers
         for _ in range(_ROUNDS):
             overlap = self.overlap(walkers)
@@ -107,13 +107,21 @@ class StepPricer:
     def _beside(
         self, chosen: Mapping[Place, Way], seconds: Mapping[Place, float], overlap: Overlap
     ) -> dict[Place, float]:
-        """Stretch both sides by the share in which they overlap."""
+        """Stretch both sides by the share in which they overlap.
+
+        Where the pair itself was priced, the product ends with it.
+        """
         out = dict(seconds)
         for place, way in chosen.items():
+            mine = overlap.beside.get(place)
+            if way.pair is not None and mine:
+                out[place[0], max(mine, key=lambda n: mine[n])] = way.pair
+                out[place] = min(out[place], way.pair)
+                continue
             out[place] *= 1 + overlap.share.get(place, 0.0) * (way.beside - 1)
             if way.compute == 1.0:
                 continue
-            for kernel, over in overlap.beside.get(place, {}).items():
+            for kernel, over in (mine or {}).items():
                 at = place[0], kernel
                 out[at] += over / way.compute * (way.compute - 1)
         return out

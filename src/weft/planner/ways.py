@@ -10,6 +10,7 @@ from weft.planner.plan import Alternative
 if TYPE_CHECKING:
     from weft.cost.price import Price
     from weft.planner.plan import Settings
+    from weft.schedule import Cost
     from weft.workload import Collective
 
 # A fused kernel sends its output in slices: the first transfer starts with the first of them.
@@ -41,6 +42,7 @@ class Way:
     memory: int = 0
     engines: int = 0
     why: str = ""
+    pair: float | None = None  # seconds of both, where the pair itself was priced
 
     @property
     def label(self) -> str:
@@ -67,6 +69,7 @@ class Pair:
     makers: tuple[tuple[int, int], ...] = ()
     made_by: str = ""
     beside: str = ""
+    gemm: Cost | None = None  # all that runs beside it, where that is one product
     looks_up: bool = False  # whether embedding tables make its input or take its output
 
 
