@@ -74,7 +74,7 @@ class Planned:
         """Capture a step and plan it."""
         from weft.bench.torch_planned import captured
 
-        workload = captured(model)
+        workload = captured(model, on)
         return cls(model, workload, plan(workload, on), on)
 
     def case(self, *, by_plan: bool, trace: str = "") -> dict[str, Any]:

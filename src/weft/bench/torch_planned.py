@@ -1,8 +1,9 @@
 """Steps of training by a plan or without: one function makes what is run and captured."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -14,24 +15,46 @@ from torch.profiler import ProfilerActivity, profile
 
 import weft.torch
 from weft.bench import drawn_models
-from weft.bench.drawn_models import Drawn, model_of
+from weft.bench.drawn_models import RANKS, Drawn, model_of
 from weft.bench.torch_models import Dense, Transformer, draw_indices
+from weft.hardware import Platform
 from weft.planner.plan import Plan
-from weft.workload import Workload
-from weft.workload.torch_capture import capture
+from weft.torch.op_store import stored_times
+from weft.torch.timed_steps import captured_step
+from weft.workload import Op, Workload
 
 _DENSE = 13  # features that are numbers, as Criteo's
 _RATE = 0.01
 _TURNS = 3  # sets of indices, one step after another
+_SIZES = 4  # of a captured lookup: batch, rows, columns, rows of a bag
 _CHECKED = 4  # steps whose losses are compared
 Step = Callable[[], Tensor]
 
 
-def captured(model: Drawn) -> Workload:
-    """Write down one step of a model, as torch does it on a CPU without a plan."""
-    return capture(
-        lambda: Job(model).step, drawn_models.RANKS, name=model.model, every_rank=True, as_gpu=False
+def captured(model: Drawn, on: Platform) -> Workload:
+    """Write down one step of a model, as torch does it on a CPU without a plan.
+
+    Ops have the seconds that they took here by themselves, where this machine was calibrated.
+    """
+    zipfs = {rows: zipf for rows, _, zipf in model.tables} if _is_dlrm(model) else {}
+    step = captured_step(
+        lambda: Job(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
+    found = step.timed(stored_times(step.unique), on) if on.torch else step.workload
+    steps = [replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops)) for each in found.steps]
+    return replace(found, steps=tuple(steps))
+
+
+def _is_dlrm(model: Drawn) -> TypeGuard[drawn_models.Dlrm]:
+    return isinstance(model, drawn_models.Dlrm)
+
+
+def _asked(op: Op, zipfs: Mapping[int, float]) -> Op:
+    """Say of lookups how popular rows are: fake indices do not."""
+    cost = op.cost
+    if cost is None or cost.family != "embedding" or len(cost.shape) != _SIZES:
+        return op
+    return replace(op, cost=replace(cost, shape=(*cost.shape, zipfs.get(int(cost.shape[1]), 0.0))))
 
 
 class DlrmModel(nn.Module):
@@ -84,7 +107,7 @@ class Job:
 
 def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
     """Draw samples of a DLRM; each call looks the next ones up."""
-    samples = model.batch // drawn_models.RANKS
+    samples = model.batch // RANKS
     numbers = torch.rand(samples, _DENSE)
     clicks = (numbers[:, 0] > numbers[:, 1]).float()
     turns = _bags(model)
@@ -97,7 +120,7 @@ def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
 
 def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     rank, count = dist.get_rank(), len(model.tables)
-    held = range(rank * count // drawn_models.RANKS, (rank + 1) * count // drawn_models.RANKS)
+    held = range(rank * count // RANKS, (rank + 1) * count // RANKS)
     sets = [
         [
             (
@@ -115,7 +138,7 @@ def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
 
 def _tokens(model: drawn_models.Transformer, whole: nn.Module) -> Step:
-    shape = (model.batch // drawn_models.RANKS, model.seq)
+    shape = (model.batch // RANKS, model.seq)
     tokens, wanted = (torch.randint(0, model.vocab, shape) for _ in range(2))
 
     def loss() -> Tensor:
