@@ -51,7 +51,7 @@ class CpuWays:
         if self._spans(pair):
             why = f"one message a host: {format_time(mine.seconds)} by weft"
         yield Way("concurrent", mine, settings=settings, why=why)
-        yield Way("serial", mine, serial=True, settings=settings, why="nothing runs beside it")
+        yield refused("serial", "everything that a rank does takes turns on its core anyway")
         for strategy in ("priority", "partition", "priority+partition", "dma+partition"):
             yield refused(strategy, _ONE_CORE)
         yield self._by_engines(mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
@@ -10,8 +11,9 @@ from weft.planner.coded_ways import error_of
 from weft.planner.cpu_ways import CpuWays
 from weft.planner.explaining import choice_of
 from weft.planner.gpu_ways import GpuWays
+from weft.planner.on_cores import on_cores
 from weft.planner.pairs import pairs_of
-from weft.planner.plan import Alternative, Limits, Plan, fingerprint
+from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.predict import edges
 from weft.planner.prices import Prices
 from weft.planner.step_price import StepPricer
@@ -45,7 +47,8 @@ def plan(
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
     room = _room(workload, platform, limits)
     prices = Prices(platform, library=default_backend(platform))
-    pricer = StepPricer(workload, platform, prices, meetings(workload), host)
+    priced = on_cores(workload, platform)  # on cores torch does more than generators write
+    pricer = StepPricer(priced, platform, prices, meetings(priced), host)
     makes = CpuWays if is_cpu(platform) else GpuWays
     ways = makes(platform, prices, limits, mode == "search")
     offers = [_offer(pair, ways, room) for pair in pairs_of(pricer)]
@@ -72,13 +75,13 @@ def _plan(
         alone = [*base[:number], made[number], *base[number + 1 :]]
         step = baseline if way == offer.base else pricer.seconds(alone)
         choices.append(choice_of(offer, way, 1 - step / baseline if baseline else 0.0))
-    low, high = edges(workload, pricer.platform, pricer.prices, pricer.host, pricer.met)
+    low, high = edges(pricer.workload, pricer.platform, pricer.prices, pricer.host, pricer.met)
     middle = pricer.seconds(()) or 1.0
     return Plan(
         workload=workload.name,
         platform=pricer.platform.name,
         num_ranks=workload.num_ranks,
-        choices=tuple(choices),
+        choices=tuple(_numbered(choice, pricer.workload, workload) for choice in choices),
         baseline=baseline,
         planned=planned,
         low=planned * min(1.0, low / middle),
@@ -86,7 +89,26 @@ def _plan(
         fingerprint=fingerprint(workload, pricer.platform),
         budget=limits,
         mode=mode,
+        notes=_notes(pricer.platform),
     )
+
+
+def _numbered(choice: Choice, priced: Workload, workload: Workload) -> Choice:
+    """Number the ops of a choice as the workload does, not as the one that was priced."""
+    here, there = (
+        [n for n, op in enumerate(each.steps[choice.step].ops) if op.collective is not None]
+        for each in (priced, workload)
+    )
+    place = dict(zip(here, there, strict=True))
+    ops = tuple(place[number] for number in choice.ops)
+    return replace(choice, op=ops[0], ops=ops)
+
+
+def _notes(platform: Platform) -> tuple[str, ...]:
+    if is_cpu(platform) and not platform.libraries:
+        told = f"{platform.name} was not calibrated: Gloo and weft have no prices of their own here"
+        return (f"{told}; run weft calibrate and use --on here",)
+    return ()
 
 
 def _offer(pair: Pair, ways: CpuWays | GpuWays, room: int) -> Offer:
