@@ -70,11 +70,11 @@ class Planned:
     on: Platform
 
     @classmethod
-    def of(cls, model: Drawn, on: Platform) -> "Planned":
-        """Capture a step and plan it."""
+    def of(cls, model: Drawn, on: Platform, *, exact: bool = True) -> "Planned":
+        """Capture a step and plan it; ``exact``: its ops are timed one by one first."""
         from weft.bench.torch_planned import captured
 
-        workload = captured(model, on)
+        workload = captured(model, on, exact=exact)
         return cls(model, workload, plan(workload, on), on)
 
     def case(self, *, by_plan: bool, trace: str = "") -> dict[str, Any]:

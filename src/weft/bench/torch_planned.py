@@ -31,16 +31,18 @@ _CHECKED = 4  # steps whose losses are compared
 Step = Callable[[], Tensor]
 
 
-def captured(model: Drawn, on: Platform) -> Workload:
+def captured(model: Drawn, on: Platform, *, exact: bool = True) -> Workload:
     """Write down one step of a model, as torch does it on a CPU without a plan.
 
-    Ops have the seconds that they took here by themselves, where this machine was calibrated.
+    ``exact``: ops have the seconds that they took here by themselves, where this machine was
+    calibrated; otherwise laws price them.
     """
     zipfs = {rows: zipf for rows, _, zipf in model.tables} if _is_dlrm(model) else {}
     step = captured_step(
         lambda: Job(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
-    found = step.timed(stored_times(step.unique), on) if on.torch else step.workload
+    times = stored_times(step.unique) if exact and on.torch else {}
+    found = step.timed(times, on) if on.torch else step.workload
     steps = [replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops)) for each in found.steps]
     return replace(found, steps=tuple(steps))
 
@@ -81,7 +83,7 @@ class Job:
     def __init__(self, model: Drawn, plan: Plan | None = None, on: str = "") -> None:
         torch.manual_seed(model.seed)
         whole = DlrmModel(model) if isinstance(model, drawn_models.Dlrm) else Transformer(model)
-        self.applied = None if plan is None else weft.torch.apply(plan, whole, on=on)
+        self.applied = None if plan is None else weft.torch.apply(plan, whole, on=on, watch=False)
         torch.manual_seed(model.seed + dist.get_rank())
         ddp: Any = DistributedDataParallel if self.applied is None else self.applied.ddp
         if isinstance(whole, DlrmModel):

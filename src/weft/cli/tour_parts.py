@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from weft.bench.contest import Entry, compete
 from weft.bench.drawn_models import RANKS, Dlrm, Drawn, Transformer
-from weft.bench.machine import foreign_share
 from weft.bench.planned import STEPS, Planned, machine
 from weft.bench.teams import started
 from weft.cli.checkup import examine
 from weft.cli.progress import track, working
+from weft.cost.nccl import library_price
 from weft.errors import RunError, WeftError
 from weft.hardware import here_path, platform
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.report.text import Column, print_table
 from weft.report.tour import Compared, Foretold, tour_page
-from weft.runtime.calibrate import STEPS as MEASUREMENTS
-from weft.runtime.calibrate import calibrated, measure_step, save
+from weft.runtime.calibrate import save
+from weft.runtime.calm import foreign_share
 from weft.trace import write_perfetto
-from weft.units import format_rate, format_time
+from weft.units import format_rate, format_size, format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from weft.bench.contest import Outcome
@@ -36,6 +37,8 @@ MODELS: dict[str, Drawn] = {
 _ROUNDS = 6
 _PATIENCE = 4.0  # seconds of rounds for each way of each model
 _NOISY = 0.1  # of the cores: others that use more disturb what is measured
+_LONG = 60.0  # seconds after which the tour hurries: ops are priced by laws, not timed one by one
+_SHOWN_BYTES = 1 << 20
 _SHOWN = ("native core", "torch", "cores", "GPUs")
 
 
@@ -46,6 +49,7 @@ class Tour:
     folder: Path
     again: bool = False
     foreign: float = 0.0
+    began: float = field(default_factory=time.monotonic)
     written: list[Path] = field(default_factory=list)
     planned: dict[str, Planned] = field(default_factory=dict)
     foretold: list[Foretold] = field(default_factory=list)
@@ -60,17 +64,23 @@ class Tour:
 
     def calibrate(self) -> None:
         """Measure this machine unless that was done; ``here`` then knows it."""
-        if here_path().is_file() and not self.again and _is_mine():
+        if not self.again and _is_current():
             print(f"  it was calibrated before: {here_path()} (--again measures anew)")
             return
+        from weft.torch.calibrate import measured_here
+
         begin = time.monotonic()
-        found = {n: measure_step(act) for n, act in track(MEASUREMENTS, "measuring this machine")}
-        made = calibrated(found)
+        made = measured_here(lambda steps: track(_needed(steps), "measuring this machine"))
         where = save(made)
         shared = made.require_device().shared
         assert shared is not None
-        print(f"  a flag is seen after {format_time(made.levels[0].latency)}")
         print(f"  memory of another process is read at {format_rate(shared.far_rate)}")
+        for library in made.libraries:
+            took = library_price(made.resized(RANKS), "all_reduce", _SHOWN_BYTES, name=library.name)
+            size = format_size(_SHOWN_BYTES)
+            print(f"  an all_reduce of {size} takes {format_time(took.seconds)} by {library.name}")
+        if made.calm is not None and made.calm.is_noisy:
+            print("  the machine was busy meanwhile: predictions will be worse than on a quiet one")
         print(f"  wrote {where} in {time.monotonic() - begin:.0f} s: the platform 'here'")
 
     def plan(self) -> None:
@@ -78,7 +88,7 @@ class Tour:
         on = machine(0.0)
         for name, model in MODELS.items():
             with working(f"planning {name}"):
-                self.planned[name] = made = Planned.of(model, on)
+                self.planned[name] = made = Planned.of(model, on, exact=self._has_time)
             self._write_prediction(name, made)
         rows = [{"model": name, **_planned_row(each)} for name, each in self.planned.items()]
         print_table(_PLANNED, rows)
@@ -122,6 +132,10 @@ class Tour:
         for each in self.written:
             print(f"  {each}: open it in ui.perfetto.dev")
 
+    @property
+    def _has_time(self) -> bool:
+        return time.monotonic() - self.began < _LONG
+
     def _look_around(self) -> None:
         """Say whether others use the cores; figures are then to be read with care."""
         share = foreign_share(0.3)
@@ -137,13 +151,19 @@ class Tour:
         self.foretold.append(Foretold(name, made.plan, found))
 
 
-def _is_mine() -> bool:
-    """Say whether the calibration that is there is of this machine and can be read."""
+def _is_current() -> bool:
+    """Say whether there is a calibration of this machine and this torch that is not old."""
+    from weft.torch.calibrate import is_current
+
     try:
-        platform("here")
-    except WeftError:
+        return is_current(platform("here"), time.time() - here_path().stat().st_mtime)
+    except (OSError, WeftError):
         return False
-    return True
+
+
+def _needed(steps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Leave out what only jobs with one rank need."""
+    return [step for step in steps if "all cores" not in step[0]]
 
 
 def _way(settings: Any, strategy: str) -> str:
@@ -164,20 +184,16 @@ def _planned_row(made: Planned) -> dict[str, Any]:
 
 def _compared(name: str, made: Planned, outcome: Outcome) -> Compared:
     rows = [row for answer in outcome.answers["plan"][-RANKS:] for row in answer["rows"]]
-    ways = [
-        f"{r['collective']} of {r['nbytes']:,} bytes: {r['path']}" for r in rows if r["by_plan"]
-    ]
-    fused = [f"{r['collective']}: {r['path']}" for r in rows if r["path"].startswith("fused")]
+    mine = [row for row in rows if row["planned"] != "nothing"]
+    ways = [f"{r['collective']} of {format_size(r['nbytes'])}: {r['path']}" for r in mine]
     times = {way: tuple(t / STEPS for t in outcome.times[way]) for way in ("gloo", "plan")}
-    states = {answer["state"] for answer in outcome.answers["plan"]}
     return Compared(
         name=name,
         plan=made.plan,
         default=times["gloo"],
         by_plan=times["plan"],
         ratio=outcome.beside("gloo", "plan").ratio,
-        paths=tuple(dict.fromkeys([*fused, *ways])),
-        fell_back="default" in states,
+        paths=tuple(dict.fromkeys(ways)),
     )
 
 

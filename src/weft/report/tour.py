@@ -34,7 +34,6 @@ class Compared:
     by_plan: tuple[float, ...]
     ratio: float
     paths: tuple[str, ...] = ()
-    fell_back: bool = False
 
     @property
     def gain(self) -> float:
@@ -44,8 +43,6 @@ class Compared:
     @property
     def judgement(self) -> str:
         """Say in a line whether the plan was right."""
-        if self.fell_back:
-            return "steps contradicted the plan, so the job went back to Gloo by itself"
         off = self.gain - self.plan.gain
         said = f"the plan saves {self.gain:.0%} of the step, {self.plan.gain:.0%} was predicted"
         if abs(off) <= _CLOSE:

@@ -36,6 +36,7 @@ def apply(
     groups: Iterable[ProcessGroup] = (),
     workload: Workload | None = None,
     on: Platform | str | None = None,
+    watch: bool = True,
 ) -> "Applied":
     """Let the collectives of the default group, a weft group, go as a plan says.
 
@@ -43,19 +44,21 @@ def apply(
     is replaced where the plan fuses. ``groups`` are further weft groups of the plan. A plan for
     another machine or number of ranks is refused, and one for another ``workload`` if it is given;
     this machine is ``here`` once it was calibrated, else ``cpu``, unless ``on`` says otherwise.
-    Call ``step()`` of the result after each training step; ``report()`` says which way every
-    collective took.
+    Call ``step()`` of the result after each training step: steps that contradict the plan send the
+    job back to Gloo, unless ``watch`` is false. ``report()`` says which way every collective took.
     """
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     world = weft_group(None)
     _check(found, world, workload, on)
-    return Applied(found, [world, *(weft_group(group) for group in groups)], model)
+    return Applied(found, [world, *(weft_group(group) for group in groups)], model, watch=watch)
 
 
 class Applied:
     """A plan at work: routes of the groups, fused modules, and a watch over the steps."""
 
-    def __init__(self, plan: Plan, groups: list[Group], model: nn.Module | None) -> None:
+    def __init__(
+        self, plan: Plan, groups: list[Group], model: nn.Module | None, *, watch: bool = True
+    ) -> None:
         self.plan = plan
         self._groups = groups
         self._desks = [group.desk for group in groups]
@@ -63,8 +66,8 @@ class Applied:
         self._swaps: list[Swap] = fuse(plan, model)
         self.bucket = bucket_of(plan)
         check_buckets(self.bucket, model)
-        self._watch = Watch(plan, self._slowest, self._switch)
-        self._began: float | None = None
+        self._watch = Watch(plan, self._slowest, self._switch, differs=_differs(plan))
+        self._watches, self._began = watch, 0.0
         self._steps = 0
         self._routes = [
             self._set_up(group, [c for c in plan.choices if c.collective.group == _name(group)])
@@ -100,7 +103,7 @@ class Applied:
         self._steps += 1
         if self._steps == 2:  # of DDP's first step buckets are not yet in their order
             self._require_met()
-        if self._began is not None:
+        if self._watches and self._steps > 1:
             self._watch.note(now - self._began)
         self._began = time.perf_counter()
 
@@ -189,6 +192,14 @@ def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | s
     if workload is not None:
         known = platform(machine, num_ranks=plan.num_ranks) if machine == name else machine
         plan.check_for(workload, known)
+
+
+def _differs(plan: Plan) -> bool:
+    """Say whether a plan does anything that torch with Gloo would not do."""
+    return any(
+        is_fused(choice) or choice.settings.get("backend", "weft") != "gloo"
+        for choice in plan.choices
+    )
 
 
 def _name(group: Group) -> str:

@@ -30,7 +30,8 @@ class Watch:
 
     A step longer than the plan's range, or than the default was predicted to be, contradicts it.
     Then the default way is taken and measured as long: it stays if it is faster. Ranks decide
-    alike, because ``slowest`` gives all of them the slowest rank's seconds.
+    alike, because ``slowest`` gives all of them the slowest rank's seconds. A plan that does not
+    ``differ`` from the default has no way back.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class Watch:
         slowest: Callable[[float], float],
         switch: Callable[[bool], None],
         *,
+        differs: bool = True,
         warm: int = WARM,
         window: int = WINDOW,
     ) -> None:
         self._plan, self._slowest, self._switch = plan, slowest, switch
-        self._warm, self._window = warm, window
+        self._warm, self._window, self.differs = warm, window, differs
         self._seconds: list[float] = []
         self._skipped = 0
         self.verdicts: list[Verdict] = []
@@ -71,6 +73,14 @@ class Watch:
             return
         if self.default:
             self._compare(found.seconds)
+        elif self.contradicts(found.seconds) and not self.differs:
+            self.settled = True
+            warnings.warn(
+                f"{self._window} steps took {format_time(found.seconds)} each, the plan says "
+                f"{self._said()}; it changes nothing, so there is no way back to go",
+                PlanWarning,
+                stacklevel=4,
+            )
         elif self.contradicts(found.seconds):
             self._go(
                 default=True,
