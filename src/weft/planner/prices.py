@@ -33,6 +33,8 @@ _ALGORITHMS = {
     "gather": ("direct",),
     "scatter": ("direct",),
 }
+# Inside a node libraries use every link at once, which on a mesh is one to each peer.
+_INSIDE = ("all_reduce", "all_gather", "reduce_scatter")
 # A simulated collective beside the measured ones of NCCL: within that factor for most.
 _SIMULATED_RANGE = (0.8, 1.35)
 _MEASURED_RANGE = (0.93, 1.1)
@@ -126,7 +128,8 @@ def _simulated(platform: Platform, what: Collective) -> float:
     num_ranks = platform.num_ranks
     nbytes = -(-size // num_ranks) * num_ranks
     found = []
-    for algorithm in _ALGORITHMS[kind]:
+    inside = ("direct",) if kind in _INSIDE and platform.num_nodes == 1 else ()
+    for algorithm in (*inside, *_ALGORITHMS[kind]):
         try:
             schedule = collective(
                 kind,
