@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.collectives import collective
     from weft.hardware import Platform, platform
+    from weft.planner.plan import Plan
+    from weft.planner.planning import plan
     from weft.planner.predict import predict
     from weft.runtime import Engines, World, prepare, run, spawn, world
     from weft.schedule import Schedule
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Analysis",
     "Engines",
+    "Plan",
     "Platform",
     "Schedule",
     "Timeline",
@@ -34,6 +37,7 @@ __all__ = [
     "analyze",
     "capture",
     "collective",
+    "plan",
     "platform",
     "predict",
     "prepare",
@@ -46,6 +50,7 @@ __all__ = [
 _HOMES = {
     "Analysis": "weft.trace",
     "Engines": "weft.runtime",
+    "Plan": "weft.planner.plan",
     "Platform": "weft.hardware",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",
@@ -54,6 +59,7 @@ _HOMES = {
     "analyze": "weft.trace",
     "capture": "weft.workload.torch_capture",
     "collective": "weft.collectives",
+    "plan": "weft.planner.planning",
     "platform": "weft.hardware",
     "predict": "weft.planner.predict",
     "prepare": "weft.runtime",

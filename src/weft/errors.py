@@ -50,6 +50,10 @@ class NoPlanError(WeftError, ValueError):
     """No plan fits."""
 
 
+class PlanError(WeftError, ValueError):
+    """A plan is for something else."""
+
+
 class WorkloadError(WeftError, ValueError):
     """The ops of a step do not fit together."""
 

@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 
 from weft.cost import price_columns
-from weft.cost.embedding import BIN_NAMES, fitted_lookups, lookup_terms, measured_seconds
-from weft.cost.recipes import RECIPES
+from weft.cost.lookups import (
+    BIN_NAMES,
+    TERMS,
+    core_seconds,
+    fitted_lookups,
+    lookup_terms,
+    spectrum_of,
+)
 from weft.hardware import Lookups, platform
 
 GPU = platform("a100-8").require_device()
 CPU = platform("cpu").require_device()
-FP32 = RECIPES["fp32"]
 
 
 def columns(**given):
@@ -33,6 +38,10 @@ def many(seed=0, number=200):
         "tables": random.integers(1, 20, number).astype(float),
         "zipf": random.uniform(0, 1.3, number),
     }
+
+
+def named(terms):
+    return dict(zip(TERMS, terms, strict=True))
 
 
 def seconds(kind, device, **given):
@@ -57,24 +66,47 @@ def test_bins_stand_for_a_distribution():
     assert seconds("embedding", GPU, **often) < seconds("embedding", GPU, **once)
 
 
-def test_what_rows_take_is_found_from_measured_times():
-    takes = Lookups(2e-6, 1e-9, 2e-11, 4e-9, 3e-11, 9e-9, 6e-11, 1e-11, 0.0)
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_rows_take_is_found_from_measured_times(backward):
+    takes = Lookups(2e-6, 1e-9, 2e-11, 4e-9, 3e-11, 9e-9, 6e-11, 1e-8, 1e-10, 2e-8, 4e-8)
     rows = many()
-    found = fitted_lookups(rows, CPU, FP32, measured_seconds(rows, CPU, FP32, takes))
+    rows["tables"][:] = 1
+    found = fitted_lookups(
+        rows, 4, core_seconds(rows, 4, takes, backward=backward), Lookups(), backward=backward
+    )
     unseen = many(seed=1)
-    want = measured_seconds(unseen, CPU, FP32, takes)
-    assert measured_seconds(unseen, CPU, FP32, found) == pytest.approx(want, rel=0.02)
+    want = core_seconds(unseen, 4, takes, backward=backward)
+    assert core_seconds(unseen, 4, found, backward=backward) == pytest.approx(want, rel=0.02)
+    assert found.error < 0.01
 
 
-@pytest.mark.parametrize("kind", ["embedding", "embedding-backward"])
-def test_a_device_that_was_measured_is_priced_by_it(kind):
-    takes = Lookups(start=1e-5, memory_row=1e-8, inner_row=1e-9, outer_row=1e-9)
-    device = replace(CPU, lookups=takes, lookups_backward=takes)
-    terms = lookup_terms(columns(), device, FP32)[0]
-    assert seconds(kind, device) == pytest.approx(terms @ [1e-5, 1e-9, 0, 1e-9, 0, 1e-8, 0, 0, 0])
-    assert seconds(kind, device) > 1e-5
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        ("embedding", "torch"),
+        ("embedding-backward", "torch_backward"),
+        ("fused-embedding", "weft"),
+        ("fused-embedding-backward", "weft_backward"),
+    ],
+)
+def test_a_device_that_was_measured_is_priced_by_it(kind, by):
+    device = replace(CPU, lookups={by: Lookups(start=1e-5, lookup=1e-9)})
+    assert seconds(kind, device) == pytest.approx(1e-5 + 2048 * 20 * 1e-9)
+    assert seconds(kind, device, tables=3) == pytest.approx(3 * seconds(kind, device))
+    assert seconds(kind, CPU) != pytest.approx(seconds(kind, device), rel=0.01)
 
 
-def test_every_lookup_comes_from_somewhere():
-    terms = lookup_terms(columns(zipf=1.05), CPU, FP32)[0]
-    assert terms[1] + terms[3] + terms[5] == pytest.approx(2048 * 20)
+def test_rows_of_a_core_come_from_memory_once_and_then_from_the_last_cache():
+    takes = Lookups(inner_bytes=1, outer_bytes=1 << 40)
+    terms = named(lookup_terms(columns(zipf=1.05), 4, takes, backward=False)[0])
+    unique = spectrum_of(columns(zipf=1.05)).unique[0]
+    assert terms["memory_row"] == pytest.approx(unique)
+    assert terms["outer_row"] == pytest.approx(2048 * 20 - unique, rel=0.01)
+    assert terms["lookup_byte"] == 2048 * 20 * 256
+    assert terms["leaf"] < terms["page"] < unique
+
+
+def test_wide_rows_take_several_pages_each():
+    takes, wide = Lookups(), columns(dim=4096, rows=10**7)
+    terms = named(lookup_terms(wide, 4, takes, backward=True)[0])
+    assert terms["page"] == pytest.approx(4 * terms["memory_row"], rel=1e-6)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.cost.reuse import BINS, from_bins, from_sample, reuse_bins, zipf
+from weft.cost.reuse import BINS, drawn_indices, from_bins, from_sample, reuse_bins, zipf
 from weft.errors import UsageError
 
 
@@ -101,3 +101,19 @@ def test_bins_that_are_none_are_refused(shares):
 def test_a_sample_that_is_none_is_refused(indices):
     with pytest.raises(UsageError, match="a sample of indices must hold some"):
         from_sample(indices)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.05])
+@pytest.mark.parametrize("together", [1, 8, 64])
+def test_blocks_are_visited_as_often_as_indices_drawn_say(exponent, together):
+    indices = drawn_indices(6400, 2000, exponent, np.random.default_rng(3))
+    found = zipf(one(6400), one(2000), one(exponent)).visited(one(6400), one(together))[0]
+    assert found == pytest.approx(len(np.unique(indices // together)), rel=0.07)
+
+
+def test_drawn_indices_stay_inside_the_table():
+    for exponent in (0.0, 0.7, 1.3):
+        indices = drawn_indices(17, 5000, exponent, np.random.default_rng(0))
+        assert indices.min() >= 0
+        assert indices.max() <= 16
+        assert len(np.unique(indices)) == 17

@@ -65,6 +65,12 @@ def foreign_share(seconds: float = 0.1) -> float:
     return 1 - idle / total if total else 0.0
 
 
+def busy_seconds() -> float:
+    """Give the seconds that all cores together were at work since the machine was started."""
+    idle, total = _ticks()
+    return (total - idle) / os.sysconf("SC_CLK_TCK")
+
+
 def _ticks() -> tuple[int, int]:
     """Read the idle and all ticks of all cores; those of guests are counted in the first ones."""
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from weft.c3.sides import CommSide, GemmSide, comm_side
 from weft.c3.strategies import STRATEGIES, Choice, check_choice, grid_of, masks
@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+class Beside(NamedTuple):
+    """Seconds of a GEMM and of a collective while both run, of the collective without it.
+
+    The collective begins ``lead`` seconds behind.
+    """
+
+    gemm: float
+    comm: float
+    alone: float
+    lead: float
 
 
 @dataclass
@@ -133,22 +145,32 @@ class Rule:
         full = self.gemm(scenario.gemm, 0)
         comm = self.comm(scenario.collective, by_engines=choice.by_engines)
         units = comm.units(choice.units)
-        alone = comm.seconds(scenario.nbytes, units)
         fixed = comm.fixed(scenario.nbytes)
         if choice.strategy == "serial":
+            alone = comm.seconds(scenario.nbytes, units)
             return fixed.launch + full.seconds + fixed.before + alone + fixed.after
+        both = self.beside(scenario, choice)
+        rest = self.gemm(scenario.gemm, choice.units or 0) if choice.masks else full
+        comm_first = choice.strategy.startswith("priority") and units <= full.tiles
+        return fixed.launch + _overlapped(
+            (both.gemm, rest.seconds), (both.comm, both.alone), both.lead, comm_first=comm_first
+        )
+
+    def beside(self, scenario: Scenario, choice: Choice) -> Beside:
+        """Each of the two while the other runs, and how much later the collective begins."""
+        comm = self.comm(scenario.collective, by_engines=choice.by_engines)
+        units = comm.units(choice.units)
+        alone = comm.seconds(scenario.nbytes, units)
+        fixed = comm.fixed(scenario.nbytes)
         held = choice.units or 0 if choice.masks or choice.by_engines else units
         side = self.gemm(scenario.gemm, held)
-        rest = side if choice.masks else full
         slow_gemm, slow_comm = self._together(comm, choice, side, units)
         gemm_seconds = side.seconds * slow_gemm
-        lead = max(self._late(scenario, choice, units) * full.seconds, fixed.before)
+        late = self._late(scenario, choice, units) * self.gemm(scenario.gemm, 0).seconds
+        lead = max(late, fixed.before)
         copied = lead + alone * comm.before_sums * slow_comm
         alone += fixed.after + self._reduction_wait(scenario, choice, gemm_seconds, copied)
-        comm_first = choice.strategy.startswith("priority") and units <= side.tiles
-        return fixed.launch + _overlapped(
-            (gemm_seconds, rest.seconds), (alone * slow_comm, alone), lead, comm_first=comm_first
-        )
+        return Beside(gemm_seconds, alone * slow_comm, alone, lead)
 
     def _together(
         self, comm: CommSide, choice: Choice, side: GemmSide, units: int

@@ -15,6 +15,7 @@ from weft.cli.copies import copies
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.kernel import kernel
+from weft.cli.plan import plan
 from weft.cli.platforms import platforms
 from weft.cli.predict import predict
 from weft.cli.serve import serve
@@ -118,6 +119,12 @@ _add(
     "llama-70b, gpt2, bert-base ..), a .toml file, a .workload.json file, or a function of torch "
     "code as package.module:function, which is captured on fake tensors without a GPU.",
     "weft predict llama-70b --on h100-8x8 --set tp=8 --set fsdp=true --set batch=64",
+)
+_add(
+    plan,
+    "Which strategy should each pair of computation and communication use, what does that save, "
+    "and why?\n\nWORKLOAD is what weft predict takes; TRACE a file of PyTorch's profiler.",
+    "weft plan llama-8b --on mi300x-8 --set fsdp=true -o plan.json",
 )
 _add(
     shard,

@@ -41,6 +41,10 @@ def predict(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict a step that does not fit into memory too.")
     ] = False,
+    library: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose collectives: nccl, or here gloo or weft."),
+    ] = None,
     json: Json = False,
     output: Annotated[
         str | None,
@@ -56,6 +60,7 @@ def predict(
     """Predict one step."""
     from weft.hardware import platform
     from weft.planner.predict import predict as predicted
+    from weft.planner.prices import Prices, default_library, known_library
     from weft.workload.find import find_workload
 
     if on is None:
@@ -64,7 +69,8 @@ def predict(
     machine = platform(on, num_ranks=ranks)
     given = settings_of(settings)
     found = find_workload(workload, machine.num_ranks, given, every_rank=every_rank)
-    prediction = predicted(found, machine, anyway=anyway)
+    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
+    prediction = predicted(found, machine, anyway=anyway, prices=prices)
     if json:
         from weft.report.results import results_json
 

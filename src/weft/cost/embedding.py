@@ -5,34 +5,33 @@ where follows from the Spectrum of the batch (``weft.cost.reuse``) and the room 
 has, shared by the tables that one kernel serves at once. The backward pass reads the gradient of
 a bag for every lookup of it, and writes every row that was asked for once.
 
-A device whose lookups were measured (``Lookups``) takes the sum of what each row and byte takes
-there, as one core after another does. For others there is a law: the shares of the rated memory
-rate at which rows come from each place (``.._rate``), and ``.._row`` seconds of a row; ``launch``
-seconds whatever the size; ``overlap`` how far
-the places work at the same time (1: one after another; more: side by side, as units do).
+A core whose lookups were measured is priced by that (``weft.cost.lookups``). For others there is
+a law: the shares of the rated memory rate at which rows come from each place (``.._rate``), and
+``.._row`` seconds of a row; ``launch`` seconds whatever the size; ``overlap`` how far the places
+work at the same time (1: one after another; more: side by side, as units do).
 """
 
-from dataclasses import fields
+from functools import partial
 
 import numpy as np
 
-from weft.cost.least_squares import smallest_errors
+from weft.cost.lookups import LINE, core_seconds, spectrum_of
 from weft.cost.matmul import Columns, Floats, Law
 from weft.cost.recipes import Recipe
-from weft.cost.reuse import BINS, Spectrum, from_bins, zipf
-from weft.hardware import Device, Lookups
+from weft.cost.reuse import Spectrum
+from weft.hardware import Device
 
-BIN_NAMES = tuple(f"bin{each}" for each in range(BINS))
-PLACES = ("inner", "outer", "memory")
 _ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
 _WARPS = 64  # of a unit, each summing one bag: what a GPU has in flight
 _SORT_BYTES = 2 * 8 * 8.0  # an index and its bag, eight passes of a radix sort
 
 
-def embedding_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
+def embedding_seconds(
+    columns: Columns, device: Device, recipe: Recipe, law: Law, *, by: str = "torch"
+) -> Floats:
     """Price lookups and sums of a forward pass of ``tables`` equal tables."""
-    if device.lookups is not None:
-        return measured_seconds(columns, device, recipe, device.lookups)
+    if by in device.lookups:
+        return core_seconds(columns, recipe.weight, device.lookups[by], backward=False)
     row = row_bytes(columns, device, recipe)
     places = lookups_by_place(spectrum_of(columns), columns, row, device)
     written = _bags(columns, recipe) / (device.memory_rated * law["memory_rate"])
@@ -40,11 +39,11 @@ def embedding_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law
 
 
 def embedding_backward_seconds(
-    columns: Columns, device: Device, recipe: Recipe, law: Law
+    columns: Columns, device: Device, recipe: Recipe, law: Law, *, by: str = "torch"
 ) -> Floats:
     """Price the backward pass with its update of the rows."""
-    if device.lookups_backward is not None:
-        return measured_seconds(columns, device, recipe, device.lookups_backward)
+    if (takes := device.lookups.get(f"{by}_backward")) is not None:
+        return core_seconds(columns, recipe.weight, takes, backward=True)
     spectrum, row = spectrum_of(columns), row_bytes(columns, device, recipe)
     rate = device.memory_rated * law["memory_rate"]
     rows = 2 * spectrum.unique * (law["memory_row"] + row / rate)
@@ -54,41 +53,13 @@ def embedding_backward_seconds(
     return law["launch"] + columns["tables"] * (rows + again + moved)
 
 
-def measured_seconds(columns: Columns, device: Device, recipe: Recipe, takes: Lookups) -> Floats:
-    """Add up what every row and byte takes."""
-    values = np.array([getattr(takes, each.name) for each in fields(Lookups)])
-    seconds: Floats = lookup_terms(columns, device, recipe) @ values
-    return seconds
-
-
-def fitted_lookups(columns: Columns, device: Device, recipe: Recipe, seconds: Floats) -> Lookups:
-    """Find what rows and bytes take, from times measured on a device: one row a measurement."""
-    found = smallest_errors(lookup_terms(columns, device, recipe), seconds)
-    return Lookups(*(float(f"{value:.4g}") for value in found))
-
-
-def lookup_terms(columns: Columns, device: Device, recipe: Recipe) -> Floats:
-    """Count what is paid for, in the order of the fields of ``Lookups``, a line a kernel."""
-    spectrum, row = spectrum_of(columns), row_bytes(columns, device, recipe)
-    places = lookups_by_place(spectrum, columns, row, device)
-    each = [part for place in PLACES for part in (places[place], places[place] * row)]
-    counted = [*each, _bags(columns, recipe), spectrum.unique * row]
-    ones = np.ones_like(row)
-    return np.stack([ones, *(columns["tables"] * part for part in counted)], axis=1)
-
-
-def spectrum_of(columns: Columns) -> Spectrum:
-    """Rows by how often a batch asks for them: by bins where they are given, else by Zipf."""
-    lookups = columns["batch"] * columns["pooling"]
-    bins = np.stack([columns[name] for name in BIN_NAMES], axis=1)
-    given = bins.sum(axis=1) > 0
-    by_rank = zipf(columns["rows"], np.where(given, 0.0, lookups), columns["zipf"])
-    return by_rank.beside(from_bins(bins, lookups)) if given.any() else by_rank
+fused_embedding_seconds = partial(embedding_seconds, by="weft")
+fused_embedding_backward_seconds = partial(embedding_backward_seconds, by="weft")
 
 
 def row_bytes(columns: Columns, device: Device, recipe: Recipe) -> Floats:
     """Bytes that one row takes on its way: whole lines of a CPU, whole sectors of a GPU."""
-    line = 64.0 if device.shared is not None else 32.0
+    line = LINE if device.shared is not None else 32.0
     return np.ceil(columns["dim"] * recipe.weight / line) * line
 
 

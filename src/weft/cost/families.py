@@ -9,7 +9,13 @@ from weft.cost.attention import (
     backward_seconds,
     decode_seconds,
 )
-from weft.cost.embedding import BIN_NAMES, embedding_backward_seconds, embedding_seconds
+from weft.cost.embedding import (
+    embedding_backward_seconds,
+    embedding_seconds,
+    fused_embedding_backward_seconds,
+    fused_embedding_seconds,
+)
+from weft.cost.lookups import BIN_NAMES
 from weft.cost.matmul import (
     Columns,
     Floats,
@@ -128,6 +134,14 @@ FAMILIES = {
         Family("moe", _EXPERTS, moe_seconds, "moe", places=moe_places),
         Family("embedding", _LOOKUPS, embedding_seconds, "embedding", "fp32"),
         Family("embedding-backward", _LOOKUPS, embedding_backward_seconds, "embedding", "fp32"),
+        Family("fused-embedding", _LOOKUPS, fused_embedding_seconds, "embedding", "fp32"),
+        Family(
+            "fused-embedding-backward",
+            _LOOKUPS,
+            fused_embedding_backward_seconds,
+            "embedding",
+            "fp32",
+        ),
         Family("softmax", _rows(2.0), row_seconds, "softmax"),
         Family("softmax-backward", _rows(3.0), row_seconds, "softmax"),
         Family("norm", _rows(2.0), row_seconds, "norm"),

@@ -59,6 +59,16 @@ class Spectrum:
         total: Floats = (self.rows * each).sum(axis=1)
         return total
 
+    def visited(self, rows: Floats, together: Floats) -> Floats:
+        """Blocks of ``together`` neighbours, of a table of ``rows``, in which one is asked for.
+
+        Popular rows lie anywhere, so rows of one block are asked for independently of each other.
+        """
+        share = np.minimum(self.unique / rows, 1.0)
+        inside = np.clip(together, 1.0, rows)
+        blocks: Floats = rows / inside * (1 - (1 - share) ** inside)
+        return blocks
+
     def _kept(self, capacity: Floats) -> Floats:
         """The share of a batch for which a row stays: until the cache is full of others."""
         kept = np.ones(len(self.rows))
@@ -131,6 +141,17 @@ def from_sample(indices: Sequence[int] | NDArray[np.int64]) -> Spectrum:
     counts, rows = np.unique(np.unique(values, return_counts=True)[1], return_counts=True)
     observed = np.ones((1, len(rows)), bool)
     return Spectrum(rows.astype(float)[None], counts.astype(float)[None], observed)
+
+
+def drawn_indices(
+    rows: int, lookups: int, exponent: float, drawn: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw the rows that a batch looks up, by Zipf's law; popular ones lie anywhere."""
+    if not exponent:
+        return drawn.integers(0, rows, lookups)
+    share = np.cumsum(np.arange(1, rows + 1) ** -exponent)
+    place = np.searchsorted(share / share[-1], drawn.random(lookups))
+    return drawn.permutation(rows)[np.minimum(place, rows - 1)].astype(np.int64)
 
 
 def reuse_bins(spectrum: Spectrum) -> Floats:

@@ -6,7 +6,7 @@
 
 from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Lookups, Power, WorkingSet
 from weft.hardware.files import here_path, platform, platform_from_table, platform_names
-from weft.hardware.machine import Machine, this_machine
+from weft.hardware.machine import Machine, cache_bytes, this_machine
 from weft.hardware.network import Level, LevelKind, format_network, parse_network
 from weft.hardware.platform import Entry, Host, Nic, Platform
 from weft.hardware.quantity import BASES, Source
@@ -29,6 +29,7 @@ __all__ = [
     "Power",
     "Source",
     "WorkingSet",
+    "cache_bytes",
     "format_network",
     "here_path",
     "parse_network",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, UnknownNameError, nearest
+from weft.hardware.measured import OpLaw
 from weft.hardware.quantity import (
     Bytes,
     Count,
@@ -170,22 +171,32 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What lookups in embedding tables take on a device that was measured, in seconds.
+    """What lookups in one embedding table take on a core that was measured, in seconds.
 
-    ``start`` whatever the size; for a row found in the ``inner`` cache, the ``outer`` one or the
-    ``memory``, and for each of its bytes; ``bag_byte`` of what is summed into, ``unique_byte`` of
-    rows that are written, in the backward pass.
+    ``start`` whatever the size; for a bag, and for each byte of it; for a lookup, and for each
+    byte of its row; more for rows found in the last cache (``outer``), and for those that come
+    from ``memory`` or, in the backward pass, are changed there; for every ``page`` that is
+    visited, and every ``leaf`` of the page tables (those of eight pages stand in one line).
+    ``inner_bytes`` and ``outer_bytes`` are the caches that it was fitted with, ``error`` the
+    geometric mean of its relative errors, ``floor`` how far single measurements lie from their
+    median.
     """
 
     start: Seconds = 0.0
-    inner_row: Seconds = 0.0
-    inner_byte: Seconds = 0.0
+    bag: Seconds = 0.0
+    bag_byte: Seconds = 0.0
+    lookup: Seconds = 0.0
+    lookup_byte: Seconds = 0.0
     outer_row: Seconds = 0.0
     outer_byte: Seconds = 0.0
     memory_row: Seconds = 0.0
     memory_byte: Seconds = 0.0
-    bag_byte: Seconds = 0.0
-    unique_byte: Seconds = 0.0
+    page: Seconds = 0.0
+    leaf: Seconds = 0.0
+    inner_bytes: Bytes = 512 << 10
+    outer_bytes: Bytes = 32 << 20
+    error: Number = 0.0
+    floor: Number = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +208,9 @@ class Device:
     memory moves half of it. ``launch`` passes on the device before a kernel starts, ``host_launch``
     on the host to launch it. ``signal`` is what a flag raised by the device costs beyond the
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
-    ``shared`` is there where ranks are cores of one memory and were measured as such, ``lookups``
-    and ``lookups_backward`` where embedding tables were.
+    ``shared`` is there where ranks are cores of one memory and were measured as such. ``lookups``
+    has what embedding tables take where they were, by who looks up: ``torch``, ``weft``, and the
+    same with ``_backward``; ``laws`` what ops of torch take.
     """
 
     name: str
@@ -221,8 +233,8 @@ class Device:
     dma: Dma | None = None
     shared: Cores | None = None
     kernels: Kernels = Kernels()
-    lookups: Lookups | None = None
-    lookups_backward: Lookups | None = None
+    lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
+    laws: tuple[OpLaw, ...] = ()
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""
@@ -230,6 +242,11 @@ class Device:
             message = f"{self.name} has no flop rate for dtype {dtype!r}"
             raise UnknownNameError(message, nearest(dtype, self.flops))
         return self.flops[dtype].achieved
+
+    def law(self, family: str, threads: int = 1) -> OpLaw | None:
+        """Give the law of a family of ops, if it was measured here."""
+        same = (law for law in self.laws if (law.family, law.threads) == (family, threads))
+        return next(same, None)
 
     def require_dma(self) -> Dma:
         """Give the copy engines, for work that cannot do without them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import NoPlanError
+from weft.planner.on_cores import on_cores
 from weft.planner.prices import Prices
 from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.schedule import Cost
     from weft.workload import Collective, HostModel, Workload
+    from weft.workload.walk import Met
 
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
@@ -155,14 +157,22 @@ def predict(
     """Predict one step; one that does not fit into memory is refused, unless ``anyway``."""
     if not anyway:
         check_memory(workload, platform)
+    workload = on_cores(workload, platform)
     prices = prices or Prices(platform)
     middle = _run(workload, platform, prices, host)
-    met = meetings(workload)
+    low, high = edges(workload, platform, prices, host, meetings(workload))
+    return Prediction(workload, platform, middle, min(low, middle.makespan), high)
+
+
+def edges(
+    workload: Workload, platform: Platform, prices: Prices, host: HostModel | None, met: Met
+) -> tuple[float, float]:
+    """Give the ends of the range of a step: all prices at their low, all at their high."""
     low, high = (
         max(walk(workload, platform, _Edge(prices, side), host=host, met=met))
         for side in ("low", "high")
     )
-    return Prediction(workload, platform, middle, min(low, middle.makespan), high)
+    return low, high
 
 
 class _Edge:

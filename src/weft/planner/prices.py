@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weft.collectives import collective
 from weft.cost.nccl import library_price
 from weft.cost.price import Price, price
-from weft.errors import ScheduleError, UsageError, WeftError
+from weft.errors import ScheduleError, UnknownNameError, UsageError, WeftError, nearest
 from weft.hardware.network import Level
 from weft.simulator import simulate
 
@@ -33,8 +33,10 @@ _ALGORITHMS = {
     "gather": ("direct",),
     "scatter": ("direct",),
 }
-# Inside a node libraries use every link at once, which on a mesh is one to each peer.
-_INSIDE = ("all_reduce", "all_gather", "reduce_scatter")
+# Inside a node libraries use all links of a rank at once: on a mesh, rings over each of them.
+_INSIDE = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "direct")
+_MANY = 2048  # ranks from which on one algorithm is enough
+_MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
 # A simulated collective beside the measured ones of NCCL: within that factor for most.
 _SIMULATED_RANGE = (0.8, 1.35)
 _MEASURED_RANGE = (0.93, 1.1)
@@ -47,6 +49,7 @@ class Prices:
     platform: Platform
     library: str = "nccl"
     known: dict[object, Price] = field(default_factory=dict)
+    groups: dict[tuple[int, ...], tuple[Level, ...]] = field(default_factory=dict)
 
     def kernel(self, cost: Cost) -> float:
         """Give the seconds of a kernel on an idle device."""
@@ -62,11 +65,32 @@ class Prices:
 
     def collective_price(self, what: Collective, ranks: tuple[int, ...]) -> Price:
         """Give the seconds of a collective with their range."""
-        levels = levels_of(self.platform, ranks)
+        levels = self.levels(ranks)
         key = what.kind, what.nbytes, what.dtype, levels
         if key not in self.known:
             self.known[key] = _collective_price(self.platform, self.library, what, levels)
         return self.known[key]
+
+    def levels(self, ranks: tuple[int, ...]) -> tuple[Level, ...]:
+        """Give the levels that a group sees, found once for each."""
+        if ranks not in self.groups:
+            self.groups[ranks] = levels_of(self.platform, ranks)
+        return self.groups[ranks]
+
+
+def default_library(platform: Platform) -> str:
+    """Name the library that jobs use there: the first that was measured on it, or NCCL."""
+    return platform.libraries[0].name if platform.libraries else "nccl"
+
+
+def known_library(platform: Platform, name: str) -> str:
+    """Insist on a library that is known on the platform."""
+    known = [each.name for each in platform.libraries]
+    if known and name not in known:
+        raise UnknownNameError(
+            f"{platform.name} was not measured with a library {name!r}", nearest(name, known)
+        )
+    return name
 
 
 def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:
@@ -95,14 +119,15 @@ def _collective_price(
     if what.kind in ("send", "recv"):
         return _ranged(_message(what, used), _SIMULATED_RANGE, "link")
     narrow = replace(platform, levels=used, node_levels=_inside(levels, inner), sources={})
-    if all(level.size == 1 for level in levels[inner:]):
+    inside = all(level.size == 1 for level in levels[inner:])
+    if inside:
         try:
             found = library_price(narrow, what.kind, what.nbytes, name=library, dtype=what.dtype)
         except WeftError:
             pass
         else:
             return _ranged(found.seconds, _MEASURED_RANGE, f"{library}, measured")
-    return _ranged(_simulated(narrow, what), _SIMULATED_RANGE, "simulated")
+    return _ranged(_simulated(narrow, what, inside=inside), _SIMULATED_RANGE, "simulated")
 
 
 def _inside(levels: tuple[Level, ...], node_levels: int) -> int:
@@ -115,38 +140,59 @@ def _message(what: Collective, used: tuple[Level, ...]) -> float:
     return latency + what.nbytes / min(level.link_rate for level in used)
 
 
-def _simulated(platform: Platform, what: Collective) -> float:
+def _simulated(platform: Platform, what: Collective, *, inside: bool) -> float:
     """Give the time of the fastest algorithm; of a reduce-scatter across nodes that of its mirror.
 
-    A two-level all-gather run backwards is a two-level reduce-scatter of the same bytes.
+    A two-level all-gather run backwards is a two-level reduce-scatter of the same bytes. Among
+    very many ranks the first algorithm that applies is the one that a library would take.
     """
     kind, size = what.kind, what.nbytes
     if kind == "barrier":  # as a library does it: a reduction of one number
         kind, size = "all_reduce", 8
     if kind == "reduce_scatter" and platform.num_nodes > 1:
         kind = "all_gather"
-    num_ranks = platform.num_ranks
-    nbytes = -(-size // num_ranks) * num_ranks
-    found = []
-    inside = ("direct",) if kind in _INSIDE and platform.num_nodes == 1 else ()
-    for algorithm in (*inside, *_ALGORITHMS[kind]):
-        try:
-            schedule = collective(
-                kind,
-                algorithm,
-                num_ranks=num_ranks,
-                nbytes=nbytes,
-                node_size=platform.node_size if platform.num_nodes > 1 else None,
-            )
-            found.append(simulate(schedule, platform, tolerance=1e-3).makespan)
-        except (UsageError, ScheduleError):
-            continue
+    if kind == "all_to_all" and platform.num_nodes > _MANY_NODES:
+        platform, size = _fewer_nodes(platform, size)
+    first = (_INSIDE[kind],) if inside and kind in _INSIDE else ()
+    found: list[float] = []
+    for algorithm in (*first, *_ALGORITHMS[kind]):
+        if found and platform.num_ranks > _MANY:
+            break
+        seconds = _by(platform, kind, algorithm, size)
+        found += [] if seconds is None else [seconds]
     if not found:
         raise UsageError(
-            f"no algorithm prices {what.kind} of {what.nbytes} bytes among {num_ranks} ranks of "
-            f"{platform.name}"
+            f"no algorithm prices {what.kind} of {what.nbytes} bytes among {platform.num_ranks} "
+            f"ranks of {platform.name}"
         )
     return min(found)
+
+
+def _by(platform: Platform, kind: str, algorithm: str, size: int) -> float | None:
+    """Simulate one algorithm; None where it does not apply."""
+    num_ranks = platform.num_ranks
+    try:
+        schedule = collective(
+            kind,
+            algorithm,
+            num_ranks=num_ranks,
+            nbytes=-(-size // num_ranks) * num_ranks,
+            node_size=platform.node_size if platform.num_nodes > 1 else None,
+        )
+        return simulate(schedule, platform, tolerance=1e-3).makespan
+    except (UsageError, ScheduleError):
+        return None
+
+
+def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
+    """Give an exchange among fewer nodes that takes as long: the same bytes leave each rank.
+
+    All messages of a rank go at once and its port to other nodes is what they wait for, so
+    fewer and larger ones take the same time.
+    """
+    left = 1 - platform.node_size / platform.num_ranks
+    fewer = platform.resized(platform.node_size * _MANY_NODES)
+    return fewer, round(size * left / (1 - fewer.node_size / fewer.num_ranks))
 
 
 def _ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:

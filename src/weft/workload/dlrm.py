@@ -83,11 +83,25 @@ def build(
     for shard in placed:
         held[shard.rank].append(shard)
     alike: dict[tuple[Op, ...], list[int]] = defaultdict(list)
-    for rank in range(num_ranks):
-        alike[tuple(_Rank(model, num_ranks, held[rank]).ops())].append(rank)
-    steps = tuple(Step(tuple(ranks), ops) for ops, ranks in alike.items())
+    for ranks in _holding_alike(model, num_ranks, held):
+        alike[tuple(_Rank(model, num_ranks, held[ranks[0]]).ops())] += ranks
+    steps = tuple(Step(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
     source = f"generated: {name}"
     return Workload(name, num_ranks, steps, memory=_memory(model, num_ranks, held), source=source)
+
+
+def _holding_alike(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> list[list[int]]:
+    """Group ranks that hold shards of the same shapes: most of a large job hold none."""
+    groups: dict[tuple[tuple[object, ...], ...], list[int]] = defaultdict(list)
+    for rank in range(num_ranks):
+        mine = held.get(rank, [])
+        key = tuple((s.rows, s.dim, s.by_rows, *_asked(model.tables[s.table])) for s in mine)
+        groups[key].append(rank)
+    return list(groups.values())
+
+
+def _asked(table: Table) -> tuple[object, ...]:
+    return table.rows, table.pooling, table.zipf
 
 
 class _Rank:

@@ -6,12 +6,18 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from weft.errors import WorkloadError
+from weft.schedule.values import Group
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from weft.workload.step import Collective, Workload
 
 Key = tuple[object, ...]
+Members = tuple[tuple[int, ...], tuple[int, ...]]  # ranks, and the classes that they are of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,9 @@ class _Part:
 def meetings(workload: Workload) -> dict[tuple[int, int], Meeting]:
     """Find for each collective, by (class, number of its op), with whom it meets."""
     parts: dict[Key, list[_Part]] = defaultdict(list)
+    everyone = _classes(workload, tuple(range(workload.num_ranks)))
     for number in range(len(workload.steps)):
-        _collect(workload, number, parts)
+        _collect(workload, number, parts, everyone)
     found = {}
     for number, (key, mine) in enumerate(parts.items()):
         _agree(workload, key, mine)
@@ -53,10 +60,12 @@ def meetings(workload: Workload) -> dict[tuple[int, int], Meeting]:
     return found
 
 
-def _collect(workload: Workload, number: int, parts: dict[Key, list[_Part]]) -> None:
+def _collect(
+    workload: Workload, number: int, parts: dict[Key, list[_Part]], everyone: Members
+) -> None:
     """Add what a class says, under a key by which the others find it."""
     step, count = workload.steps[number], defaultdict[Key, int](int)
-    members: dict[tuple[str, int | None], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    members: dict[tuple[str, int | None], Members] = {}
     for index, op in enumerate(step.ops):
         if op.kind != "collective" or op.collective is None:
             continue
@@ -64,7 +73,9 @@ def _collect(workload: Workload, number: int, parts: dict[Key, list[_Part]]) -> 
         peer = what.peer if what.kind in ("send", "recv") else None
         place = what.group, peer
         if place not in members:
-            members[place] = _members(workload, step.ranks[0], *place)
+            whole = peer is None and workload.group(what.group) == Group(workload.num_ranks)
+            found = everyone if whole else _members(workload, step.ranks[0], *place)
+            members[place] = found
         ranks, classes = members[place]
         key: Key = (what.group, *classes)
         if peer is not None:
@@ -78,9 +89,7 @@ def _collect(workload: Workload, number: int, parts: dict[Key, list[_Part]]) -> 
         count[key] += 1
 
 
-def _members(
-    workload: Workload, rank: int, group: str, peer: int | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _members(workload: Workload, rank: int, group: str, peer: int | None) -> Members:
     """Give the ranks that take part and their classes; of a message the two ends."""
     ranks = workload.members(group, rank)
     if peer is not None:
@@ -90,6 +99,10 @@ def _members(
                 f"{len(ranks)}."
             )
         ranks = (rank, ranks[peer])
+    return _classes(workload, ranks)
+
+
+def _classes(workload: Workload, ranks: tuple[int, ...]) -> Members:
     return ranks, tuple(sorted({workload.step_of[member] for member in ranks}))
 
 
@@ -124,18 +137,21 @@ def _whole(workload: Workload, parts: list[_Part]) -> Collective:
         return what
     sends = {part.rank_class: part.what for part in parts}
     ranks = parts[0].ranks
-    rows = [_row(sends[workload.step_of[rank]], len(ranks)) for rank in ranks]
-    sent = [sum(row) - row[place] for place, row in enumerate(rows)]
-    total = [sum(column) for column in zip(*rows, strict=True)]
-    received = [total[place] - row[place] for place, row in enumerate(rows)]
-    busiest = max(*sent, *received)
+    classes = np.array([workload.step_of[rank] for rank in ranks])
+    rows = {each: _row(sends[each], len(ranks)) for each in np.unique(classes).tolist()}
+    total = sum(int((classes == each).sum()) * row for each, row in rows.items())
+    busiest = 0
+    for each, row in rows.items():
+        places = np.flatnonzero(classes == each)
+        kept = row[places]
+        busiest = max(busiest, int((row.sum() - kept).max()), int((total[places] - kept).max()))
     nbytes = round(busiest * len(ranks) / max(1, len(ranks) - 1))
     return replace(what, nbytes=nbytes, splits=())
 
 
-def _row(what: Collective, size: int) -> tuple[int, ...]:
+def _row(what: Collective, size: int) -> NDArray[np.int64]:
     if what.splits and len(what.splits) != size:
         raise WorkloadError(
             f"an all_to_all of group {what.group} has {len(what.splits)} splits for {size} ranks."
         )
-    return what.splits or (what.nbytes // size,) * size
+    return np.array(what.splits or (what.nbytes // size,) * size, np.int64)

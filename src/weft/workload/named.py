@@ -45,10 +45,11 @@ def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = Non
     """Make a workload by name, or by a TOML file that names a model and changes its settings."""
     if name.endswith(".toml"):
         return _from_toml(Path(name), num_ranks, settings or {})
-    return _built(name, _model(name), num_ranks, settings or {})
+    return _built(name, model_named(name), num_ranks, settings or {})
 
 
-def _model(name: str) -> Dlrm | Transformer:
+def model_named(name: str) -> Dlrm | Transformer:
+    """Give the model of a name, as it is without settings."""
     known: dict[str, Dlrm | Transformer] = {**_DLRMS, **MODELS}
     if name not in known:
         raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
@@ -122,7 +123,7 @@ def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple
         tables = read_tables(document, name)
         batch = int(document.get("batch", batch))
     else:
-        model = _model(name)
+        model = model_named(name)
         if not isinstance(model, Dlrm):
             raise UsageError(f"{name} has no embedding tables to shard", nearest(name, _DLRMS))
         tables, batch = model.tables, model.batch
@@ -146,7 +147,7 @@ def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workl
     """Read a file: ``model`` names what it starts from, all other keys are its settings."""
     document = _document(path)
     own = {key: value for key, value in document.items() if key not in ("model", "tables", "name")}
-    base = _model(str(document.get("model", "dlrm" if "tables" in document else "")))
+    base = model_named(str(document.get("model", "dlrm" if "tables" in document else "")))
     if "tables" in document:
         if not isinstance(base, Dlrm):
             raise FormatError(f"{path}: {document['model']} has no tables")

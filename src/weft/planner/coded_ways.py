@@ -1,0 +1,79 @@
+"""Ways that send fewer bytes: codecs within a budget of error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weft.compress.codec import expected_ratio, is_lossless
+from weft.cost.codec import codec_rates
+from weft.cost.price import Price
+from weft.errors import UnknownNameError, nearest
+from weft.planner.ways import Way, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from weft.planner.plan import Alternative, Limits
+    from weft.planner.prices import Prices
+    from weft.planner.ways import Pair
+
+# Relative L2 error on weights of a small trained transformer: `weft bench codecs`.
+ERRORS = {"pack": 0.0, "fp16": 2e-4, "bf16": 1.7e-3, "int8": 7e-3, "fp8": 0.04, "int4": 0.1}
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_CODED = ("all_gather", "all_to_all", "broadcast", "send", "recv", "gather", "scatter")
+
+
+def error_of(codec: str) -> float:
+    """Give the error that a codec makes."""
+    kind = codec.partition(":")[0]
+    if kind not in ERRORS:
+        raise UnknownNameError(f"no plan knows the error of codec {codec!r}", nearest(kind, ERRORS))
+    return ERRORS[kind]
+
+
+def coded_ways(pair: Pair, prices: Prices, limits: Limits) -> Iterator[Way | Alternative]:
+    """Give the collective through each codec, or why it does not go through one."""
+    what, dtype = pair.what, _DTYPES.get(pair.what.dtype)
+    if what.kind not in _CODED:
+        yield refused("compressed", "sums need values: each hop would decode and encode again")
+        return
+    if dtype is None:
+        yield refused("compressed", f"no codec is for {what.dtype}")
+        return
+    for codec in limits.codecs or ERRORS:
+        error = error_of(codec)
+        settings = {"codec": codec}
+        if error > limits.error:
+            why = f"its error of {error:g} is above the budget of {limits.error:g}"
+            yield refused("compressed", why, settings)
+            continue
+        ratio = expected_ratio(codec, dtype)
+        if ratio <= 1.0:
+            continue
+        price = _coded_price(pair, prices, codec, ratio)
+        exact = "loses nothing" if is_lossless(codec) else f"error {error:g}"
+        why = f"{codec} sends {ratio:.2f} times fewer bytes, {exact}"
+        room = what.nbytes  # what is encoded stands beside what is not
+        yield Way("compressed", price, settings=settings, error=error, memory=room, why=why)
+
+
+def _coded_price(pair: Pair, prices: Prices, codec: str, ratio: float) -> Price:
+    """Add what encodes this rank's part and decodes what comes to the smaller collective."""
+    what = pair.what
+    small = replace(what, nbytes=max(1, int(what.nbytes / ratio)))
+    moved = prices.collective_price(small, pair.ranks)
+    encoded, decoded = _sides(pair)
+    rates = codec_rates(codec, prices.platform.require_device())
+    coding = rates.seconds(encoded, decodes=False) + rates.seconds(decoded, decodes=True)
+    return Price(moved.seconds + coding, moved.low + coding, moved.high + coding, model=codec)
+
+
+def _sides(pair: Pair) -> tuple[float, float]:
+    """Give the bytes that the busiest rank encodes, and those that it decodes."""
+    size, count = pair.what.nbytes, len(pair.ranks)
+    match pair.what.kind:
+        case "all_gather" | "gather":
+            return size / count, size
+        case _:
+            return size, size

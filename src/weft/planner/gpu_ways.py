@@ -1,0 +1,254 @@
+"""The ways of a collective on devices with many units: who moves it, on what, beside what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING
+
+from weft.c3 import STRATEGIES as BESIDE
+from weft.collectives import KINDS, algorithms, collective
+from weft.cost.price import Price
+from weft.errors import WeftError
+from weft.planner.coded_ways import coded_ways
+from weft.planner.pair_effects import (
+    BOUNDS,
+    Effect,
+    Node,
+    PairPrice,
+    effect,
+    pair_prices,
+)
+from weft.planner.ways import OCCUPANCY, SLICES, Way, refused
+from weft.simulator import collective_units, simulate
+from weft.units import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from weft.hardware import Device, Platform
+    from weft.planner.plan import Alternative, Limits
+    from weft.planner.prices import Prices
+    from weft.planner.ways import Pair
+
+MOVES = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send", "recv")
+_FUSED = ("all_to_all", "all_reduce", "reduce_scatter")
+_SMALL = 32 << 20  # bytes up to which how engines are fed matters (arXiv 2511.06605)
+# A simulated algorithm beside another simulated one, or beside what was measured of a library.
+_SIMULATED = (0.8, 1.35)
+_ALGORITHMS = ("direct", "ring", "tree", "binomial", "halving-doubling", "scatter-allgather")
+_WORTH = 0.95  # what another algorithm must be below to be worth leaving the library
+
+
+@dataclass(frozen=True)
+class GpuWays:
+    """Lists the ways of pairs on one platform; ``simulated`` prices pairs by the simulator."""
+
+    platform: Platform
+    prices: Prices
+    limits: Limits
+    simulated: bool
+
+    @cached_property
+    def device(self) -> Device:
+        """What every rank is."""
+        return self.platform.require_device()
+
+    def base(self, pair: Pair) -> Way:
+        """Give what torch does by itself: the library's kernel on a stream of its own."""
+        return self._beside_units(pair, "concurrent", self._priced(pair).get("concurrent"))
+
+    def of(self, pair: Pair) -> Iterator[Way | Alternative]:
+        """List every way, and of what cannot be done here why."""
+        alone = self.prices.collective_price(pair.what, pair.ranks)
+        serial = self._priced(pair).get("serial")
+        seconds = serial.seconds if serial else None
+        yield Way("serial", alone, serial=True, why="nothing runs beside it", pair=seconds)
+        priced = self._priced(pair)
+        for strategy in BESIDE[1:]:
+            yield self._beside(pair, strategy, priced.get(strategy))
+        if priced:  # others have no price beside this product to be compared with
+            return
+        yield from self._by_engines(pair)
+        yield from self._by_algorithm(pair, alone)
+        yield self._fused(pair, alone)
+        base = self.base(pair)
+        for way in coded_ways(pair, self.prices, self.limits):
+            if isinstance(way, Way):  # codecs and copies run beside kernels as the library does
+                yield replace(way, beside=base.beside, compute=base.compute)
+            else:
+                yield way
+
+    def node(self, pair: Pair) -> Platform | None:
+        """Give the part of a node that a group is in; None where it spans nodes."""
+        levels = self.prices.levels(pair.ranks)
+        inner = self.platform.node_levels
+        if any(level.size > 1 for level in levels[inner:]):
+            return None
+        used = tuple(level for level in levels[:inner] if level.size > 1)
+        return replace(self.platform, levels=used, node_levels=len(used), sources={})
+
+    def _priced(self, pair: Pair) -> dict[str, PairPrice]:
+        """Price the pair itself where one product is all that runs beside the collective."""
+        machine = self.node(pair)
+        if machine is None or pair.gemm is None:
+            return {}
+        return pair_prices(Node(machine), pair.what, pair.gemm, simulated=self.simulated)
+
+    def _beside(self, pair: Pair, strategy: str, priced: PairPrice | None) -> Way | Alternative:
+        if strategy.startswith("dma"):
+            return self._beside_engines(pair, strategy, priced)
+        return self._beside_units(pair, strategy, priced)
+
+    def _beside_units(self, pair: Pair, strategy: str, priced: PairPrice | None) -> Way:
+        alone, why = self.prices.collective_price(pair.what, pair.ranks), ""
+        try:
+            found = priced.effect if priced else self._effect(pair, strategy)
+        except WeftError:
+            found = self._by_arithmetic(pair, strategy, alone.seconds)
+            why = "by its units: pairs are simulated inside a node"
+        return Way(
+            strategy,
+            alone,
+            found.comm,
+            found.compute,
+            settings=_settings(strategy, found.units),
+            why=why,
+            pair=priced.seconds if priced else None,
+        )
+
+    def _beside_engines(
+        self, pair: Pair, strategy: str, priced: PairPrice | None
+    ) -> Way | Alternative:
+        if self.node(pair) is None:
+            why = "engines reach the memory of one node, its ranks are on several"
+            return refused(strategy, why)
+        if self.device.dma is None:
+            return refused(strategy, f"{self.device.title} has no DMA engines")
+        needed = len(pair.ranks) - 1 + (pair.what.kind == "all_to_all")
+        if self.limits.engines is not None and self.limits.engines < needed:
+            return refused(strategy, f"needs {needed} engines, {self.limits.engines} are allowed")
+        try:
+            found = priced.effect if priced else self._effect(pair, strategy)
+        except WeftError as error:
+            return refused(strategy, str(error))
+        if strategy.endswith("partition") and not found.units:
+            return refused(strategy, "a mask would gain nothing: memory has room for both")
+        adds = ", sums stay on units" if "reduce" in pair.what.kind else ""
+        return Way(
+            strategy,
+            self.prices.collective_price(pair.what, pair.ranks),
+            found.comm,
+            found.compute,
+            settings={"engines": needed, **_settings(strategy, found.units)},
+            engines=needed,
+            why=f"engines leave the units to kernels{adds}",
+            pair=priced.seconds if priced else None,
+        )
+
+    def _effect(self, pair: Pair, strategy: str) -> Effect:
+        """Weigh the effects beside kernels bound by arithmetic and by memory."""
+        machine = self.node(pair)
+        if machine is None:
+            raise WeftError("its ranks are on several nodes")
+        node, what = Node(machine), pair.what
+        found = [
+            effect(node, what.kind, what.nbytes, strategy, bound, simulated=self.simulated)
+            for bound in BOUNDS
+        ]
+        shares = (1 - pair.by_memory, pair.by_memory)
+        comm = sum(share * each.comm for share, each in zip(shares, found, strict=True))
+        compute = sum(share * each.compute for share, each in zip(shares, found, strict=True))
+        return Effect(comm, compute, found[pair.by_memory > 0.5].units)
+
+    def _by_arithmetic(self, pair: Pair, strategy: str, seconds: float) -> Effect:
+        """Between nodes: the units that a collective holds are gone from kernels.
+
+        A port between nodes is filled by fewer units than the links inside; a mask gives no more.
+        """
+        device, units = self.device, collective_units(self.platform, pair.what.kind)
+        if strategy.endswith("partition"):
+            rate = pair.what.nbytes / max(seconds, 1e-9)
+            grain = device.unit_grain
+            needed = ceil(rate / device.unit_copy_rate / grain) * grain
+            units = min(units, max(grain, needed))
+        held = 1 / (1 - min(units, device.units - 1) / device.units)
+        arithmetic = 1 - pair.by_memory
+        late = 1.0 + device.kernels.dispatch_share if strategy == "concurrent" else 1.0
+        return Effect(late, 1 + arithmetic * (held - 1), units if "partition" in strategy else None)
+
+    def _by_engines(self, pair: Pair) -> Iterator[Way]:
+        """Ways to feed engines for messages so small that feeding them is what takes time."""
+        node, what = self.node(pair), pair.what
+        if node is None or self.device.dma is None or what.nbytes > _SMALL:
+            return
+        if what.kind not in ("all_gather", "all_to_all"):
+            return
+        for name in algorithms(what.kind):
+            if name.startswith("dma"):
+                price = _algorithm_price(node, what.kind, name, what.nbytes)
+                engines = 1 if "b2b" in name else len(pair.ranks) - 1
+                fits = self.limits.engines is None or engines <= self.limits.engines
+                if price is not None and fits:
+                    settings = {"algorithm": name, "engines": engines}
+                    why = f"engines, {format_time(price.seconds)} by {name}"
+                    yield Way("dma", price, settings=settings, engines=engines, why=why)
+
+    def _by_algorithm(self, pair: Pair, alone: Price) -> Iterator[Way]:
+        """Other algorithms of units, where they are clearly faster than what the library takes."""
+        node, what = self.node(pair), pair.what
+        if node is None or alone.model != "simulated":  # what was measured is no peer of a model
+            return
+        base = self._beside_units(pair, "concurrent", None)
+        known = algorithms(what.kind) if what.kind in KINDS else ()
+        for name in (each for each in _ALGORITHMS if each in known):
+            price = _algorithm_price(node, what.kind, name, what.nbytes)
+            if price is not None and price.seconds < _WORTH * alone.seconds:
+                yield replace(base, alone=price, settings={"algorithm": name})
+
+    def _fused(self, pair: Pair, alone: Price) -> Way | Alternative:
+        if pair.what.kind not in _FUSED:
+            return refused("fused", f"no fused operator ends in a {pair.what.kind}")
+        if not pair.makers:
+            return refused("fused", "no lookup or product right before it makes all its input")
+        name = f"{pair.made_by} + {pair.what.kind}"
+        return Way(
+            "fused",
+            alone,
+            slices=SLICES,
+            producer=(1 + OCCUPANCY) / 2,
+            settings={"fused": name},
+            why=f"slices of {pair.made_by} leave while it computes the next",
+        )
+
+
+def _settings(strategy: str, units: int | None) -> dict[str, str | int | float]:
+    found: dict[str, str | int | float] = {}
+    if "priority" in strategy:
+        found["priority"] = 1
+    if "partition" in strategy and units is not None:
+        found["units"] = units
+    return found
+
+
+_known: dict[tuple[object, ...], Price | None] = {}
+
+
+def _algorithm_price(node: Platform, kind: str, name: str, nbytes: int) -> Price | None:
+    key = node.name, node.levels, kind, name, nbytes
+    if key not in _known:
+        _known[key] = _simulated_price(node, kind, name, nbytes)
+    return _known[key]
+
+
+def _simulated_price(node: Platform, kind: str, name: str, nbytes: int) -> Price | None:
+    ranks = node.num_ranks
+    whole = -(-nbytes // ranks) * ranks
+    try:
+        schedule = collective(kind, name, num_ranks=ranks, nbytes=whole)
+        seconds = simulate(schedule, node).makespan
+    except WeftError:
+        return None
+    low, high = (seconds * each for each in _SIMULATED)
+    return Price(seconds, low, high, model=f"{name}, simulated")

@@ -1,0 +1,142 @@
+"""The pairs of a step: each collective with the computation that runs beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weft.planner.ways import Pair
+from weft.workload.building import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.hardware import Device
+    from weft.planner.step_price import Overlap, Place, StepPricer
+    from weft.schedule import Cost
+    from weft.workload import Collective, Op
+
+_ARITHMETIC = ("attention", "attention-backward", "moe")  # without flops in their cost
+_LITTLE = 0.02  # of what runs beside a collective is nothing
+_TABLES = ("embedding", "embedding-backward")
+MAKERS = ("gemm", "bmm")  # of what can be sent slice by slice, beside lookups
+
+
+def pairs_of(pricer: StepPricer) -> tuple[Pair, ...]:
+    """Find what runs beside each collective as the step is written; equal ones are one pair."""
+    overlap = pricer.overlap(pricer.walk(()))
+    members: dict[tuple[Collective, str], list[Place]] = defaultdict(list)
+    ranks: dict[Collective, tuple[int, ...]] = {}
+    for place, meeting in pricer.met.items():
+        what = replace(meeting.what, splits=())
+        members[what, _op(pricer, place).phase].append(place)
+        ranks.setdefault(what, meeting.ranks)
+    return tuple(
+        _pair(pricer, what, ranks[what], places, overlap)
+        for (what, _), places in members.items()
+        if len(ranks[what]) > 1
+    )
+
+
+def _pair(
+    pricer: StepPricer,
+    what: Collective,
+    ranks: tuple[int, ...],
+    places: Sequence[Place],
+    overlap: Overlap,
+) -> Pair:
+    device = pricer.platform.require_device()
+    by_memory, total = 0.0, 0.0
+    names: dict[str, float] = defaultdict(float)
+    for place in places:
+        ops = pricer.workload.steps[place[0]].ops
+        for number, seconds in overlap.beside.get(place, {}).items():
+            total += seconds
+            names[ops[number].name] += seconds
+            by_memory += seconds * bound_by_memory(ops[number], device)
+    shares = [overlap.share.get(place, 0.0) for place in places]
+    makers = _makers(pricer, places)
+    return Pair(
+        what,
+        ranks,
+        tuple(places),
+        hidden=sum(shares) / len(shares),
+        by_memory=by_memory / total if total else 0.5,
+        phase=_op(pricer, places[0]).phase,
+        makers=makers,
+        made_by=_op(pricer, makers[0]).name if makers else "",
+        beside=max(names, key=lambda name: names[name], default=""),
+        gemm=_only_gemm(pricer, places, overlap),
+        looks_up=any(_touches_tables(pricer, place) for place in places),
+    )
+
+
+def _only_gemm(pricer: StepPricer, places: Sequence[Place], overlap: Overlap) -> Cost | None:
+    """Give the product beside each of equal collectives, where it is all that runs beside them."""
+    found: Cost | None = None
+    for place in places:
+        beside = overlap.beside.get(place, {})
+        total = sum(beside.values())
+        main = [n for n, seconds in beside.items() if seconds > _LITTLE * total]
+        if len(main) != 1:
+            return None
+        cost = _op(pricer, (place[0], main[0])).cost
+        if cost is None or cost.family != "gemm" or (found is not None and found != cost):
+            return None
+        found = cost
+    return found
+
+
+def _touches_tables(pricer: StepPricer, place: Place) -> bool:
+    """Whether lookups make what a collective moves, or take it."""
+    ops, number = pricer.workload.steps[place[0]].ops, place[1]
+    near = [ops[n] for n in ops[number].after]
+    near += [op for op in ops[number + 1 :] if number in op.after]
+    return any(op.cost is not None and op.cost.family in _TABLES for op in near)
+
+
+def _op(pricer: StepPricer, place: Place) -> Op:
+    return pricer.workload.steps[place[0]].ops[place[1]]
+
+
+def bound_by_memory(op: Op, device: Device) -> bool:
+    """Whether a kernel is bound by memory rather than arithmetic."""
+    cost = op.cost
+    if cost is None or cost.family in _ARITHMETIC:
+        return False
+    if not cost.flops:
+        return True
+    rates = [rate.achieved for name, rate in device.flops.items() if name == cost.dtype]
+    rate = rates[0] if rates else max(rate.achieved for rate in device.flops.values())
+    return cost.nbytes / device.memory_rate > cost.flops / rate
+
+
+def _makes(cost: Cost, what: Collective | None) -> bool:
+    """Whether a kernel makes all that a collective moves: a bucket of gradients has many makers."""
+    if cost.family == "embedding":
+        return True
+    if cost.family not in MAKERS or what is None or len(cost.shape) < 3:
+        return False
+    rows, columns = cost.shape[-3], cost.shape[-2]
+    batch = cost.shape[0] if len(cost.shape) == 4 else 1
+    made = batch * rows * columns * ITEM_BYTES.get(cost.dtype, 4)
+    return abs(made - what.nbytes) <= 0.01 * what.nbytes
+
+
+def _makers(pricer: StepPricer, places: Sequence[Place]) -> tuple[Place, ...]:
+    """Find the kernels that make its input; none where one of them cannot send slices.
+
+    Ranks that have nothing to make, as those without tables, are no obstacle.
+    """
+    found = []
+    for c, n in places:
+        ops = pricer.workload.steps[c].ops
+        before = [m for m in ops[n].after if ops[m].kind == "kernel"]
+        if not before:
+            continue
+        cost = ops[max(before)].cost
+        if cost is None or not _makes(cost, ops[n].collective):
+            return ()
+        found.append((c, max(before)))
+    return tuple(found)

@@ -1,0 +1,222 @@
+"""A plan: the strategy of each pair of a step, what it gains and why, as a file that says for what.
+
+A plan names what it was made for by a fingerprint: the ops of the workload, and the platform by
+its device and the shape of its network. Rates are no part of it, so a machine that was calibrated
+again is still the same machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.errors import FormatError, PlanError, UnknownNameError, nearest
+from weft.workload.step import Collective
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from weft.hardware import Platform
+    from weft.workload import Workload
+
+# How one pair of computation and communication is carried out.
+STRATEGIES = (
+    *("serial", "concurrent", "priority", "partition", "priority+partition"),
+    *("dma", "dma+partition", "fused", "compressed"),
+)
+SETTINGS = ("backend", "algorithm", "engines", "priority", "units", "codec", "bucket", "fused")
+_FORMAT = 1
+
+Settings = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way of a pair: its seconds, and why it was not chosen; None if it cannot be done."""
+
+    strategy: str
+    settings: Settings
+    seconds: float | None
+    why: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether it cannot be done at all here."""
+        return self.seconds is None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a pair does. ``op`` is the first of ``ops``, all equal, in step ``step`` of a workload.
+
+    ``seconds`` is the pair by itself: the collective and what can run beside it, with a range.
+    ``gain`` is the share of the unplanned step that this choice alone saves.
+    """
+
+    pair: str
+    op: int | None
+    collective: Collective
+    strategy: str
+    settings: Settings
+    seconds: float
+    low: float
+    high: float
+    gain: float
+    why: str
+    alternatives: tuple[Alternative, ...] = ()
+    step: int = 0
+    ops: tuple[int, ...] = ()
+    phase: str = ""
+
+    def as_row(self) -> dict[str, Any]:
+        """Give it under the keys that ``weft plan`` has."""
+        return {
+            "pair": self.pair,
+            "strategy": self.strategy,
+            "settings": dict(self.settings),
+            "times": max(1, len(self.ops)),
+            "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
+            "gain": self.gain,
+            "why": self.why,
+            "alternatives": [
+                {"strategy": each.strategy, "settings": dict(each.settings)}
+                | {"seconds": each.seconds, "why": each.why}
+                for each in self.alternatives
+            ],
+            "basis": "predicted",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan keeps to: the error that codecs may make, engines and bytes that it may use.
+
+    ``error`` is the relative L2 error of what is sent; 0 allows only what loses nothing. Without
+    ``codecs`` all that are known are looked at. None: as many as the platform has.
+    """
+
+    error: float = 0.0
+    codecs: tuple[str, ...] = ()
+    engines: int | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Choices for a step, and what it takes without and with them, in seconds."""
+
+    workload: str
+    platform: str
+    num_ranks: int
+    choices: tuple[Choice, ...]
+    baseline: float
+    planned: float
+    low: float
+    high: float
+    fingerprint: str
+    budget: Limits = Limits()
+    mode: str = "heuristic"
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def gain(self) -> float:
+        """The share of the step that the plan saves."""
+        return 1 - self.planned / self.baseline if self.baseline else 0.0
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the planned step is."""
+        return self.baseline / self.planned if self.planned else 1.0
+
+    def choice_of(self, what: Collective, phase: str = "") -> Choice | None:
+        """Find the choice for a collective, in any phase or one; None where the plan has none."""
+        found = [each for each in self.choices if each.collective == what]
+        return next((each for each in found if not phase or each.phase == phase), None)
+
+    def check_for(self, workload: Workload, platform: Platform) -> None:
+        """Refuse to be applied to another workload, platform or number of ranks."""
+        if workload.num_ranks != self.num_ranks:
+            raise PlanError(
+                f"this plan is for {self.num_ranks} ranks, not {workload.num_ranks}", self._again
+            )
+        if fingerprint(workload, platform) == self.fingerprint:
+            return
+        mine, other = self.fingerprint.split("-"), fingerprint(workload, platform).split("-")
+        if mine[-1] != other[-1]:
+            what = f"platform {self.platform}, not for {platform.name}"
+            if self.platform == platform.name:
+                what = f"another {platform.name}: its device or network differs"
+            raise PlanError(f"this plan is for {what}", self._again)
+        what = f"workload {self.workload}, not for {workload.name}"
+        if self.workload == workload.name:
+            what = f"another {workload.name}: its ops differ"
+        raise PlanError(f"this plan is for {what}", self._again)
+
+    @property
+    def _again(self) -> str:
+        return "Make one for it with weft plan."
+
+    def to_json(self) -> bytes:
+        """Write it so that ``Plan.from_json`` reads the same."""
+        found = msgspec.json.encode({"weft_plan": _FORMAT, "plan": self})
+        return msgspec.json.format(found, indent=1) + b"\n"
+
+    @staticmethod
+    def from_json(text: bytes | str) -> Plan:
+        """Read what ``to_json`` wrote, and check it."""
+        try:
+            version = msgspec.json.decode(text, type=_Version).weft_plan
+            if version != _FORMAT:
+                raise FormatError(
+                    f"this plan is of version {version}, known is {_FORMAT}",
+                    "Make it again with this version of weft.",
+                )
+            plan = msgspec.json.decode(text, type=_File).plan
+        except msgspec.MsgspecError as error:
+            raise FormatError(
+                f"this is no plan file: {error}", "weft plan -o writes one."
+            ) from error
+        for choice in plan.choices:
+            check_strategy(choice.strategy)
+        return plan
+
+
+class _Version(msgspec.Struct):
+    weft_plan: int
+
+
+class _File(msgspec.Struct):
+    weft_plan: int
+    plan: Plan
+
+
+def check_strategy(name: str) -> None:
+    """Refuse a strategy that nobody knows."""
+    if name not in STRATEGIES:
+        raise UnknownNameError(f"no strategy is called {name!r}", nearest(name, STRATEGIES))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file."""
+    try:
+        return Plan.from_json(path.read_bytes())
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+
+
+def fingerprint(workload: Workload, platform: Platform) -> str:
+    """Say what a plan is for, in a word: one part for the ops, one for the platform."""
+    same = replace(workload, source="", unsupported=(), name="")
+    device = platform.device.name if platform.device is not None else ""
+    shape = platform.name, device, [(level.kind, level.size) for level in platform.levels]
+    return f"{_digest(same.to_json())}-{_digest(msgspec.json.encode(shape))}"
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]

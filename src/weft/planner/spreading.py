@@ -1,0 +1,72 @@
+"""A named model spread over the ranks of a platform so that it fits, where nobody said how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.errors import NoPlanError, UsageError
+from weft.planner.predict import check_memory
+from weft.workload.dlrm import Dlrm
+from weft.workload.find import find_workload
+from weft.workload.named import model_named, workload_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from weft.hardware import Platform
+    from weft.workload import Workload
+
+Settings = dict[str, str]
+
+
+def spread(
+    spec: str, platform: Platform, settings: Mapping[str, str] | None = None
+) -> tuple[Workload, Settings]:
+    """Give the workload, and the settings that were added so that it fits.
+
+    What was given is taken as it is. If that does not divide or does not fit, a named model gets
+    the least that helps: a sample for each data-parallel rank, weights shared out, activations
+    computed twice, then tensors split inside a node.
+    """
+    given = dict(settings or {})
+    try:
+        return _fitting(spec, platform, given), {}
+    except (UsageError, NoPlanError) as first:
+        if spec not in workload_names():
+            raise
+        for added in _layouts(spec, platform, given):
+            try:
+                return _fitting(spec, platform, given | added), added
+            except (UsageError, NoPlanError):
+                continue
+        raise first from None
+
+
+def _fitting(spec: str, platform: Platform, settings: Mapping[str, str]) -> Workload:
+    workload = find_workload(spec, platform.num_ranks, settings)
+    check_memory(workload, platform)
+    return workload
+
+
+def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:
+    """Give settings to try, the least intrusive first; none that was given is changed."""
+    ranks, model = platform.num_ranks, model_named(spec)
+    if isinstance(model, Dlrm):
+        layouts = [{"batch": str(max(1, round(model.batch / ranks)) * ranks)}]
+    else:
+        layouts = list(_transformer_layouts(ranks, platform.node_size))
+    for each in layouts:
+        added = {key: value for key, value in each.items() if key not in given}
+        if added:
+            yield added
+
+
+def _transformer_layouts(num_ranks: int, node_size: int) -> Iterator[Settings]:
+    tp = 1
+    while tp <= node_size and num_ranks % tp == 0:
+        batch = {"batch": str(num_ranks // tp)}
+        split = {"tp": str(tp)} if tp > 1 else {}
+        yield batch | split
+        yield batch | split | {"fsdp": "true"}
+        yield batch | split | {"fsdp": "true", "recompute": "true"}
+        tp *= 2

@@ -1,0 +1,120 @@
+"""What lookups in embedding tables take on this machine: measured in seconds, fitted, written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.cost.lookups import BIN_NAMES, fitted_lookups
+from weft.cost.matmul import Columns
+from weft.hardware import Lookups, cache_bytes
+from weft.runtime.measuring import pin
+from weft.runtime.spawn import spawn
+from weft.runtime.world import World
+from weft.torch.lookup_times import Stopwatch, Times
+from weft.torch.steady import steady_memory
+from weft.workload.tables import Table
+
+ITEM = 4  # bytes of an element
+_TIMEOUT = 60.0
+NBYTES = 256 << 20  # of the largest table
+_LEAST = 24  # cases that a fit needs, however long they take
+_MOST = 96
+_ROUNDS, _TRIES = 2, 3  # undisturbed ones of each, and how many more are made for that
+# Steps of a sequence that fills five dimensions evenly (Roberts 2018): powers of the root of
+# x^6 = x + 1.
+_STEPS = tuple(1.1347241384 ** -(k + 1) for k in range(5))
+_DIMS = (16, 32, 64, 96, 128, 192, 256)
+
+
+class Case(NamedTuple):
+    """A table and the batch that is looked up in it."""
+
+    table: Table
+    batch: int
+
+
+Measured = list[tuple[Case, Mapping[str, Times]]]
+
+
+def measure_embedding(*, seconds: float = 6.0) -> dict[str, Lookups]:
+    """Measure lookups for about so long, in a process of its own, and fit what they take.
+
+    The keys are those of ``Device.lookups``.
+    """
+    found = measured(list(cases()), seconds=seconds)
+    given = [case for case, _ in found]
+    caches = replace(
+        Lookups(), **dict(zip(("inner_bytes", "outer_bytes"), cache_bytes(), strict=True))
+    )
+    return {name: _fitted(name, given, [t[name] for _, t in found], caches) for name in found[0][1]}
+
+
+def measured(given: Sequence[Case], *, seconds: float = 0.0, rounds: int = _ROUNDS) -> Measured:
+    """Measure cases in a process of its own: all, or as many as ``seconds`` allow."""
+    with steady_memory():
+        (found,) = spawn(_measure, 1, list(given), seconds, rounds, timeout=_TIMEOUT)
+    return found
+
+
+def lookups_table(found: Mapping[str, Lookups], source: str) -> dict[str, Any]:
+    """Write what was found as the table ``device.lookups`` of a platform file."""
+    return {
+        name: {
+            each.name: {"value": getattr(takes, each.name), "basis": "fitted", "source": source}
+            for each in fields(takes)
+        }
+        for name, takes in found.items()
+    }
+
+
+def cases() -> Iterator[Case]:
+    """Give tables and batches of every kind, the first ones already far apart."""
+    for number in range(_MOST):
+        yield spread_case(tuple((0.5 + number * step) % 1.0 for step in _STEPS))
+
+
+def spread_case(point: Sequence[float], nbytes: int = NBYTES) -> Case:
+    """Give the case at a point of the unit cube, within a table of so many bytes."""
+    rows, dim, pooling, lookups, zipf = point
+    width = _DIMS[int(dim * len(_DIMS))]
+    height = min(int(10 ** (3 + 3.7 * rows)), nbytes // ITEM // width)
+    pooled = int(10 ** (2 * pooling))
+    batch = max(1, int(10 ** (3.7 + 1.3 * lookups)) // pooled)
+    power = 0.0 if zipf < 0.25 else 0.5 + (zipf - 0.25) / 0.75 * 0.8
+    return Case(Table("t", height, width, pooled, power), batch)
+
+
+def columns_of(given: list[Case]) -> Columns:
+    """Give cases as the columns of the family."""
+    table = [case.table for case in given]
+    found: dict[str, list[float]] = {
+        "batch": [case.batch for case in given],
+        **{
+            name: [getattr(each, name) for each in table]
+            for name in ("rows", "dim", "pooling", "zipf")
+        },
+        "tables": [1.0] * len(given),
+        **{name: [0.0] * len(given) for name in BIN_NAMES},
+    }
+    return {name: np.array(values, float) for name, values in found.items()}
+
+
+def _measure(world: World, given: list[Case], seconds: float, rounds: int) -> Measured:
+    pin(world)
+    watch, begin = Stopwatch(NBYTES), perf_counter()
+    found: Measured = []
+    for case in given:
+        found.append((case, watch.times(case.table, case.batch, rounds, rounds + _TRIES)))
+        if seconds and len(found) >= _LEAST and perf_counter() - begin > seconds:
+            break
+    return found
+
+
+def _fitted(name: str, given: list[Case], times: list[Times], caches: Lookups) -> Lookups:
+    backward = name.endswith("_backward")
+    seconds = np.array([each.seconds for each in times])
+    takes = fitted_lookups(columns_of(given), ITEM, seconds, caches, backward=backward)
+    return replace(takes, floor=float(f"{np.mean([each.floor for each in times]):.3g}"))

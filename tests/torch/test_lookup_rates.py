@@ -1,0 +1,47 @@
+"""Lookups measured on this machine: what is measured, and what is written of it."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from weft.hardware import Lookups, platform, platform_from_table
+from weft.workload.tables import Table
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+from weft.torch.lookup_rates import cases, columns_of, lookups_table  # noqa: E402
+from weft.torch.lookup_times import Stopwatch, Taken, undisturbed  # noqa: E402
+
+
+def test_every_way_to_look_up_is_measured():
+    found = Stopwatch(1 << 20).times(Table("t", 500, 16, 3, 1.05), batch=40, rounds=1, most=3)
+    assert set(found) == {"torch", "torch_backward", "weft", "weft_backward"}
+    assert all(each.seconds > 0 and each.rounds >= 1 and each.floor >= 0 for each in found.values())
+
+
+def test_what_was_disturbed_does_not_count():
+    calm, slept, beside = Taken(1, 1.0, 0.99), Taken(2, 1.0, 0.5), Taken(3, 1.5, 1.0)
+    assert undisturbed([calm, slept, beside], best=1.0) == [calm]
+
+
+def test_cases_are_of_every_kind():
+    given = list(cases())
+    columns = columns_of(given)
+    assert len({case.table.dim for case in given}) > 5
+    assert (columns["zipf"] == 0).mean() == pytest.approx(0.25, abs=0.1)
+    assert columns["rows"].max() / columns["rows"].min() > 1000
+    assert (columns["rows"] * columns["dim"] * 4).max() <= 256 << 20
+
+
+def test_what_was_found_stands_in_a_platform_file():
+    found = {"torch": Lookups(start=2e-5, lookup=3e-9, leaf=4e-8, error=0.05)}
+    table = platform("cpu").to_table()
+    table["device"]["lookups"] = lookups_table(found, "measured in a test")
+    read = platform_from_table(table, "here.toml")
+    assert read.require_device().lookups == found
+    assert platform_from_table(read.to_table(), "again.toml").require_device().lookups == found
+    sources = {key for key in read.sources if key.startswith("device.lookups.torch")}
+    assert len(sources) == len(fields(Lookups))
+    assert np.isfinite(read.require_device().lookups["torch"].error)
