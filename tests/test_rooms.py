@@ -31,6 +31,8 @@ ROOMS: dict[str, set[str]] = {
 }
 ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
+ROOMS["serving"] = {"planner", *ROOMS["planner"]}
+ROOMS["sweep"] = set()
 ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost", "_core"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
 ROOMS["torch"] = {"_core", *ROOMS}
@@ -53,10 +55,13 @@ PACKAGES = {
     "fbgemm_gpu": {"bench"},
     "torchrec": {"bench"},
     "hta": {"bench"},  # in an environment of its own
+    "distributed": {"sweep"},
+    "pyarrow": {"cli"},
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
 OPTIONAL = {"torch", "triton", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
+OPTIONAL |= {"distributed", "pyarrow"}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 

@@ -18,7 +18,9 @@ from weft.cli.kernel import kernel
 from weft.cli.plan import plan
 from weft.cli.platforms import platforms
 from weft.cli.predict import predict
+from weft.cli.serve import serve
 from weft.cli.shard import shard
+from weft.cli.sweep import PASSED_ON, sweep
 from weft.cli.tour import tour
 from weft.cli.validate import validate
 from weft.cli.whatif import whatif
@@ -57,8 +59,8 @@ def weft(
         print(context.get_help())
 
 
-def _add(verb: Callable[..., Any], question: str, example: str) -> None:
-    app.command(help=question, epilog=f"example: {example}")(verb)
+def _add(verb: Callable[..., Any], question: str, example: str, **context: Any) -> None:
+    app.command(help=question, epilog=f"example: {example}", context_settings=context)(verb)
 
 
 _add(tour, "See the whole loop on this machine in a minute: predict, run, compare.", "weft tour")
@@ -129,6 +131,21 @@ _add(
     "Which rank should hold which embedding table?\n\nTABLES is a .toml file with [[tables]] of "
     "rows, dim, pooling and zipf, or a workload of the dlrm family by name.",
     "weft shard tables.toml --on h100-8 --set batch=16384",
+)
+_add(
+    serve,
+    "How soon and how fast does a model answer, if part of every prompt is cached in the host's "
+    "memory?\n\nMODEL is a transformer by name or a .toml file. Requests are batched as they "
+    "come; each way to fetch their blocks is compared with a call of the runtime for each.",
+    "weft serve llama-70b --on mi300x-8 --block 8KiB --fetch per-copy,b2b --hit 0.9",
+)
+_add(
+    sweep,
+    "The same question for many platforms, sizes and settings, on all cores.\n\nVERB is predict, "
+    "plan, collective, c3, copies, kernel, serve or shard, with its own arguments; options that "
+    "take one value may have lists here, as --on h100-8,mi300x-8 or --set batch=8,16.",
+    "weft sweep predict gpt2 --on h100-8,mi300x-8 --set batch=8,16,32 -o gpt2.csv",
+    **PASSED_ON,
 )
 _add(
     bench,

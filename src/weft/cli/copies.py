@@ -66,7 +66,8 @@ def _price(machine: "Platform", count: int, size: int, way: str, engines: int) -
 
     used = engines if way == "b2b" else 1
     timeline = simulate(
-        fetch(count, size, way, engines=used), fetch_platform(machine, way, engines=used)
+        fetch(count, size, way, engines=used),
+        fetch_platform(machine, way, engines=used, block_bytes=size),
     )
     return {
         "way": way,

@@ -55,8 +55,13 @@ def fetch(num_blocks: int, block_bytes: int, way: str, *, engines: int = 1) -> S
     return Schedule(f"{way} fetch", 2, programs, buffers, SYNC + engines)
 
 
-def fetch_platform(platform: Platform, way: str, *, engines: int = 1) -> Platform:
-    """One device of ``platform`` and its host's memory, with what ``way`` pays for a command."""
+def fetch_platform(
+    platform: Platform, way: str, *, engines: int = 1, block_bytes: int = 0
+) -> Platform:
+    """One device of ``platform`` and its host's memory, with what ``way`` pays for a command.
+
+    Through the runtime, blocks of more than ``small_copy`` bytes go one behind the other.
+    """
     if platform.host is None:
         raise PlatformError(
             f"{platform.name} does not say how its devices reach their host",
@@ -75,6 +80,8 @@ def fetch_platform(platform: Platform, way: str, *, engines: int = 1) -> Platfor
         calls = {"looped": dma.call, "batched": dma.batched_call}
         call = calls.get(way, dma.doorbell + dma.control)
         called = replace(dma, control=max(call - dma.doorbell, 0.0))
+        if way in calls and block_bytes > dma.small_copy:
+            called = replace(called, start=dma.large_start)
         device = replace(device, dma=called)
     return replace(platform, device=device, levels=(link,), node_levels=1, staged=False)
 

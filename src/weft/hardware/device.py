@@ -41,7 +41,8 @@ class Dma:
 
     ``host_engines`` more serve copies from and to the host. Through the runtime the host pays
     ``call`` for a copy or, for each of many in one call, ``batched_call``: what MI300X takes, the
-    only device it was published for.
+    only device it was published for. Copies of more than ``small_copy`` bytes wait for each other
+    there: each takes ``large_start`` before its bytes leave.
     """
 
     num_engines: Count
@@ -58,6 +59,8 @@ class Dma:
     host_engines: Count = 1
     call: Seconds = 5.5e-6
     batched_call: Seconds = 2.6e-6
+    small_copy: Bytes = 16 << 10
+    large_start: Seconds = 7.26e-6
 
     def write_rate(self, num_destinations: int) -> float:
         """Bytes a second that one engine writes in sum to so many destinations at once."""

@@ -127,8 +127,10 @@ def _copies(machine: Platform) -> Chart:
     blocks = [1 << power for power in range(10, 23)]
     series = []
     for number, way in enumerate(WAYS):
-        network = fetch_platform(machine, way)
-        taken = [simulate(fetch(1024, size, way), network).seconds for size in blocks]
+        taken = [
+            simulate(fetch(1024, size, way), fetch_platform(machine, way, block_bytes=size)).seconds
+            for size in blocks
+        ]
         each = [1e6 * seconds / 1024 for seconds in taken]
         series.append(Series(way, blocks, each, "line", number))
     x = Axis("block", [1 << 10, 1 << 14, 1 << 18, 1 << 22], format_size, log=True)

@@ -51,3 +51,19 @@ ALL_GATHER: dict[int, tuple[float, ...]] = {
         "1GiB": (1.02, 0.43, 0.43, 0.15, 0.15),
     }.items()
 }
+
+# Milliseconds of 4096 copies (512 of the largest) from the host's memory through the runtime.
+FETCHED = "vLLM pull request 40549, MI300X"
+FETCHES = {
+    ("looped", 4 << 10): 22.4,
+    ("batched", 4 << 10): 10.5,
+    ("looped", 8 << 10): 22.4,
+    ("batched", 8 << 10): 10.6,
+    ("looped", 32 << 10): 40.7,
+    ("batched", 32 << 10): 40.9,
+    ("looped", 128 << 10): 50.5,
+    ("batched", 128 << 10): 50.5,
+    ("looped", 512 << 10): 11.2,
+    ("batched", 512 << 10): 11.3,
+}
+FITTED_FETCHES = (("looped", 4 << 10), ("batched", 4 << 10), ("looped", 32 << 10))

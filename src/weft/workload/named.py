@@ -105,6 +105,17 @@ def _truth(value: Any) -> bool:
     return words[str(value).lower()]
 
 
+def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
+    """Give the shape of a transformer by name or file, with settings changed."""
+    document = _document(Path(name)) if name.endswith(".toml") else {"model": name}
+    model = _model(str(document.pop("model", "")))
+    document.pop("name", None)
+    if not isinstance(model, Transformer):
+        raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
+    given: dict[str, Any] = {**document, **settings}
+    return replace(model, **{key: _value(model, key, value) for key, value in given.items()})
+
+
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
     """Give the tables of a file or of a DLRM by name, and the samples of a batch."""
     if name.endswith(".toml"):

@@ -87,12 +87,26 @@ class Transformer:
         return self.attention_weights + self.experts * (self.mlp_weights + self.hidden)
 
 
-def build(name: str, model: Transformer, num_ranks: int) -> Workload:
-    """Make the workload of one step on ``num_ranks`` ranks."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """``count`` sequences of a served batch: each brings ``queries`` tokens and sees ``keys``."""
+
+    count: int
+    queries: int
+    keys: int
+
+
+def build(
+    name: str, model: Transformer, num_ranks: int, pieces: tuple[Piece, ...] = ()
+) -> Workload:
+    """Make the workload of one step on ``num_ranks`` ranks.
+
+    ``pieces`` are what a server computes in one pass; without them all sequences are alike.
+    """
     spread = _Spread(model, num_ranks)
     steps = []
     for stage in range(model.pp):
-        body = _Stage(model, spread, stage)
+        body = _Stage(model, spread, stage, pieces)
         block = num_ranks // model.pp
         steps.append(Step(tuple(range(stage * block, (stage + 1) * block)), tuple(body.ops())))
     return Workload(
@@ -165,7 +179,9 @@ def _split(total: int, parts: int) -> list[int]:
 class _Stage:
     """The ops of one stage of the pipeline."""
 
-    def __init__(self, model: Transformer, spread: _Spread, stage: int) -> None:
+    def __init__(
+        self, model: Transformer, spread: _Spread, stage: int, pieces: tuple[Piece, ...] = ()
+    ) -> None:
         self.model, self.spread, self.stage = model, spread, stage
         every = _split(model.layers, model.pp * model.interleave)
         self.chunks = every[stage :: model.pp]  # layers of each
@@ -174,6 +190,10 @@ class _Stage:
         self.queries = 1 if model.mode == "decode" else model.seq
         self.tokens = spread.micro * self.queries
         self.scored = spread.micro * min(self.queries, model.scored or self.queries)
+        if pieces:  # of each sequence only the last token is asked for what follows it
+            self.tokens = sum(piece.count * piece.queries for piece in pieces)
+            self.scored = sum(piece.count for piece in pieces)
+        self.pieces = pieces or (Piece(spread.micro, self.queries, model.seq),)
         self._final = False  # whether this is the last backward pass of the step
         self._left = 0  # gradients that wait for their bucket
 
@@ -284,9 +304,10 @@ class _Stage:
     def _attention(self) -> None:
         made = self.made
         if self.model.flash:
-            made.kernel("attention", "attention", *self._attention_shape())
+            for piece in self.pieces:
+                made.kernel("attention", "attention", *self._attention_shape(piece))
             return
-        batch, heads, _, queries, keys, dim, _ = self._attention_shape()
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape(self.pieces[0])
         scores = batch * heads * queries * keys
         made.bmm("scores", batch * heads, queries, keys, dim)
         made.moving("mask", 2 * scores)
@@ -297,9 +318,10 @@ class _Stage:
     def _attention_backward(self) -> None:
         made = self.made
         if self.model.flash:
-            made.kernel("attention backward", "attention-backward", *self._attention_shape())
+            shape = self._attention_shape(self.pieces[0])
+            made.kernel("attention backward", "attention-backward", *shape)
             return
-        batch, heads, _, queries, keys, dim, _ = self._attention_shape()
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape(self.pieces[0])
         scores = batch * heads * queries * keys
         made.bmm("values input gradient", batch * heads, queries, keys, dim)
         made.bmm("values gradient", batch * heads, keys, dim, queries)
@@ -309,12 +331,12 @@ class _Stage:
         made.bmm("queries gradient", batch * heads, queries, dim, keys)
         made.bmm("keys gradient", batch * heads, keys, dim, queries)
 
-    def _attention_shape(self) -> tuple[int, ...]:
+    def _attention_shape(self, piece: Piece) -> tuple[int, ...]:
         model = self.model
         heads, kv = model.heads // model.tp, (model.kv_heads or model.heads) // model.tp
         causal = int(model.causal and model.mode != "decode")
         return (
-            *(self.spread.micro, heads, max(1, kv), self.queries, model.seq, model.head_dim),
+            *(piece.count, heads, max(1, kv), piece.queries, piece.keys, model.head_dim),
             causal,
         )
 

@@ -1,0 +1,153 @@
+"""``weft serve``: how soon and how fast a model answers, by each way to fetch cached blocks."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import Json, On, output_path, words
+from weft.cli.predict import Settings, complete_workload, settings_of
+from weft.cli.progress import track
+from weft.errors import UsageError
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.serving import Question
+
+
+def complete_fetch(incomplete: str) -> list[str]:
+    """Complete the last of a list of ways to fetch."""
+    from weft.serving import FETCHES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in ("all", *FETCHES) if name.startswith(last)]
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", autocompletion=complete_workload)],
+    *,
+    on: On = None,
+    settings: Settings = None,
+    block: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S,..",
+            help="Sizes of a block of the cache; 16 tokens of one tensor of a layer if left out.",
+        ),
+    ] = None,
+    fetch: Annotated[
+        str,
+        typer.Option(
+            metavar="F,..",
+            help="per-copy, batched, b2b (back to back on the engines' queues), kernel, recompute "
+            "(nothing is fetched) or all.",
+            autocompletion=complete_fetch,
+        ),
+    ] = "all",
+    engines: Annotated[int, typer.Option(metavar="N", help="Engines that b2b uses.")] = 1,
+    reduce: Annotated[
+        str,
+        typer.Option(
+            metavar="R",
+            help="Sums over the ranks of a layer: library, dma (gathered by engines), fused (in "
+            "the kernel of the product) or auto, the fastest.",
+        ),
+    ] = "library",
+    hit: Annotated[
+        float, typer.Option(metavar="0..1", help="Share of a prompt in the host's memory.")
+    ] = 0.9,
+    prompt: Annotated[int, typer.Option(metavar="N", help="Tokens of a prompt.")] = 4096,
+    generate: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 128,
+    rate: Annotated[
+        float | None,
+        typer.Option(metavar="R", help="Requests a second, by chance; all at once if left out."),
+    ] = None,
+    requests: Annotated[int, typer.Option(metavar="N", help="How many requests.")] = 64,
+    batch: Annotated[int, typer.Option(metavar="N", help="Requests at once, at most.")] = 256,
+    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of a pass, at most.")] = 8192,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Copies are handed out while the pass before runs.")
+    ] = False,
+    overhead: Annotated[
+        str, typer.Option(metavar="T", help="Of the host for every pass beside launching it.")
+    ] = "0us",
+    seed: Annotated[int, typer.Option(metavar="N", help="Of chance.")] = 0,
+    json: Json = False,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
+    ] = None,
+) -> None:
+    """Serve the same requests in every way."""
+    from weft.hardware import platform
+    from weft.serving import FETCHES, Limits, Load, Question
+    from weft.units import parse_sizes, parse_time
+    from weft.workload.named import transformer_of
+
+    if on is None:
+        raise UsageError("which hardware? --on is missing", "Use --on mi300x-8.")
+    path, machine = output_path(output, (".csv",)), platform(on)
+    shape = transformer_of(model, _with_tp(settings_of(settings), machine))
+    load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
+    limits = Limits(batch, tokens, ahead, parse_time(overhead))
+    question = Question(model, shape, machine, load, limits, reduce, None, engines)
+    names = [name for word in words(fetch) for name in (FETCHES if word == "all" else (word,))]
+    if not names:
+        raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
+    sizes = parse_sizes(block) if block is not None else [None]
+    asked = [replace(question, block_bytes=size) for size in sizes]
+    rows = [row for each in track(asked, "serving") for row in each.rows(names)]
+    _show(machine, question, rows, json=json)
+    if path:
+        _write(path, rows, quiet=json)
+
+
+def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
+    """Share a model among the ranks of a node, if nobody says otherwise."""
+    return {"tp": str(machine.node_size)} | settings
+
+
+def _show(
+    machine: "Platform", question: "Question", rows: list[dict[str, Any]], *, json: bool
+) -> None:
+    if json:
+        from weft.report.results import results_json
+
+        print(results_json("serve", machine.name, rows))
+        return
+    from weft.report.text import Column, print_table
+    from weft.units import format_size, format_time
+
+    columns = [
+        Column("block", "block", format_size),
+        Column("copies", "copies"),
+        Column("fetch", "fetch", right=False, style="bold"),
+        Column("fetch_alone", "fetched in", format_time),
+        Column("ttft_alone", "first token, alone", format_time),
+        Column("ttft_alone_gain", "gain", _times),
+        Column("ttft", "first token", format_time),
+        Column("itl", "between tokens", format_time),
+        Column("throughput", "tokens/s", "{:.0f}".format),
+        Column("throughput_gain", "gain", _times),
+    ]
+    load, model = question.load, question.model
+    come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
+    title = (
+        f"{question.name}, tp {model.tp}, on {machine.name}: {load.count} requests {come}, prompts "
+        f"of {load.prompt} tokens ({load.hit:.0%} cached), answers of {load.output}; predicted"
+    )
+    print_table(columns, rows, title=title)
+    print("gain: over per-copy")
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
+    from weft.report.results import results_csv
+
+    path.write_text(results_csv(rows), encoding="utf-8")
+    if not quiet:
+        print(f"\nwrote {path}")

@@ -1,0 +1,159 @@
+"""``weft sweep``: the same question for many platforms, sizes, settings and strategies."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.cli.options import output_path
+from weft.errors import UnknownNameError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from weft.sweep import Answer, Journal, Sweep
+
+VERBS = ("predict", "collective", "c3", "copies", "kernel", "plan", "serve", "shard")
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+_JOURNAL = ".sweep.jsonl"
+_SHOWN = 40  # rows of a table on the terminal
+_ANSWERS = (
+    *("algorithm", "scenario", "strategy", "fetch", "way", "seconds", "breakdown.exposed"),
+    *("busbw", "speedup", "ttft", "itl", "throughput"),
+)
+
+
+def complete_verb(incomplete: str) -> list[str]:
+    """Complete the name of a verb that can be swept."""
+    return [verb for verb in VERBS if verb.startswith(incomplete)]
+
+
+def sweep(
+    context: typer.Context,
+    verb: Annotated[str, typer.Argument(metavar="VERB", autocompletion=complete_verb)],
+    *,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Processes; one for every core if left out.")
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A Dask scheduler, as tcp://host:8786, to use."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="After which a cell is given up.")
+    ] = 600.0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
+    ] = False,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write all rows as .csv or .parquet. Answers are kept beside it as they come "
+            f"({_JOURNAL}): the same command again goes on where it was.",
+        ),
+    ] = None,
+) -> int:
+    """Ask for every cell; 1 if some have no answer."""
+    from weft.sweep import Journal, cells_of
+
+    path = output_path(output, (".csv", ".parquet"))
+    _check(verb, path)
+    found = cells_of([verb, *context.args])
+    journal = Journal.open(found, path and path.with_name(path.name + _JOURNAL))
+    try:
+        for answer in _answers(found, journal, workers, dask, timeout):
+            journal.add(answer)
+    except KeyboardInterrupt:
+        _interrupted(journal)
+        raise
+    finally:
+        if path and journal.answers:
+            write_rows(path, journal.rows())
+    _show(journal, path, json=json)
+    return 1 if journal.failed else 0
+
+
+def _check(verb: str, path: Path | None) -> None:
+    """Refuse early what would fail after all the work."""
+    if verb not in VERBS:
+        raise UnknownNameError(f"{verb!r} cannot be swept", nearest(verb, VERBS))
+    if path and path.suffix == ".parquet":
+        _arrow()
+
+
+def _arrow() -> Any:
+    try:
+        from pyarrow import parquet, table
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "Parquet needs pyarrow, which is not here", "Use pip install pyarrow, or -o NAME.csv."
+        ) from error
+    return table, parquet.write_table
+
+
+def _answers(
+    found: "Sweep", journal: "Journal", workers: int | None, dask: str | None, timeout: float
+) -> "Iterator[Answer]":
+    from weft.cli.progress import track
+    from weft.cli.sweep_cell import ask
+    from weft.sweep import on_dask, on_this_machine
+
+    numbers = journal.open_cells
+    if dask is not None:
+        answers = on_dask(found.cells, numbers, ask, address=dask, timeout=timeout)
+    else:
+        cores = len(os.sched_getaffinity(0)) if workers is None else workers
+        answers = on_this_machine(found.cells, numbers, ask, workers=cores, timeout=timeout)
+    yield from track(answers, f"{len(found.cells)} cells", len(numbers))
+
+
+def _interrupted(journal: "Journal") -> None:
+    done, whole = len(journal.answers), len(journal.sweep.cells)
+    then = "the same command goes on from here" if journal.path else "with -o it could be continued"
+    sys.stderr.write(f"weft: interrupted with {done} of {whole} cells done; {then}.\n")
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write a table, by its suffix; the old one stays until the new one is whole."""
+    part = path.with_name(path.name + ".part")
+    if path.suffix == ".csv":
+        from weft.report.results import results_csv
+
+        part.write_text(results_csv(rows), encoding="utf-8")
+    else:
+        table, write_table = _arrow()
+        keys = dict.fromkeys(key for row in rows for key in row)
+        columns = {key: [row.get(key) for row in rows] for key in keys}
+        write_table(table(columns), part)
+    part.replace(path)
+
+
+def _show(journal: "Journal", path: Path | None, *, json: bool) -> None:
+    rows = journal.rows()
+    if json:
+        from weft.report.results import results_json
+
+        whole = len(journal.sweep.cells)
+        print(results_json("sweep", None, rows, cells=whole, failed=journal.failed))
+        return
+    from weft.report.text import Column, print_table
+
+    keys = dict.fromkeys(key for cell in journal.sweep.cells for key, _ in cell.values)
+    columns = [Column(key, key, right=False) for key in keys]
+    answers = [key for key in _ANSWERS if key not in keys and any(key in row for row in rows)]
+    columns += [Column(key, key, _shown, right=False) for key in answers]
+    columns += [Column("error", "error", right=False)] if journal.failed else []
+    title = f"{len(journal.answers)} cells of {' '.join(journal.sweep.words)}"
+    print_table(columns, rows[:_SHOWN], title=title)
+    if len(rows) > _SHOWN:
+        print(f"and {len(rows) - _SHOWN} rows more{'' if path else ': see them with -o FILE.csv'}")
+    if path:
+        print(f"\nwrote {path}: {len(rows)} rows, {journal.failed} cells failed")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

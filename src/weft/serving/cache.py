@@ -1,0 +1,60 @@
+"""Keys and values of a model on one rank: what a token takes, and in which blocks it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.errors import NoPlanError, UsageError
+from weft.units import format_size
+from weft.workload.building import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from weft.hardware import Device
+    from weft.workload.transformer import Transformer
+
+TOKENS = 16  # of a block, as vLLM has them
+# What servers leave for activations, graphs and fragments: vLLM uses nine tenths of a device.
+_USED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class KvCache:
+    """What a rank keeps of each token, blocks of so many bytes, and room for so many tokens."""
+
+    token_bytes: int
+    block_bytes: int
+    room: int
+
+    def blocks(self, tokens: int) -> int:
+        """How many blocks hold so many tokens."""
+        return -(-tokens * self.token_bytes // self.block_bytes)
+
+
+def kv_cache(model: Transformer, device: Device, block_bytes: int | None = None) -> KvCache:
+    """Lay out the cache of a model whose ``tp`` ranks share its heads.
+
+    A block is 16 tokens of the keys or of the values of one layer, if nobody says otherwise.
+    """
+    if block_bytes is not None and block_bytes < 1:
+        raise UsageError(f"a block of {block_bytes} bytes holds nothing", "Use 4KiB, say.")
+    heads = max(1, (model.kv_heads or model.heads) // model.tp)
+    each = heads * model.head_dim * ITEM_BYTES[model.dtype]
+    token = 2 * model.layers * each
+    weights = weight_bytes(model)
+    left = int(_USED * device.memory_bytes) - weights
+    if left < token:
+        raise NoPlanError(
+            f"the weights need {format_size(weights)} a rank; {device.title} has "
+            f"{format_size(device.memory_bytes)}, of which a server uses nine tenths.",
+            "Try: more ranks by --set tp=8, or --set dtype=fp8.",
+        )
+    return KvCache(token, block_bytes or TOKENS * each, left // token)
+
+
+def weight_bytes(model: Transformer) -> int:
+    """Bytes of weights that one rank holds."""
+    experts = max(1, model.experts // model.ep)
+    layer = model.attention_weights + experts * model.mlp_weights
+    whole = model.layers * layer + 2 * model.vocab * model.hidden
+    return whole * ITEM_BYTES[model.dtype] // model.tp

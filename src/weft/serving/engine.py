@@ -1,0 +1,245 @@
+"""Continuous batching: requests join and leave between passes, their blocks come meanwhile.
+
+A host thread drives its device. Between passes it lets requests in, hands out the copies that
+bring their cached blocks, and launches the next pass over all that are ready: a token for each
+that answers, and as much of waiting prompts as the budget of a pass has left. While it hands out
+copies it launches nothing: a call for each block keeps the device waiting. With ``ahead`` it
+does so while the pass before still runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.errors import NoPlanError, UsageError
+from weft.serving.outcome import Outcome
+from weft.workload.transformer import Piece
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.serving.cache import KvCache
+    from weft.serving.fetching import Fetcher
+    from weft.serving.forward import Forward
+    from weft.serving.requests import Request
+
+_CONTEXT = 128  # tokens by which the mean context of answering requests is rounded up
+_LOTS = 8  # tokens of a pass are rounded up to so many: graphs are captured for such sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
+
+    ``overhead`` is what the host does for every pass beside launching it: choosing, and reading
+    what was answered. Nobody measured it for weft, so it is nothing unless it is said.
+    """
+
+    batch: int = 256
+    tokens: int = 8192
+    ahead: bool = False
+    overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.tokens < self.batch:
+            raise UsageError(
+                f"passes of {self.tokens} tokens cannot serve {self.batch} requests at once",
+                "Use a token or more for each: --tokens 8192 --batch 256.",
+            )
+
+
+@dataclass
+class _Active:
+    """A request that was let in: what is still to compute, and when its last token came."""
+
+    request: Request
+    number: int
+    left: int  # tokens of its prompt that were not computed yet
+    ready: float
+    answered: int = 0
+    last: float = 0.0
+
+    @property
+    def context(self) -> int:
+        return self.request.prompt - self.left + self.answered
+
+
+@dataclass
+class Engine:
+    """Serves requests with one model on one platform, fetching in one way."""
+
+    forward: Forward
+    cache: KvCache
+    fetcher: Fetcher
+    limits: Limits = field(default_factory=Limits)
+
+    def serve(self, requests: Sequence[Request]) -> Outcome:
+        """Answer all requests and give the times."""
+        for request in requests:
+            self._check(request)
+        return _Run(self, deque(sorted(requests, key=lambda each: each.arrival))).outcome()
+
+    def _check(self, request: Request) -> None:
+        if request.tokens > self.cache.room:
+            raise NoPlanError(
+                f"a request of {request.tokens} tokens needs more than the {self.cache.room} that "
+                "a rank has room for.",
+                "Try: --set tp=8, a shorter --prompt, or a smaller model.",
+            )
+
+
+class _Run:
+    """One run of an engine: clocks of the host, of the device and of what copies."""
+
+    def __init__(self, engine: Engine, waiting: deque[Request]) -> None:
+        self.engine, self.waiting = engine, waiting
+        device = engine.forward.platform.require_device()
+        self.launch = device.host_launch + engine.limits.overhead
+        self.seen = device.dma.sync if device.dma is not None else 0.0
+        self.host = self.device = self.copier = 0.0
+        self.active: list[_Active] = []
+        self.held = 0  # tokens that have their place
+        count = len(waiting)
+        self.first, self.fetching = np.zeros(count), np.zeros(count)
+        self.gaps: list[float] = []
+        self.computing = self.issuing = 0.0
+        self.passes = self.tokens = self.number = 0
+
+    def outcome(self) -> Outcome:
+        """Go on until nothing is left to answer."""
+        began = self.waiting[0].arrival
+        while self.waiting or self.active:
+            self._let_in()
+            chosen = self._chosen()
+            if chosen:
+                self._pass(chosen)
+            else:
+                self.host = self._next_event()
+        return Outcome(
+            self.first,
+            np.array(self.gaps),
+            self.fetching,
+            self.device - began,
+            self.tokens,
+            self.computing,
+            self.issuing,
+            self.passes,
+        )
+
+    def _next_event(self) -> float:
+        """When a request comes or the blocks of one are there; both lie ahead."""
+        times = [each.ready for each in self.active]
+        times += [each.arrival for each in self.waiting]
+        return min(each for each in times if each > self.host)
+
+    def _let_in(self) -> None:
+        limits, room = self.engine.limits, self.engine.cache.room
+        while self.waiting and self.waiting[0].arrival <= self.host:
+            request = self.waiting[0]
+            if len(self.active) >= limits.batch or self.held + request.tokens > room:
+                return
+            self.waiting.popleft()
+            self.held += request.tokens
+            self.active.append(self._started(request))
+            self.number += 1
+
+    def _started(self, request: Request) -> _Active:
+        """Let a request in; the copies of its blocks are handed out at once, one by one."""
+        fetcher, cache = self.engine.fetcher, self.engine.cache
+        if not fetcher.fetches or not request.cached:
+            return _Active(request, self.number, request.prompt, self.host)
+        price = fetcher.price(cache.blocks(request.cached))
+        begin = max(self.host, self.copier)
+        self.copier = begin + price.seconds
+        self.host += price.host
+        self.issuing += price.host
+        self.fetching[self.number] = self.copier - request.arrival
+        return _Active(request, self.number, request.prompt - request.cached, self.copier)
+
+    def _chosen(self) -> list[tuple[_Active, int]]:
+        """Choose what the next pass computes: answers first, then prompts in their order."""
+        budget = self.engine.limits.tokens
+        ready = [each for each in self.active if each.ready <= self.host]
+        chosen = [(each, 1) for each in ready if not each.left]
+        budget -= len(chosen)
+        for each in ready:
+            if each.left and budget:
+                part = min(each.left, budget)
+                chosen.append((each, part))
+                budget -= part
+        return chosen
+
+    def _pass(self, chosen: list[tuple[_Active, int]]) -> None:
+        forward = self.engine.forward
+        seconds = forward.seconds(pieces_of(chosen))
+        start = max(self.host + self.launch, self.device)
+        tokens = sum(part for _, part in chosen)
+        slowed = forward.slowed(tokens, self.engine.fetcher.units)
+        self.device = start + beside(seconds, slowed, self.copier - start)
+        self.computing += self.device - start
+        self.passes += 1
+        # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
+        self.host = start if self.engine.limits.ahead else self.device + self.seen
+        for each, part in chosen:
+            self._computed(each, part)
+        self.active = [each for each in self.active if each.answered < each.request.output]
+
+    def _computed(self, each: _Active, part: int) -> None:
+        if each.left:
+            each.left -= part
+            if each.left:
+                return
+            self.first[each.number] = self.device - each.request.arrival
+        else:
+            self.gaps.append(self.device - each.last)
+        each.answered += 1
+        each.last = self.device
+        self.tokens += 1
+        if each.answered == each.request.output:
+            self.held -= each.request.tokens
+
+
+def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
+    """Gather what a pass computes: answers of a mean context, prompts of equal parts together."""
+    answering = [each.context for each, _ in chosen if not each.left]
+    found = []
+    if answering:
+        mean = sum(answering) / len(answering)
+        count = _rounded(len(answering), _LOTS)
+        found.append(Piece(count, 1, _rounded(math.ceil(mean) + 1, _CONTEXT)))
+    parts: dict[tuple[int, int], int] = {}
+    for each, part in chosen:
+        if each.left:
+            shape = part, each.context + part
+            parts[shape] = parts.get(shape, 0) + 1
+    found += [Piece(count, queries, keys) for (queries, keys), count in parts.items()]
+    return tuple(found)
+
+
+def beside(seconds: float, slowed: float, copying: float) -> float:
+    """Give what a pass takes of whose time ``copying`` seconds are spent beside a copy kernel.
+
+    >>> beside(1.0, 1.5, 0.0), beside(1.0, 1.5, 9.0), beside(1.0, 1.5, 0.3)
+    (1.0, 1.5, 1.1)
+    """
+    if copying <= 0.0 or slowed == 1.0:
+        return seconds
+    if seconds * slowed <= copying:
+        return seconds * slowed
+    return seconds + copying * (1.0 - 1.0 / slowed)
+
+
+def _rounded(number: int, step: int) -> int:
+    """Round up to a multiple; below it to a power of two.
+
+    >>> [_rounded(n, 8) for n in (1, 3, 8, 9, 17)]
+    [1, 4, 8, 16, 24]
+    """
+    if number < step:
+        return 1 << (number - 1).bit_length()
+    return -(-number // step) * step

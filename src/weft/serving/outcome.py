@@ -1,0 +1,52 @@
+"""What a server did: times of every answer, and what they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Seconds to the first token of each request, between tokens, and of the whole run.
+
+    ``fetching`` is what each request waited for its blocks, ``computing`` the seconds in which
+    the devices had a forward pass to do, ``issuing`` those in which hosts only handed out copies.
+    """
+
+    first: Floats
+    gaps: Floats
+    fetching: Floats
+    seconds: float
+    tokens: int
+    computing: float
+    issuing: float
+    passes: int
+
+    @property
+    def throughput(self) -> float:
+        """Tokens that were answered, a second."""
+        return self.tokens / self.seconds
+
+    def row(self) -> dict[str, Any]:
+        """Give the result as programs read it."""
+        return {
+            "ttft": float(self.first.mean()),
+            "ttft_p99": float(np.quantile(self.first, 0.99)),
+            "itl": float(self.gaps.mean()) if len(self.gaps) else None,
+            "itl_p99": float(np.quantile(self.gaps, 0.99)) if len(self.gaps) else None,
+            "fetching": float(self.fetching.mean()),
+            "throughput": self.throughput,
+            "requests_per_second": len(self.first) / self.seconds,
+            "seconds": self.seconds,
+            "computing": self.computing,
+            "issuing": self.issuing,
+            "passes": self.passes,
+        }

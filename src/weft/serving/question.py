@@ -1,0 +1,122 @@
+"""One question about serving: a model, a machine, a load; answered for each way to fetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import UsageError
+from weft.serving.cache import kv_cache
+from weft.serving.engine import Engine, Limits
+from weft.serving.fetching import BASELINE, Fetcher
+from weft.serving.forward import Forward
+from weft.serving.requests import arriving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from weft.hardware import Platform
+    from weft.serving.outcome import Outcome
+    from weft.serving.requests import Request
+    from weft.workload.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """So many requests, all alike; ``rate`` a second, and how much of a prompt is cached."""
+
+    count: int
+    prompt: int
+    output: int
+    hit: float
+    rate: float
+    seed: int = 0
+
+    def requests(self) -> list[Request]:
+        """Make them."""
+        return arriving(
+            self.count,
+            prompt=self.prompt,
+            output=self.output,
+            hit=self.hit,
+            rate=self.rate,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is served, where, how much of it, and how sums and fetches are made."""
+
+    name: str
+    model: Transformer
+    platform: Platform
+    load: Load
+    limits: Limits = field(default_factory=Limits)
+    reduction: str = "library"
+    block_bytes: int | None = None
+    engines: int = 1
+
+    def rows(self, fetches: Sequence[str]) -> list[dict[str, Any]]:
+        """Serve the load in each way, and one request alone; gains are over a call a block."""
+        found = {name: self._row(name) for name in dict.fromkeys((BASELINE, *fetches))}
+        base = found[BASELINE]
+        for row in found.values():
+            row["ttft_alone_gain"] = base["ttft_alone"] / row["ttft_alone"]
+            row["ttft_gain"] = base["ttft"] / row["ttft"]
+            row["throughput_gain"] = row["throughput"] / base["throughput"]
+        return [found[name] for name in fetches]
+
+    def served(self, fetch: str, requests: Sequence[Request]) -> Outcome:
+        """Serve requests in one way."""
+        return Engine(self._forward, self._cache, self._fetcher(fetch), self.limits).serve(requests)
+
+    def _row(self, fetch: str) -> dict[str, Any]:
+        load = self.load
+        outcome = self.served(fetch, load.requests())
+        alone = self.served(fetch, replace(load, count=1).requests())
+        cached = load.requests()[0].cached
+        fetched = self._fetcher(fetch).fetches and cached > 0
+        return {
+            "model": self.name,
+            "tp": self.model.tp,
+            "fetch": fetch,
+            "block": self._cache.block_bytes,
+            "copies": self._cache.blocks(cached) if fetched else 0,
+            "hit": load.hit,
+            "prompt": load.prompt,
+            "generate": load.output,
+            "rate": load.rate,
+            "requests": load.count,
+            "reduce": self.reduction,
+            "ahead": self.limits.ahead,
+            "fetch_alone": float(alone.fetching[0]),
+            "ttft_alone": float(alone.first[0]),
+            **outcome.row(),
+            "basis": "predicted",
+        }
+
+    @cached_property
+    def _forward(self) -> Forward:
+        model, num_ranks = self.model, self.model.tp * self.model.ep
+        if model.pp > 1 or model.fsdp:
+            raise UsageError(
+                "weights of a server lie whole in each stage: pp and fsdp are not served",
+                "Use --set tp=8, and --set ep=.. for experts.",
+            )
+        return Forward(model, self.platform.resized(num_ranks), self.reduction)
+
+    @cached_property
+    def _cache(self) -> Any:
+        return kv_cache(self.model, self.platform.require_device(), self.block_bytes)
+
+    def _fetcher(self, name: str) -> Fetcher:
+        known = self._fetchers
+        if name not in known:
+            known[name] = Fetcher(self.platform, name, self._cache.block_bytes, self.engines)
+        return known[name]
+
+    @cached_property
+    def _fetchers(self) -> dict[str, Fetcher]:
+        return {}

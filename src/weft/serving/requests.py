@@ -1,0 +1,49 @@
+"""Requests: when they come, how long their prompts are, and how much of those is cached."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt of which ``cached`` tokens lie in the host's memory; it wants ``output`` tokens."""
+
+    arrival: float
+    prompt: int
+    cached: int
+    output: int
+
+    @property
+    def tokens(self) -> int:
+        """The tokens whose keys and values it holds at its end."""
+        return self.prompt + self.output
+
+
+def arriving(
+    count: int, *, prompt: int, output: int, hit: float, rate: float = math.inf, seed: int = 0
+) -> list[Request]:
+    """Make ``count`` requests that come by chance, ``rate`` a second; endless: all at once.
+
+    At least one token of a prompt is computed: whoever answers needs what the last one says.
+    """
+    if count < 1 or prompt < 1 or output < 1:
+        raise UsageError(
+            f"{count} requests with prompts of {prompt} and answers of {output} tokens are nothing",
+            "Use 1 or more of each.",
+        )
+    if not 0.0 <= hit <= 1.0:
+        raise UsageError(f"a hit rate of {hit:g} is no share of a prompt", "Use 0 to 1.")
+    if not rate > 0.0:
+        raise UsageError(
+            f"{rate:g} requests a second never come", "Use more than 0, or none for all at once."
+        )
+    gaps = np.random.default_rng(seed).exponential(1.0, count)
+    gaps[0] = 0.0
+    cached = min(int(hit * prompt), prompt - 1)
+    return [Request(at, prompt, cached, output) for at in (np.cumsum(gaps) / rate).tolist()]

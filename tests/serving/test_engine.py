@@ -1,0 +1,142 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import NoPlanError, UnknownNameError, UsageError
+from weft.hardware import platform
+from weft.serving import FETCHES, Engine, Fetcher, Forward, Limits, Load, Question, kv_cache
+from weft.serving.requests import arriving
+from weft.workload.transformer import MODELS, Piece
+
+MACHINE = platform("mi300x-8")
+SMALL = replace(MODELS["llama-8b"], layers=2, tp=1)
+LOAD = Load(8, 512, 4, 0.9, math.inf)
+KNOWN: dict[str, Engine] = {}
+
+
+def engine(fetch="b2b", **limits):
+    """Make an engine; prices that were asked for before are kept."""
+    if fetch not in KNOWN:
+        cache = kv_cache(SMALL, MACHINE.require_device())
+        forward = next((e.forward for e in KNOWN.values()), None)
+        forward = forward or Forward(SMALL, MACHINE.resized(1))
+        KNOWN[fetch] = Engine(forward, cache, Fetcher(MACHINE, fetch, cache.block_bytes))
+    return replace(KNOWN[fetch], limits=Limits(**limits))
+
+
+@settings(max_examples=25)
+@given(
+    count=st.integers(1, 12),
+    prompt=st.integers(1, 300),
+    output=st.integers(1, 5),
+    hit=st.floats(0, 1),
+    rate=st.sampled_from([1.0, 1e3, 1e5, math.inf]),
+    batch=st.sampled_from([1, 3, 64]),
+    fetch=st.sampled_from(list(FETCHES)),
+    ahead=st.booleans(),
+)
+def test_every_request_is_answered_whole(count, prompt, output, hit, rate, batch, fetch, ahead):
+    requests = arriving(count, prompt=prompt, output=output, hit=hit, rate=rate)
+    found = engine(fetch, batch=batch, tokens=256, ahead=ahead).serve(requests)
+    assert found.tokens == count * output
+    assert len(found.first) == count
+    assert len(found.gaps) == count * (output - 1)
+    assert (found.first > 0).all()
+    assert (found.gaps > 0).all()
+    assert found.seconds >= found.computing > 0
+    last = requests[-1].arrival
+    assert found.seconds >= last + found.first[-1] * (1 - 1e-9) - 1e-12
+
+
+def test_a_request_alone_waits_for_its_blocks_then_for_its_pass():
+    (request,) = arriving(1, prompt=512, output=1, hit=0.5)
+    one = engine("batched")
+    found = one.serve([request])
+    fetched = one.fetcher.price(one.cache.blocks(256))
+    computed = one.forward.seconds((Piece(1, 256, 512),))
+    launch = MACHINE.require_device().host_launch
+    assert found.first[0] == pytest.approx(fetched.seconds + launch + computed)
+    assert found.issuing == pytest.approx(fetched.host)
+
+
+def test_a_call_for_each_block_keeps_everybody_waiting():
+    rows = {row["fetch"]: row for row in Question("m", SMALL, MACHINE, LOAD).rows(list(FETCHES))}
+    first = [rows[name]["ttft_alone"] for name in ("per-copy", "b2b", "kernel")]
+    assert first == sorted(first, reverse=True)
+    assert rows["per-copy"]["throughput_gain"] == 1.0
+    assert rows["b2b"]["throughput_gain"] > 1.2
+    assert rows["recompute"]["copies"] == 0
+
+
+def test_a_device_idles_less_where_copies_are_handed_out_ahead():
+    requests = arriving(16, prompt=512, output=8, hit=0.9, rate=1e3)
+    waiting, ahead = (engine("per-copy", ahead=ahead).serve(requests) for ahead in (False, True))
+    assert ahead.seconds - ahead.computing < 0.9 * (waiting.seconds - waiting.computing)
+
+
+def test_what_the_host_does_for_every_pass_adds_up():
+    requests = arriving(1, prompt=16, output=5, hit=0.0)
+    quick, slow = (engine(overhead=each).serve(requests) for each in (0.0, 1e-3))
+    assert slow.seconds == pytest.approx(quick.seconds + 5e-3)
+
+
+def test_a_smaller_batch_lets_the_last_wait_longer():
+    requests = arriving(8, prompt=64, output=4, hit=0.0)
+    one, all_of_them = (engine(batch=batch).serve(requests) for batch in (1, 8))
+    assert one.first.max() > 2 * all_of_them.first.max()
+    assert one.passes == 8 * 4
+    assert all_of_them.passes == 4
+
+
+def test_long_prompts_are_cut_into_passes():
+    requests = arriving(1, prompt=1000, output=1, hit=0.0)
+    assert engine(tokens=256).serve(requests).passes == 4
+
+
+def test_more_than_fits_waits_for_room():
+    one = engine("b2b")
+    tight = replace(one, cache=replace(one.cache, room=600))
+    found = tight.serve(arriving(4, prompt=512, output=4, hit=0.5))
+    assert found.passes >= 4 * 4
+    with pytest.raises(NoPlanError, match="a request of 1004 tokens needs more than the 600"):
+        tight.serve(arriving(1, prompt=1000, output=4, hit=0.5))
+
+
+def test_a_kernel_that_copies_slows_what_computes():
+    forward = engine().forward
+    assert forward.slowed(4096, 0) == 1.0
+    assert forward.slowed(4096, 64) > 1.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"count": 0}, "are nothing"),
+        ({"prompt": 0}, "are nothing"),
+        ({"hit": 1.01}, "no share of a prompt"),
+        ({"hit": -0.1}, "no share of a prompt"),
+        ({"hit": math.nan}, "no share of a prompt"),
+        ({"rate": 0.0}, "never come"),
+        ({"rate": -3.0}, "never come"),
+        ({"rate": math.nan}, "never come"),
+    ],
+)
+def test_a_load_that_means_nothing_is_refused(wrong, said):
+    with pytest.raises(UsageError, match=said):
+        replace(LOAD, **wrong).requests()
+
+
+def test_what_cannot_be_served_is_refused():
+    with pytest.raises(UsageError, match="cannot serve 256 requests at once"):
+        Limits(tokens=8)
+    with pytest.raises(UnknownNameError, match="no way to fetch is called 'loop'"):
+        Fetcher(MACHINE, "loop", 4096)
+    with pytest.raises(UsageError, match="pp and fsdp are not served"):
+        Question("m", replace(SMALL, pp=2), MACHINE, LOAD).rows(["b2b"])
+    with pytest.raises(UsageError, match="a block of 0 bytes"):
+        kv_cache(SMALL, MACHINE.require_device(), 0)
+    with pytest.raises(NoPlanError, match="the weights need"):
+        kv_cache(replace(MODELS["llama-405b"], tp=1), MACHINE.require_device())

@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+import pytest
+
+from weft.collectives import fetch, fetch_platform
+from weft.errors import UnknownNameError, UsageError
+from weft.hardware import platform
+from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
+from weft.serving.cache import weight_bytes
+from weft.serving.fetching import FETCHES
+from weft.simulator import simulate
+from weft.workload.transformer import MODELS, Piece, build
+
+MACHINE = platform("mi300x-8")
+LLAMA = replace(MODELS["llama-70b"], tp=8)
+MIXTRAL = replace(MODELS["mixtral-8x7b"], tp=1, ep=8)
+
+
+@pytest.mark.parametrize("name", [name for name, way in FETCHES.items() if way])
+@pytest.mark.parametrize("block", [4 << 10, 32 << 10])
+def test_the_line_through_two_fetches_meets_a_longer_one(name, block):
+    way = FETCHES[name]
+    network = fetch_platform(MACHINE, way, block_bytes=block)
+    longer = simulate(fetch(6000, block, way), network).seconds
+    assert Fetcher(MACHINE, name, block).price(6000).seconds == pytest.approx(longer, rel=5e-3)
+
+
+def test_a_loop_keeps_the_host_busy_and_engines_of_their_own_do_not():
+    looped, b2b = (Fetcher(MACHINE, name, 4096).price(4096) for name in ("per-copy", "b2b"))
+    assert looped.host == pytest.approx(looped.seconds, rel=0.01)
+    assert b2b.host < 0.1 * b2b.seconds
+
+
+def test_large_copies_of_the_runtime_wait_for_each_other():
+    for name in ("per-copy", "batched"):
+        small, large = (Fetcher(MACHINE, name, size << 10).price(4096).seconds for size in (16, 17))
+        assert large > 1.5 * small
+    small, large = (Fetcher(MACHINE, "b2b", size << 10).price(4096).seconds for size in (16, 17))
+    assert large < 1.05 * small
+
+
+def test_a_cache_has_the_published_blocks():
+    device = MACHINE.require_device()
+    assert kv_cache(replace(MODELS["llama-8b"], tp=1), device).block_bytes == 32 << 10
+    assert kv_cache(replace(LLAMA, tp=4), device).block_bytes == 8 << 10
+    whole = kv_cache(LLAMA, device, 4096)
+    assert whole.blocks(16) * 4096 == 16 * whole.token_bytes
+    assert weight_bytes(LLAMA) * 8 == pytest.approx(141e9, rel=0.01)
+
+
+def test_a_pass_is_the_sum_of_its_layers():
+    pieces = (Piece(8, 1, 1024), Piece(1, 256, 512))
+    short, long = (Forward(replace(LLAMA, layers=n), MACHINE).seconds(pieces) for n in (2, 5))
+    one = Forward(replace(LLAMA, layers=1), MACHINE).seconds(pieces)
+    assert long == pytest.approx(one + 4 * (short - one))
+
+
+def test_pieces_are_computed_together():
+    step = build("pass", replace(LLAMA, layers=1), 8, (Piece(8, 1, 1024), Piece(2, 16, 64)))
+    ops = step.steps[0].ops
+    attention = [op.cost.shape for op in ops if op.cost and op.cost.family == "attention"]
+    assert [(shape[0], shape[3], shape[4]) for shape in attention] == [(8, 1, 1024), (2, 16, 64)]
+    products = {op.name: op.cost.shape for op in ops if op.cost and op.cost.family == "gemm"}
+    assert products["up"][0] == 8 + 32
+    assert products["head"][0] == 8 + 2
+
+
+def test_more_of_anything_takes_longer():
+    forward = Forward(LLAMA, MACHINE)
+    base = forward.seconds((Piece(8, 1, 1024),))
+    assert forward.seconds((Piece(64, 1, 1024),)) > base
+    assert forward.seconds((Piece(8, 1, 65536),)) > base
+    assert forward.seconds((Piece(8, 1, 1024), Piece(1, 512, 512))) > base
+
+
+def test_the_fastest_way_to_sum_is_no_slower_than_any():
+    pieces = (Piece(8, 1, 1024),)
+    taken = {name: Forward(LLAMA, MACHINE, name).seconds(pieces) for name in REDUCTIONS}
+    assert taken["auto"] <= min(taken.values()) * (1 + 1e-9)
+    assert len(set(taken.values())) > 1
+
+
+def test_experts_on_several_ranks_exchange_tokens():
+    taken = {
+        name: Forward(MIXTRAL, MACHINE, name).seconds((Piece(8, 1, 1024),))
+        for name in ("library", "dma", "auto")
+    }
+    assert taken["dma"] != taken["library"]
+    assert taken["auto"] == pytest.approx(min(taken["dma"], taken["library"]))
+
+
+def test_ways_to_sum_that_do_not_apply_are_refused():
+    with pytest.raises(UnknownNameError, match="no way to sum over ranks is called 'tree'"):
+        Forward(LLAMA, MACHINE, "tree")
+    with pytest.raises(UsageError, match="stay inside a node"):
+        Forward(replace(LLAMA, tp=16), platform("mi300x-8x2"), "fused")

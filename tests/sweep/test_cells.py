@@ -1,0 +1,129 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.errors import FormatError, SizeError, UsageError
+from weft.sweep import Answer, Journal, cells_of
+
+values = st.lists(st.integers(1, 10**6), min_size=1, max_size=4, unique=True)
+
+
+@given(batches=values, layers=values, machines=st.sampled_from(["h100-8", "h100-8,mi300x-8"]))
+def test_there_is_a_cell_for_every_combination(batches, layers, machines):
+    words = ["predict", "gpt2", "--on", machines]
+    words += ["--set", "batch=" + ",".join(map(str, batches))]
+    words += ["--set=layers=" + ",".join(map(str, layers))]
+    cells = cells_of(words).cells
+    assert len(cells) == len(batches) * len(layers) * len(machines.split(","))
+    assert len({cell.words for cell in cells}) == len(cells)
+    assert all(cell.words[:2] == ("predict", "gpt2") for cell in cells)
+
+
+def test_what_has_one_value_names_no_cell():
+    (cell,) = cells_of(["predict", "gpt2", "--on", "h100-8"]).cells
+    assert cell.values == ()
+    assert cell.name == "predict gpt2 --on h100-8"
+
+
+def test_ranges_of_sizes_are_written_out():
+    sizes = [cell.values for cell in cells_of(["copies", "--block", "1KiB:4KiB,1MB"]).cells]
+    assert sizes == [(("block", str(size)),) for size in (1024, 2048, 4096, 1000000)]
+
+
+def test_networks_keep_their_commas():
+    words = [
+        "collective",
+        "all_reduce",
+        "--on",
+        "switch(8)@400GiB/s,936ns/switch(2)@50GiB/s,2us,h100-8",
+    ]
+    assert [dict(cell.values)["on"] for cell in cells_of(words).cells] == [
+        "switch(8)@400GiB/s,936ns/switch(2)@50GiB/s,2us",
+        "h100-8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (["predict", "--on", ","], UsageError, "no cells"),
+        (["predict", "--set", "batch="], UsageError, "no cells"),
+        (["predict", "--set", "batch=1,1"], UsageError, "are the same"),
+        (["predict", "gpt2", "--on"], UsageError, "--on needs a value"),
+        (["copies", "--block", "4KiB:1KiB"], SizeError, "is empty"),
+    ],
+)
+def test_sweeps_of_nothing_are_refused(words, error, said):
+    with pytest.raises(error, match=said):
+        cells_of(words)
+
+
+def test_ten_million_cells_are_refused_before_they_are_made():
+    many = ",".join(map(str, range(1, 3201)))
+    words = ["predict", "--set", f"batch={many}", "--set", f"layers={many}"]
+    with pytest.raises(UsageError, match="10240000 cells are more than the 100000"):
+        cells_of(words)
+
+
+def sweep(count=3):
+    return cells_of(
+        ["predict", "gpt2", "--set", "batch=" + ",".join(map(str, range(1, count + 1)))]
+    )
+
+
+def test_a_journal_is_continued(tmp_path):
+    file = tmp_path / "a.sweep.jsonl"
+    first = Journal.open(sweep(), file)
+    first.add(Answer(1, [{"seconds": 2.0}]))
+    first.add(Answer(2, error="its process died", again=True))
+    again = Journal.open(sweep(), file)
+    assert again.open_cells == [0, 2]
+    assert (
+        again.rows()
+        == first.rows()
+        == [
+            {"batch": "2", "seconds": 2.0},
+            {"batch": "3", "error": "its process died"},
+        ]
+    )
+    again.add(Answer(2, [{"seconds": 3.0}]))
+    last = Journal.open(sweep(), file)
+    assert (last.open_cells, last.failed) == ([0], 0)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_a_line_that_was_cut_is_asked_again(tmp_path, cut):
+    file = tmp_path / "a.sweep.jsonl"
+    journal = Journal.open(sweep(), file)
+    journal.add(Answer(0, [{"seconds": 1.0}]))
+    journal.add(Answer(1, [{"seconds": 2.0}]))
+    file.write_bytes(file.read_bytes()[:-cut])
+    again = Journal.open(sweep(), file)
+    assert again.open_cells == [1, 2]
+    again.add(Answer(1, [{"seconds": 2.0}]))
+    assert Journal.open(sweep(), file).open_cells == [2]
+
+
+def test_results_of_another_sweep_are_refused(tmp_path):
+    file = tmp_path / "a.sweep.jsonl"
+    Journal.open(sweep(), file)
+    with pytest.raises(UsageError, match="another sweep: predict gpt2 --set batch=1,2,3"):
+        Journal.open(sweep(4), file)
+
+
+@pytest.mark.parametrize("text", ["no json\n", "[1]\n", '{"weft_sweep": 99}\n', "\n", "cut"])
+def test_what_is_no_journal_is_refused(tmp_path, text):
+    file = tmp_path / "a.sweep.jsonl"
+    file.write_text(text)
+    with pytest.raises(FormatError, match="holds no results of a sweep"):
+        Journal.open(sweep(), file)
+
+
+def test_a_journal_is_lines_of_json(tmp_path):
+    file = tmp_path / "a.sweep.jsonl"
+    Journal.open(sweep(), file).add(Answer(0, [{"seconds": 1.0}]))
+    head, line = map(json.loads, file.read_text().splitlines())
+    assert head["cells"] == 3
+    assert line == {"number": 0, "rows": [{"seconds": 1.0}]}
