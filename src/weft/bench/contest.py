@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from weft.bench.machine import foreign_share
+from weft.runtime.calm import foreign_share
 from weft.bench.rows import Peer
 from weft.bench.team import Team
 

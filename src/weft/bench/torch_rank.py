@@ -17,6 +17,7 @@ from weft.bench.torch_alone import Alone
 from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_dlrm import Dlrm
 from weft.bench.torch_lookups import Fused, Serial, torch_bags
+from weft.bench.torch_planned import PlannedSteps
 from weft.bench.torch_training import Training
 from weft.bench.torch_zero import ZeroTraining
 
@@ -39,6 +40,8 @@ class TorchRank:
             return Training(**case)
         if "operator" in case:
             return self._looking(case)
+        if "planned" in case:
+            return PlannedSteps(**case["planned"])
         if "layers" in case:
             return ZeroTraining(**case)
         if "algorithm" in case:

@@ -14,7 +14,7 @@ from statistics import median
 
 
 from weft.bench.drawn_models import RANKS, Drawn, case_of
-from weft.bench.machine import busy_seconds
+from weft.runtime.calm import busy_seconds
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
 from weft.torch.steady import SETTINGS

@@ -1,6 +1,7 @@
-"""``weft tour``: the whole loop on this machine, with the parts that exist."""
+"""``weft tour``: the whole loop on this machine: calibrate, predict, plan, run, compare, report."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,42 +12,62 @@ from weft.cli.failure import explain
 from weft.errors import UsageError, WeftError
 
 if TYPE_CHECKING:
-    from weft.timeline import Timeline
+    from weft.cli.tour_parts import Tour
 
-_PLATFORM = "mi300x-8"
-_KINDS = ("all_gather", "all_reduce", "all_to_all")
-_PREDICTED = (1 << 10, 1 << 20, 1 << 30)
-_RUN = (1 << 10, 1 << 20, 16 << 20)
+_NEXT = (
+    "Next, for a model of yours (docs/apply.md):\n"
+    "  weft predict my.module:step --on here --ranks 2\n"
+    "  weft plan my.module:step --on here --ranks 2 -o plan.json\n"
+    '  weft.torch.apply("plan.json", model)   in its training script'
+)
 
 
 def tour(
     *,
-    ranks: Annotated[int, typer.Option(min=2, max=64, metavar="N", help="Ranks to run here.")] = 2,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FOLDER", help="Where the traces go.")
+        str, typer.Option("-o", "--output", metavar="FOLDER", help="Where report and traces go.")
     ] = "weft-tour",
+    again: Annotated[
+        bool, typer.Option("--again", help="Calibrate again, though this machine was.")
+    ] = False,
 ) -> int:
     """Show each part in turn; one that fails does not stop the others."""
+    from weft.cli.tour_parts import Tour
+
+    begin = time.monotonic()
     folder = _folder(output)
-    steps: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("What works here (weft doctor)", lambda: _examine(ranks)),
-        (f"Predict: collectives on {_PLATFORM} (weft collective)", lambda: _predict(folder)),
-        (f"Run: the same schedules on {ranks} processes here", lambda: _run(folder, ranks)),
-    )
+    made = Tour(folder, again=again)
+    print("Two small models on two ranks of this machine: predicted, planned, run both ways.")
     failed = [
-        title for number, (title, step) in enumerate(steps, 1) if not _do(number, title, step)
+        title
+        for number, (title, part) in enumerate(_parts(made), 1)
+        if not _do(number, title, part)
     ]
-    print("\nNext: weft collective --help, weft platforms, weft bench")
+    print(f"\n{_NEXT}")
+    print(f"\nThe tour took {time.monotonic() - begin:.0f} s.")
+    if failed:
+        print(f"Not all of it worked: {', '.join(failed)}.")
     return 1 if failed else 0
 
 
-def _do(number: int, title: str, step: Callable[[], None]) -> bool:
+def _parts(made: "Tour") -> tuple[tuple[str, Callable[[], None]], ...]:
+    return (
+        ("This machine (weft doctor)", made.examine),
+        ("Calibrate it (weft calibrate)", made.calibrate),
+        ("Predict a step with Gloo, and plan it (weft predict, weft plan)", made.plan),
+        ("Run the step with Gloo and by plan (weft.torch.apply)", made.run),
+        ("Report", made.report),
+    )
+
+
+def _do(number: int, title: str, part: Callable[[], None]) -> bool:
     print(f"\n{number}. {title}\n", flush=True)
     try:
-        step()
+        part()
     except WeftError as error:
         sys.stdout.flush()
         sys.stderr.write(explain(error))
+        sys.stderr.flush()
         return False
     return True
 
@@ -58,45 +79,3 @@ def _folder(output: str) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write into {output!r}: {error.strerror}") from error
     return folder
-
-
-def _examine(ranks: int) -> None:
-    from weft.cli.checkup import examine
-    from weft.cli.findings import print_findings
-
-    print_findings(list(examine(ranks)))
-
-
-def _predict(folder: Path) -> None:
-    from weft.cli.pricing import Question, answer
-    from weft.cli.tables import print_collectives
-    from weft.hardware import platform
-
-    on = platform(_PLATFORM)
-    for kind in _KINDS:
-        found = [answer(Question(kind, nbytes, on), "auto") for nbytes in _PREDICTED]
-        print_collectives(on, [row for each in found for row in each.rows])
-        _write(folder / f"predicted-{kind}.json", *found[-2].timelines)
-
-
-def _run(folder: Path, ranks: int) -> None:
-    from weft.cli.pricing import Question
-    from weft.cli.running import here, measured
-    from weft.cli.tables import print_collectives
-    from weft.report.gantt import print_gantt
-
-    on = here(None, ranks)
-    for kind in _KINDS[:2]:
-        questions = [Question(kind, nbytes // ranks * ranks, on) for nbytes in _RUN]
-        found = measured(questions, ["auto"], every=False)
-        print_collectives(on, [row for each in found for row in each.rows])
-        print("\nOne execution, measured:")
-        print_gantt(found[1].timeline, max_lines=8)
-        _write(folder / f"run-{kind}.json", *found[1].timelines)
-
-
-def _write(path: Path, *timelines: "Timeline") -> None:
-    from weft.trace import write_perfetto
-
-    write_perfetto(path, *timelines)
-    print(f"wrote {path}: open it in ui.perfetto.dev\n")

@@ -233,6 +233,11 @@ class Device:
     lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
     laws: tuple[OpLaw, ...] = ()
 
+    @property
+    def is_core(self) -> bool:
+        """Whether it is one core of a CPU, whose host is itself."""
+        return self.units == 1
+
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""
         if dtype not in self.flops:

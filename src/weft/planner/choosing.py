@@ -37,7 +37,7 @@ class Offer:
             return way.pair
         window = self.pair.hidden * self.base.alone.seconds
         if way.serial:
-            return window + way.alone.seconds
+            return max(0.0, window + way.alone.seconds - way.saves)
         took = way.alone.seconds * (1 + self.pair.hidden * (way.beside - 1))
         lost = min(took, window) * (way.compute - 1)
         if way.slices:
@@ -112,7 +112,7 @@ def _worth_trying(offer: Offer) -> list[Way]:
 
 def _covers(one: Way, other: Way) -> bool:
     """Whether one way is no slower than another, alone or beside kernels, and slows them less."""
-    if one.slices < other.slices or (one.serial and not other.serial):
+    if one.slices < other.slices or (one.serial and not other.serial) or other.saves > one.saves:
         return False
     mine, theirs = one.alone.seconds, other.alone.seconds
     quicker = mine <= theirs and mine * one.beside <= theirs * other.beside

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from weft.cost.price import Price
+from weft.fused.embedding_all_to_all import SLICES
 from weft.planner.coded_ways import coded_ways
 from weft.planner.prices import Prices
 from weft.planner.ways import Way, refused
@@ -74,18 +75,42 @@ class CpuWays:
 
     def _fused(self, pair: Pair, mine: Price) -> Way | Alternative:
         """Pooled straight into the ranks that want it: what is left of an exchange is meeting."""
-        if pair.what.kind != "all_to_all" or not pair.looks_up:
+        if pair.what.kind != "all_to_all" or not (pair.looks_up or pair.lookups):
             return refused("fused", "weft fuses lookups in embedding tables with their exchange")
-        if self._spans(pair):
-            return refused("fused", "its ranks are on several hosts, whose memory is not shared")
-        meeting = self.weft.collective_price(replace(pair.what, nbytes=64), pair.ranks)
-        least = Price(meeting.seconds, meeting.low, mine.high, model="fused")
-        alone = least if pair.phase != "backward" else mine
         settings = {"backend": "weft", "fused": "embedding_all_to_all"}
         why = "bags are summed straight into the memory of the ranks that want them"
         if pair.phase == "backward":
-            why = "gradients are read where the ranks that have them left them"
-        return Way("fused", alone, settings=settings, why=why)
+            why = "gradients are read where they lie, rows are changed as they come"
+        if self._spans(pair):
+            why = "what is summed is sent while the rest is summed"
+        device = self.platform.require_device()
+        found = [each.seconds(device, pair.phase) for each in pair.lookups]
+        if not found or None in found:
+            if self._spans(pair):
+                return refused("fused", "what its lookups take was not measured: weft calibrate")
+            return Way("fused", self._exchanged(pair, mine), settings=settings, why=why)
+        work = max((each for each in found if each), key=lambda each: each.seconds)
+        alone = _joined(work, self._exchanged(pair, mine), overlaps=self._overlaps(pair))
+        freed = tuple(
+            (place[0], n)
+            for place, each in zip(pair.members, pair.lookups, strict=True)
+            for n in each.replaced
+        )
+        saves = min(each.seconds_now for each in pair.lookups)
+        return Way(
+            "fused", alone, serial=True, freed=freed, saves=saves, settings=settings, why=why
+        )
+
+    def _overlaps(self, pair: Pair) -> bool:
+        """Whether rows are on the wire while others are summed: forth, between hosts."""
+        return self._spans(pair) and pair.phase != "backward"
+
+    def _exchanged(self, pair: Pair, mine: Price) -> Price:
+        """Give what is left of the exchange itself: inside a host, meeting and reading."""
+        if self._spans(pair) or pair.phase == "backward":
+            return mine
+        meeting = self.weft.collective_price(replace(pair.what, nbytes=64), pair.ranks)
+        return Price(meeting.seconds, meeting.low, mine.high, model="fused")
 
     def _coded(self, pair: Pair) -> Iterator[Way | Alternative]:
         if pair.what.kind != "broadcast":
@@ -96,3 +121,17 @@ class CpuWays:
             for way in coded_ways(pair, self.weft, self.limits):
                 settings = {"backend": "weft", **way.settings}
                 yield replace(way, settings=settings)  # type: ignore[type-var]
+
+
+def _joined(work: Price, moves: Price, *, overlaps: bool) -> Price:
+    """Put computation and exchange together: in turn, or as slices that are sent meanwhile."""
+
+    def both(one: float, other: float) -> float:
+        return max(one, other) + min(one, other) / SLICES if overlaps else one + other
+
+    return Price(
+        both(work.seconds, moves.seconds),
+        both(work.low, moves.low),
+        both(work.high, moves.high),
+        model="fused",
+    )

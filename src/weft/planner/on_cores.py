@@ -25,7 +25,7 @@ _FUSED, _LOOPED = 28, 88
 
 def on_cores(workload: Workload, platform: Platform) -> Workload:
     """Let every op of a rank take turns, where the ranks of the platform are cores."""
-    if platform.require_device().shared is None:
+    if not platform.require_device().is_core:
         return workload
     generated = workload.source.startswith("generated")
     steps = []

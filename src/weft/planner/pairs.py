@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from weft.planner.lookup_ops import lookups_at
 from weft.planner.ways import Pair
 from weft.workload.building import ITEM_BYTES
 
@@ -70,6 +71,7 @@ def _pair(
         beside=max(names, key=lambda name: names[name], default=""),
         gemm=_only_gemm(pricer, places, overlap),
         looks_up=any(_touches_tables(pricer, place) for place in places),
+        lookups=lookups_at(pricer.workload, pricer.own, places) if what.kind == "all_to_all" else (),
     )
 
 

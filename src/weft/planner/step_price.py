@@ -106,6 +106,7 @@ class StepPricer:
                 for maker in pair.makers:
                     seconds[maker] = self.own[maker] * way.producer
             seconds |= dict.fromkeys(pair.members, took)
+            seconds |= dict.fromkeys(way.freed, 0.0)
         return seconds
 
     def _beside(

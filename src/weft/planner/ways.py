@@ -9,6 +9,7 @@ from weft.planner.plan import Alternative
 
 if TYPE_CHECKING:
     from weft.cost.price import Price
+    from weft.planner.lookup_ops import Lookups
     from weft.planner.plan import Settings
     from weft.schedule import Cost
     from weft.workload import Collective
@@ -37,6 +38,8 @@ class Way:
     serial: bool = False
     slices: int = 0
     producer: float = 1.0
+    freed: tuple[tuple[int, int], ...] = ()  # ops that fall away
+    saves: float = 0.0  # seconds of these on the rank that saves least
     settings: Settings = field(default_factory=dict, hash=False)
     error: float = 0.0
     memory: int = 0
@@ -72,6 +75,7 @@ class Pair:
     beside: str = ""
     gemm: Cost | None = None  # all that runs beside it, where that is one product
     looks_up: bool = False  # whether embedding tables make its input or take its output
+    lookups: tuple[Lookups, ...] = ()  # of each member, where all have some
 
 
 def refused(strategy: str, why: str, settings: Settings | None = None) -> Alternative:

@@ -102,7 +102,8 @@ class Cache:
         number = crew.member.begin_call(call)
         crew.agree(f"{call} as call {number}")
         elastic = question.kind == "exchange"
-        algorithm = "pull" if elastic else question.algorithm or self._algorithm(question, crew)
+        chosen = question.algorithm or self.algorithm_of(question.kind, question.nbytes)
+        algorithm = "pull" if elastic else chosen
         schedule = _schedule_of(question, crew.num_ranks, algorithm)
         turns = 1
         if algorithm == "eager" and crew.num_ranks > 1:
@@ -124,10 +125,11 @@ class Cache:
             self.desk.clear()
             self._ready.pop(oldest).prepared.close()
 
-    def _algorithm(self, asked: Question, crew: Crew) -> str:
-        return self._choice.algorithm(
-            asked.kind, asked.nbytes, crew.num_ranks, crowded=crew.is_crowded
-        )
+    def algorithm_of(self, kind: str, nbytes: int) -> str:
+        """Name the algorithm of a call that names none."""
+        crew = self._crew()
+        assert crew is not None
+        return self._choice.algorithm(kind, nbytes, crew.num_ranks, crowded=crew.is_crowded)
 
 
 def _schedule_of(asked: Question, num_ranks: int, algorithm: str) -> Schedule:

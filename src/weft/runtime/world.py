@@ -244,6 +244,10 @@ class World(Arrays):
         """
         return join_group(self, ranks, World)
 
+    def algorithm_of(self, kind: str, nbytes: int) -> str:
+        """Name the algorithm of a call that names none; bytes as the catalogue counts them."""
+        return self._cache.algorithm_of(kind, nbytes)
+
     def close(self) -> None:
         """Leave the world. Arrays of its buffers stay valid, nothing else does."""
         super().close()

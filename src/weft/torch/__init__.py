@@ -7,9 +7,12 @@ dist.init_process_group("weft")
 """
 
 from weft.fused import column_wise, row_wise, table_wise
+from weft.torch.apply import Applied, apply
+from weft.torch.apply_watch import PlanWarning
 from weft.torch.backend import WeftProcessGroup, register
 from weft.torch.compression import compress
 from weft.torch.embedding import EmbeddingAllToAll
+from weft.torch.embedding_bags import EmbeddingBags
 from weft.torch.heap import use_heap
 from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
 from weft.torch.rules import SGD, RowwiseAdagrad
@@ -17,9 +20,13 @@ from weft.torch.tables import quantize_rows
 
 __all__ = [
     "SGD",
+    "Applied",
     "EmbeddingAllToAll",
+    "EmbeddingBags",
+    "PlanWarning",
     "RowwiseAdagrad",
     "WeftProcessGroup",
+    "apply",
     "column_wise",
     "compress",
     "empty",

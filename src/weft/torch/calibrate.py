@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,23 @@ from weft import __version__
 from weft.cost.least_squares import smallest_errors
 from weft.cost.nccl import on_curve
 from weft.cost.terms import TERMS, law_seconds
-from weft.hardware import Platform
+from weft.hardware import Lookups, Platform, Source
 from weft.hardware.curves import Errors, Fit, Library
 from weft.hardware.measured import OpLaw, TorchHost
 from weft.runtime import calibrate as base
-from weft.runtime.calibrate import calibrated, measure_step
+from weft.runtime.calm import Watch
+from weft.runtime.codec_rates import codec_rates
+from weft.runtime.measuring import Measured
+from weft.runtime.world import World
+from weft.torch.lookup_rates import measure_embedding
 from weft.torch.measured_collectives import SIZES, Curves, Wrapped, time_collectives
 from weft.torch.measured_host import time_host
 from weft.torch.op_grid import Sample, samples
 from weft.torch.op_times import OpTime, time_ops
+from weft.torch.steady import forked_ranks
 
 _SMALLEST_ERROR = 4e-4  # of one op in a geometric mean, as arXiv 2404.12674 has it
+_REPEATS = 3  # of an op: a law sees many ops
 _WIDE = 0.8  # share of held-back ops between low and high
 
 
@@ -41,6 +48,7 @@ class TorchFound:
     host: TorchHost = field(default_factory=TorchHost)
     curves: Curves = field(default_factory=dict)
     wrapped: Wrapped = field(default_factory=dict)
+    lookups: dict[str, Lookups] = field(default_factory=dict)
 
     def put_into(self, platform: Platform, source: str) -> Platform:
         """Give the platform with everything that was found."""
@@ -50,8 +58,16 @@ class TorchFound:
         device = replace(
             platform.require_device(),
             laws=tuple(replace(law, source=source) for law in self.laws),
+            lookups=self.lookups,
         )
-        found = replace(platform, device=device, libraries=libraries)
+        sources = {
+            f"device.lookups.{name}.{key.name}": Source("fitted", source)
+            for name, each in self.lookups.items()
+            for key in fields(each)
+        }
+        found = replace(
+            platform, device=device, libraries=libraries, sources={**platform.sources, **sources}
+        )
         added = _ddp(found, self.wrapped)
         return replace(found, torch=replace(self.host, source=source, **added))
 
@@ -59,7 +75,8 @@ class TorchFound:
 def measure_ops(found: TorchFound) -> None:
     """Time the ops of the grid in one thread on each of two ranks, and fit their laws."""
     every = samples()
-    found.laws += fitted_laws(every, time_ops([each.call for each in every]), 1)
+    times = time_ops([each.call for each in every], repeats=_REPEATS)
+    found.laws += fitted_laws(every, times, 1)
 
 
 def measure_all_cores(found: TorchFound) -> None:
@@ -68,7 +85,7 @@ def measure_all_cores(found: TorchFound) -> None:
     if cores < 2:
         return
     every = [each for each in samples() if each.family in ("gemm", "elementwise")]
-    times = time_ops([each.call for each in every], repeats=3, threads=cores)
+    times = time_ops([each.call for each in every], repeats=_REPEATS, threads=cores)
     found.laws += fitted_laws(every, times, cores)
 
 
@@ -82,12 +99,19 @@ def measure_collectives(found: TorchFound) -> None:
     found.curves, found.wrapped = time_collectives()
 
 
+def measure_lookups(found: TorchFound) -> None:
+    """Time lookups in embedding tables."""
+    found.lookups = measure_embedding(seconds=_FOR_LOOKUPS)
+
+
 STEPS: tuple[tuple[str, Callable[[TorchFound], None]], ...] = (
     ("ops of torch", measure_ops),
     ("ops of torch on all cores", measure_all_cores),
     ("the host of torch", measure_host),
     ("collectives of Gloo and weft", measure_collectives),
+    ("lookups in tables", measure_lookups),
 )
+_FOR_LOOKUPS = 4.0  # seconds
 
 
 _OLD = 12 * 3600.0  # seconds after which a calibration is made anew before it is relied upon
@@ -99,13 +123,32 @@ def is_current(here: Platform, age: float) -> bool:
     return known and bool(here.libraries and here.require_device().laws) and age < _OLD
 
 
-def calibrated_here() -> Platform:
-    """Measure this machine, all of it, and keep the result as ``here``."""
-    platform = calibrated({name: measure_step(act) for name, act in base.STEPS})
-    found = TorchFound()
-    for _, measure in STEPS:
-        measure(found)
+_LOADED = ("torch", "torch.nn.parallel", "weft.torch.calibrate")
+Step = tuple[str, Callable[[], None]]
+
+
+def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> Platform:
+    """Measure this machine, all of it; ``shown`` hands the steps on as they come."""
+    plain: dict[str, Measured] = {}
+    found, watch = TorchFound(), Watch()
+
+    def put(name: str, act: Callable[[World], Measured]) -> None:
+        plain[name] = base.measure_step(act)
+
+    steps: list[Step] = [(name, partial(put, name, act)) for name, act in base.STEPS]
+    steps += [(name, partial(measure, found)) for name, measure in STEPS]
+    with forked_ranks(_LOADED):
+        for _, act in shown(steps):
+            act()
+            watch.look()
+    platform = base.calibrated(plain)
     platform = found.put_into(platform, platform.description)
+    return replace(platform, calm=watch.found(), codecs=codec_rates())
+
+
+def calibrated_here() -> Platform:
+    """Measure this machine and keep the result as ``here``."""
+    platform = measured_here()
     base.save(platform)
     return platform
 

@@ -43,32 +43,39 @@ class Channel:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rank = world.rank
+        self.algorithm: str | None = None  # of the next call, where a plan names one
         self.desk: Desk | None = world.desk  # serves calls that were made before
         # Without a core for the worker nothing is gained by leaving a call to it.
         self.moment = 0.0 if world.has_core_for_worker else MOMENT
 
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Handle | None:
         """Join the ranks' inputs in their order."""
-        return self.world.all_gather(memory_of(out), memory_of(x), async_op=async_op)
+        return self.world.all_gather(
+            memory_of(out), memory_of(x), algorithm=self.algorithm, async_op=async_op
+        )
 
     def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Handle | None:
         """Reduce in place, on every rank."""
-        return self.world.all_reduce(memory_of(x), op, async_op=async_op)
+        return self.world.all_reduce(memory_of(x), op, algorithm=self.algorithm, async_op=async_op)
 
     def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Handle | None:
         """Reduce in place, on the root."""
-        return self.world.reduce(memory_of(x), root, op, async_op=async_op)
+        return self.world.reduce(
+            memory_of(x), root, op, algorithm=self.algorithm, async_op=async_op
+        )
 
     def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Handle | None:
         """Reduce, each rank its own part."""
-        return self.world.reduce_scatter(memory_of(out), memory_of(x), op, async_op=async_op)
+        return self.world.reduce_scatter(
+            memory_of(out), memory_of(x), op, algorithm=self.algorithm, async_op=async_op
+        )
 
     def broadcast(
         self, x: Tensor, root: int, way: "Way | None" = None, *, async_op: bool
     ) -> Handle | None:
         """Give every rank the root's tensor; ``way`` is how it is encoded between hosts."""
         del way  # there is only one
-        return self.world.broadcast(memory_of(x), root, async_op=async_op)
+        return self.world.broadcast(memory_of(x), root, algorithm=self.algorithm, async_op=async_op)
 
     def all_to_all(
         self,
@@ -80,7 +87,9 @@ class Channel:
     ) -> Handle | None:
         """Give each rank its part of every input; splits count elements: taken, given."""
         if splits is None:
-            return self.world.all_to_all(memory_of(out), memory_of(x), async_op=async_op)
+            return self.world.all_to_all(
+                memory_of(out), memory_of(x), algorithm=self.algorithm, async_op=async_op
+            )
         size = x.element_size()
         taken, given = ([count * size for count in side] for side in splits)
         return self.world.all_to_all(memory_of(out), memory_of(x), taken, given, async_op=async_op)

@@ -13,6 +13,7 @@ from weft.torch.plain import Call, Finish
 from weft.torch.work import DONE, Completer, Handle, Pending
 
 if TYPE_CHECKING:
+    from weft.torch.apply_routes import Routes
     from weft.torch.compression import Compression
 
 
@@ -24,6 +25,7 @@ class Group(ProcessGroup):
     completer: Completer
     store: Store
     compression: "Compression | None" = None
+    routes: "Routes | None" = None  # of a plan
     timeout: timedelta
     _size: int
     _under_way: list[tuple[Pending, object]]

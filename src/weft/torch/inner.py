@@ -26,7 +26,10 @@ def make_inner(device_type: str, store: Store, rank: int, size: int, timeout: ti
 
 
 def by_device(method: Callable[..., Any]) -> Any:
-    """Carry out a method here for CPU tensors, else by the inner backend's of the same name."""
+    """Carry out a method here for CPU tensors, else by the inner backend's of the same name.
+
+    Where a plan was applied, its routes decide about those of the CPU.
+    """
     name = method.__name__
 
     @wraps(method)
@@ -35,6 +38,8 @@ def by_device(method: Callable[..., Any]) -> Any:
         while tensor.__class__ is list:
             tensor = tensor[0] if tensor else args[1]  # only the root brings both lists
         if tensor.is_cpu:
+            if self.routes is not None:
+                return self.routes.carry(name, method, args, options)
             return method(self, *args, **options)
         return getattr(self.inner(tensor.device.type), name)(*args, **options)
 

@@ -32,20 +32,28 @@ SIZES = tuple(1 << shift for shift in (10, 13, 16, 18, 20, 22, 24))
 WRAPPED = ((4, 1 << 10), (64, 1 << 10), (8, 1 << 17), (8, 1 << 20), (64, 1 << 17))
 _TIMEOUT = 60.0
 _REPEATS, _LEAST = 24, 5
+_WARMUPS, _DIFFERENCES = 3, 9
 
 Curves = dict[tuple[str, str], list[tuple[int, float]]]  # by library and kind: bytes, seconds
 Wrapped = dict[tuple[str, int, int], float]  # by library, parameters, bytes of each: seconds more
 
 
 def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
-    """Time collectives of all sizes and the steps of wrapped models; the slower rank counts."""
-    with steady_memory():
-        first, second = spawn(_timed, RANKS, _free_port(), kinds, timeout=_TIMEOUT)
+    """Time collectives of all sizes and the steps of wrapped models; the slower rank counts.
+
+    Each library has processes of its own: threads of one would be in the other's way.
+    """
     curves: Curves = {}
-    for (library, kind, nbytes), seconds in first[0].items():
-        slower = max(seconds, second[0][library, kind, nbytes])
-        curves.setdefault((library, kind), []).append((nbytes, slower))
-    return curves, {key: (each + second[1][key]) / 2 for key, each in first[1].items()}
+    wrapped: Wrapped = {}
+    for library in LIBRARIES:
+        with steady_memory():
+            first, second = spawn(_timed, RANKS, library, _free_port(), kinds, timeout=_TIMEOUT)
+        for (kind, nbytes), seconds in first[0].items():
+            slower = max(seconds, second[0][kind, nbytes])
+            curves.setdefault((library, kind), []).append((nbytes, slower))
+        for key, seconds in first[1].items():
+            wrapped[library, *key] = (seconds + second[1][key]) / 2
+    return curves, wrapped
 
 
 def _free_port() -> int:
@@ -55,39 +63,38 @@ def _free_port() -> int:
         return port
 
 
-def _timed(world: World, port: int, kinds: tuple[str, ...]) -> tuple[dict[Any, float], Wrapped]:
+def _timed(
+    world: World, library: str, port: int, kinds: tuple[str, ...]
+) -> tuple[dict[tuple[str, int], float], dict[tuple[int, int], float]]:
     pin(world)  # before there are other threads, so that all stay there
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=world.rank, world_size=world.num_ranks)
-    import weft.torch  # noqa: F401 - it registers the backend
-
-    groups = {"gloo": dist.group.WORLD, "weft": dist.new_group(backend="weft")}
+    if library == "weft":
+        import weft.torch  # noqa: F401 - it registers the backend
+    dist.init_process_group(library, rank=world.rank, world_size=world.num_ranks)
     try:
         found = {
-            (library, kind, nbytes): _median(world, act, _count(nbytes))
+            (kind, nbytes): _median(_collective(kind, nbytes, world.num_ranks), _count(nbytes))
             for nbytes in SIZES
             for kind in kinds
-            for library, group in groups.items()
-            for act in (_collective(kind, nbytes, world.num_ranks, group),)
         }
-        return found, dict(_wrapped(world, groups))
+        return found, dict(_wrapped())
     finally:
         dist.destroy_process_group()
 
 
-def _collective(kind: str, nbytes: int, num_ranks: int, group: Any) -> Callable[[], Any]:
+def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
     """Give the call; ``nbytes`` counts as nccl-tests does."""
     whole, part = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4 // num_ranks)
     gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     other = torch.zeros_like(whole)
     calls: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(whole, group=group),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
-        "all_gather": lambda: gathered(whole, part, group=group),
-        "reduce_scatter": lambda: scattered(part, whole, group=group),
-        "broadcast": lambda: dist.broadcast(whole, 0, group=group),
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "all_gather": lambda: gathered(whole, part),
+        "reduce_scatter": lambda: scattered(part, whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
     }
     return calls[kind]
 
@@ -97,14 +104,14 @@ def _count(nbytes: int) -> int:
     return max(_LEAST, min(_REPEATS, (16 << 20) // nbytes))
 
 
-def _median(world: World, act: Callable[[], Any], count: int) -> float:
+def _median(act: Callable[[], Any], count: int) -> float:
+    """Give the median of calls one after another; the last one lets both ranks meet."""
     act()
     found = []
     for _ in range(count):
-        world.barrier()
-        start = time.perf_counter()
+        begin = time.perf_counter()
         act()
-        found.append(time.perf_counter() - start)
+        found.append(time.perf_counter() - begin)
     return median(found)
 
 
@@ -121,15 +128,11 @@ class _Held(nn.Module):
         return torch.stack([(each * x).sum() for each in self.held]).sum()
 
 
-def _wrapped(world: World, groups: dict[str, Any]) -> Iterator[tuple[tuple[str, int, int], float]]:
+def _wrapped() -> Iterator[tuple[tuple[int, int], float]]:
     for count, nbytes in WRAPPED:
         plain = _step(_Held(count, nbytes), nbytes)
-        for library, group in groups.items():
-            wrapped = _step(
-                DistributedDataParallel(_Held(count, nbytes), process_group=group), nbytes
-            )
-            more = _difference(world, wrapped, plain)
-            yield (library, count, nbytes), more
+        wrapped = _step(DistributedDataParallel(_Held(count, nbytes)), nbytes)
+        yield (count, nbytes), _difference(wrapped, plain)
 
 
 def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:
@@ -142,19 +145,15 @@ def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:
     return step
 
 
-def _difference(world: World, first: Callable[[], Any], second: Callable[[], Any]) -> float:
+def _difference(first: Callable[[], Any], second: Callable[[], Any]) -> float:
     """Give how much longer the first takes, in turn with the second."""
-    for _ in range(3):
-        first()
-        second()
     found: list[float] = []
-    for _ in range(8):
+    for turn in range(_WARMUPS + _DIFFERENCES):
         times = []
         for act in (first, second):
-            world.barrier()
             begin = time.perf_counter()
             act()
-            world.barrier()
             times.append(time.perf_counter() - begin)
-        found.append(times[0] - times[1])
+        if turn >= _WARMUPS:
+            found.append(times[0] - times[1])
     return median(found)

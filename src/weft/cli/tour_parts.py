@@ -1,0 +1,216 @@
+"""The parts of ``weft tour``: each prints what it found and keeps what the next ones need."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from weft.bench.contest import Entry, compete
+from weft.bench.drawn_models import RANKS, Dlrm, Drawn, Transformer
+from weft.bench.planned import STEPS, Planned, machine
+from weft.bench.teams import started
+from weft.cli.checkup import examine
+from weft.cli.progress import track, working
+from weft.cost.nccl import library_price
+from weft.errors import RunError, WeftError
+from weft.hardware import here_path, platform
+from weft.planner.predict import predict
+from weft.planner.prices import Prices
+from weft.report.text import Column, print_table
+from weft.report.tour import Compared, Foretold, tour_page
+from weft.runtime.calibrate import save
+from weft.runtime.calm import foreign_share
+from weft.trace import write_perfetto
+from weft.units import format_rate, format_size, format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from weft.bench.contest import Outcome
+
+MODELS: dict[str, Drawn] = {
+    "dlrm": Dlrm(((40_000, 16, 1.05),) * 16, 64, (64, 64), (64, 1), 1024),
+    "transformer": Transformer("gpt2", 192, 2, 3, 768, 1024, 64, 8),
+}
+_ROUNDS = 6
+_PATIENCE = 4.0  # seconds of rounds for each way of each model
+_NOISY = 0.1  # of the cores: others that use more disturb what is measured
+_LONG = 60.0  # seconds after which the tour hurries: ops are priced by laws, not timed one by one
+_SHOWN_BYTES = 1 << 20
+_SHOWN = ("native core", "torch", "cores", "GPUs")
+
+
+@dataclass
+class Tour:
+    """What the parts hand on; a part whose input is missing says what it waited for."""
+
+    folder: Path
+    again: bool = False
+    foreign: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+    written: list[Path] = field(default_factory=list)
+    planned: dict[str, Planned] = field(default_factory=dict)
+    foretold: list[Foretold] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+
+    def examine(self) -> None:
+        """Say what is here, and whether the machine is quiet."""
+        found = {each.name: each for each in examine(RANKS)}
+        for name in _SHOWN:
+            print(f"  {name}: {found[name].detail or found[name].state}")
+        self._look_around()
+
+    def calibrate(self) -> None:
+        """Measure this machine unless that was done; ``here`` then knows it."""
+        if not self.again and _is_current():
+            print(f"  it was calibrated before: {here_path()} (--again measures anew)")
+            return
+        from weft.torch.calibrate import measured_here
+
+        begin = time.monotonic()
+        made = measured_here(lambda steps: track(_needed(steps), "measuring this machine"))
+        where = save(made)
+        shared = made.require_device().shared
+        assert shared is not None
+        print(f"  memory of another process is read at {format_rate(shared.far_rate)}")
+        for library in made.libraries:
+            took = library_price(made.resized(RANKS), "all_reduce", _SHOWN_BYTES, name=library.name)
+            size = format_size(_SHOWN_BYTES)
+            print(f"  an all_reduce of {size} takes {format_time(took.seconds)} by {library.name}")
+        if made.calm is not None and made.calm.is_noisy:
+            print("  the machine was busy meanwhile: predictions will be worse than on a quiet one")
+        print(f"  wrote {where} in {time.monotonic() - begin:.0f} s: the platform 'here'")
+
+    def plan(self) -> None:
+        """Capture a step of each model on fake tensors, predict it and plan it."""
+        on = machine(0.0)
+        for name, model in MODELS.items():
+            with working(f"planning {name}"):
+                self.planned[name] = made = Planned.of(model, on, exact=self._has_time)
+            self._write_prediction(name, made)
+        rows = [{"model": name, **_planned_row(each)} for name, each in self.planned.items()]
+        print_table(_PLANNED, rows)
+        for name, made in self.planned.items():
+            print(f"\n  {name}: what the plan does, and why")
+            for choice in made.plan.choices:
+                print(f"    {choice.pair}: {_way(choice.settings, choice.strategy)}; {choice.why}")
+
+    def run(self) -> None:
+        """Train both models both ways, in turn, and compare the gain with the predicted one."""
+        if not self.planned:
+            raise RunError("there is no plan to run.", "See what went wrong above.")
+        with working("starting two ranks with Gloo and two with weft"):
+            teams = started(("dist", "gloo"), RANKS, pin=False)
+        with teams as contestants:
+            for name, made in track(list(self.planned.items()), "training both ways"):
+                traces = {way: self.folder / f"run-{name}-{way}.json" for way in ("gloo", "plan")}
+                entries = {
+                    way: Entry(
+                        contestants["gloo" if way == "gloo" else "dist"],
+                        made.case(by_plan=way == "plan", trace=str(path.resolve())),
+                    )
+                    for way, path in traces.items()
+                }
+                outcome = compete(entries, _ROUNDS, patience=_PATIENCE)
+                self.compared.append(_compared(name, made, outcome))
+                self.written += traces.values()
+        print_table(_COMPARED, [each.row() for each in self.compared])
+        for each in self.compared:
+            print(f"\n  {each.name}: {each.judgement}")
+            for line in each.paths:
+                print(f"    {line}")
+        self._look_around()
+
+    def report(self) -> None:
+        """Write the page, and say where everything is."""
+        path = self.folder / "report.html"
+        page = tour_page(self.compared, self.foretold, noisy=self.foreign > _NOISY)
+        path.write_text(page, encoding="utf-8")
+        print(f"  {path}: open it in a browser")
+        for each in self.written:
+            print(f"  {each}: open it in ui.perfetto.dev")
+
+    @property
+    def _has_time(self) -> bool:
+        return time.monotonic() - self.began < _LONG
+
+    def _look_around(self) -> None:
+        """Say whether others use the cores; figures are then to be read with care."""
+        share = foreign_share(0.3)
+        self.foreign = max(self.foreign, share)
+        if share > _NOISY:
+            print(f"\n  noisy: others use {share:.0%} of the cores, so times vary more than usual")
+
+    def _write_prediction(self, name: str, made: Planned) -> None:
+        found = predict(made.workload, made.on, prices=Prices(made.on, library="gloo"), anyway=True)
+        path = self.folder / f"predicted-{name}.json"
+        write_perfetto(path, found.timeline)
+        self.written.append(path)
+        self.foretold.append(Foretold(name, made.plan, found))
+
+
+def _is_current() -> bool:
+    """Say whether there is a calibration of this machine and this torch that is not old."""
+    from weft.torch.calibrate import is_current
+
+    try:
+        return is_current(platform("here"), time.time() - here_path().stat().st_mtime)
+    except (OSError, WeftError):
+        return False
+
+
+def _needed(steps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Leave out what only jobs with one rank need."""
+    return [step for step in steps if "all cores" not in step[0]]
+
+
+def _way(settings: Any, strategy: str) -> str:
+    told = ", ".join(f"{key} {value}" for key, value in settings.items())
+    return f"{strategy} ({told})" if told else strategy
+
+
+def _planned_row(made: Planned) -> dict[str, Any]:
+    plan = made.plan
+    return {
+        "baseline": plan.baseline,
+        "planned": plan.planned,
+        "gain": plan.speedup,
+        "range": f"{format_time(plan.low)} to {format_time(plan.high)}",
+        "ops": sum(len(step.ops) for step in made.workload.steps),
+    }
+
+
+def _compared(name: str, made: Planned, outcome: Outcome) -> Compared:
+    rows = [row for answer in outcome.answers["plan"][-RANKS:] for row in answer["rows"]]
+    mine = [row for row in rows if row["planned"] != "nothing"]
+    ways = [f"{r['collective']} of {format_size(r['nbytes'])}: {r['path']}" for r in mine]
+    times = {way: tuple(t / STEPS for t in outcome.times[way]) for way in ("gloo", "plan")}
+    return Compared(
+        name=name,
+        plan=made.plan,
+        default=times["gloo"],
+        by_plan=times["plan"],
+        ratio=outcome.beside("gloo", "plan").ratio,
+        paths=tuple(dict.fromkeys(ways)),
+    )
+
+
+_PLANNED = (
+    Column("model", "model", right=False, style="bold"),
+    Column("ops", "ops"),
+    Column("baseline", "step with Gloo", format_time),
+    Column("planned", "by plan", format_time),
+    Column("range", "range"),
+    Column("gain", "faster", "{:.2f}x".format),
+)
+_COMPARED = (
+    Column("name", "model", right=False, style="bold"),
+    Column("default", "with Gloo", format_time),
+    Column("predicted_default", "predicted", format_time),
+    Column("by_plan", "by plan", format_time),
+    Column("predicted", "predicted", format_time),
+    Column("ratio", "faster", "{:.2f}x".format),
+    Column("predicted_ratio", "predicted", "{:.2f}x".format),
+)

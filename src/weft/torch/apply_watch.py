@@ -1,0 +1,119 @@
+"""Whether the steps of a planned job are as long as its plan says; if not, which way is faster."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from weft.planner.plan import Plan
+from weft.units import format_time
+
+WARM = 3  # steps that are not counted: buckets, caches and prepared calls settle
+WINDOW = 10  # steps whose median counts
+_NEARLY = 0.98  # of the plan's time: a default that is no faster than that is no gain
+
+
+class PlanWarning(UserWarning):
+    """A measured step contradicts the plan, or a plan cannot be followed in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a window of steps showed: its median on the slowest rank, and which way was taken."""
+
+    default: bool
+    seconds: float
+
+
+class Watch:
+    """Counts the seconds of steps. A contradiction sends the job the default way, for good or not.
+
+    A step longer than the plan's range, or than the default was predicted to be, contradicts it.
+    Then the default way is taken and measured as long: it stays if it is faster. Ranks decide
+    alike, because ``slowest`` gives all of them the slowest rank's seconds. A plan that does not
+    ``differ`` from the default has no way back.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        slowest: Callable[[float], float],
+        switch: Callable[[bool], None],
+        *,
+        differs: bool = True,
+        warm: int = WARM,
+        window: int = WINDOW,
+    ) -> None:
+        self._plan, self._slowest, self._switch = plan, slowest, switch
+        self._warm, self._window, self.differs = warm, window, differs
+        self._seconds: list[float] = []
+        self._skipped = 0
+        self.verdicts: list[Verdict] = []
+        self.default = self.settled = False
+
+    @property
+    def planned(self) -> float | None:
+        """The last median of steps by plan, None before there is one."""
+        return next((v.seconds for v in reversed(self.verdicts) if not v.default), None)
+
+    def note(self, seconds: float) -> None:
+        """Take the length of one step."""
+        if self._skipped < self._warm:
+            self._skipped += 1
+            return
+        self._seconds.append(seconds)
+        if len(self._seconds) == self._window:
+            self._judge()
+
+    def _judge(self) -> None:
+        found = Verdict(self.default, self._slowest(median(self._seconds)))
+        self.verdicts.append(found)
+        self._seconds.clear()
+        if self.settled:
+            return
+        if self.default:
+            self._compare(found.seconds)
+        elif self.contradicts(found.seconds) and not self.differs:
+            self.settled = True
+            warnings.warn(
+                f"{self._window} steps took {format_time(found.seconds)} each, the plan says "
+                f"{self._said()}; it changes nothing, so there is no way back to go",
+                PlanWarning,
+                stacklevel=4,
+            )
+        elif self.contradicts(found.seconds):
+            self._go(
+                default=True,
+                text=f"{self._window} steps by plan took {format_time(found.seconds)} each, "
+                f"the plan says {self._said()}: going back to the default (torch with Gloo)",
+            )
+
+    def contradicts(self, seconds: float) -> bool:
+        """Say whether steps of that length are not what the plan promises."""
+        plan = self._plan
+        return seconds > plan.high or (plan.planned < plan.baseline < seconds)
+
+    def _compare(self, seconds: float) -> None:
+        """Keep whichever way was faster, and say which."""
+        planned = self.planned
+        assert planned is not None
+        self.settled = True
+        measured = f"the default took {format_time(seconds)}, the plan {format_time(planned)}"
+        if seconds < _NEARLY * planned:
+            warnings.warn(f"{measured}: staying with the default", PlanWarning, stacklevel=4)
+            return
+        self._go(
+            default=False,
+            text=f"{measured}: taking the plan's way again; its prediction was wrong, "
+            "its choice is not",
+        )
+
+    def _go(self, *, default: bool, text: str) -> None:
+        self.default, self._skipped = default, 0
+        self._switch(default)
+        warnings.warn(text, PlanWarning, stacklevel=5)
+
+    def _said(self) -> str:
+        plan = self._plan
+        within = f"{format_time(plan.low)} to {format_time(plan.high)}"
+        return f"{within}, and {format_time(plan.baseline)} by default"
