@@ -107,7 +107,7 @@ class GpuWays:
             found = priced.effect if priced else self._effect(pair, strategy)
         except WeftError:
             found = self._by_arithmetic(pair, strategy, alone.seconds)
-            why = "by its units: pairs are simulated inside a node"
+            why = "its ranks are on several nodes, so priced by the units it holds"
         return Way(
             strategy,
             alone,
