@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from weft.bench.drawn_models import Dlrm, Transformer  # noqa: E402
 from weft.bench.torch_models import training  # noqa: E402
-from weft.hardware.measured import TorchHost  # noqa: E402
 from weft.hardware import platform  # noqa: E402
+from weft.hardware.measured import TorchHost  # noqa: E402
 from weft.torch.op_calls import Like, OpCall  # noqa: E402
 from weft.torch.op_grid import samples  # noqa: E402
 from weft.torch.op_times import OpTime  # noqa: E402

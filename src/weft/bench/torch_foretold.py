@@ -33,7 +33,9 @@ def current_platform() -> Platform:
         found = platform("here")
     except PlatformError:
         return calibrated_here()
-    return found if is_current(found, time.time() - here_path().stat().st_mtime) else calibrated_here()
+    return (
+        found if is_current(found, time.time() - here_path().stat().st_mtime) else calibrated_here()
+    )
 
 
 def captured(model: Drawn) -> CapturedStep:
@@ -64,4 +66,6 @@ def foretell(model: Drawn, here: Platform) -> Foretold:
 
 def _predicted(step: CapturedStep, here: Platform, library: str, times: dict) -> Prediction:
     cut = here.resized(RANKS)
-    return predict(step.timed(times, here), cut, anyway=True, prices=Prices(cut, library=library))
+    return predict(
+        step.timed(times, cut, library), cut, anyway=True, prices=Prices(cut, library=library)
+    )

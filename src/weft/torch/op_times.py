@@ -36,9 +36,7 @@ class OpTime(NamedTuple):
     warm: float
 
 
-def time_ops(
-    calls: Sequence[OpCall], *, repeats: int = _REPEATS, threads: int = 1
-) -> list[OpTime]:
+def time_ops(calls: Sequence[OpCall], *, repeats: int = _REPEATS, threads: int = 1) -> list[OpTime]:
     """Time every call on two ranks at once, in one thread each, or on one rank in several."""
     ranks = RANKS if threads == 1 else 1
     with steady_memory() if threads == 1 else nullcontext():
