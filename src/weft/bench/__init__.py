@@ -40,6 +40,7 @@ _PARTS = {
     "torch_kv",
     "torch_llama",
     "torch_lookups",
+    "torch_placed",
     "torch_rank",
     "torch_sharding",
     "torch_training",
