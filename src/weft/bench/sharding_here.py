@@ -17,6 +17,7 @@ from weft.bench.rows import Options, Row
 from weft.errors import PlatformError
 from weft.hardware import Platform, platform
 from weft.planner.sharding import Plan, Sharder
+from weft.runtime.spawn import spawn
 from weft.workload.tables import Shard, Table
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ def calibrated() -> Platform:
 
 def _task(seed: int, machine: Platform, rounds: int) -> Row:
     from weft.bench.torch_placed import Task, measure_task
-    from weft.runtime.spawn import spawn
     from weft.torch.steady import steady_memory
 
     tables, batch = drawn_tables(seed)

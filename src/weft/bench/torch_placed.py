@@ -110,7 +110,7 @@ class _Placed:
         exchange(self._back.numpy().reshape(-1), self._out.numpy(), self._sent, self._came)
         if not pooled:
             return
-        gradients = self._back.split([part.bag.embedding_dim for part in self._parts], 1)
+        gradients = torch.split(self._back, [part.bag.embedding_dim for part in self._parts], 1)
         torch.autograd.backward(pooled, [each.contiguous() for each in gradients])
         self._optimizer.step()
         self._optimizer.zero_grad()

@@ -70,8 +70,9 @@ def lookup_terms(columns: Columns, item: float, takes: Lookups, *, backward: boo
     spectrum, row = spectrum_of(columns), columns["dim"] * item
     lines = np.ceil(row / LINE) * LINE
     outer, memory = _places(spectrum, lines, takes)
-    if backward:
-        outer, memory = np.zeros_like(memory), spectrum.unique
+    if backward:  # rows are changed in order, so the gradients of bags are read in any order
+        beyond = np.maximum(0.0, 1 - takes.inner_bytes / (columns["batch"] * row))
+        outer, memory = spectrum.lookups * beyond, spectrum.unique
     counted = (
         *(np.ones_like(row), columns["batch"], columns["batch"] * row),
         *(spectrum.lookups, spectrum.lookups * row, outer, outer * lines),

@@ -37,18 +37,22 @@ _MANY = 30_000
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step: its time with a range, the timeline of each class of ranks, and its memory."""
+    """One step: its time with a range, the timeline of each class of ranks, and its memory.
+
+    ``period`` is how far apart steps begin, where one begins before the last has ended.
+    """
 
     workload: Workload
     platform: Platform
     timeline: Timeline
     low: float
     high: float
+    period: float | None = None
 
     @property
     def seconds(self) -> float:
         """How long the step takes."""
-        return self.timeline.makespan
+        return self.timeline.makespan if self.period is None else self.period
 
     @cached_property
     def slowest(self) -> int:
@@ -78,6 +82,9 @@ class Prediction:
         ):
             result[name] = _alone(mine, chosen, before)
             before = before | chosen
+        over = sum(result.values()) - self.seconds
+        for name in ("host", "exposed") if over > 0 else ():  # the next step has begun meanwhile
+            result[name], over = max(0.0, result[name] - over), max(0.0, over - result[name])
         result["idle"] = max(0.0, self.seconds - sum(result.values()))
         return result
 
