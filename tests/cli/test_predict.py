@@ -74,3 +74,32 @@ def test_tables_are_sharded(tmp_path, capsys):
 def test_shard_needs_hardware(capsys):
     assert main(["shard", "dlrm"]) == 2
     assert "--on is missing" in capsys.readouterr().err
+
+
+@pytest.fixture
+def recorded_file(tmp_path):
+    from tests.whatif.player import Do, recorded
+
+    trace = recorded(tmp_path, [[Do(seconds=300.0), Do(seconds=400.0), Do(back=True)]] * 3)[0]
+    return trace.path
+
+
+def test_a_trace_is_a_workload(recorded_file, capsys):
+    assert main(["predict", recorded_file, "--on", "h100-8", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["results"][0]
+    assert row["low"] <= row["seconds"] <= row["high"]
+    assert row["breakdown"]["compute"] > 0
+    assert main(["predict", recorded_file, "--on", "h100-8"]) == 0
+    assert "on a rank of h100-8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--set", "batch=4"], "--set batch changes nothing in it"),
+        (["--ranks", "4"], "--ranks changes nothing in it"),
+    ],
+)
+def test_a_trace_stays_as_it_was_recorded(recorded_file, capsys, more, said):
+    assert main(["predict", recorded_file, "--on", "h100-8", *more]) == 2
+    assert said in capsys.readouterr().err

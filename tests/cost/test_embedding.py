@@ -68,7 +68,7 @@ def test_bins_stand_for_a_distribution():
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_what_rows_take_is_found_from_measured_times(backward):
-    takes = Lookups(2e-6, 1e-9, 2e-11, 4e-9, 3e-11, 9e-9, 6e-11, 1e-8, 1e-10, 2e-8, 4e-8)
+    takes = Lookups(2e-6, 1e-9, 2e-11, 4e-9, 3e-11, 9e-9, 6e-11, 1e-8, 1e-10, 7e-9, 2e-8, 4e-8)
     rows = many()
     rows["tables"][:] = 1
     found = fitted_lookups(

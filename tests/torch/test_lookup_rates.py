@@ -23,7 +23,7 @@ def test_every_way_to_look_up_is_measured():
 
 def test_what_was_disturbed_does_not_count():
     calm, slept, beside = Taken(1, 1.0, 0.99), Taken(2, 1.0, 0.5), Taken(3, 1.5, 1.0)
-    assert undisturbed([calm, slept, beside], best=1.0) == [calm]
+    assert undisturbed([calm, slept, beside], usual=1.0) == [calm]
 
 
 def test_cases_are_of_every_kind():

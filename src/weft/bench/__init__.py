@@ -45,6 +45,7 @@ _PARTS = {
     "torch_lookups",
     "torch_planned",
     "torch_models",
+    "torch_placed",
     "torch_rank",
     "torch_step_rank",
     "torch_models",

@@ -9,9 +9,12 @@ from weft.cli.options import Json, On, output_path
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
+    from weft.hardware import Platform
     from weft.planner.predict import Prediction
 
 _WORKLOAD = ".workload.json"
+_RECORDED = (".json", ".json.gz", ".csv", ".et")
+_BEGINNING = 200  # bytes of a file in which a workload says that it is one
 _SUFFIXES = (".json", ".json.gz", ".html", ".csv")
 Settings = Annotated[
     list[str] | None,
@@ -59,18 +62,22 @@ def predict(
 ) -> None:
     """Predict one step."""
     from weft.hardware import platform
-    from weft.planner.predict import predict as predicted
     from weft.planner.prices import Prices, default_library, known_library
-    from weft.workload.find import find_workload
 
     if on is None:
         raise UsageError("which hardware? --on is missing", "Use --on h100-8 (see weft platforms).")
     path = output_path(output, _SUFFIXES)
     machine = platform(on, num_ranks=ranks)
     given = settings_of(settings)
-    found = find_workload(workload, machine.num_ranks, given, every_rank=every_rank)
     prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
-    prediction = predicted(found, machine, anyway=anyway, prices=prices)
+    if _is_trace(workload):
+        prediction = _of_trace(workload, machine, given, ranks)
+    else:
+        from weft.planner.predict import predict as predicted
+        from weft.workload.find import find_workload
+
+        found = find_workload(workload, machine.num_ranks, given, every_rank=every_rank)
+        prediction = predicted(found, machine, anyway=anyway, prices=prices)
     if json:
         from weft.report.results import results_json
 
@@ -81,6 +88,34 @@ def predict(
         print_step(prediction)
     if path:
         _write(path, prediction, quiet=json)
+
+
+def _is_trace(spec: str) -> bool:
+    """Tell a recorded trace from a workload file, which says what it is at its beginning."""
+    path = Path(spec)
+    if not spec.endswith(_RECORDED) or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"weft_workload" not in file.read(_BEGINNING)
+
+
+def _of_trace(
+    spec: str, machine: "Platform", given: dict[str, str], ranks: int | None
+) -> "Prediction":
+    from weft.trace import read
+    from weft.whatif import predict_trace
+
+    if given:
+        raise UsageError(
+            f"{spec} is a recorded trace: --set {next(iter(given))} changes nothing in it",
+            "Use weft whatif to change a recorded step.",
+        )
+    if ranks is not None:
+        raise UsageError(
+            f"{spec} is one rank of the job it was recorded in: --ranks changes nothing in it",
+            "Leave --ranks out, or try weft whatif --strategy 'ranks*2'.",
+        )
+    return predict_trace(read(spec), machine)
 
 
 def settings_of(given: list[str] | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ LINE = 64.0  # bytes that a core brings at once
 _PAGE = 4096.0
 _LEAF = 8 * _PAGE  # what one line of a page table covers
 _ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
-TERMS = tuple(each.name for each in fields(Lookups)[:11])  # those that are seconds
+TERMS = tuple(each.name for each in fields(Lookups)[:12])  # those that are seconds
 _LEAST = 4e-4  # errors below count as that, arXiv 2404.12674
 
 
@@ -70,12 +70,13 @@ def lookup_terms(columns: Columns, item: float, takes: Lookups, *, backward: boo
     spectrum, row = spectrum_of(columns), columns["dim"] * item
     lines = np.ceil(row / LINE) * LINE
     outer, memory = _places(spectrum, lines, takes)
-    if backward:
-        outer, memory = np.zeros_like(memory), spectrum.unique
+    if backward:  # rows are changed in order, so the gradients of bags are read in any order
+        beyond = np.maximum(0.0, 1 - takes.inner_bytes / (columns["batch"] * row))
+        outer, memory = spectrum.lookups * beyond, spectrum.unique
     counted = (
         *(np.ones_like(row), columns["batch"], columns["batch"] * row),
         *(spectrum.lookups, spectrum.lookups * row, outer, outer * lines),
-        *(memory, memory * lines),
+        *(memory, memory * lines, memory * (1 - memory / spectrum.lookups)),
         *(_visited(spectrum, columns, row, size) for size in (_PAGE, _LEAF)),
     )
     return np.stack(counted, axis=1)

@@ -174,9 +174,11 @@ class Lookups:
     """What lookups in one embedding table take on a core that was measured, in seconds.
 
     ``start`` whatever the size; for a bag, and for each byte of it; for a lookup, and for each
-    byte of its row; more for rows found in the last cache (``outer``), and for those that come
-    from ``memory`` or, in the backward pass, are changed there; for every ``page`` that is
-    visited, and every ``leaf`` of the page tables (those of eight pages stand in one line).
+    byte of its row; more for rows found in the last cache (``outer``; in the backward pass,
+    gradients of bags found there), and for those that come from ``memory`` or, in the backward
+    pass, are changed there, and more again where such a row is ``alone`` among others, so that the
+    core waits for it; for every ``page`` that is visited, and every ``leaf`` of the page tables
+    (those of eight pages stand in one line).
     ``inner_bytes`` and ``outer_bytes`` are the caches that it was fitted with, ``error`` the
     geometric mean of its relative errors, ``floor`` how far single measurements lie from their
     median.
@@ -191,6 +193,7 @@ class Lookups:
     outer_byte: Seconds = 0.0
     memory_row: Seconds = 0.0
     memory_byte: Seconds = 0.0
+    alone: Seconds = 0.0
     page: Seconds = 0.0
     leaf: Seconds = 0.0
     inner_bytes: Bytes = 512 << 10

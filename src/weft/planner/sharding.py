@@ -54,9 +54,15 @@ class _Parts:
 
     shards: list[Shard]
     nbytes: Floats
-    seconds: Floats
+    forward: Floats
+    backward: Floats
     dims: Floats
     lookups: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """What kernels of both passes take."""
+        return self.forward + self.backward
 
 
 class Sharder:
@@ -140,11 +146,12 @@ class Sharder:
             "zipf": np.array([table.zipf for table in tables]),
         }
         device = self.platform.require_device()
-        seconds = np.zeros(len(shards))
-        for family in ("embedding", "embedding-backward"):
-            seconds += price_columns(family, columns, device, "fp32").seconds
+        forward, backward = (
+            price_columns(family, columns, device, "fp32").seconds
+            for family in ("embedding", "embedding-backward")
+        )
         items = np.array([table.itemsize for table in tables], float)
-        return _Parts(shards, rows * dims * items, seconds, dims, pooling * self.batch)
+        return _Parts(shards, rows * dims * items, forward, backward, dims, pooling * self.batch)
 
     def _greedy(self, name: str, weigh: Callable[[_Parts], Floats], cut: str = "") -> Plan | None:
         """Give the heaviest part to the rank with the least weight that has room for it."""
@@ -181,7 +188,9 @@ class Sharder:
         return self.priced("everywhere", made)
 
     def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> Plan:
-        load = np.bincount(owner, parts.seconds, self.num_ranks)
+        # Ranks meet in the exchange between the passes, so each pass has its own slowest rank.
+        passes = [np.bincount(owner, w, self.num_ranks) for w in (parts.forward, parts.backward)]
+        lookups = float(sum(each.max() for each in passes))
         dims = np.bincount(owner, parts.dims, self.num_ranks).astype(np.float64)
         nbytes = np.bincount(owner, parts.nbytes, self.num_ranks)
         exchange = self._exchange(dims)
@@ -189,10 +198,9 @@ class Sharder:
             Shard(s.table, int(r), s.rows, s.dim, s.by_rows)
             for s, r in zip(parts.shards, owner.tolist(), strict=True)
         )
-        slowest = int(np.argmax(load))
-        total = float(load[slowest]) + exchange
+        slowest = int(np.argmax(passes[0] + passes[1]))
         used = int(_STATE * nbytes.max())
-        return Plan(name, placed, total, used, float(load[slowest]), exchange, slowest)
+        return Plan(name, placed, lookups + exchange, used, lookups, exchange, slowest)
 
     def _exchange(self, dims: Floats) -> float:
         """Price both exchanges: whoever sends or receives most decides (arXiv 2404.12674)."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from weft.report.names import short_name
 from weft.report.page import Section, html_page
 from weft.report.text import Column, bar, page, print_table
 from weft.units import format_size, format_time
@@ -10,6 +11,7 @@ from weft.units import format_size, format_time
 if TYPE_CHECKING:
     from weft.planner.predict import Prediction
 
+_ISSUE = "issue "
 _MEANING = {
     "compute": "kernels run",
     "exposed": "communication that nothing hides",
@@ -32,8 +34,10 @@ def headline(prediction: "Prediction") -> str:
     """Say how long the step takes, in one line."""
     row, parts = prediction, prediction.breakdown
     hidden = row.communication - parts["exposed"]
+    ranks = row.workload.num_ranks
+    where = "a rank" if row.workload.source == "trace" else f"{ranks} rank{'s' * (ranks > 1)}"
     return (
-        f"{row.workload.name} on {row.workload.num_ranks} ranks of {row.platform.name}: "
+        f"{row.workload.name} on {where} of {row.platform.name}: "
         f"{format_time(row.seconds)} a step, predicted "
         f"({format_time(row.low)} to {format_time(row.high)}); communication "
         f"{format_time(row.communication)}, {format_time(max(0.0, hidden))} of it hidden"
@@ -46,6 +50,12 @@ def step_page(prediction: "Prediction") -> str:
     first, *rest = sections(prediction)
     opening = Section(first.title, headline(prediction), first.columns, first.rows)
     return html_page(title, [opening, *rest])
+
+
+def _shown(name: str) -> str:
+    """Shorten the name of a kernel, also where the host issues it."""
+    kernel = name.removeprefix(_ISSUE)
+    return f"{_ISSUE if kernel != name else ''}{short_name(kernel)}"
 
 
 def sections(prediction: "Prediction") -> list[Section]:
@@ -62,7 +72,7 @@ def _sections(prediction: "Prediction") -> Iterator[Section]:
     yield Section("where the step goes", "", [*_SHARES, _text("meaning")], parts)
     families = [_share(name, value, seconds) for name, value in prediction.families.items()]
     yield Section("kernels by family", "", _SHARES, families)
-    path = [_share(name, value, seconds) for name, value in prediction.critical_path()]
+    path = [_share(_shown(name), value, seconds) for name, value in prediction.critical_path()]
     if path:
         yield Section("on the critical path", "", _SHARES, path)
     memory = prediction.row()["memory"]

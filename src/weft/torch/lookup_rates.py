@@ -39,7 +39,7 @@ class Case(NamedTuple):
 Measured = list[tuple[Case, Mapping[str, Times]]]
 
 
-def measure_embedding(*, seconds: float = 6.0) -> dict[str, Lookups]:
+def measure_embedding(*, seconds: float = 8.0) -> dict[str, Lookups]:
     """Measure lookups for about so long, in a process of its own, and fit what they take.
 
     The keys are those of ``Device.lookups``.

@@ -24,7 +24,7 @@ from weft.workload.tables import Table
 
 _SETS = 3  # of indices, one after another
 _SWEPT = 48 << 20  # bytes, read and written: more than the last cache
-_PROBE = 1.1  # times the best sweep: beyond, others use the memory
+_PROBE = 1.1  # times the usual sweep: beyond, others use the memory
 _ON_CORE = 0.95  # of the time
 _LEARNING = 1e-9  # rate: rows stay what they are
 _TINY = 16
@@ -81,7 +81,7 @@ class Stopwatch:
         self._swept = torch.zeros(_SWEPT, dtype=torch.uint8)
         self._tiny = _bag(Table("tiny", _TINY, _TINY, 4), _TINY, torch.zeros(_TINY * _TINY))
         self._found: dict[str, list[Taken]] = {}
-        self._best = float("inf")
+        self._sweeps: list[float] = []
 
     def times(self, table: Table, batch: int, rounds: int, most: int) -> Mapping[str, Times]:
         """Measure until there are ``rounds`` undisturbed ones of each kind, ``most`` in all."""
@@ -123,7 +123,7 @@ class Stopwatch:
         begin = perf_counter()
         self._swept.add_(1)
         sweep = perf_counter() - begin
-        self._best = min(self._best, sweep)
+        self._sweeps.append(sweep)
         made = warm()
         busy, begin = thread_time(), perf_counter()
         yield [] if made is None else [made]
@@ -131,21 +131,26 @@ class Stopwatch:
         share = (thread_time() - busy) / passed
         self._found.setdefault(name, []).append(Taken(passed, sweep, share))
 
+    @property
+    def _usual(self) -> float:
+        """What a sweep takes when others leave the memory alone: a quarter are faster."""
+        return float(np.quantile(self._sweeps, 0.25))
+
     def _quiet(self, name: str) -> int:
-        return len(undisturbed(self._found[name], self._best))
+        return len(undisturbed(self._found[name], self._usual))
 
     def _typical(self, name: str) -> Times:
         taken = self._found[name]
-        seconds = [each.seconds for each in undisturbed(taken, self._best)]
+        seconds = [each.seconds for each in undisturbed(taken, self._usual)]
         if len(seconds) < 2:  # a busy machine: those that it disturbed least
             seconds = sorted(each.seconds for each in taken)[: max(1, len(taken) // 3)]
         middle = median(seconds)
         return Times(middle, float(np.mean(np.abs(np.array(seconds) / middle - 1))), len(seconds))
 
 
-def undisturbed(taken: list[Taken], best: float) -> list[Taken]:
+def undisturbed(taken: list[Taken], usual: float) -> list[Taken]:
     """Leave out what was measured while others used the core or the memory."""
-    return [each for each in taken if each.share >= _ON_CORE and each.sweep <= _PROBE * best]
+    return [each for each in taken if each.share >= _ON_CORE and each.sweep <= _PROBE * usual]
 
 
 def _backward(pooled: Tensor, gradient: Tensor) -> None:

@@ -2,7 +2,18 @@
 
 from weft.whatif.answer import Answer, Outcome, errors_of, what_if
 from weft.whatif.change import NAMES
+from weft.whatif.foretold import predict_trace
 from weft.whatif.job_answer import what_if_job
 from weft.whatif.replay import Replay, replay
 
-__all__ = ["NAMES", "Answer", "Outcome", "Replay", "errors_of", "replay", "what_if", "what_if_job"]
+__all__ = [
+    "NAMES",
+    "Answer",
+    "Outcome",
+    "Replay",
+    "errors_of",
+    "predict_trace",
+    "replay",
+    "what_if",
+    "what_if_job",
+]

@@ -59,6 +59,19 @@ def scales(trace: Trace, calls: Calls, here: Device, there: Device) -> list[Scal
     ]
 
 
+def families_of(trace: Trace, calls: Calls) -> list[str]:
+    """Say of every launch what family it is of: by its operator, or else by its name."""
+    costs = _Costs(trace)
+    found = []
+    for number in calls.launches.tolist():
+        cost = costs.of(int(calls.row[number]))
+        if cost is not None:
+            found.append(cost.family)
+        else:
+            found.append("gemm" if is_gemm_name(calls.name[number]) else "")
+    return found
+
+
 def _scale(cost: Cost, here: Device, there: Device) -> Scale:
     """Give the ratio of two prices; their ranges are half the model's, which errs alike on both."""
     one, other = price(cost, here), price(cost, there)

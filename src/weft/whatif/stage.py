@@ -34,11 +34,7 @@ class Stage:
         gap = max(rank.overheads.gap for rank in ranks)
         units = machine.require_device().units
         workload = workload_of("replay", ranks, units, iterations)
-        device = replace(
-            machine.require_device(), launch=gap, host_launch=0.0, signal=0.0, dma=None, shared=None
-        )
-        quiet = replace(machine, device=device)
-        quiet = stage(quiet, workload)
+        quiet = stage(quiet_machine(machine, gap), workload)
         self.queues = [queues_of(step) for step in workload.steps]
         self._again = Rerun(lower(workload, quiet, _Known(), host=NO_HOST), quiet)
         self.rows = [self._rows(number) for number in range(len(ranks))]
@@ -113,6 +109,14 @@ class Run:
     def timeline(self) -> Timeline:
         """Give it as a Timeline."""
         return self.stage.timeline(self.start, self.end)
+
+
+def quiet_machine(machine: Platform, gap: float) -> Platform:
+    """Give a machine that adds nothing but the gap between kernels to what was recorded."""
+    device = replace(
+        machine.require_device(), launch=gap, host_launch=0.0, signal=0.0, dma=None, shared=None
+    )
+    return replace(machine, device=device)
 
 
 class _Known:
