@@ -10,14 +10,20 @@ from weft.fused import column_wise, row_wise, table_wise
 from weft.torch.backend import WeftProcessGroup, register
 from weft.torch.compression import compress
 from weft.torch.embedding import EmbeddingAllToAll
+from weft.torch.experts import ExpertCombine
 from weft.torch.heap import use_heap
+from weft.torch.linear import AllGatherLinear, GemvAllReduce, LinearReduceScatter
 from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
 from weft.torch.rules import SGD, RowwiseAdagrad
 from weft.torch.tables import quantize_rows
 
 __all__ = [
     "SGD",
+    "AllGatherLinear",
     "EmbeddingAllToAll",
+    "ExpertCombine",
+    "GemvAllReduce",
+    "LinearReduceScatter",
     "RowwiseAdagrad",
     "WeftProcessGroup",
     "column_wise",
