@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.torch.embedding_checks import refused
+from tests.torch.embedding_checks import grad_of, refused
 from weft.torch import AllGatherLinear, ExpertCombine, GemvAllReduce, LinearReduceScatter
+from weft.torch.linear import ParallelLinear
 
 CHECKS: dict[str, Callable[[], None]] = {}
 WAYS: tuple[Any, ...] = (True, False, "auto")
@@ -47,12 +48,12 @@ def trained(layer: nn.Module, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return y.detach(), given.grad
 
 
-def same(layer: nn.Module, want: nn.Linear, cut: int, *, bias_is_cut: bool) -> None:
+def same(layer: ParallelLinear, want: nn.Linear, cut: int, *, bias_is_cut: bool) -> None:
     """Compare gradients of parameters."""
-    assert torch.equal(layer.weight.grad, part(want.weight.grad, cut))
-    if layer.bias is not None:
-        of_bias = part(want.bias.grad, 0) if bias_is_cut else want.bias.grad
-        assert torch.equal(layer.bias.grad, of_bias)
+    assert layer.bias is not None
+    of_bias = grad_of(want.bias)
+    assert torch.equal(grad_of(layer.weight), part(grad_of(want.weight), cut))
+    assert torch.equal(grad_of(layer.bias), part(of_bias, 0) if bias_is_cut else of_bias)
 
 
 @check
@@ -64,7 +65,8 @@ def rows_are_summed_up_and_scattered() -> None:
             layer = LinearReduceScatter.of(want, fuse=fuse, slices=slices)
             for turn in range(7 if fuse == "auto" else 2):
                 x, grad = whole_numbers(rows, 6 * n, seed=turn), whole_numbers(rows, 10, seed=9)
-                want.zero_grad(), layer.zero_grad()
+                want.zero_grad()
+                layer.zero_grad()
                 y, of_x = trained(want, x, grad)
                 have, of_part = trained(layer, part(x, 1), part(grad, 0))
                 assert torch.equal(have, part(y, 0)), (fuse, rows)
@@ -82,7 +84,8 @@ def rows_are_gathered_and_multiplied() -> None:
             for turn in range(7 if fuse == "auto" else 2):
                 x = whole_numbers(rows, 6, seed=turn)
                 grad = whole_numbers(rows, 10 * n, seed=9)
-                want.zero_grad(), layer.zero_grad()
+                want.zero_grad()
+                layer.zero_grad()
                 y, of_x = trained(want, x, grad)
                 have, of_part = trained(layer, part(x, 0), part(grad, 1))
                 assert torch.equal(have, part(y, 1)), (fuse, rows)
@@ -99,7 +102,8 @@ def vectors_are_summed_up_everywhere() -> None:
             layer = GemvAllReduce.of(want, fuse=fuse)
             for turn in range(7 if fuse == "auto" else 2):
                 x, grad = whole_numbers(rows, 6 * n, seed=turn), whole_numbers(rows, 10, seed=9)
-                want.zero_grad(), layer.zero_grad()
+                want.zero_grad()
+                layer.zero_grad()
                 y, of_x = trained(want, x, grad)
                 have, of_part = trained(layer, part(x, 1), grad)
                 assert torch.equal(have, y), (fuse, rows)
@@ -197,15 +201,16 @@ def experts_bring_rows_back() -> None:
             experts = experts_of(2 * n).requires_grad_()
             everyone = [each.requires_grad_() for each in rows]
             wanted = _brought_back(counts, everyone, experts)
-            sum((y * g).sum() for y, g in zip(wanted, grads, strict=True)).backward()
+            torch.stack(
+                [(y * g).sum() for y, g in zip(wanted, grads, strict=True)]
+            ).sum().backward()
             combine.zero_grad()
             x = rows[me].detach().clone().requires_grad_()
             y = combine(x, counts[me])
             assert torch.equal(y, wanted[me]), (fuse, turn)
             (y * grads[me]).sum().backward()
-            assert x.grad is not None
-            assert torch.equal(x.grad, rows[me].grad), (fuse, turn)
-            assert torch.equal(combine.weight.grad, part(experts.grad, 0)), (fuse, turn)
+            assert torch.equal(grad_of(x), grad_of(rows[me])), (fuse, turn)
+            assert torch.equal(grad_of(combine.weight), part(grad_of(experts), 0)), (fuse, turn)
 
 
 def _brought_back(counts: Tensor, rows: list[Tensor], experts: Tensor) -> list[Tensor]:

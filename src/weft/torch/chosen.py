@@ -75,8 +75,6 @@ class Chooser:
         self._channel.all_reduce(slowest, "max", async_op=False)
         together, apart = slowest.tolist()
         trial.fused = together < apart
-        won, text = (
-            ("fused", "fusing gains") if trial.fused else ("one after the other", "fusing loses")
-        )
+        won = "fused: fusing gains" if trial.fused else "one after the other: fusing loses"
         both = f"{format_time(together)} fused, {format_time(apart)} one after the other"
         trial.reason = f"{won} here ({both}, measured)"

@@ -101,12 +101,13 @@ class Way:
         """Count the rows that one rank makes for another."""
         return sum(self.counts[sender][taker])
 
-    def segments(
-        self, sender: int, taker: int, first: int, last: int
-    ) -> Iterator[tuple[int, slice]]:
-        """Give the experts of some of these rows, and which rows are whose, from ``first`` on."""
-        start = 0
-        for expert, count in enumerate(self.counts[sender][taker]):
+    def segments(self, taker: int, cut: tuple[int, int]) -> Iterator[tuple[int, slice]]:
+        """Give the experts of some of the rows made here for a rank, and which rows are whose.
+
+        Rows count from the first of the cut.
+        """
+        start, (first, last) = 0, cut
+        for expert, count in enumerate(self.counts[self.products.rank][taker]):
             low, high = max(first, start), min(last, start + count)
             if low < high:
                 yield expert, slice(low - first, high - first)
@@ -115,16 +116,6 @@ class Way:
     def said(self, name: str, width: int) -> str:
         """Name the call; the same on every rank."""
         return f"{name}({self.room} x {width})"
-
-
-def _multiply(
-    way: Way, x: Tensor, weight: Tensor, taker: int, cut: tuple[int, int], out: Tensor
-) -> None:
-    """Multiply some rows for a rank, each by its expert's weight."""
-    me = way.products.rank
-    rows = x[sum(way.given[:taker]) :][slice(*cut)]
-    for expert, part in way.segments(me, taker, *cut):
-        torch.mm(rows[part], weight[expert].t(), out=out[part])
 
 
 def _forth(way: Way, x: Tensor, weight: Tensor) -> Tensor:

@@ -83,10 +83,11 @@ class ParallelLinear(nn.Module):
             )
         with torch.no_grad():
             self.weight = nn.Parameter(layer.weight.chunk(parts, self.cut)[rank].clone())
-            bias = layer.bias
-            if bias is not None and self.bias_is_cut:
-                bias = bias.chunk(parts)[rank]
-            self.bias = None if bias is None else nn.Parameter(bias.clone())
+            bias: Tensor | None = layer.bias
+            self.bias: nn.Parameter | None = None
+            if bias is not None:
+                mine = bias.chunk(parts)[rank] if self.bias_is_cut else bias
+                self.bias = nn.Parameter(mine.clone())
 
     def _flat(self, x: Tensor, features: int, *, shared_rows: bool = False) -> Tensor:
         """Give the input as rows; raise if it does not fit."""

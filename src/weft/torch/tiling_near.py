@@ -47,8 +47,6 @@ class NearTiling:
             MAKE: lambda _, there: acts.make(*next(to), _tensor(there[0])),
             KEEP: lambda *_: acts.keep(next(kept)),
             TAKE: take,
-                next(taken), dict(zip(others, map(_tensor, here), strict=True))
-            ),
         }
         self._run(scattered_tiles, tiles, ops, call)
 
