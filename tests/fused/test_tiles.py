@@ -86,10 +86,10 @@ def test_tiles_for_others_are_made_first():
 
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_work_is_the_same_however_it_is_cut(builder):
-    node = platform("mi210-4")
+    node = platform("mi300x-8")
     found = []
     for slices in (1, 4):
-        schedule = builder(Tiles(4, 1024, 4096, slices, 1e9, "float16"), "tiles")
+        schedule = builder(Tiles(8, 1024, 4096, slices, 1e9, "fp16"), "tiles")
         kernels = [c for _, c in schedule.commands([0]) if isinstance(c, Kernel)]
         assert simulate(schedule, node).makespan > 0
         found.append([sum(k.cost.flops for k in kernels), sum(k.cost.nbytes for k in kernels)])

@@ -14,9 +14,9 @@ from weft.bench.rows import Row
 MUST = 0.75  # of the gain that overlap could bring: TCP costs core time
 _HALVES = ("compute", "communicate")
 
-# Tables, rows, dim, batch; pooling. Over 1 Gbit/s, on a core that pools some gigabytes a second, the
-# exchange takes between twice as long as the lookups and half as long. Written down before any
-# of them was measured.
+# Tables, rows, dim, batch; pooling. Over 1 Gbit/s, on a core that pools ten gigabytes a second,
+# the exchange takes between twice as long as the lookups and half as long. Written down before
+# any of them was measured.
 LOOKUPS = tuple(
     Lookups(tables, rows, dim, batch, pooling, 0.0)
     for tables, rows, dim, batch in (

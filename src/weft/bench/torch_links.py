@@ -1,6 +1,7 @@
 """Fused operators of ranks on two hosts, and their halves alone: computing, exchanging."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -80,18 +81,13 @@ def _reduce_scatter(asked: dict[str, Any]) -> Halves:
     size = dist.get_world_size()
     x, layer = _small(rows, depth), _layer(depth * size, width)
     fused = LinearReduceScatter.of(layer, fuse=True)
-    weight, made = fused.weight.detach().t(), torch.empty(rows, width)
-    out = torch.empty(rows // size, width)
-
-    def communicate() -> None:
-        dist.reduce_scatter_tensor(out, made)
-
-    def compute() -> None:
-        torch.mm(x, weight, out=made)
-
-    compute()
-    communicate()
-    return Halves(compute, communicate, _without_grad(fused, x), torch.equal(out, fused(x)))
+    weight, out = fused.weight.detach(), torch.empty(rows // size, width)
+    made = nn.functional.linear(x, weight)
+    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    scatter(out, made)
+    same = torch.equal(out, fused(x))
+    compute = partial(nn.functional.linear, x, weight)
+    return Halves(compute, partial(scatter, out, made), _without_grad(fused, x), same)
 
 
 def _all_gather(asked: dict[str, Any]) -> Halves:
@@ -99,18 +95,12 @@ def _all_gather(asked: dict[str, Any]) -> Halves:
     size = dist.get_world_size()
     x, layer = _small(rows // size, depth) + dist.get_rank(), _layer(depth, width * size)
     fused = AllGatherLinear.of(layer, fuse=True)
-    weight, came = fused.weight.detach().t(), torch.empty(rows, depth)
-    out = torch.empty(rows, width)
-
-    def communicate() -> None:
-        dist.all_gather_into_tensor(came, x)
-
-    def compute() -> None:
-        torch.mm(came, weight, out=out)
-
-    communicate()
-    compute()
-    return Halves(compute, communicate, _without_grad(fused, x), torch.equal(out, fused(x)))
+    weight, came = fused.weight.detach(), torch.empty(rows, depth)
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    gather(came, x)
+    compute = partial(nn.functional.linear, came, weight)
+    same = torch.equal(compute(), fused(x))
+    return Halves(compute, partial(gather, came, x), _without_grad(fused, x), same)
 
 
 def _layer(inputs: int, outputs: int) -> nn.Linear:

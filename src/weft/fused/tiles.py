@@ -52,7 +52,7 @@ class Tiles:
     line: int
     slices: int
     flops: float = 0.0
-    dtype: str = "float32"
+    dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1 or self.slices < 1 or self.extent < 0 or self.line < 0:

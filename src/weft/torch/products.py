@@ -17,8 +17,9 @@ from weft.torch.tiling_far import FarTiling
 from weft.torch.tiling_near import NearTiling
 
 NEAR_SLICES = 4
-TILE_BYTES = 256 << 10  # between hosts: what Gloo carries at the rate of the line
+TILE_BYTES = 512 << 10  # between hosts: shorter messages cost more of the core
 MOST_SLICES = 32
+LEAST_LINES = 128  # of a tile between hosts: with fewer rows a product takes longer
 
 Also = Callable[[slice, Tensor], None]  # what else is done with those rows of everyone's input
 
@@ -38,8 +39,8 @@ class Products:
 
     def tiles(self, extent: int, line: int) -> Tiles:
         """Cut lines: few tiles in shared memory, as many as the wire likes between hosts."""
-        nbytes = extent * line
-        wished = min(max(-(-nbytes // TILE_BYTES), NEAR_SLICES), MOST_SLICES)
+        most = min(MOST_SLICES, max(extent // LEAST_LINES, 1))
+        wished = min(max(extent * line // TILE_BYTES, NEAR_SLICES), most)
         slices = self._slices or (wished if self._far else NEAR_SLICES)
         return Tiles(self.num_ranks, extent, line, max(1, min(slices, extent)))
 

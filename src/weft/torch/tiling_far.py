@@ -43,11 +43,15 @@ class FarTiling:
         with place.talk(call, tiles.nbytes) as talk:
             rooms = _rooms(place, tiles, 2 * len(others) * tiles.slices)
             lines = acts.lines or (lambda *_: tiles.extent)
-            coming = _awaited(talk, tiles, {p: lines(p, self._rank) for p in others}, rooms)
+            coming: Coming = {}
             for peer, number in product(others, numbers):
                 room = _room(tiles, number, lines(self._rank, peer), rooms)
                 acts.make(peer, number, room)
                 talk.send(room, peer)
+                # Not before the first tile is gone: to be ready means to wait for the others.
+                coming = coming or _awaited(
+                    talk, tiles, {p: lines(p, self._rank) for p in others}, rooms
+                )
             for number in numbers:
                 acts.keep(number)
             for number in numbers:
