@@ -45,6 +45,7 @@ _PARTS = {
     "torch_rank",
     "torch_sharding",
     "torch_slowest",
+    "torch_torchrec_rank",
     "torch_training",
     "torch_weights",
     "torch_zero",

@@ -10,7 +10,7 @@ from weft.bench.limits import Faster, Limit, judged
 from weft.bench.lookups import SHAPES, Lookups, cases
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
-from weft.bench.teams import PEERS, require_known, started
+from weft.bench.teams import PEERS, POOLERS, require_known, started
 from weft.errors import UnknownNameError, nearest
 
 QUESTION = "How much faster are embeddings fused with their all-to-all than one after the other?"
@@ -18,7 +18,7 @@ OPERATORS = ("embedding_all_to_all", "embedding", "dlrm_step")
 RANKS = (2, 4)
 _SAME = 1e-4  # of a loss: exchanged in other blocks, rows of gradients add up in other orders
 _OWN = SHAPES[3]  # no figure asks for it
-_PEERS = (*PEERS, "fbgemm")
+_PEERS = (*PEERS, *POOLERS)
 
 
 def run(options: Options) -> Iterator[Row]:
