@@ -71,7 +71,7 @@ def test_weft_and_gloo_get_the_same_rows_and_losses(small):
 @pytest.mark.multiprocess
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", ["mpich", "openmpi", "fbgemm"])
+@pytest.mark.parametrize("peer", ["mpich", "openmpi", "fbgemm", "torchrec"])
 def test_peers_in_environments_of_their_own_get_the_same_rows(small, peer):
     if not (environments.root() / peer / "complete").exists():
         pytest.skip(f"no environment of {peer}: make peers")

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from weft.bench import links
 from weft.bench.contest import Entry, Outcome, compete
 from weft.bench.ddp import difference
 from weft.bench.limits import Faster, Limit, judged
 from weft.bench.lookups import SHAPES, Lookups, cases
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
-from weft.bench.teams import PEERS, require_known, started
+from weft.bench.teams import PEERS, POOLERS, require_known, started
 from weft.errors import UnknownNameError, nearest
 
 QUESTION = "How much faster are embeddings fused with their all-to-all than one after the other?"
@@ -17,12 +18,19 @@ OPERATORS = ("embedding_all_to_all", "embedding", "dlrm_step")
 RANKS = (2, 4)
 _SAME = 1e-4  # of a loss: exchanged in other blocks, rows of gradients add up in other orders
 _OWN = SHAPES[3]  # no figure asks for it
-_PEERS = (*PEERS, "fbgemm")
+_PEERS = (*PEERS, *POOLERS)
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Measure every operator asked for (--collective names them), with weft and peers in turn."""
+    """Measure every operator asked for (--collective names them), with weft and peers in turn.
+
+    With --rate: between two hosts over links of that rate, fused against its halves alone.
+    """
     require_known(options.against, _PEERS)
+    for rate in options.rates:
+        yield from links.rows(_operators(options), rate, options.rounds)
+    if options.rates:
+        return
     for operator in _operators(options):
         for ranks in _ranks(operator, options):
             against = _against(operator, options.against)
@@ -33,6 +41,9 @@ def run(options: Options) -> Iterator[Row]:
 
 def count_rows(options: Options) -> int:
     """Count what ``run`` will give."""
+    if options.rates:
+        asked = [links.job(operator, 1)["asked"] for operator in _operators(options)]
+        return len(options.rates) * sum(map(len, asked))
     return sum(
         len(_ranks(operator, options)) * len(list(_cases(operator)))
         for operator in _operators(options)
@@ -40,10 +51,11 @@ def count_rows(options: Options) -> int:
 
 
 def _operators(options: Options) -> tuple[str, ...]:
+    known = links.OPERATORS if options.rates else OPERATORS
     for name in options.collectives:
-        if name not in OPERATORS:
-            raise UnknownNameError(f"no operator is called {name!r}", nearest(name, OPERATORS))
-    return options.collectives or OPERATORS
+        if name not in known:
+            raise UnknownNameError(f"no operator is called {name!r}", nearest(name, known))
+    return options.collectives or known
 
 
 def _ranks(operator: str, options: Options) -> Sequence[int]:

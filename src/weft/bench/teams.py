@@ -15,6 +15,7 @@ from weft.bench.team import Start, Team
 from weft.errors import RunError, UnknownNameError, nearest
 
 PEERS = ("gloo", *MPIS)
+POOLERS = ("fbgemm", "torchrec")  # which look embeddings up, in environments of their own
 _TORCH = {"dist": "weft", "gloo": "gloo"}  # the backend of torch.distributed of a contestant
 # Launchers pin nothing. OpenMPI binds by default and spins; asked to, it gives its core away.
 _LAUNCHERS = {
@@ -54,8 +55,8 @@ def started(names: Sequence[str], num_ranks: int, *, pin: bool) -> Iterator[dict
 def _team(name: str, num_ranks: int) -> Team:
     if name in MPIS:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
-    if name == "fbgemm":
-        words = rank_words(home_of(name), "weft.bench.torch_fbgemm_rank")
+    if name in POOLERS:
+        words = rank_words(home_of(name), f"weft.bench.torch_{name}_rank")
         return Team(name, num_ranks, rank_starts(words, num_ranks))
     module = ["torch_rank", torch_backend(name)] if name in _TORCH else ["weft_rank"]
     words = [sys.executable, "-m", f"weft.bench.{module[0]}", *module[1:]]

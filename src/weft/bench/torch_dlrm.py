@@ -152,7 +152,7 @@ class Dlrm(Looking):
 
     def step(self, number: int) -> float:
         """Train one step with the set of indices of that number; give its loss."""
-        return float(self.rows(self._turns[number % len(self._turns)]))
+        return float(self.rows(self.turns[number % len(self.turns)]))
 
     def answer(self) -> Any:
         """Give the losses of the first steps."""

@@ -3,8 +3,6 @@
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,9 @@ import torch.distributed as dist
 
 import weft.torch  # noqa: F401 - makes the backend known
 from weft.bench.exchange import Exchange
+from weft.bench.torch_links import fused
 from weft.bench.torch_rank import carried_in
+from weft.bench.torch_slowest import slowest
 
 SIDE = 768  # of the square matrices: some milliseconds each, several of them a round
 
@@ -27,7 +27,8 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[rank * len(cores) // size]})
     dist.init_process_group("weft")
     groups = {"weft": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    found = (overlap if job["what"] == "overlap" else collectives)(groups, job)
+    acts = {"overlap": overlap, "collectives": collectives, "fused": fused}
+    found = acts[job["what"]](groups, job)
     if rank == 0:
         answer.write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
@@ -112,16 +113,6 @@ def _collective(groups: dict[str, Any], rounds: int, kind: str, nbytes: int) -> 
         for name, carrier in carriers.items():
             times[name].append(slowest(carrier.act))
     return {**times, "kind": kind, "nbytes": nbytes, "wrong": int(total_of(wrong))}
-
-
-def slowest(act: Callable[[], Any]) -> float:
-    """Do it on all ranks at once; give the seconds of the slowest."""
-    dist.barrier()
-    begin = time.perf_counter()
-    act()
-    seconds = torch.tensor([time.perf_counter() - begin], dtype=torch.float64)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return float(seconds)
 
 
 def total_of(count: int) -> float:

@@ -21,7 +21,7 @@ class Looking:
         self.lookups = lookups
         held = lookups.held(rank, num_ranks)
         offsets = torch.from_numpy(lookups.offsets)
-        self._turns = [
+        self.turns = [
             [(torch.from_numpy(lookups.indices(table, turn)), offsets) for table in held]
             for turn in range(TURNS)
         ]
@@ -29,8 +29,12 @@ class Looking:
 
     def act(self) -> None:
         """Look the next set up."""
+        self.rows(self.next_bags())
+
+    def next_bags(self) -> Bags:
+        """Give the next set of indices."""
         self._turn = (self._turn + 1) % TURNS
-        self.rows(self._turns[self._turn])
+        return self.turns[self._turn]
 
     def rows(self, bags: Bags) -> Tensor:
         """Give this rank's rows as they come."""
@@ -42,7 +46,7 @@ class Looking:
 
     def answer(self) -> str:
         """Look the first set up and give a digest of the rows."""
-        rows = self.ordered(self.rows(self._turns[0])).contiguous()
+        rows = self.ordered(self.rows(self.turns[0])).contiguous()
         return hashlib.blake2b(rows.numpy().tobytes(), digest_size=8).hexdigest()
 
     def free(self) -> None:
@@ -131,7 +135,7 @@ class Fused(Looking):
         self._bag = weft.torch.EmbeddingAllToAll(tables, sharding=plan)
         self._joined = {
             bags[0][0].data_ptr(): torch.cat([indices for indices, _ in bags])
-            for bags in self._turns
+            for bags in self.turns
         }
         size = lookups.batch * lookups.pooling
         self._offsets = torch.arange(0, len(held) * size + 1, lookups.pooling)

@@ -130,6 +130,7 @@ class Prepared:
         *,
         bind: Mapping[str, Bindable] | None = None,
         timeline: Literal[False] = False,
+        call: str = "",
     ) -> None: ...
     @overload
     def run(
@@ -138,6 +139,7 @@ class Prepared:
         *,
         bind: Mapping[str, Bindable] | None = None,
         timeline: Literal[True],
+        call: str = "",
     ) -> Timeline: ...
     def run(
         self,
@@ -145,17 +147,19 @@ class Prepared:
         *,
         bind: Mapping[str, Bindable] | None = None,
         timeline: bool = False,
+        call: str = "",
     ) -> Timeline | None:
         """Execute once more; with ``timeline`` (on every rank) give the spans of all ranks.
 
         ``bind`` names memory of this rank that stands for its buffers, in this execution
-        only: arrays of ``world.empty``, any other array, or a Memory.
+        only: arrays of ``world.empty``, any other array, or a Memory. ``call`` is what ranks
+        that wait for this one are told it does.
         """
         if self._closed:
             raise RunError(f"{self.schedule.name} is closed; prepare it again.")
         self.world.require_sound()
         binds = self.binds(bind or {})
-        self._execute(ops or {}, binds, timeline=timeline)
+        self._execute(ops or {}, binds, timeline=timeline, call=call)
         return self.timeline() if timeline else None
 
     def binds(self, bind: Mapping[str, Bindable]) -> list[tuple[int, int, int]]:
@@ -265,13 +269,18 @@ class Prepared:
         self.world.blocks.give_back(self._site.block)
 
     def _execute(
-        self, ops: Mapping[str, Op], binds: list[tuple[int, int, int]], *, timeline: bool
+        self,
+        ops: Mapping[str, Op],
+        binds: list[tuple[int, int, int]],
+        *,
+        timeline: bool,
+        call: str,
     ) -> None:
         self.world.drain()
         try:
             self._kernels.require(ops)
             halt = self.program.run(
-                self.world.member, timeline, self._kernels.caller(ops), binds, ""
+                self.world.member, timeline, self._kernels.caller(ops), binds, call
             )
         except KernelError as error:
             self._raise_of_op(error)

@@ -13,7 +13,9 @@ from weft.torch.backend import WeftProcessGroup, register
 from weft.torch.compression import compress
 from weft.torch.embedding import EmbeddingAllToAll
 from weft.torch.embedding_bags import EmbeddingBags
+from weft.torch.experts import ExpertCombine
 from weft.torch.heap import use_heap
+from weft.torch.linear import AllGatherLinear, GemvAllReduce, LinearReduceScatter
 from weft.torch.memory import empty, free, monitored_barrier, paths, set_engines, world_of
 from weft.torch.rules import SGD, RowwiseAdagrad
 from weft.torch.tables import quantize_rows
@@ -24,6 +26,10 @@ __all__ = [
     "EmbeddingAllToAll",
     "EmbeddingBags",
     "PlanWarning",
+    "AllGatherLinear",
+    "ExpertCombine",
+    "GemvAllReduce",
+    "LinearReduceScatter",
     "RowwiseAdagrad",
     "WeftProcessGroup",
     "apply",

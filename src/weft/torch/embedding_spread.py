@@ -1,6 +1,8 @@
 """An embedding over ranks of several hosts: slices go out by the wire while others are pooled."""
 
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -8,10 +10,11 @@ from torch import Tensor
 
 from weft._core import Pooling, pool_into
 from weft.fused import Batch, Shard
+from weft.fused.embedding_all_to_all import FLOAT
 from weft.torch.embedding_lookups import Lookups, Result
 from weft.torch.place import Place
 from weft.torch.spread import SpreadChannel
-from weft.torch.talk import Talk
+from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
 
@@ -38,22 +41,37 @@ class Columns:
         self._starts = sharding.starts
         self.width = sum(shard.dim for shard in mine)
 
-    def pairs(self, shards: list[Shard], at: int = 0) -> Iterator[tuple[slice, slice]]:
-        """Give the columns of shards in the output and, from ``at`` on, in a block."""
-        for shard in shards:
-            start = self._starts[shard.table] + shard.columns[0]
-            yield slice(start, start + shard.dim), slice(at, at + shard.dim)
-            at += shard.dim
+    def start(self, shard: Shard) -> int:
+        """Give the first column of a shard in the output."""
+        return self._starts[shard.table] + shard.columns[0]
 
-    @property
+    def pairs(self, shards: list[Shard], at: int = 0) -> list[tuple[slice, slice]]:
+        """Give the columns of shards in the output and, from ``at`` on, in a block.
+
+        What is side by side in both is one piece.
+        """
+        found: list[tuple[slice, slice]] = []
+        for shard in shards:
+            start = self.start(shard)
+            if found and found[-1][0].stop == start:
+                to, there = found.pop()
+                found.append(
+                    (slice(to.start, start + shard.dim), slice(there.start, at + shard.dim))
+                )
+            else:
+                found.append((slice(start, start + shard.dim), slice(at, at + shard.dim)))
+            at += shard.dim
+        return found
+
+    @cached_property
     def direct(self) -> list[tuple[slice, slice]]:
         """The columns that are complete as they come."""
-        return list(self.pairs(self.shards))
+        return self.pairs(self.shards)
 
-    @property
+    @cached_property
     def joined(self) -> list[tuple[slice, slice]]:
         """The columns that are to be added to those of others."""
-        return list(self.pairs(self.partial, sum(shard.dim for shard in self.shards)))
+        return self.pairs(self.partial, sum(shard.dim for shard in self.shards))
 
 
 class SpreadExchange:
@@ -74,7 +92,10 @@ class SpreadExchange:
 
     def run(self, call: str) -> Tensor:
         """Pool for all ranks; give this rank's rows."""
-        out = torch.zeros(self.batch.count(self._rank), self.batch.sharding.width)
+        out = torch.empty(self.batch.count(self._rank), self.batch.sharding.width)
+        for columns in self._columns:
+            for to, _ in columns.joined:
+                out[:, to] = 0
         self._channel.carry_out(self._forward, out, call)
         return out
 
@@ -110,49 +131,91 @@ class SpreadExchange:
             yield (self._rank + step) % self._num_ranks
 
     def _forward(self, place: Place, out: Tensor, call: str) -> None:
+        """Send the first slice before anything else: the wire has the most to do.
+
+        What comes is put into rows while the next slices are on their way; only partial sums
+        wait for each other.
+        """
         with place.talk(call, 0) as talk:
-            coming = [c for peer in self._peers() for c in self._awaited(talk, peer)]
-            sent = []  # kept until the talk ends
-            for peer in self._peers():
-                for number in range(self.batch.slices):
-                    sent.append(self._pooled(peer, number))
-                    talk.send(sent[-1], peer)
-            blocks = {
-                (self._rank, n): self._pooled(self._rank, n) for n in range(self.batch.slices)
-            }
+            rooms = self._rooms(place)
+            coming: list[Coming] = []
+            for peer, number in product(self._peers(), range(self.batch.slices)):
+                block = self._pooled(peer, number, rooms)
+                talk.send(block, peer)
+                coming = coming or self._all_awaited(talk, rooms)
+            coming = coming or self._all_awaited(talk, rooms)
+            partial = dict(self._own(out, rooms))
             for each in coming:
-                for transfer in each.transfers:
-                    transfer.wait()
-                blocks[each.source, each.number] = each.block
-            self._put_together(out, blocks)
+                wait_for(each.transfers)
+                self._put(out, each.source, each.number, each.block)
+                partial[each.source, each.number] = each.block
+            self._add_up(out, partial)
 
-    def _awaited(self, talk: Talk, source: int) -> Iterator[Coming]:
-        width = self._columns[source].width
-        for number, (first, last) in enumerate(self.batch.slices_of(self._rank)):
-            block = torch.empty(last - first, width)
-            yield Coming(source, number, block, talk.recv(block, source))
+    def _rooms(self, place: Place) -> Iterator[Tensor]:
+        """Give memory for all slices that come and go: the same in every call, with its pages."""
+        widest = max(columns.width for columns in self._columns)
+        most = max(
+            last - first
+            for rank in range(self._num_ranks)
+            for first, last in self.batch.slices_of(rank)
+        )
+        count = (2 * self._num_ranks - 1) * self.batch.slices
+        slots = place.slots(count, max(most * widest * FLOAT, 1))
+        return iter(torch.from_numpy(slots))
 
-    def _pooled(self, peer: int, number: int) -> Tensor:
+    def _block(self, rank: int, number: int, holder: int, rooms: Iterator[Tensor]) -> Tensor:
+        """Give memory for a slice of a rank's samples, of what another rank holds."""
+        first, last = self.batch.slices_of(rank)[number]
+        width = self._columns[holder].width
+        room = next(rooms)[: (last - first) * width * FLOAT]
+        return room.view(torch.float32).view(last - first, width)
+
+    def _all_awaited(self, talk: Talk, rooms: Iterator[Tensor]) -> list[Coming]:
+        return [
+            Coming(source, number, block, talk.recv(block, source))
+            for source, number in product(self._peers(), range(self.batch.slices))
+            for block in [self._block(self._rank, number, source, rooms)]
+        ]
+
+    def _pooled(self, peer: int, number: int, rooms: Iterator[Tensor]) -> Tensor:
         """Pool a slice of a peer's samples, a row each, this rank's shards side by side."""
-        assert self._lookups is not None
-        first, last = self.batch.slices_of(peer)[number]
-        start = self.batch.of(peer)[0]
-        block = torch.empty(last - first, self._columns[self._rank].width)
+        block = self._block(peer, number, self._rank, rooms)
         at = block.data_ptr()
         for shard in self._order:
-            memory, bags = self._lookups.of(shard)
-            samples = (start + first, start + last)
-            pool_into(memory, bags, self._lookups.mean, *samples, at, block.shape[1])
-            at += 4 * shard.dim
+            self._pool_into(shard, peer, number, at, block.shape[1])
+            at += FLOAT * shard.dim
         return block
 
-    def _put_together(self, out: Tensor, blocks: dict[tuple[int, int], Tensor]) -> None:
-        """Write blocks into rows; what is partial is added up in the order of ranks."""
+    def _pool_into(self, shard: Shard, peer: int, number: int, at: int, pitch: int) -> None:
+        assert self._lookups is not None
+        memory, bags = self._lookups.of(shard)
+        first, last = self.batch.slices_of(peer)[number]
+        start = self.batch.of(peer)[0]
+        pool_into(memory, bags, self._lookups.mean, start + first, start + last, at, pitch)
+
+    def _own(
+        self, out: Tensor, rooms: Iterator[Tensor]
+    ) -> Iterator[tuple[tuple[int, int], Tensor]]:
+        """Pool this rank's own samples straight into their rows; give partial sums."""
+        me, mine = self._rank, self._columns[self._rank]
+        for number, (first, _) in enumerate(self.batch.slices_of(me)):
+            for shard in mine.shards:
+                at = out.data_ptr() + FLOAT * (first * out.shape[1] + mine.start(shard))
+                self._pool_into(shard, me, number, at, out.shape[1])
+            if mine.partial:
+                yield (me, number), self._pooled(me, number, rooms)
+
+    def _put(self, out: Tensor, source: int, number: int, block: Tensor) -> None:
+        """Write what is complete of a slice into its rows."""
+        rows = out[slice(*self.batch.slices_of(self._rank)[number])]
+        for to, at in self._columns[source].direct:
+            rows[:, to] = block[:, at]
+
+    def _add_up(self, out: Tensor, blocks: dict[tuple[int, int], Tensor]) -> None:
+        """Add partial sums up in the order of ranks."""
         slices = self.batch.slices_of(self._rank)
         for source, number in sorted(blocks):
             rows, block = out[slice(*slices[number])], blocks[source, number]
-            for to, at in self._columns[source].direct:
-                rows[:, to] = block[:, at]
             for to, at in self._columns[source].joined:
                 rows[:, to] += block[:, at]
 

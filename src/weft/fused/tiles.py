@@ -1,0 +1,207 @@
+"""Tiles of a product that go to other ranks while the next ones are made, by CPU ranks.
+
+A rank's product is cut into tiles. Each is made where it is wanted, in a slot of the rank that
+takes it or where the others read it, and a flag says so; then the next one is made. What a
+process alone touches (its operands, its result) stands in no buffer of the schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from weft.collectives.parts import own, to_all, wait
+from weft.errors import UsageError
+from weft.fused.sharding import spread
+from weft.schedule import (
+    Buffer,
+    Cost,
+    Flag,
+    Group,
+    Kernel,
+    Program,
+    Queue,
+    Repeat,
+    Schedule,
+    Signal,
+    Slice,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from weft.schedule import Command
+
+    Commands = list[Command | Repeat]
+
+MAKE, KEEP, TAKE, SHOW, USE = "tile_make", "tile_keep", "tile_take", "tile_show", "tile_use"
+READY, DONE, SENT = 0, 1, 2  # flags; from SENT on one for each tile
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What one rank has for one rank: ``extent`` lines of ``line`` bytes, cut into ``slices``.
+
+    ``flops`` (of a line) and ``dtype`` price the kernels and change nothing else.
+    """
+
+    num_ranks: int
+    extent: int
+    line: int
+    slices: int
+    flops: float = 0.0
+    dtype: str = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 1 or self.slices < 1 or self.extent < 0 or self.line < 0:
+            raise UsageError(
+                f"{self.extent} lines of {self.line} bytes for each of {self.num_ranks} ranks "
+                f"cannot be cut into {self.slices} tiles.",
+                "It takes a rank and a tile at least.",
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tiles for one rank."""
+        return self.extent * self.line
+
+    @property
+    def largest(self) -> int:
+        """The lines of the longest tile."""
+        first, last = self.cut[0]
+        return last - first
+
+    @property
+    def cut(self) -> list[tuple[int, int]]:
+        """The lines of each tile: from, and up to but without."""
+        return _cut(self.extent, self.slices)
+
+    def clipped(self, number: int, lines: int) -> tuple[int, int]:
+        """Give the lines of a tile where there are only so many."""
+        first, last = self.cut[number]
+        return min(first, lines), min(last, lines)
+
+    def cost(self, number: int) -> Cost:
+        """Price one tile."""
+        first, last = self.cut[number]
+        lines = last - first
+        return Cost(dtype=self.dtype, flops=self.flops * lines, nbytes=lines * self.line)
+
+    def of(self, whole: Any) -> list[Any]:
+        """Cut something that has the bytes of all tiles."""
+        return [whole[first * self.line : last * self.line] for first, last in self.cut]
+
+    def at(self, number: int, start: int = 0) -> tuple[int, int]:
+        """Give offset and bytes of a tile among the tiles that begin at ``start``."""
+        first, last = self.cut[number]
+        return start + first * self.line, (last - first) * self.line
+
+
+@cache
+def _cut(extent: int, slices: int) -> list[tuple[int, int]]:
+    return spread(extent, slices)
+
+
+def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
+    """Let every rank make tiles for all others, in slots of theirs, and then its own.
+
+    With sums taken of the slots this is a product and its reduce-scatter, with rows taken out
+    of them a product and its all-to-all.
+    """
+    others = tiles.num_ranks - 1
+    slots = Buffer("slots", others * tiles.nbytes)
+
+    def commands(me: int) -> Commands:
+        found: Commands = []
+        if others:
+            found += [to_all(Group(tiles.num_ranks), READY), wait(READY, others)]
+        for peer in after(me, tiles.num_ranks):
+            for number in range(tiles.slices):
+                there = _slot(tiles, me, peer, number)
+                found.append(Kernel(MAKE, tiles.cost(number), (), (there,)))
+                found.append(Signal(Flag(peer, SENT + number)))
+        found += [Kernel(KEEP, tiles.cost(number)) for number in range(tiles.slices)]
+        for number in range(tiles.slices):
+            found += [wait(SENT + number, others)] if others else []
+            slices = (_slot(tiles, peer, me, number) for peer in after(me, tiles.num_ranks))
+            found.append(Kernel(TAKE, _passing(tiles, number, others), tuple(slices)))
+        return found
+
+    return _schedule(tiles, name, commands, slots, SENT + tiles.slices)
+
+
+def gathered_tiles(tiles: Tiles, name: str) -> Schedule:
+    """Let every rank show its tiles, use its own, and then those of the others as they come."""
+    n = tiles.num_ranks
+
+    def commands(me: int) -> Commands:
+        found: Commands = []
+        for number in range(tiles.slices):
+            shown = own("shown", *tiles.at(number))
+            found.append(Kernel(SHOW, _passing(tiles, number, 1), (), (shown,)))
+            flag = SENT + me * tiles.slices + number
+            found += [Signal(Flag(peer, flag)) for peer in after(me, n)]
+        found += [Kernel(KEEP, tiles.cost(number)) for number in range(tiles.slices)]
+        for peer in after(me, n):
+            for number in range(tiles.slices):
+                found.append(wait(SENT + peer * tiles.slices + number))
+                there = Slice(peer, "shown", *tiles.at(number))
+                found.append(Kernel(USE, tiles.cost(number), (there,)))
+        return [*found, *_left(n)]
+
+    shown = Buffer("shown", tiles.nbytes)
+    return _schedule(tiles, name, commands, shown, SENT + n * tiles.slices)
+
+
+def reduced_tiles(tiles: Tiles, name: str) -> Schedule:
+    """Let every rank make its summands and take those of all: a product and its all-reduce.
+
+    Everyone adds everything up, in one step: results of such products are short.
+    """
+    n = tiles.num_ranks
+
+    def commands(me: int) -> Commands:
+        found: Commands = []
+        for number in range(tiles.slices):
+            made = own("made", *tiles.at(number))
+            found.append(Kernel(MAKE, tiles.cost(number), (), (made,)))
+            found += [Signal(Flag(peer, SENT + number)) for peer in after(me, n)]
+        for number in range(tiles.slices):
+            found += [wait(SENT + number, n - 1)] if n > 1 else []
+            slices = (Slice(rank, "made", *tiles.at(number)) for rank in range(n))
+            found.append(Kernel(TAKE, _passing(tiles, number, n), tuple(slices)))
+        return [*found, *_left(n)]
+
+    return _schedule(tiles, name, commands, Buffer("made", tiles.nbytes), SENT + tiles.slices)
+
+
+def after(me: int, num_ranks: int) -> list[int]:
+    """List the other ranks from the next one on, so that not all serve the same one first."""
+    return [(me + step) % num_ranks for step in range(1, num_ranks)]
+
+
+def _schedule(
+    tiles: Tiles, name: str, commands: Callable[[int], Commands], buffer: Buffer, num_flags: int
+) -> Schedule:
+    queues = (Queue("stream0", tuple(commands(me))) for me in range(tiles.num_ranks))
+    programs = tuple(Program((me,), (queue,)) for me, queue in enumerate(queues))
+    return Schedule(name, tiles.num_ranks, programs, (buffer,), num_flags)
+
+
+def _slot(tiles: Tiles, sender: int, taker: int, number: int) -> Slice:
+    place = (sender - taker - 1) % tiles.num_ranks
+    return Slice(taker, "slots", *tiles.at(number, place * tiles.nbytes))
+
+
+def _passing(tiles: Tiles, number: int, count: int) -> Cost:
+    """Price so many tiles read once."""
+    return Cost(nbytes=count * tiles.cost(number).nbytes)
+
+
+def _left(num_ranks: int) -> Commands:
+    """Leave when nobody reads here any more."""
+    if num_ranks == 1:
+        return []
+    return [to_all(Group(num_ranks), DONE), wait(DONE, num_ranks - 1)]
