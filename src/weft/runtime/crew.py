@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -91,12 +92,12 @@ class Crew:
         choose_stores()
         self.rank = rank
         self.timeout = timeout
+        self._closed = ""  # why, once it is
         self.member = Member(name, rank, max(timeout, _TO_START))
         self.num_ranks = self.member.num_ranks
         # The rest of its region a rank uses as it likes, without the others' knowledge.
         self.common_bytes = self.member.region_bytes // PAGE * 3 // 4 * PAGE
         self.blocks = Blocks(self.common_bytes)
-        self._closed = ""  # why, once it is
         self.engines = Engines()
         self._numbers: dict[str, int] = {}
         self._callers_cores: Cores | None = None  # where the calling thread was before
@@ -301,6 +302,22 @@ class Crew:
         if error is not None and not self._closed:
             self.fail_with(error)
         self.close()
+
+    def __del__(self) -> None:
+        """Leave, with Python's lock given away: a codec of the worker may be waiting for it.
+
+        Should the worker itself drop the last reference, another thread has to end it.
+        """
+        member = getattr(self, "member", None)  # there is none where opening the heap failed
+        if member is None or self._closed:
+            return
+        if member.is_worker():
+            threading.Thread(target=Crew._leave, args=(self,)).start()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.member.leave()
 
     def __repr__(self) -> str:
         return f"<World: rank {self.rank} of {self.num_ranks}>"
