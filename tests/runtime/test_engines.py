@@ -201,3 +201,25 @@ def be_grouped(world):
 @pytest.mark.timeout(120)
 def test_a_group_inherits_the_engines_of_its_world():
     assert spawn(be_grouped, 2, engines=Engines(nice=6)) == [("nice=6", [6])] * 2
+
+
+def be_moved_between(world):
+    """Threads are renewed after a call was handed over and before it is waited for."""
+    x = np.full(1000, world.rank + 1.0)
+    for _ in range(3):
+        world.all_reduce(x, async_op=True).wait()
+    work = world.all_reduce(x, async_op=True)
+    for engines in (Engines(nice=3), Engines(), Engines(nice=5)):
+        world.set_engines(engines)
+        work.wait(DEADLINE)
+        later = world.all_reduce(x, async_op=True)
+        later.wait(DEADLINE)
+    return float(x[0])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+def test_a_work_outlives_the_threads_that_carry_it_out():
+    """Every call doubles the sum of two ranks: seven of them after the first."""
+    with nothing_left():
+        assert spawn(be_moved_between, 2, timeout=DEADLINE) == [3.0 * 2**6] * 2
