@@ -238,6 +238,7 @@ void bind_member(nb::module_& module) {
       .def("drain", &drain)
       .def("linger", &linger, nb::arg("job"), nb::arg("seconds"))
       .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
+      .def("is_worker", &Member::is_worker)
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
       .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))

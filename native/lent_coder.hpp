@@ -33,12 +33,14 @@ class Lent {
  private:
   using View = nanobind::ndarray<nanobind::numpy, std::uint8_t, nanobind::ndim<1>>;
 
-  // No exception of Python may leave a thread that is not its own: it is shown, and the call fails.
+  // What goes wrong is shown, and the call fails. An interrupt is no failure of the codec: it is for
+  // whoever made the call.
   [[nodiscard]] std::size_t call(const char* name, Bytes from, Bytes to, std::size_t failed) const {
     const nanobind::gil_scoped_acquire lock;
     try {
       return nanobind::cast<std::size_t>(codec_.attr(name)(view(from), view(to)));
     } catch (nanobind::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
       error.discard_as_unraisable("a codec of weft");
     } catch (const nanobind::cast_error&) {
     }
@@ -59,7 +61,8 @@ inline Coder coder_from(nanobind::handle entry) {
   const auto lent = std::make_shared<Lent>(nanobind::borrow(entry));
   return {[lent](std::size_t nbytes) { return lent->room(nbytes); },
           [lent](Bytes src, Bytes out) { return lent->encode(src, out); },
-          [lent](Bytes frame, Bytes dst) { return lent->decode(frame, dst); }};
+          [lent](Bytes frame, Bytes dst) { return lent->decode(frame, dst); },
+          /*lent=*/true};
 }
 
 }  // namespace weft

@@ -85,11 +85,18 @@ class Member {
     return threads;
   }
 
-  // Ends them, when nothing is under way: the next ones have no place yet.
+  // Ends them, when nothing is under way: the next ones have no place yet. Another thread may hand
+  // something over meanwhile, and that wants a worker.
   void end_threads() {
-    worker_.reset();
+    if (worker_) {
+      worker_->rest();
+      if (!worker_->is_idle()) worker_->start(has_core_for_worker_);
+    }
     engines_.clear();
   }
+
+  // Whether the calling thread is the worker's: it can end neither itself nor this member.
+  [[nodiscard]] bool is_worker() const noexcept { return worker_ && worker_->is_mine(); }
 
   // What a command of this rank needs to know of the others.
   [[nodiscard]] Finder finder(bool elastic = false) const {
@@ -176,7 +183,7 @@ class Member {
                        std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
     need_worker();
-    if (kernels != nullptr || !program.engines.empty()) {
+    if (kernels != nullptr || program.blocks()) {
       return submit_whole(program, execution, bound, std::move(call), kernels);
     }
     auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound,
@@ -243,7 +250,8 @@ class Member {
   }
 
  private:
-  // Engines are waited for in one piece, so the worker's thread does it all.
+  // Engines are waited for in one piece, and a lent codec may want a lock that who waits holds, so
+  // the worker's thread does it all.
   std::uint64_t submit_whole(const Program& program, std::uint64_t execution,
                              std::span<const Bound> bound, std::string call, Kernels* kernels) {
     auto binding = std::make_shared<Binding>(program, bound);
@@ -318,8 +326,11 @@ class Member {
 
   void need_worker() {
     // Who waits for the worker must let it have the core.
-    if (!worker_) worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_,
-                                                   &control_.bell(rank_));
+    if (!worker_) {
+      worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_, &control_.bell(rank_));
+    } else {
+      worker_->start(has_core_for_worker_);
+    }
   }
 
   // Engines use what stands on the stack of run(), so it is not left before they end, and

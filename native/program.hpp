@@ -106,6 +106,16 @@ struct Program {
   [[nodiscard]] std::span<const Access> of(const Row& row) const noexcept {
     return std::span(accesses).subspan(row.first_access, row.num_accesses);
   }
+
+  [[nodiscard]] bool is_lent(const Row& row) const noexcept {
+    return row.coder >= 0 && coders[static_cast<std::size_t>(row.coder)].lent;
+  }
+
+  // Whether a thread that executes it may have to wait for more than flags.
+  [[nodiscard]] bool blocks() const noexcept {
+    return !engines.empty() ||
+           std::any_of(coders.begin(), coders.end(), [](const Coder& coder) { return coder.lent; });
+  }
 };
 
 // Throws std::invalid_argument where a row could do anything but what it should.
@@ -191,8 +201,8 @@ class Checker {
     for (std::uint32_t at = strand.begin; at < strand.end; at = program_.rows[at].next) {
       const Row& row = program_.rows[at];
       if (row.next <= at) throw std::invalid_argument("a row does not lead on");
-      if (row.kind == Kind::kernel && strand.runner != 0) {
-        throw std::invalid_argument("a kernel stands on an engine");
+      if ((row.kind == Kind::kernel || program_.is_lent(row)) && strand.runner != 0) {
+        throw std::invalid_argument("what calls others stands on an engine");
       }
     }
   }

@@ -43,25 +43,38 @@ class Worker {
   static constexpr auto kGrace = std::chrono::microseconds(100);
 
   // ``bell`` is rung for what jobs wait for, and for who waits for them.
-  Worker(bool spins, bool has_core, Doorbell* bell = nullptr)
-      : spins_(spins), has_core_(has_core), bell_(bell), thread_([this] { serve(); }) {
-    started_.wait_past(0, false, Engine::kAwake);
+  Worker(bool spins, bool has_core, Doorbell* bell = nullptr) : spins_(spins), bell_(bell) {
+    start(has_core);
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() { close(); }
 
+  // A thread for its jobs, if it has none.
+  void start(bool has_core) {
+    const std::scoped_lock life(life_);
+    if (thread_.joinable() || closing_.load(std::memory_order_relaxed)) return;
+    has_core_ = has_core;
+    const std::uint32_t before = started_.count();
+    thread_ = std::thread([this] { serve(); });
+    started_.wait_past(before, false, Engine::kAwake);
+  }
+
+  // Ends the thread, which can be given another place and urgency only by a new one. Jobs and
+  // their numbers stay: who waits for one still finds it.
+  void rest() {
+    const std::scoped_lock life(life_);
+    end_thread();
+  }
+
   // What is not done never will be: it is told to stop. Whoever waits learns it.
   void close() {
-    if (!thread_.joinable()) return;
-    // Relaxed: the lock below orders it for a worker that sleeps; others look again anyway.
+    const std::scoped_lock life(life_);
+    if (closing_.load(std::memory_order_relaxed)) return;
+    // Relaxed: the locks below order them for a worker that sleeps; others look again anyway.
     stop_.store(true, std::memory_order_relaxed);
-    {
-      const std::scoped_lock lock(mutex_);
-      closing_.store(true, std::memory_order_relaxed);
-    }
-    wake_.notify_all();
-    thread_.join();
+    closing_.store(true, std::memory_order_relaxed);
+    end_thread();
     const std::scoped_lock lock(turn_, mutex_);  // who carries a job on stops at his next step
     const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
     for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
@@ -73,6 +86,9 @@ class Worker {
   }
 
   [[nodiscard]] pid_t thread() const noexcept { return id_; }
+
+  // Whether that is the calling one: it cannot wait for its own end.
+  [[nodiscard]] bool is_mine() const noexcept { return id_.load(std::memory_order_relaxed) == thread_id(); }
 
   // Gives the job's number; numbers count from one in the order of jobs.
   std::uint64_t submit(Job job) {
@@ -131,12 +147,23 @@ class Worker {
   }
 
  private:
+  void end_thread() {
+    if (!thread_.joinable()) return;
+    {
+      const std::scoped_lock lock(mutex_);
+      ending_.store(true, std::memory_order_relaxed);
+    }
+    wake_.notify_all();
+    thread_.join();
+    ending_.store(false, std::memory_order_relaxed);
+  }
+
   void serve() {
     id_ = thread_id();
     started_.ring();
     while (sleeps_until_asked()) {
       Patience patience(false, kLong, Beside::computation, bell_);
-      while (!is_idle() && !closing_.load(std::memory_order_relaxed)) {
+      while (!is_idle() && !ending_.load(std::memory_order_relaxed)) {
         if (carry_on(submitted_.load(std::memory_order_relaxed), nullptr, /*blocking=*/true)) {
           patience.reset();
         } else {
@@ -151,17 +178,17 @@ class Worker {
   bool sleeps_until_asked() {
     Patience patience(spins_, Patience::kYield);
     while (has_core_ && is_idle() && !patience.is_over() &&
-           !closing_.load(std::memory_order_relaxed)) {
+           !ending_.load(std::memory_order_relaxed)) {
       patience.pause();
     }
     std::unique_lock lock(mutex_);
     asleep_ = true;
-    wake_.wait(lock, [this] { return !jobs_.empty() || closing_.load(std::memory_order_relaxed); });
+    wake_.wait(lock, [this] { return !jobs_.empty() || ending_.load(std::memory_order_relaxed); });
     asleep_ = false;
     if (!has_core_) {
-      wake_.wait_for(lock, kGrace, [this] { return closing_.load(std::memory_order_relaxed); });
+      wake_.wait_for(lock, kGrace, [this] { return ending_.load(std::memory_order_relaxed); });
     }
-    return !closing_.load(std::memory_order_relaxed);
+    return !ending_.load(std::memory_order_relaxed);
   }
 
   // A step of the oldest job, unless it is after ``last`` or somebody else is at it. Whether that
@@ -203,10 +230,11 @@ class Worker {
   }
 
   bool spins_;
-  bool has_core_;
+  bool has_core_ = false;
   Doorbell* bell_;
-  pid_t id_ = 0;
+  std::atomic<pid_t> id_ = 0;
   Bell started_;
+  std::mutex life_;  // of who starts or ends the thread; taken before all others
   std::mutex turn_;  // of who carries a job on; taken before the other
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -214,7 +242,8 @@ class Worker {
   std::map<std::uint64_t, Halt> halts_;
   std::uint64_t num_submitted_ = 0;
   bool asleep_ = false;
-  std::atomic<bool> closing_ = false;
+  std::atomic<bool> ending_ = false;   // the thread
+  std::atomic<bool> closing_ = false;  // all of it
   std::atomic<bool> stop_ = false;
   std::atomic<std::uint64_t> submitted_ = 0;
   std::atomic<std::uint64_t> num_done_ = 0;

@@ -121,6 +121,14 @@ def test_an_entry_that_takes_very_long_has_fewer_rounds(fake, monkeypatch):
     assert outcome.beside("slower", "slow").ratio > 0
 
 
+def test_a_call_that_outlasts_all_rounds_is_made_twice_only(fake, log, monkeypatch):
+    monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
+    contestant = fake(num_ranks=1)
+    outcome = compete({"slow": Entry(contestant, {})}, rounds=3, patience=1e-9)
+    assert len(outcome.times["slow"]) == len(outcome.answers["slow"]) == 1
+    assert len(log.read_text().split()) == 2
+
+
 _KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])

@@ -115,6 +115,51 @@ void test_a_worker_that_goes_stops_its_job() {
                  /*blocks=*/true});
 }
 
+// A thread that rests and starts again counts on, and takes up what was handed over meanwhile.
+void test_numbers_go_on_over_threads() {
+  Worker worker(false, true);
+  std::atomic<bool> go = false;
+  const auto until_go = [&go](std::atomic<bool>&, const Poll&) {
+    return go.load(std::memory_order_acquire) ? over(Halt{Cause::died, 2}) : Step{false, false, {}};
+  };
+  const auto first = worker.submit({until_go});
+  const pid_t before = worker.thread();
+  std::thread waiter([&] { CHECK(worker.wait(first, seconds(30), nullptr)); });
+  worker.rest();
+  worker.rest();
+  const auto second = worker.submit({[](std::atomic<bool>&, const Poll&) { return over(); },
+                                     /*blocks=*/true});
+  CHECK(!worker.is_done(first) && second == first + 1);
+  worker.start(false);
+  worker.start(false);
+  CHECK(worker.thread() != before && !worker.is_mine());
+  go.store(true, std::memory_order_release);
+  waiter.join();
+  CHECK(worker.wait(second, seconds(30), nullptr));
+  CHECK(worker.take_halt(first)->rank == 2);
+}
+
+void test_a_worker_that_rests_can_be_closed_for_good() {
+  Worker worker(false, true);
+  worker.rest();
+  const auto job = worker.submit(never());
+  worker.close();
+  CHECK(worker.is_done(job) && worker.take_halt(job)->cause == Cause::stopped);
+  worker.start(true);
+  worker.close();
+}
+
+void test_a_worker_knows_its_thread() {
+  Worker worker(false, true);
+  bool mine = false;  // no lock: done orders it
+  const auto job = worker.submit({[&](std::atomic<bool>&, const Poll&) {
+                                    mine = worker.is_mine();
+                                    return over();
+                                  },
+                                  /*blocks=*/true});
+  CHECK(worker.wait(job, seconds(30), nullptr) && mine && !worker.is_mine());
+}
+
 void test_whoever_waits_for_a_closed_worker_is_told() {
   for (const bool has_core : {true, false}) {
     Worker worker(false, has_core);
@@ -192,6 +237,9 @@ int main() {
   test_steps_are_done_by_whoever_has_time_and_never_by_two();
   test_what_a_poll_throws_passes_through_and_leaves_the_job();
   test_a_worker_that_goes_stops_its_job();
+  test_numbers_go_on_over_threads();
+  test_a_worker_that_rests_can_be_closed_for_good();
+  test_a_worker_knows_its_thread();
   test_whoever_waits_for_a_closed_worker_is_told();
   test_a_reader_never_sees_half_a_call();
   test_every_message_arrives_once_and_in_order();

@@ -233,3 +233,83 @@ def test_only_what_the_launcher_started_is_let_in(monkeypatch):
     monkeypatch.setattr(os, "getppid", lambda: 1)
     assert permission.let_siblings_read()
     assert len(asked) == 1
+
+
+CODED = """
+    import threading
+    from weft.compress import codec
+    from weft.compress.frame import Framed
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self, name, dtype):
+            self.name, self.dtype = name, dtype
+            self._framed = Framed(name, 99, dtype, 0)
+            self.room = self._framed.room
+
+        def encode(self, chunk, out):
+            if len(chunk) > 4:
+                begun.set()
+                wait()
+            return self._framed.write(chunk, bytes(len(chunk)), out)
+
+        def decode(self, frame, chunk):
+            self._framed.read(frame, chunk)
+
+    codec.CODECS["slow"] = Slow
+    y = np.ones(1000, np.float32)
+"""
+
+
+def test_ctrl_c_in_a_codec_is_a_keyboard_interrupt_and_tells_the_others(tmp_path):
+    script = (
+        CODED
+        + """
+    def wait():
+        open(sys.argv[1] + "/coding", "w").close()
+        while True:
+            time.sleep(0.01)
+
+    world.broadcast(y, codec="slow")
+    """
+    )
+    first, second = start(tmp_path, script)
+    assert eventually((tmp_path / "coding").exists)
+    first.send_signal(signal.SIGINT)
+    _, errors = first.communicate(timeout=30)
+    assert "KeyboardInterrupt" in errors
+    assert "cannot decode" not in errors
+    _, errors = second.communicate(timeout=30)
+    assert "RunError: rank 0 raised KeyboardInterrupt" in errors
+    assert first.returncode != 0
+    assert second.returncode == 1
+
+
+@pytest.mark.parametrize("who", ["the caller", "its worker"])
+def test_a_world_may_be_dropped_while_a_codec_of_python_runs(tmp_path, who):
+    """The worker wants the lock of Python to go on, or finds the world in a circle itself."""
+    script = (
+        CODED
+        + f"""
+    import gc
+
+    gc.disable()
+
+    def wait():
+        if {who!r} == "its worker":
+            go_on.wait()
+            gc.collect()
+        time.sleep(0.3)
+
+    work = world.broadcast(y, codec="slow", async_op=True)
+    if world.rank == 0:
+        begun.wait()
+        del world, work
+        go_on.set()
+        if {who!r} == "the caller":
+            gc.collect()
+    """
+    )
+    (errors, first), _ = ended(start(tmp_path, script))
+    assert (errors, first) == ("", 0)

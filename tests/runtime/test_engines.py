@@ -16,8 +16,10 @@ from weft.collectives import collective
 from weft.errors import RunError, UsageError
 from weft.runtime import Engines, prepare, spawn
 from weft.runtime.engines import POLICIES, allowed_cores, engines_from, engines_of
+from weft.runtime.placement import own_core
 
 LAST = max(allowed_cores())
+MASK = sum(1 << core for core in allowed_cores())
 DEADLINE = 60.0  # seconds that a rank looks for bytes before it gives up
 
 core_sets = st.frozensets(st.integers(0, 70), min_size=1, max_size=9)
@@ -118,12 +120,12 @@ def test_threads_stand_where_they_were_told_and_copy_all_bytes(number):
     told = Engines(number, {LAST}, 7, "batch", {LAST})
     with nothing_left():
         answers = spawn(be_placed, 4, engines=told)
-    for heard, wrong, threads, mine, after, before in answers:
+    for rank, (heard, wrong, threads, mine, after, before) in enumerate(answers):
         assert heard == told
         assert wrong == 0
         assert threads == [({LAST}, 7, os.SCHED_BATCH)] * (1 + (number or 3))
         assert mine == {LAST} == before
-        assert after == allowed_cores()
+        assert after == (own_core(rank, [MASK] * 4, {}) or allowed_cores())
 
 
 def be_of_own_mind(world):
@@ -201,3 +203,62 @@ def be_grouped(world):
 @pytest.mark.timeout(120)
 def test_a_group_inherits_the_engines_of_its_world():
     assert spawn(be_grouped, 2, engines=Engines(nice=6)) == [("nice=6", [6])] * 2
+
+
+def be_moved_between(world):
+    """Threads are renewed after a call was handed over and before it is waited for."""
+    x = np.full(1000, world.rank + 1.0)
+    for _ in range(3):
+        world.all_reduce(x, async_op=True).wait()
+    work = world.all_reduce(x, async_op=True)
+    for engines in (Engines(nice=3), Engines(), Engines(nice=5)):
+        world.set_engines(engines)
+        work.wait(DEADLINE)
+        later = world.all_reduce(x, async_op=True)
+        later.wait(DEADLINE)
+    return float(x[0])
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+def test_a_work_outlives_the_threads_that_carry_it_out():
+    """Every call doubles the sum of two ranks: seven of them after the first."""
+    with nothing_left():
+        assert spawn(be_moved_between, 2, timeout=DEADLINE) == [3.0 * 2**6] * 2
+
+
+@given(cores=st.integers(1, 9), ranks=st.integers(1, 40))
+def test_ranks_are_spread_evenly_or_not_at_all(cores, ranks):
+    masks = [(1 << cores) - 1] * ranks
+    places = [own_core(rank, masks, {}) for rank in range(ranks)]
+    if cores > 1 and ranks > cores and ranks % cores == 0:
+        assert sorted(core for place in places for core in place) == sorted(
+            list(range(cores)) * (ranks // cores)
+        )
+    else:
+        assert places == [None] * ranks
+
+
+def test_a_launcher_or_a_user_that_places_ranks_is_left_alone():
+    assert own_core(0, [0b01, 0b10, 0b01, 0b10], {}) is None
+    assert own_core(0, [0b11] * 4, {"WEFT_PLACE": "system"}) is None
+    with pytest.raises(UsageError, match="WEFT_PLACE is 'core'"):
+        own_core(0, [0b11] * 4, {"WEFT_PLACE": "core"})
+
+
+def be_spread(world):
+    inside = os.sched_getaffinity(0)
+    world.close()
+    return inside, os.sched_getaffinity(0)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("place", ["cores", "system"])
+def test_ranks_that_share_cores_have_one_each_while_their_world_lasts(monkeypatch, place):
+    monkeypatch.setenv("WEFT_PLACE", place)
+    num_ranks = 2 * len(allowed_cores())
+    for rank, (inside, after) in enumerate(spawn(be_spread, num_ranks)):
+        own = own_core(rank, [MASK] * num_ranks) if place == "cores" else None
+        assert inside == (own or allowed_cores())
+        assert after == allowed_cores()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -18,6 +19,12 @@ class Held(NamedTuple):
 
 
 def held() -> Held:
+    """Look, after malloc gave back what it keeps for later.
+
+    Tensors of ever new sizes between small things that stay leave holes: malloc holds 90 MB more
+    after 10,000 of them while what is in use stays the same to 1 %.
+    """
+    ctypes.CDLL(None).malloc_trim(0)
     status = Path("/proc/self/status").read_text()
     private = next(line for line in status.splitlines() if line.startswith("RssAnon"))
     files = [path for path in Path("/proc/self/fd").iterdir() if path.exists() or path.is_symlink()]
@@ -34,9 +41,9 @@ def held() -> Held:
 def grown(samples: list[Held]) -> str:
     """Say what the last quarter of a run holds more than the second quarter, if it is more.
 
-    The first quarter warms up: caches fill, arenas of malloc come. Private memory moves by
-    some megabytes as malloc keeps and returns large blocks; a leak of 200 bytes a call would
-    be 10 MB in 50,000 calls, and of a whole operand far more.
+    The first quarter warms up: caches fill. Private memory moves by some megabytes with the
+    schedules that are prepared at the moment; a leak of 200 bytes a call would be 10 MB in
+    50,000 calls, and of a whole operand far more.
     """
     quarter = len(samples) // 4
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]

@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -27,11 +28,13 @@ from tests.soak.plan import Plan, Step
 from tests.soak.rooms import Rooms
 from tests.soak.values import case_of
 from weft._core import die_with
-from weft.runtime import World
+from weft.collectives import collective
+from weft.runtime import World, prepare
 
 RANKS = 4
 GROUP = (0, 1, 3)  # of the ranks: three of them are no power of two
 _IN_FLIGHT = 6
+_LATE = 0.05  # seconds: longer than who asks for a future carries its work on himself
 _SAMPLES = 40
 _RENEW = 400  # steps between new arenas in the heap
 _REGROUP = 2500  # steps between new groups
@@ -63,6 +66,7 @@ class Traffic:
         self._make_groups()
 
     def run(self, count: int) -> Report:
+        self._start_threads()
         for number in range(count):
             if number and number % _RENEW == 0:
                 self._land_all()
@@ -78,6 +82,20 @@ class Traffic:
         self._schedules.close()
         self._end_groups()
         return self.report
+
+    def _start_threads(self) -> None:
+        """Start what the first use starts, so that a rare call does not look like growth."""
+        n, me = self.world.num_ranks, self.world.rank
+        with prepare(
+            collective("all_gather", "dma", num_ranks=n, nbytes=n * 64), self.world
+        ) as gather:
+            gather.run()
+        for late in range(n):  # the others' futures are not done before it comes
+            if late == me:
+                time.sleep(_LATE)
+            work = dist.barrier(async_op=True)
+            assert work is not None
+            work.get_future().wait()
 
     def _take(self, number: int, step: Step) -> None:
         place = self._place(step.where)

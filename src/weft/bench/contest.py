@@ -50,29 +50,34 @@ class Outcome:
 def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None = None) -> Outcome:
     """Let all entries do their work, A B A B, and check it before and after.
 
-    An entry that takes very long has fewer rounds than the others, but one at least.
+    An entry that takes very long has fewer rounds than the others, but one at least. Where one
+    call takes longer than all rounds may, that call is its round, and it is not checked again.
     """
+    patience = patience or _PATIENCE
     for name, (team, case) in entries.items():
         team.ask("open", name, case=case)
-    answers = {name: _answers(name, entry.team)[0] for name, entry in entries.items()}
-    calls = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
-    times: dict[str, list[float]] = {name: [] for name in entries}
-    received: dict[str, list[int]] = {}
+    checked = {name: _answers(name, entry.team) for name, entry in entries.items()}
+    answers = {name: before for name, (before, _) in checked.items()}
+    received = {name: so_far for name, (_, so_far) in checked.items()}
+    tried = {name: _calls_of(name, entry.team) for name, entry in entries.items()}
+    times = {name: [each.seconds] if each.lasts(patience) else [] for name, each in tried.items()}
     foreign = foreign_share()
     for _ in range(rounds):
         for name, entry in entries.items():
-            if sum(times[name]) * calls[name] < (patience or _PATIENCE):
-                times[name].append(_slowest(name, entry.team, calls[name]))
+            calls = tried[name].calls
+            if sum(times[name]) * calls < patience:
+                times[name].append(_slowest(name, entry.team, calls))
     for name, entry in entries.items():
-        after, received[name] = _answers(name, entry.team)
-        answers[name] += after
+        if not tried[name].lasts(patience):
+            after, received[name] = _answers(name, entry.team)
+            answers[name] += after
         entry.team.ask("close", name)
     return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign, received)
 
 
 def seconds_of(name: str, team: Team, times: int = 3) -> float:
     """Time one entry that is open, some times and long enough; the median counts."""
-    calls = _calls_of(name, team)
+    calls = _calls_of(name, team).calls
     return median(_slowest(name, team, calls) for _ in range(times))
 
 
@@ -81,15 +86,25 @@ def _answers(name: str, team: Team) -> tuple[list[Any], list[int]]:
     return [reply["answer"] for reply in replies], [reply["received"] for reply in replies]
 
 
-def _calls_of(name: str, team: Team) -> int:
+class _Tried(NamedTuple):
+    """How many calls are measured at once, and the seconds of one when they were last tried."""
+
+    calls: int
+    seconds: float
+
+    def lasts(self, patience: float) -> bool:
+        return self.calls * self.seconds >= patience
+
+
+def _calls_of(name: str, team: Team) -> _Tried:
     """Choose how many calls are measured at once: the same number on every rank."""
     calls = 1
-    while calls < _MOST_CALLS:
-        seconds = _slowest(name, team, calls) * calls
-        if seconds >= LONG_ENOUGH:
-            break
+    while True:
+        each = _slowest(name, team, calls)
+        seconds = each * calls
+        if seconds >= LONG_ENOUGH or calls >= _MOST_CALLS:
+            return _Tried(calls, each)
         calls = min(_MOST_CALLS, calls * max(2, min(16, int(LONG_ENOUGH / max(seconds, 1e-9)))))
-    return calls
 
 
 def _slowest(name: str, team: Team, calls: int) -> float:

@@ -13,13 +13,10 @@ from weft.cli.values import REDUCING, Values, dtype_for
 from weft.collectives import collective
 from weft.hardware import Platform, here_path, platform
 from weft.runtime import Prepared, World, prepare, spawn
-from weft.runtime.measuring import Round, Rounds, pin, typical
+from weft.runtime.measuring import Round, batches, pin, typical
 from weft.schedule import Schedule
 from weft.timeline import Timeline
 
-_BATCHES = 25
-_BATCH_SECONDS = 0.001  # long enough for the clock, less than a turn of another thread
-_MOST_IN_A_BATCH = 200
 _TIMEOUT = 60.0
 
 
@@ -134,8 +131,8 @@ def _do(world: World, work: _Work) -> _Outcome:
         timeline = prepared.run(timeline=True)
         wrong = _wrong(prepared, work.values, world.rank)
         world.barrier()
-        batches = _batches(world, prepared)
-    return _Outcome(batches, wrong, timeline if world.rank == 0 else None)
+        found = batches(world, prepared.run)
+    return _Outcome(tuple(found), wrong, timeline if world.rank == 0 else None)
 
 
 def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
@@ -147,31 +144,10 @@ def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
     return int(np.count_nonzero(prepared.buffer(result) != values.want(rank)))
 
 
-def _batches(world: World, prepared: Prepared) -> tuple[Round, ...]:
-    """Time batches of executions, as nccl-tests does; seconds of one execution in each.
-
-    All ranks must agree on the length of a batch, so rank 0 says it.
-    """
-    once = min(each.seconds for each in _timed(world, prepared, 1, 3))
-    shown = world.agree("length of a batch", str(once).encode())
-    count = int(min(max(_BATCH_SECONDS / max(float(shown[0]), 1e-9), 1), _MOST_IN_A_BATCH))
-    return tuple(_timed(world, prepared, count, _BATCHES))
-
-
-def _timed(world: World, prepared: Prepared, count: int, batches: int) -> list[Round]:
-    found = Rounds()
-    for _ in range(batches):
-        world.barrier()
-        with found.timed("batch", count):
-            for _ in range(count):
-                prepared.run()
-    return found.found["batch"]
-
-
 def _joined(found: Answer, outcomes: Sequence[_Outcome]) -> Measured:
     """Take for each batch the slowest rank, and of these what is typical."""
-    batches = zip(*(each.batches for each in outcomes), strict=True)
-    slowest = [Round(min(b.share for b in of), max(b.seconds for b in of)) for of in batches]
+    together = zip(*(each.batches for each in outcomes), strict=True)
+    slowest = [Round(min(b.share for b in of), max(b.seconds for b in of)) for of in together]
     timeline = outcomes[0].timeline
     assert timeline is not None
     wrong = sum(each.wrong for each in outcomes)

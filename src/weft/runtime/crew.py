@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from weft.runtime.engines import Cores, Engines, move
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
 from weft.runtime.permission import let_siblings_read
+from weft.runtime.placement import num_cores, own_core
 from weft.runtime.stores import choose_stores
 
 T = TypeVar("T", bound="Crew")
@@ -91,22 +93,25 @@ class Crew:
         choose_stores()
         self.rank = rank
         self.timeout = timeout
+        self._closed = ""  # why, once it is
         self.member = Member(name, rank, max(timeout, _TO_START))
         self.num_ranks = self.member.num_ranks
         # The rest of its region a rank uses as it likes, without the others' knowledge.
         self.common_bytes = self.member.region_bytes // PAGE * 3 // 4 * PAGE
         self.blocks = Blocks(self.common_bytes)
-        self._closed = ""  # why, once it is
         self.engines = Engines()
         self._numbers: dict[str, int] = {}
         self._callers_cores: Cores | None = None  # where the calling thread was before
-        self._num_cores = self._count_cores()
+        masks = self._masks()
+        self._num_cores = num_cores(masks)
+        self._own_core = own_core(rank, masks)
         self.stages = not (self._can_read_all() or (let_siblings_read() and self._can_read_all()))
         self.member.set_staging(self.stages, STAGED)
         if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed
             self.member.unlink()
         self.member.set_timeout(timeout)
         self.engine_numbers(())
+        self._move_caller(self._own_core)
         self.set_engines(engines)
         _open_worlds.add(self)
 
@@ -171,7 +176,7 @@ class Crew:
         self.member.end_threads()
         self.engines = engines
         self.member.set_core_for_worker(self.has_core_for_worker)
-        self._move_caller(engines.cores_of_caller())
+        self._move_caller(engines.cores_of_caller() or self._own_core)
         self._place_threads()
 
     def threads(self) -> tuple[int, ...]:
@@ -302,6 +307,22 @@ class Crew:
             self.fail_with(error)
         self.close()
 
+    def __del__(self) -> None:
+        """Leave, with Python's lock given away: a codec of the worker may be waiting for it.
+
+        Should the worker itself drop the last reference, another thread has to end it.
+        """
+        member = getattr(self, "member", None)  # there is none where opening the heap failed
+        if member is None or self._closed:
+            return
+        if member.is_worker():
+            threading.Thread(target=Crew._leave, args=(self,)).start()
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.member.leave()
+
     def __repr__(self) -> str:
         return f"<World: rank {self.rank} of {self.num_ranks}>"
 
@@ -361,14 +382,11 @@ class Crew:
         )
         return all(answer == b"y" for answer in self.agree("memory read", b"y" if mine else b"n"))
 
-    def _count_cores(self) -> int:
-        """Count the cores that the ranks may use together; a pinned rank has one of them."""
+    def _masks(self) -> list[int]:
+        """Give the cores that every rank may use, a bit for each; a pinned rank has one."""
         mine = sum(1 << core for core in os.sched_getaffinity(0))
-        masks = self.agree("world", mine.to_bytes(512, "little"))
-        everyone = 0
-        for mask in masks:
-            everyone |= int.from_bytes(mask, "little")
-        return everyone.bit_count()
+        shown = self.agree("world", mine.to_bytes(512, "little"))
+        return [int.from_bytes(mask, "little") for mask in shown]
 
 
 _open_worlds: "weakref.WeakSet[Crew]" = weakref.WeakSet()

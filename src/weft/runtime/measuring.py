@@ -32,6 +32,9 @@ WAY_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
 FAR = 1 << 20
 EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
 _ROUNDS = 5
+_BATCHES = 25
+_BATCH_SECONDS = 0.001  # long enough for the clock, less than a turn of another thread
+_MOST_IN_A_BATCH = 200
 _LEAST = 2e-3  # seconds of one measurement: a hundred pieces
 _UNDISTURBED = 0.95  # of the time on the core
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -114,12 +117,7 @@ def calls(world: World) -> Measured:
         name: prepare(collective("all_gather", name, num_ranks=n, nbytes=64 * n), world)
         for name in CALLS
     }
-    found: dict[str, list[float]] = {name: [] for name in CALLS}
-    for _ in range(_ROUNDS):
-        for name, prepared in ready.items():
-            world.barrier()
-            found[name].append(median(_seconds_of(prepared.run, 4) for _ in range(30)))
-    return _best(found)
+    return {name: typical(batches(world, prepared.run)) for name, prepared in ready.items()}
 
 
 def ways(world: World) -> Measured:
@@ -236,16 +234,43 @@ class Rounds:
         return {name: typical(each) for name, each in self.found.items()}
 
 
+def batches(world: World, act: Callable[[], Any], most: int = _BATCHES) -> list[Round]:
+    """Time batches of a collective act, as nccl-tests does; seconds of one in each.
+
+    All ranks must agree on the length of a batch, so rank 0 says it.
+    """
+    once = min(each.seconds for each in _timed(world, act, 1, 3))
+    shown = world.agree("length of a batch", str(once).encode())
+    count = int(min(max(_BATCH_SECONDS / max(float(shown[0]), 1e-9), 1), _MOST_IN_A_BATCH))
+    return _timed(world, act, count, most)
+
+
+def _timed(world: World, act: Callable[[], Any], count: int, most: int) -> list[Round]:
+    found = Rounds()
+    for _ in range(most):
+        world.barrier()
+        with found.timed("batch", count):
+            for _ in range(count):
+                act()
+    return found.found["batch"]
+
+
 def _seconds(world: World, acts: Mapping[str, Act], sizes: Mapping[str, int]) -> Measured:
-    """Measure a byte of each act on rank 0 alone and on both ranks at once; a rank waits asleep."""
+    """Measure a byte of each act on rank 0 alone and on both ranks at once; a rank waits asleep.
+
+    Acts are interleaved and take the caches from each other, so each comes once uncounted: a
+    collective that is repeated finds there what it left.
+    """
     counts = {name: _count(world, act) for name, act in acts.items()}
     found: dict[str, list[float]] = {}
     for _ in range(_ROUNDS):
         for name, act in acts.items():
             world.barrier()
             if world.rank == 0:
+                act(1)
                 found.setdefault(f"{name} alone", []).append(act(counts[name]) / sizes[name])
             world.barrier()
+            act(1)
             found.setdefault(f"{name} both", []).append(act(counts[name]) / sizes[name])
     return _medians(found)
 

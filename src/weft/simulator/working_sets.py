@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MEASURED_CORES = 2  # rates "both" are of two cores at once
+_CACHED = 1 << 20  # bytes that stay near a core until its next command
 
 
 class Seconds(NamedTuple):
@@ -39,7 +40,7 @@ class Seconds(NamedTuple):
 def seconds_per_byte(rows: Rows, size: Floats, shared: Cores) -> Seconds:
     """Price a byte of each row, by its kind, its size, and what its rank has in use."""
     table = rows.table
-    in_use = _in_use(rows)
+    in_use = np.where(_is_warm(rows), _touched(rows), _in_use(rows))
     streamed = np.isin(table.kind, (Kind.COPY, Kind.ENCODE, Kind.DECODE))
     streamed &= size >= shared.streamed_from
     reduces = table.kind == Kind.REDUCE
@@ -70,11 +71,38 @@ def _in_use(rows: Rows) -> int:
     return max(sum(b.size_on(int(rank)) for b in buffers) for rank in rows.ranks)
 
 
-def _rate(shared: Cores, name: str, in_use: int) -> float:
+def _touched(rows: Rows) -> Floats:
+    """Bytes of all slices of a row."""
+    total = np.concatenate(([0], np.cumsum(rows.table.access_nbytes)))
+    touched: Floats = np.diff(total[rows.table.access_start]).astype(np.float64)
+    return touched
+
+
+def _is_warm(rows: Rows) -> NDArray[np.bool_]:
+    """Tell which rows touch only what the one before them touched: the caches still hold it.
+
+    So a sum is written on to the other ranks, piece by piece, where a row is small enough for that.
+    """
+    table = rows.table
+    columns = (table.access_rank, table.access_buffer, table.access_offset, table.access_nbytes)
+    after = np.flatnonzero(rows.moves[1:] & rows.moves[:-1] & (np.diff(table.thread) == 0)) + 1
+    warm = np.zeros(table.num_rows, bool)
+
+    def places(row: int) -> set[tuple[int, ...]]:
+        first, last = table.access_start[row : row + 2]
+        return set(zip(*(column[first:last].tolist() for column in columns), strict=True))
+
+    for row in after[_touched(rows)[after] <= _CACHED].tolist():
+        warm[row] = places(row) <= places(row - 1)
+    return warm
+
+
+def _rate(shared: Cores, name: str, in_use: Floats) -> Floats:
     """Between two measured sets on the straight line of their logarithms, beyond them as there."""
     by_size = sorted((parse_size(text), getattr(each, name)) for text, each in shared.sets.items())
     sizes, rates = np.log(np.array(by_size)).T
-    return float(np.exp(np.interp(np.log(max(in_use, 1)), sizes, rates)))
+    found: Floats = np.exp(np.interp(np.log(np.maximum(in_use, 1)), sizes, rates))
+    return found
 
 
 def _writes(rows: Rows) -> Floats:
