@@ -14,7 +14,7 @@ from weft.collectives.pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch import between_encoded
-from weft.torch.place import Pace
+from weft.torch.pace import LONGER, TRIES, Pace
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -208,17 +208,34 @@ def test_pieces_grow_with_the_root_of_the_size():
     assert piece_bytes(16 << 20, 4) == 2 * piece_bytes(16 << 20, 1)
     assert piece_bytes(1000) == 64 << 10
     assert piece_bytes(1 << 40, 4) == 2 << 20
-    assert piece_bytes(4 << 20, 1000) == 1 << 20
+    assert piece_bytes(4 << 20, 1000) == 2 << 20  # nearly nothing is sent: two are enough
+    assert piece_bytes(1 << 40, 1000) == 32 << 20
 
 
-def test_pieces_grow_with_the_pace_of_the_links_and_never_shrink_below_the_usual():
-    pace, usual = Pace(), piece_bytes(16 << 20)
+def test_on_fast_links_longer_pieces_are_tried_and_the_best_is_kept():
+    what, pace, usual = (16 << 20, "none"), Pace(4), piece_bytes(16 << 20)
+    assert pace.piece(*what[:1]) == usual
+    pace.note(what, usual, 16 << 20, (16 << 20) / 100e6)  # a slow link: nothing is tried
     assert pace.piece(16 << 20) == usual
-    pace.note(16 << 20, (16 << 20) / 500e6)
-    assert pace.piece(16 << 20) == 4 * usual
-    assert pace.piece(1 << 20) == piece_bytes(1 << 20)  # every rank chooses it for itself
-    pace.note(1000, 1e-9)  # too short to say anything
-    assert pace.piece(16 << 20) == 4 * usual
-    for _ in range(20):
-        pace.note(16 << 20, 100.0)
+    tried = []
+    pace.note(what, usual, 16 << 20, (16 << 20) / 500e6)
+    for _ in range(TRIES * len(LONGER)):
+        tried.append(pace.piece(16 << 20))
+        best = 16 * usual  # takes the least time, the hosts between counted
+        pace.note(what, tried[-1], 16 << 20, 0.03 if tried[-1] == best else 0.04)
+    assert tried == [factor * usual for factor in LONGER for _ in range(TRIES)]
+    assert pace.piece(16 << 20) == best
+    assert pace.piece(16 << 20, 4.0, "int8") == piece_bytes(16 << 20, 4.0)  # another matter
+    pace.note(what, best, 16 << 20, 1.0)  # the link became slow
     assert pace.piece(16 << 20) == usual
+
+
+def test_a_root_counts_the_hosts_that_pass_its_last_piece_on():
+    what, pace, usual = (16 << 20, "none"), Pace(4), piece_bytes(16 << 20)
+    pace.note(what, usual, 16 << 20, 0.03)
+    for _ in range(TRIES * len(LONGER)):
+        pace.note(what, pace.piece(16 << 20), 16 << 20, 0.03)
+    assert pace.piece(16 << 20) == LONGER[0] * usual  # all alike for the root: the shortest
+    assert pace.piece(1 << 20) == piece_bytes(1 << 20)  # short: every rank chooses it for itself
+    pace.note((1000, "none"), 1000, 1000, 1e-9)  # says nothing
+    assert pace.piece(1000) == piece_bytes(1000)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from weft.torch.place import LONG, Place
+from weft.torch.pace import LONG
+from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 
 

@@ -24,7 +24,8 @@ from weft.torch import between_moves
 from weft.torch.agreed import agreed_piece
 from weft.torch.channel import NAMES
 from weft.torch.chunks import AHEAD, as_bytes
-from weft.torch.place import LONG, Place
+from weft.torch.pace import LONG
+from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
@@ -44,14 +45,14 @@ def broadcast(place: Place, x: Tensor, root: int, way: Way) -> None:
     """Let all ranks hold the root's ``x`` as the codec leaves it."""
     codec = codec_of(way.codec, NAMES[x.dtype])
     about = (x.dtype, f"root {root}", codec.name, f"frames {FRAME_VERSION}", *way[1:])
-    begin, wire_bytes = time.perf_counter(), 0
+    begin = time.perf_counter()
     with place.talk("broadcast", x.nbytes, *about) as talk:
         if x.numel():
             line = _Line(place, talk, as_bytes(x).numpy(), root, codec, way)
             line.run()
-            wire_bytes = line.wire_bytes
-    if place.rank == root:
-        place.pace.note(wire_bytes, time.perf_counter() - begin)
+    if place.rank == root and x.numel():
+        seconds = time.perf_counter() - begin
+        place.pace.note((x.nbytes, codec.name), line.piece, line.wire_bytes, seconds)
 
 
 def broadcast_change(deltas: Deltas, place: Place, x: Tensor, root: int, way: Way) -> None:
@@ -80,9 +81,9 @@ class _Line:
         self._is_root = place.rank == root
         self._source = hosts.leader(place.sources[0], root) if leads and step else None
         self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
-        self._piece = agreed_piece(place, talk, len(data), root, self._chosen)
-        self.count = -(-len(data) // self._piece)
-        self._slots = place.slots(RING, codec.room(self._piece))
+        self.piece = agreed_piece(place, talk, len(data), root, self._chosen)
+        self.count = -(-len(data) // self.piece)
+        self._slots = place.slots(min(RING, self.count), codec.room(min(self.piece, len(data))))
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
         self._aside = _Aside(codec)
@@ -106,7 +107,7 @@ class _Line:
         ratio = (
             _shrinks(self._codec, self._data) if varies else expected_ratio(name, self._codec.dtype)
         )
-        return self._place.pace.piece(nbytes, ratio)
+        return self._place.pace.piece(nbytes, ratio, name)
 
     def _take(self, number: int) -> None:
         """Have a slot ready for what comes."""
@@ -185,7 +186,7 @@ class _Line:
         return CodecError(text, error.hint)
 
     def _chunk(self, number: int) -> Octets:
-        return self._data[number * self._piece : (number + 1) * self._piece]
+        return self._data[number * self.piece : (number + 1) * self.piece]
 
 
 def _shrinks(codec: Codec, data: Octets) -> float:

@@ -29,7 +29,8 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
     begin = time.perf_counter()
     with place.talk("broadcast", x.nbytes, x.dtype, f"root {root}") as talk:
         choose = partial(place.pace.piece, x.nbytes)
-        blocks = chunks(x, agreed_piece(place, talk, x.nbytes, root, choose))
+        piece = agreed_piece(place, talk, x.nbytes, root, choose)
+        blocks = chunks(as_bytes(x), piece)
 
         def take(block: int) -> None:
             if takes:
@@ -44,7 +45,7 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
 
         pipelined(len(blocks), (take, give), AHEAD)
     if place.rank == root:
-        place.pace.note(x.nbytes, time.perf_counter() - begin)
+        place.pace.note((x.nbytes, "none"), piece, x.nbytes, time.perf_counter() - begin)
 
 
 def all_gather(place: Place, out: Tensor, x: Tensor) -> None:

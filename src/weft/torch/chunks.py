@@ -16,6 +16,8 @@ AHEAD = 8  # pieces that a host is ready to take: with them Gloo asks nobody bef
 
 def as_bytes(x: Tensor) -> Tensor:
     """Give a contiguous tensor's bytes."""
+    if x.dtype is torch.uint8 and x.dim() == 1:  # pieces are: making views costs microseconds
+        return x
     return x.view(-1).view(torch.uint8)
 
 

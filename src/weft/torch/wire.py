@@ -51,7 +51,7 @@ class Wire:
 
     def __init__(self, store: Store, rank: int, hosts: Hosts, timeout: timedelta) -> None:
         self._rank, self._hosts = rank, hosts
-        self._timeout = timeout
+        self.set_timeout(timeout)
         size = len(hosts.of)
         try:
             self._group: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
@@ -61,14 +61,9 @@ class Wire:
                 "Set GLOO_SOCKET_IFNAME to the network interface that reaches them.",
             ) from error
 
-    @property
-    def patience(self) -> timedelta:
-        """How long a message may take."""
-        return self._timeout * _SOONER
-
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a message take this long."""
-        self._timeout = timeout
+        self.patience = timeout * _SOONER
 
     def send(self, x: Tensor, to: int, tag: int) -> Transfer:
         """Send a contiguous tensor's bytes, at least one."""
