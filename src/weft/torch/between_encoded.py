@@ -23,12 +23,15 @@ from weft.errors import CodecError
 from weft.torch import between_moves
 from weft.torch.agreed import agreed_piece
 from weft.torch.channel import NAMES
-from weft.torch.chunks import AHEAD, as_bytes
+from weft.torch.chunks import as_bytes
 from weft.torch.pace import LONG
 from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
+# Pieces that a host is ready to take: asking while others come holds these up, but what is taken
+# before is looked at too late to stop a root.
+AHEAD = 16
 RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
 _SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
 
@@ -92,11 +95,12 @@ class _Line:
     def run(self) -> None:
         """Take, pass on, share and decode every piece."""
         try:
-            for tick in range(self.count + AHEAD):
+            ahead = min(AHEAD, self.count)
+            for tick in range(self.count + ahead):
                 if tick < self.count:
                     self._take(tick)
-                if tick >= AHEAD:
-                    self._give(tick - AHEAD)
+                if tick >= ahead:
+                    self._give(tick - ahead)
         finally:
             self._aside.close()
 

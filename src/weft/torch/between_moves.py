@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.errors import DisagreeError
 from weft.torch.agreed import agreed_piece
-from weft.torch.chunks import AHEAD, as_bytes, chunks, pipelined
+from weft.torch.chunks import as_bytes, chunks, pipelined
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
 from weft.torch.wire import Transfer
@@ -43,7 +43,9 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
                 talk.send(blocks[block], hosts.leader(place.to[0], root))
             place.inside.broadcast(blocks[block], at)
 
-        pipelined(len(blocks), (take, give), AHEAD)
+        # All are taken from the start: a receive that is asked for while others come waits for
+        # Gloo's thread, which holds what it needs as long as it reads.
+        pipelined(len(blocks), (take, give), max(len(blocks), 1))
     if place.rank == root:
         place.pace.note((x.nbytes, "none"), piece, x.nbytes, time.perf_counter() - begin)
 

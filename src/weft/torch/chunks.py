@@ -11,7 +11,6 @@ LONE_CHUNK = (
 )  # to a rank that shares none: fewer switches beside a GEMM than with shorter ones
 MOST_CHUNKS = 64  # of one tensor: a longer one is cut into longer chunks
 IN_FLIGHT = 4  # blocks between two stages of a pipeline
-AHEAD = 8  # pieces that a host is ready to take: with them Gloo asks nobody before it sends
 
 
 def as_bytes(x: Tensor) -> Tensor:

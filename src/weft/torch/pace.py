@@ -19,6 +19,7 @@ class Pace:
         self._between = max(num_hosts - 2, 0)
         self._rates: dict[What, float] = {}  # bytes a second on the wire
         self._tried: dict[What, dict[int, list[float]]] = {}
+        self.last = 0  # bytes of a piece of the last broadcast
 
     def piece(self, nbytes: int, ratio: float | None = None, codec: str = "none") -> int:
         """Choose a length; on fast links one that was not tried yet, then the best."""
@@ -38,6 +39,7 @@ class Pace:
         A root is done when its last piece has left; the hosts between then still pass it on.
         """
         nbytes, _ = what
+        self.last = piece
         if nbytes < LONG:
             return
         self._rates[what] = wire_bytes / seconds

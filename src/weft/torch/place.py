@@ -11,6 +11,7 @@ from weft.torch.pace import Pace
 from weft.torch.talk import Talk
 from weft.torch.wire import Wire
 
+
 class Place:
     """A rank's host, the hosts beyond, and who speaks for them."""
 
