@@ -76,6 +76,14 @@ def test_a_row_has_the_case_and_the_bytes_on_the_wire():
     assert row.peers["gloo"].ratio == 1
 
 
+def test_a_chain_stands_beside_the_same_codec_hop_by_hop():
+    chain, hops = Kind("chain+int8", keep_root=True), Kind("p2p+int8")
+    found = outcome(**{str(kind): [0, 9, 9, 9] for kind in (chain, hops)})
+    found.answers.update({str(kind): answers(1, 1, 1, 1) for kind in (chain, hops)})
+    assert _row(chain, found, [], SIZE, 1e9 / 8).peers["p2p"].ratio == 1
+    assert _row(hops, found, [], SIZE, 1e9 / 8).peers == {}
+
+
 def answered(piece, encode=0.0, decode=0.0):
     return [{"piece": piece, "encode": encode, "decode": decode}, {}, {}, {}]
 

@@ -139,7 +139,12 @@ def _row(kind: Kind, outcome: Outcome, peers: Sequence[str], nbytes: int, rate: 
     figures = {**_checked(kind, outcome.answers[name]), "foreign": outcome.foreign}
     figures["wire_bytes"] = max(outcome.received[name][1:])
     figures["line_rates"] = median(times) * rate / nbytes
-    return Row("broadcast", case, times, outcome.peers(peers, name), figures)
+    figures["piece_bytes"] = outcome.answers[name][-HOSTS].get("piece", 0)
+    beside = outcome.peers(peers, name)
+    hops = kind._replace(algorithm=f"p2p+{kind.codec}", keep_root=False)
+    if hops != kind and str(hops) in outcome.times:
+        beside["p2p"] = outcome.beside(str(hops), name)
+    return Row("broadcast", case, times, beside, figures)
 
 
 def _foretold(kind: Kind, outcome: Outcome, nbytes: int, rate: float) -> dict[str, Any]:

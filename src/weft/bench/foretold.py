@@ -57,18 +57,19 @@ class Hosts:
 
     def calibrated(self, seconds: float, sent: Sent) -> "Hosts":
         """Learn from a chain without a codec: of its limit, be it the links or the cores."""
-        moving = seconds - self.start - (self.count - 1) * HOP
         filled = sent.wire_bytes + (self.count - 2) * sent.piece
-        if self._busy(sent) > filled / self.rate:
-            switching = self.switching * (seconds - self.start) / self._busy(sent)
-            return replace(self, switching=switching)
-        return replace(self, rate=filled / moving)
+        hops = (self.count - 1) * HOP
+        links, cores = filled / self.rate + hops, self._busy(sent)
+        if cores > links:
+            own = _beside(seconds - self.start, links)
+            return replace(self, switching=self.switching * own / cores)
+        return replace(self, rate=filled / (_beside(seconds - self.start, cores) - hops))
 
     def seconds(self, sent: Sent, coded: Coded) -> float:
         """Foretell a broadcast."""
         links = self._simulated(sent, coded)
         cores = self._busy(sent) + self.switching * self._coding(coded) / self.cores
-        return self.start + float((links**_SHARP + cores**_SHARP) ** (1 / _SHARP))
+        return self.start + _together(links, cores)
 
     def _busy(self, sent: Sent) -> float:
         """Give the seconds that the cores are busy with moving."""
@@ -97,3 +98,13 @@ class Hosts:
         )
         where = f"switch({self.count})@{self.rate / 1e6:.6f}MB/s,{HOP * 1e6:.3f}us"
         return simulate(made, platform(where)).makespan
+
+
+def _together(links: float, cores: float) -> float:
+    """Give the seconds of both: those of the longer, and a little more where they are near."""
+    return float((links**_SHARP + cores**_SHARP) ** (1 / _SHARP))
+
+
+def _beside(both: float, other: float) -> float:
+    """Give what is one's own of the seconds of both; never less than most of them."""
+    return float(max(both**_SHARP - other**_SHARP, (0.5 * both) ** _SHARP) ** (1 / _SHARP))

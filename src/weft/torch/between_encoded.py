@@ -6,24 +6,20 @@ memory and decode it each for itself.
 """
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from weft._core import FRAME_HEAD, FRAME_VERSION
-from weft.compress import Codec, Deltas, codec_of, expected_ratio, is_lossless
-from weft.compress.delta import inner_of
+from weft.compress import Deltas, codec_of, expected_ratio, is_lossless
 from weft.compress.frame import Octets, frame_bytes
-from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.torch import between_moves
 from weft.torch.agreed import agreed_piece
 from weft.torch.channel import NAMES
 from weft.torch.chunks import as_bytes
+from weft.torch.coders import Aside, Changes, Coder, Whole, shrinks
 from weft.torch.pace import LONG
 from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
@@ -33,7 +29,6 @@ from weft.torch.wire import Transfer
 # before is looked at too late to stop a root.
 AHEAD = 16
 RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
-_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
 
 
 class Way(NamedTuple):
@@ -46,38 +41,38 @@ class Way(NamedTuple):
 
 def broadcast(place: Place, x: Tensor, root: int, way: Way) -> None:
     """Let all ranks hold the root's ``x`` as the codec leaves it."""
-    codec = codec_of(way.codec, NAMES[x.dtype])
-    about = (x.dtype, f"root {root}", codec.name, f"frames {FRAME_VERSION}", *way[1:])
-    begin = time.perf_counter()
-    with place.talk("broadcast", x.nbytes, *about) as talk:
-        if x.numel():
-            line = _Line(place, talk, as_bytes(x).numpy(), root, codec, way)
-            line.run()
-    if place.rank == root and x.numel():
-        seconds = time.perf_counter() - begin
-        place.pace.note((x.nbytes, codec.name), line.piece, line.wire_bytes, seconds)
+    _broadcast(place, x, root, way, Whole(codec_of(way.codec, NAMES[x.dtype])))
 
 
 def broadcast_change(deltas: Deltas, place: Place, x: Tensor, root: int, way: Way) -> None:
     """Send what changed since the last broadcast of the root's tensor."""
-    inner = Way(inner_of(way.codec))
 
     def plain(note: Octets) -> None:
         between_moves.broadcast(place, torch.from_numpy(note), root)
 
-    def coded(change: Octets) -> None:
-        broadcast(place, torch.from_numpy(change).view(x.dtype), root, inner)
+    delta = deltas.agreed(way.codec, NAMES[x.dtype], as_bytes(x).numpy(), root, plain)
+    _broadcast(place, x, root, way, Changes(delta))
 
-    deltas.broadcast(way.codec, NAMES[x.dtype], as_bytes(x).numpy(), root, plain, coded)
+
+def _broadcast(place: Place, x: Tensor, root: int, way: Way, coder: Coder) -> None:
+    about = (x.dtype, f"root {root}", coder.name, f"frames {FRAME_VERSION}", *way[1:])
+    begin = time.perf_counter()
+    with place.talk("broadcast", x.nbytes, *about) as talk:
+        if x.numel():
+            line = _Line(place, talk, as_bytes(x).numpy(), root, coder, way)
+            line.run()
+    if place.rank == root and x.numel():
+        seconds = time.perf_counter() - begin
+        place.pace.note((x.nbytes, coder.name), line.piece, line.wire_bytes, seconds)
 
 
 class _Line:
     """What one rank does for one broadcast, piece by piece."""
 
     def __init__(
-        self, place: Place, talk: Talk, data: Octets, root: int, codec: Codec, way: Way
+        self, place: Place, talk: Talk, data: Octets, root: int, coder: Coder, way: Way
     ) -> None:
-        self._place, self._talk, self._codec, self._way = place, talk, codec, way
+        self._place, self._talk, self._coder, self._way = place, talk, coder, way
         self._data, self._root = data, root
         hosts, step = place.hosts, (place.host - place.hosts.of[root]) % place.hosts.num
         leads = place.leads(root)
@@ -86,10 +81,12 @@ class _Line:
         self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
         self.piece = agreed_piece(place, talk, len(data), root, self._chosen)
         self.count = -(-len(data) // self.piece)
-        self._slots = place.slots(min(RING, self.count), codec.room(min(self.piece, len(data))))
+        self._slots = place.slots(
+            min(RING, self.count), coder.codec.room(min(self.piece, len(data)))
+        )
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
-        self._aside = _Aside(codec)
+        self._aside = Aside(coder.codec)
         self.wire_bytes = 0
 
     def run(self) -> None:
@@ -106,12 +103,11 @@ class _Line:
 
     def _chosen(self) -> int:
         """Choose the length of a piece by how far the data shrink."""
-        name, nbytes = self._codec.name, len(self._data)
-        varies = is_lossless(name) and nbytes >= LONG
-        ratio = (
-            _shrinks(self._codec, self._data) if varies else expected_ratio(name, self._codec.dtype)
-        )
-        return self._place.pace.piece(nbytes, ratio, name)
+        codec, nbytes = self._coder.codec, len(self._data)
+        varies = is_lossless(codec.name) and nbytes >= LONG
+        usual = expected_ratio(codec.name, codec.dtype)
+        ratio = shrinks(self._coder, self._data) if varies else usual
+        return self._place.pace.piece(nbytes, ratio, self._coder.name)
 
     def _take(self, number: int) -> None:
         """Have a slot ready for what comes."""
@@ -125,7 +121,7 @@ class _Line:
         slot = self._slots[number % RING]
         size = 0
         if self._is_root:
-            size = self._codec.encode(self._chunk(number), slot)
+            size = self._encode(number, slot)
         elif self._source is not None:
             wait_for(self._coming.pop(number))
             size = self._size_of(slot, number)
@@ -133,7 +129,7 @@ class _Line:
             self._decode(number, slot[:size])
             self._aside.wait(number)
             if self._next is not None:
-                size = self._codec.encode(self._chunk(number), slot)
+                size = self._encode(number, slot)
             self._pass_on(number, slot[:size])
             self._share(number, slot, size)
             return
@@ -145,7 +141,7 @@ class _Line:
     @property
     def _rounds(self) -> bool:
         """Whether the root must take what it gave for what it had."""
-        return not (self._way.keep_root or self._way.every_hop or is_lossless(self._codec.name))
+        return self._coder.rounds and not (self._way.keep_root or self._way.every_hop)
 
     def _pass_on(self, number: int, frame: Octets) -> None:
         self.wire_bytes += len(frame)
@@ -164,12 +160,15 @@ class _Line:
         place.inside.give(torch.from_numpy(slot[: self._checked(size, slot, number)]), at)
         return size
 
+    def _encode(self, number: int, slot: Octets) -> int:
+        return self._coder.encode(self._chunk(number), slot, number * self.piece)
+
     def _decode(self, number: int, frame: Octets) -> None:
         chunk = self._chunk(number)
 
         def act() -> None:
             try:
-                self._codec.decode(frame, chunk)
+                self._coder.decode(frame, chunk, number * self.piece)
             except CodecError as error:
                 raise self._told(number, error) from error
 
@@ -191,39 +190,3 @@ class _Line:
 
     def _chunk(self, number: int) -> Octets:
         return self._data[number * self.piece : (number + 1) * self.piece]
-
-
-def _shrinks(codec: Codec, data: Octets) -> float:
-    """Give the ratio of some places of the data, far apart."""
-    step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
-    out = np.empty(codec.room(_SAMPLE), np.uint8)
-    chunks = (data[at * step : at * step + _SAMPLE] for at in range(_SAMPLES))
-    return _SAMPLES * _SAMPLE / sum(codec.encode(chunk, out) for chunk in chunks)
-
-
-class _Aside:
-    """Decodes at once what is quick, and beside the wire what is a library of Python."""
-
-    def __init__(self, codec: Codec) -> None:
-        quick = isinstance(codec, Native)
-        self._thread = None if quick else ThreadPoolExecutor(1, "weft-decode")
-        self._under_way: dict[int, Future[None]] = {}
-
-    def do(self, number: int, act: Callable[[], None]) -> None:
-        """Decode a piece, now or soon."""
-        if self._thread is None:
-            act()
-        else:
-            self._under_way[number] = self._thread.submit(act)
-
-    def wait(self, number: int) -> None:
-        """Return when a piece is decoded; raise what was wrong with it."""
-        if (future := self._under_way.pop(number, None)) is not None:
-            future.result()
-
-    def close(self) -> None:
-        """Wait for all of them."""
-        if self._thread is not None:
-            self._thread.shutdown()
-        for number in list(self._under_way):
-            self.wait(number)

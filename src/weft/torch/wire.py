@@ -67,15 +67,19 @@ class Wire:
 
     def send(self, x: Tensor, to: int, tag: int) -> Transfer:
         """Send a contiguous tensor's bytes, at least one."""
-        raw = as_bytes(x)
-        work = self._group.send([raw], to, tag)
-        return Transfer(self, work, raw, to, "to send to")
+        return self._begun(self._group.send, as_bytes(x), to, tag, "to send to")
 
     def recv(self, x: Tensor, source: int, tag: int) -> Transfer:
         """Fill a contiguous tensor of at least one byte."""
-        raw = as_bytes(x)
-        work = self._group.recv([raw], source, tag)
-        return Transfer(self, work, raw, source, "for")
+        return self._begun(self._group.recv, as_bytes(x), source, tag, "for")
+
+    def _begun(self, begin: Any, raw: Tensor, peer: int, tag: int, doing: str) -> Transfer:
+        """Begin a message; one over a connection that was closed fails here already."""
+        try:
+            work = begin([raw], peer, tag)
+        except RuntimeError as error:
+            raise self.failure(error, peer, doing) from error
+        return Transfer(self, work, raw, peer, doing)
 
     def failure(self, error: RuntimeError, peer: int, doing: str) -> RunError:
         """Say which rank did not do its part, and how."""
