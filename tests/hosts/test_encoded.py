@@ -14,7 +14,7 @@ from weft.collectives.pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch import between_encoded
-from weft.torch.pace import LONGER, TRIES, Pace
+from weft.torch.pace import LONGER, TRIES, Cut, Pace
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -212,30 +212,33 @@ def test_pieces_grow_with_the_root_of_the_size():
     assert piece_bytes(1 << 40, 1000) == 32 << 20
 
 
+WHAT, USUAL = (16 << 20, "none"), piece_bytes(16 << 20)
+
+
+def after(pace, rate):
+    """Let it learn how fast the links are."""
+    for _ in range(TRIES):
+        cut = pace.cut(WHAT[0])
+        assert cut == Cut(USUAL, timed=True)
+        pace.note(WHAT, cut, WHAT[0], WHAT[0] / rate)
+    return pace
+
+
 def test_on_fast_links_longer_pieces_are_tried_and_the_best_is_kept():
-    what, pace, usual = (16 << 20, "none"), Pace(4), piece_bytes(16 << 20)
-    assert pace.piece(*what[:1]) == usual
-    pace.note(what, usual, 16 << 20, (16 << 20) / 100e6)  # a slow link: nothing is tried
-    assert pace.piece(16 << 20) == usual
-    tried = []
-    pace.note(what, usual, 16 << 20, (16 << 20) / 500e6)
+    pace, tried, best = after(Pace(), 500e6), [], 16 * USUAL
     for _ in range(TRIES * len(LONGER)):
-        tried.append(pace.piece(16 << 20))
-        best = 16 * usual  # takes the least time, the hosts between counted
-        pace.note(what, tried[-1], 16 << 20, 0.03 if tried[-1] == best else 0.04)
-    assert tried == [factor * usual for factor in LONGER for _ in range(TRIES)]
-    assert pace.piece(16 << 20) == best
-    assert pace.piece(16 << 20, 4.0, "int8") == piece_bytes(16 << 20, 4.0)  # another matter
-    pace.note(what, best, 16 << 20, 1.0)  # the link became slow
-    assert pace.piece(16 << 20) == usual
+        cut = pace.cut(WHAT[0])
+        assert cut.timed
+        tried.append(cut.piece)
+        pace.note(WHAT, cut, WHAT[0], 0.03 if cut.piece == best else 0.04)
+    assert tried == [factor * USUAL for factor in LONGER for _ in range(TRIES)]
+    assert pace.cut(WHAT[0]) == Cut(best)
+    assert pace.cut(WHAT[0], 4.0, "int8") == Cut(piece_bytes(WHAT[0], 4.0), timed=True)
 
 
-def test_a_root_counts_the_hosts_that_pass_its_last_piece_on():
-    what, pace, usual = (16 << 20, "none"), Pace(4), piece_bytes(16 << 20)
-    pace.note(what, usual, 16 << 20, 0.03)
-    for _ in range(TRIES * len(LONGER)):
-        pace.note(what, pace.piece(16 << 20), 16 << 20, 0.03)
-    assert pace.piece(16 << 20) == LONGER[0] * usual  # all alike for the root: the shortest
-    assert pace.piece(1 << 20) == piece_bytes(1 << 20)  # short: every rank chooses it for itself
-    pace.note((1000, "none"), 1000, 1000, 1e-9)  # says nothing
-    assert pace.piece(1000) == piece_bytes(1000)
+def test_on_slow_links_and_for_short_tensors_pieces_are_the_models():
+    pace = after(Pace(), 100e6)
+    assert pace.cut(WHAT[0]) == Cut(USUAL)
+    assert pace.cut(1 << 20) == Cut(piece_bytes(1 << 20))  # every rank chooses it for itself
+    pace.note((1 << 20, "none"), pace.cut(1 << 20), 1 << 20, 1e-9)
+    assert pace.last == piece_bytes(1 << 20)

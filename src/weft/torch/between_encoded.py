@@ -16,19 +16,19 @@ from weft.compress import Deltas, codec_of, expected_ratio, is_lossless
 from weft.compress.frame import Octets, frame_bytes
 from weft.errors import CodecError
 from weft.torch import between_moves
-from weft.torch.agreed import agreed_piece
+from weft.torch.agreed import agreed_cut, end_together
 from weft.torch.channel import NAMES
 from weft.torch.chunks import as_bytes
 from weft.torch.coders import Aside, Changes, Coder, Whole, shrinks
-from weft.torch.pace import LONG
+from weft.torch.pace import LONG, Cut
 from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
-# Pieces that a host is ready to take: asking while others come holds these up, but what is taken
-# before is looked at too late to stop a root.
-AHEAD = 16
-RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
+# Pieces that a host is ready to take: Gloo holds pieces up that come while the next is asked for.
+# As many bytes of them as a host may spare; for short tensors few, so that a root whose piece
+# cannot be decoded learns of it before it has sent them all. Of a long one it hears the end.
+FEW_AHEAD, MOST_AHEAD, AHEAD_BYTES = 16, 64, 32 << 20
 
 
 class Way(NamedTuple):
@@ -61,9 +61,10 @@ def _broadcast(place: Place, x: Tensor, root: int, way: Way, coder: Coder) -> No
         if x.numel():
             line = _Line(place, talk, as_bytes(x).numpy(), root, coder, way)
             line.run()
+            end_together(place, talk, root, timed=line.cut.timed or x.nbytes >= LONG)
     if place.rank == root and x.numel():
         seconds = time.perf_counter() - begin
-        place.pace.note((x.nbytes, coder.name), line.piece, line.wire_bytes, seconds)
+        place.pace.note((x.nbytes, coder.name), line.cut, line.wire_bytes, seconds)
 
 
 class _Line:
@@ -79,11 +80,13 @@ class _Line:
         self._is_root = place.rank == root
         self._source = hosts.leader(place.sources[0], root) if leads and step else None
         self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
-        self.piece = agreed_piece(place, talk, len(data), root, self._chosen)
-        self.count = -(-len(data) // self.piece)
-        self._slots = place.slots(
-            min(RING, self.count), coder.codec.room(min(self.piece, len(data)))
-        )
+        self.cut = agreed_cut(place, talk, len(data), root, self._chosen)
+        self._piece = self.cut.piece
+        self.count = -(-len(data) // self._piece)
+        most = min(MOST_AHEAD, max(FEW_AHEAD, AHEAD_BYTES // self._piece))
+        self._ahead = min(most if len(data) >= LONG else FEW_AHEAD, self.count)
+        self._ring = min(2 * self._ahead, self.count)  # those that come, and those that go on
+        self._slots = place.slots(self._ring, coder.codec.room(min(self._piece, len(data))))
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
         self._aside = Aside(coder.codec)
@@ -92,33 +95,32 @@ class _Line:
     def run(self) -> None:
         """Take, pass on, share and decode every piece."""
         try:
-            ahead = min(AHEAD, self.count)
-            for tick in range(self.count + ahead):
+            for tick in range(self.count + self._ahead):
                 if tick < self.count:
                     self._take(tick)
-                if tick >= ahead:
-                    self._give(tick - ahead)
+                if tick >= self._ahead:
+                    self._give(tick - self._ahead)
         finally:
             self._aside.close()
 
-    def _chosen(self) -> int:
+    def _chosen(self) -> Cut:
         """Choose the length of a piece by how far the data shrink."""
         codec, nbytes = self._coder.codec, len(self._data)
         varies = is_lossless(codec.name) and nbytes >= LONG
         usual = expected_ratio(codec.name, codec.dtype)
         ratio = shrinks(self._coder, self._data) if varies else usual
-        return self._place.pace.piece(nbytes, ratio, self._coder.name)
+        return self._place.pace.cut(nbytes, ratio, self._coder.name)
 
     def _take(self, number: int) -> None:
         """Have a slot ready for what comes."""
-        self._aside.wait(number - RING)
-        wait_for(self._sent.pop(number - RING, []))
+        self._aside.wait(number - self._ring)
+        wait_for(self._sent.pop(number - self._ring, []))
         if self._source is not None:
-            slot = torch.from_numpy(self._slots[number % RING])
+            slot = torch.from_numpy(self._slots[number % self._ring])
             self._coming[number] = self._talk.recv(slot, self._source)
 
     def _give(self, number: int) -> None:
-        slot = self._slots[number % RING]
+        slot = self._slots[number % self._ring]
         size = 0
         if self._is_root:
             size = self._encode(number, slot)
@@ -161,14 +163,14 @@ class _Line:
         return size
 
     def _encode(self, number: int, slot: Octets) -> int:
-        return self._coder.encode(self._chunk(number), slot, number * self.piece)
+        return self._coder.encode(self._chunk(number), slot, number * self._piece)
 
     def _decode(self, number: int, frame: Octets) -> None:
         chunk = self._chunk(number)
 
         def act() -> None:
             try:
-                self._coder.decode(frame, chunk, number * self.piece)
+                self._coder.decode(frame, chunk, number * self._piece)
             except CodecError as error:
                 raise self._told(number, error) from error
 
@@ -189,4 +191,4 @@ class _Line:
         return CodecError(text, error.hint)
 
     def _chunk(self, number: int) -> Octets:
-        return self._data[number * self.piece : (number + 1) * self.piece]
+        return self._data[number * self._piece : (number + 1) * self._piece]

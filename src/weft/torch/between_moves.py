@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import DisagreeError
-from weft.torch.agreed import agreed_piece
+from weft.torch.agreed import agreed_cut, end_together
 from weft.torch.chunks import as_bytes, chunks, pipelined
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
@@ -28,9 +28,8 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
     coming: dict[int, list[Transfer]] = {}
     begin = time.perf_counter()
     with place.talk("broadcast", x.nbytes, x.dtype, f"root {root}") as talk:
-        choose = partial(place.pace.piece, x.nbytes)
-        piece = agreed_piece(place, talk, x.nbytes, root, choose)
-        blocks = chunks(as_bytes(x), piece)
+        cut = agreed_cut(place, talk, x.nbytes, root, partial(place.pace.cut, x.nbytes))
+        blocks = chunks(as_bytes(x), cut.piece)
 
         def take(block: int) -> None:
             if takes:
@@ -46,8 +45,9 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
         # All are taken from the start: a receive that is asked for while others come waits for
         # Gloo's thread, which holds what it needs as long as it reads.
         pipelined(len(blocks), (take, give), max(len(blocks), 1))
+        end_together(place, talk, root, timed=cut.timed)
     if place.rank == root:
-        place.pace.note((x.nbytes, "none"), piece, x.nbytes, time.perf_counter() - begin)
+        place.pace.note((x.nbytes, "none"), cut, x.nbytes, time.perf_counter() - begin)
 
 
 def all_gather(place: Place, out: Tensor, x: Tensor) -> None:

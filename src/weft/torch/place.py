@@ -23,7 +23,7 @@ class Place:
         self.to = [(self.host + step) % hosts.num for step in range(1, hosts.num)]
         self.sources = self.to[::-1]  # in the order in which they send to this one
         self._slots = np.zeros(0, np.uint8)
-        self.pace = Pace(hosts.num)
+        self.pace = Pace()
 
     def talk(self, kind: str, nbytes: int, *about: object) -> Talk:
         """Begin a call that all ranks make alike."""
