@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string_view.h>
 
+#include <chrono>
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
@@ -36,6 +37,28 @@ int decode(const Codec& codec, const Readable& frame, const Writable& dst) {
   return static_cast<int>(weft::decode_frame(codec, bytes_of(frame), bytes_of(dst)));
 }
 
+// Seconds to encode a chunk and to decode it again, the second time each, and the frame's bytes.
+nb::tuple time_frame(const Codec& codec, const Readable& src, const Writable& out, const Writable& back) {
+  using Clock = std::chrono::steady_clock;
+  if (out.size() < weft::frame_room(codec, src.size()) || back.size() != src.size()) {
+    throw std::invalid_argument("too little room for a frame");
+  }
+  Clock::time_point begin, middle, end;
+  std::size_t size = 0;
+  {
+    const nb::gil_scoped_release free;
+    for (int i = 0; i < 2; ++i) {
+      begin = Clock::now();
+      size = weft::encode_frame(codec, bytes_of(src), bytes_of(out));
+      middle = Clock::now();
+      weft::decode_frame(codec, bytes_of(out).first(size), bytes_of(back));
+      end = Clock::now();
+    }
+  }
+  const auto seconds = [](Clock::duration passed) { return std::chrono::duration<double>(passed).count(); };
+  return nb::make_tuple(seconds(middle - begin), seconds(end - middle), size);
+}
+
 // For codecs that are libraries of Python: the frame around a payload that stands behind its head.
 std::size_t seal(const Writable& frame, int codec, int dtype, int parameter, std::size_t nbytes,
                  std::size_t payload) {
@@ -63,7 +86,8 @@ void bind_codecs(nb::module_& module) {
       .def_ro("parameter", &Codec::parameter)
       .def("room", [](const Codec& codec, std::size_t nbytes) { return weft::frame_room(codec, nbytes); })
       .def("encode", &encode)
-      .def("decode", &decode);
+      .def("decode", &decode)
+      .def("time", &time_frame);
   module.def("seal", &seal);
   module.attr("FRAME_HEAD") = sizeof(FrameHead);
   module.attr("FRAME_VERSION") = static_cast<int>(FrameHead::kVersion);

@@ -12,8 +12,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define WEFT_AVX2 [[gnu::target("avx2,f16c")]]
-#define WEFT_AVX512 [[gnu::target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]]
+#define WEFT_AVX2 [[gnu::target("avx2,f16c,bmi,popcnt")]]
+#define WEFT_AVX512 [[gnu::target("avx2,f16c,bmi,popcnt,avx512f,avx512bw,avx512dq,avx512vl")]]
 #endif
 #define WEFT_INLINE [[gnu::always_inline]] inline
 
@@ -24,7 +24,10 @@ enum class Level : std::uint8_t { plain, avx2, avx512 };
 inline Level level() noexcept {
 #if defined(__x86_64__)
   static const Level found = [] {
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) return Level::plain;
+    for (const bool has : {bool(__builtin_cpu_supports("avx2")), bool(__builtin_cpu_supports("f16c")),
+                           bool(__builtin_cpu_supports("bmi")), bool(__builtin_cpu_supports("popcnt"))}) {
+      if (!has) return Level::plain;
+    }
     for (const bool has : {bool(__builtin_cpu_supports("avx512f")), bool(__builtin_cpu_supports("avx512bw")),
                            bool(__builtin_cpu_supports("avx512dq")), bool(__builtin_cpu_supports("avx512vl"))}) {
       if (!has) return Level::avx2;

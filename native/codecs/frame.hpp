@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "codecs/checksum.hpp"
+#include "codecs/fields.hpp"
 #include "move.hpp"
 
 namespace weft {
@@ -75,7 +76,7 @@ inline std::size_t encode_frame(const Codec& codec, Bytes src, Bytes out) noexce
   if (head.payload >= src.size()) {
     head.mode = FrameHead::kAsItIs;
     head.payload = src.size();
-    if (!src.empty()) std::memcpy(payload, src.data(), src.size());
+    copy_wide(src.data(), src.size(), payload);
   }
   head.sum = frame_sum(head, payload);
   std::memcpy(out.data(), &head, sizeof(head));
@@ -97,7 +98,7 @@ inline Verdict decode_frame(const Codec& codec, Bytes frame, Bytes dst) noexcept
   if (head.nbytes != dst.size()) return Verdict::size;
   if (head.mode == FrameHead::kAsItIs) {
     if (payload.size() != dst.size()) return Verdict::content;
-    if (!dst.empty()) std::memcpy(dst.data(), payload.data(), dst.size());
+    copy_wide(payload.data(), dst.size(), dst.data());
     return Verdict::good;
   }
   const bool good = codec.decode != nullptr && codec.decode(payload, dst, codec.parameter);

@@ -57,7 +57,8 @@ class Pack {
   enum Mode : std::uint8_t { kZero, kRaw, kDense, kSparse, kSigned };
   static constexpr Word kSign = static_cast<Word>(Word{1} << (8 * kItem - 1));
   static constexpr std::size_t kHead = 4;  // base, bits, exceptions
-  using Words = std::array<Word, kPackBlock>;
+  static constexpr std::size_t kOftenKept = 4;  // of 32 values, where nine of ten are zero
+  using Words = std::array<Word, kPackBlock + kOftenKept>;
 
   static constexpr std::size_t beside(std::size_t count) noexcept {
     return Fields::kExtra * plane_bytes(count) + Fields::kRest * count;
@@ -77,27 +78,8 @@ class Pack {
     return {all, static_cast<Word>(all - positive)};
   }
 #if defined(__x86_64__)
-  // Whether a value is zero, looked for in whole vectors: few blocks have one.
-  WEFT_AVX2 static bool has_zero(const std::byte* src, std::size_t count) noexcept {
-    __m256i least = _mm256_set1_epi8(-1), found;
-    std::size_t at = 0;
-    for (; at + 32 <= count * kItem; at += 32) {
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + at));
-      if constexpr (kItem == 4) {
-        least = _mm256_min_epu32(least, _mm256_add_epi32(words, words));
-      } else {
-        least = _mm256_min_epu16(least, _mm256_add_epi16(words, words));
-      }
-    }
-    if constexpr (kItem == 4) {
-      found = _mm256_cmpeq_epi32(least, _mm256_setzero_si256());
-    } else {
-      found = _mm256_cmpeq_epi16(least, _mm256_setzero_si256());
-    }
-    return at < count * kItem || _mm256_movemask_epi8(found) != 0;
-  }
   WEFT_AVX2 static Zeros zeros_avx2(const std::byte* src, std::size_t count) noexcept {
-    return has_zero(src, count) ? zeros_loop(src, count) : Zeros{};
+    return zeros_loop(src, count);
   }
 #endif
   static Zeros zeros(const std::byte* src, std::size_t count) noexcept {
@@ -107,24 +89,48 @@ class Pack {
     return zeros_loop(src, count);
   }
 
+  // A bitmap costs a bit a value; below an eighth of zeros it hardly pays.
+  static bool many(Zeros none, std::size_t count) noexcept { return none.all * std::size_t{8} >= count; }
+
+  // A guess: blocks with many zeros mostly have one among the first.
+  static bool begins_with_zeros(const std::byte* src, std::size_t count) noexcept {
+    return zeros_loop(src, std::min<std::size_t>(count, 8)).all != 0;
+  }
+
   static std::byte* encode_block(const std::byte* src, std::size_t count, std::byte* to) noexcept {
-    const Zeros none = zeros(src, count);
+    std::byte* end = begins_with_zeros(src, count) ? encode_counted(src, count, zeros(src, count), to)
+                                                   : encode_dense(src, count, to);
+    if (end != nullptr) return end;
+    *to = std::byte{kRaw};
+    copy_wide(src, count * kItem, to + 1);
+    return to + 1 + count * kItem;
+  }
+
+  // Once it is known how many zeros there are.
+  static std::byte* encode_counted(const std::byte* src, std::size_t count, Zeros none,
+                                   std::byte* to) noexcept {
     if (none.all == count && none.negative == 0) {
       *to = std::byte{kZero};
       return to + 1;
     }
-    // A bitmap costs a bit a value; below an eighth of zeros it hardly pays.
-    const bool sparse = none.all * std::size_t{8} >= count;
-    std::byte* end = sparse ? encode_sparse(src, count, none, to) : encode_dense(src, count, to);
-    if (end != nullptr) return end;
-    *to = std::byte{kRaw};
-    std::memcpy(to + 1, src, count * kItem);
-    return to + 1 + count * kItem;
-  }
-
-  static std::byte* encode_dense(const std::byte* src, std::size_t count, std::byte* to) noexcept {
+    if (many(none, count)) return encode_sparse(src, count, none, to);
     *to = std::byte{kDense};
     return encode_values(src, count, to + 1, to + 1 + count * kItem);
+  }
+
+  // Where there are probably few: the exponents, which are needed anyway, tell whether there are
+  // any.
+  static std::byte* encode_dense(const std::byte* src, std::size_t count, std::byte* to) noexcept {
+    const std::byte* limit = to + 1 + count * kItem;
+    if (1 + kHead + beside(count) >= 1 + count * kItem) return nullptr;
+    Apart apart;
+    split<Fields>(src, count, apart.exponents.data(), apart.extra.data(), to + 1 + kHead);
+    if (has_zero(apart.exponents.data(), count)) {
+      const Zeros none = zeros(src, count);
+      if (many(none, count)) return encode_counted(src, count, none, to);
+    }
+    *to = std::byte{kDense};
+    return encode_apart(apart, count, to + 1, limit);
   }
 
   static std::byte* encode_sparse(const std::byte* src, std::size_t count, Zeros none,
@@ -138,47 +144,125 @@ class Pack {
     std::byte* signs = to;
     if (with_signs) to += plane_bytes(count);
     alignas(64) Words values;
-    std::size_t found = 0;
-    for (std::size_t at = 0; at < count; at += kPlaneGroup, to += 4, signs += 4) {
-      std::uint32_t present = 0, negative = 0;
-      const std::size_t most = std::min(kPlaneGroup, count - at);
-      for (std::size_t i = 0; i < most; ++i) {
-        const Word word = word_at<Word>(src, at + i);
-        const std::uint32_t something = static_cast<Word>(word << 1) != 0 ? 1 : 0;
-        if (found < kept) values[found] = word;
-        found += something;
-        present |= something << i;
-        negative |= static_cast<std::uint32_t>((word & kSign) != 0 ? 1 : 0) << i;
-      }
-      if (with_signs) std::memcpy(signs, &negative, 4);
-      std::memcpy(to, &present, 4);
-    }
+    take_present(src, count, to, with_signs ? signs : nullptr, values.data());
+    to += plane_bytes(count);
     std::memcpy(to, &kept, 2);
     if (kept == 0) return to + 2;
     return encode_values(reinterpret_cast<const std::byte*>(values.data()), kept, to + 2, limit);
   }
 
+  // Bit i of each: value i is something, value i is negative.
+  struct Maps {
+    std::uint32_t present = 0, negative = 0;
+  };
+  WEFT_INLINE static Maps maps_of(const std::byte* src, std::size_t count) noexcept {
+    Maps maps;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Word word = word_at<Word>(src, i);
+      maps.present |= static_cast<std::uint32_t>(static_cast<Word>(word << 1) != 0 ? 1 : 0) << i;
+      maps.negative |= static_cast<std::uint32_t>((word & kSign) != 0 ? 1 : 0) << i;
+    }
+    return maps;
+  }
+  static void write_maps(Maps maps, std::byte* present, std::byte* signs, std::size_t at) noexcept {
+    std::memcpy(present + at / 8, &maps.present, 4);
+    if (signs != nullptr) std::memcpy(signs + at / 8, &maps.negative, 4);
+  }
+  // Writes the maps of a block, and what is present one after another.
+  WEFT_INLINE static void take_from(const std::byte* src, std::size_t first, std::size_t count,
+                                    std::byte* present, std::byte* signs, Word* values) noexcept {
+    for (std::size_t at = first; at < count; at += kPlaneGroup) {
+      const Maps maps = maps_of(src + at * kItem, std::min(kPlaneGroup, count - at));
+      write_maps(maps, present, signs, at);
+      for (std::uint32_t left = maps.present; left != 0; left &= left - 1) {
+        *values++ = word_at<Word>(src, at + static_cast<std::size_t>(std::countr_zero(left)));
+      }
+    }
+  }
+#if defined(__x86_64__)
+  WEFT_AVX2 static Maps maps_avx2(const std::byte* src) noexcept {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i nothing[2], sign[2];
+#pragma GCC unroll 2
+    for (std::size_t k = 0; k < 2; ++k) {
+      if constexpr (kItem == 4) {
+        const __m256i a = load_words(src + 64 * k), b = load_words(src + 64 * k + 32);
+        nothing[k] = _mm256_packs_epi32(_mm256_cmpeq_epi32(_mm256_add_epi32(a, a), zero),
+                                        _mm256_cmpeq_epi32(_mm256_add_epi32(b, b), zero));
+        sign[k] = _mm256_packs_epi32(a, b);  // to what is nearest, with its sign
+      } else {
+        const __m256i word = load_words(src + 32 * k);
+        nothing[k] = _mm256_cmpeq_epi16(_mm256_add_epi16(word, word), zero);
+        sign[k] = word;
+      }
+    }
+    return {~mask_of(_mm256_packs_epi16(nothing[0], nothing[1])), mask_of(_mm256_packs_epi16(sign[0], sign[1]))};
+  }
+  // The signs of 32 bytes in the order in which packing left them.
+  WEFT_AVX2 static std::uint32_t mask_of(__m256i packed) noexcept {
+    const __m256i order = kItem == 4 ? _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)  //
+                                     : _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);
+    return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(packed, order)));
+  }
+  // Some are always taken, and counted or not: a branch for each would not be foreseen.
+  WEFT_AVX2 static void take_avx2(const std::byte* src, std::size_t count, std::byte* present,
+                                  std::byte* signs, Word* values) noexcept {
+    std::size_t at = 0;
+    for (; at + 2 * kPlaneGroup <= count; at += kPlaneGroup) {  // it may look behind a group
+      const Maps maps = maps_avx2(src + at * kItem);
+      write_maps(maps, present, signs, at);
+      const auto found = static_cast<std::size_t>(std::popcount(maps.present));
+      std::uint32_t left = maps.present;
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < kOftenKept; ++k, left = _blsr_u32(left)) {
+        values[k] = word_at<Word>(src, at + _tzcnt_u32(left));
+      }
+      for (std::size_t k = kOftenKept; k < found; ++k, left = _blsr_u32(left)) {
+        values[k] = word_at<Word>(src, at + _tzcnt_u32(left));
+      }
+      values += found;
+    }
+    take_from(src, at, count, present, signs, values);
+  }
+#endif
+  static void take_present(const std::byte* src, std::size_t count, std::byte* present,
+                           std::byte* signs, Word* values) noexcept {
+#if defined(__x86_64__)
+    if (level() != Level::plain) return take_avx2(src, count, present, signs, values);
+#endif
+    take_from(src, 0, count, present, signs, values);
+  }
+
+  struct Apart {
+    alignas(32) BlockBytes exponents, extra;
+  };
+
   // Null where it would not be shorter than up to ``limit``.
   static std::byte* encode_values(const std::byte* src, std::size_t count, std::byte* to,
                                   const std::byte* limit) noexcept {
     if (kHead + beside(count) >= static_cast<std::size_t>(limit - to)) return nullptr;
-    alignas(32) BlockBytes exponents, extra;
+    Apart apart;
+    split<Fields>(src, count, apart.exponents.data(), apart.extra.data(), to + kHead);
+    return encode_apart(apart, count, to, limit);
+  }
+
+  // What is beside the exponents stands behind the head already.
+  static std::byte* encode_apart(Apart& apart, std::size_t count, std::byte* to,
+                                 const std::byte* limit) noexcept {
     std::byte* head = to;
-    to += kHead;
-    split<Fields>(src, count, exponents.data(), extra.data(), to);
-    to += Fields::kRest * count;
-    const Window window = best_window(exponents.data(), count);
+    to += kHead + Fields::kRest * count;
+    const Window window = best_window(apart.exponents.data(), count);
     const std::size_t more = window.nbytes(count) + Fields::kExtra * plane_bytes(count);
     if (window.bits > kMostBits || more >= static_cast<std::size_t>(limit - to)) return nullptr;
     head[0] = std::byte{window.base};
     head[1] = std::byte{window.bits};
     std::memcpy(head + 2, &window.exceptions, 2);
     if constexpr (Fields::kExtra != 0) {
-      std::memset(extra.data() + count, 0, plane_bytes(count) * 8 - count);
-      pack_planes(extra.data(), count, Fields::kExtra, to);
+      std::memset(apart.extra.data() + count, 0, plane_bytes(count) * 8 - count);
+      pack_planes(apart.extra.data(), count, Fields::kExtra, to);
       to += Fields::kExtra * plane_bytes(count);
     }
-    write_window(exponents.data(), count, window, to);
+    write_window(apart.exponents.data(), count, window, to);
     return to + window.nbytes(count);
   }
 
@@ -192,7 +276,7 @@ class Pack {
         return true;
       case kRaw:
         if (from.size() < dst.size()) return false;
-        std::memcpy(dst.data(), from.data(), dst.size());
+        copy_wide(from.data(), dst.size(), dst.data());
         from = from.subspan(dst.size());
         return true;
       case kDense:
@@ -264,7 +348,7 @@ class Pack {
       planes += Fields::kExtra * plane_bytes(count);
     }
     if (!read_window(planes, count, window, exponents.data())) return false;
-    join<Fields>(exponents.data(), extra.data(), rest, count, dst.data());
+    join<Fields>(exponents.data(), extra.data(), rest, from.size() - kHead - Fields::kRest * count, count, dst.data());
     from = from.subspan(size);
     return true;
   }

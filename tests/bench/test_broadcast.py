@@ -20,7 +20,7 @@ from weft.bench.broadcast import (
     count_rows,
 )
 from weft.bench.contest import Outcome
-from weft.bench.foretold import Link
+from weft.bench.foretold import Coded, Hosts, Sent
 from weft.bench.rows import Options
 from weft.errors import RunError, UnknownNameError
 
@@ -76,21 +76,58 @@ def test_a_row_has_the_case_and_the_bytes_on_the_wire():
     assert row.peers["gloo"].ratio == 1
 
 
+def test_a_chain_stands_beside_the_same_codec_hop_by_hop():
+    chain, hops = Kind("chain+int8", keep_root=True), Kind("p2p+int8")
+    found = outcome(**{str(kind): [0, 9, 9, 9] for kind in (chain, hops)})
+    found.answers.update({str(kind): answers(1, 1, 1, 1) for kind in (chain, hops)})
+    assert _row(chain, found, [], SIZE, 1e9 / 8).peers["p2p"].ratio == 1
+    assert _row(hops, found, [], SIZE, 1e9 / 8).peers == {}
+
+
+def answered(piece, encode=0.0, decode=0.0):
+    return [{"piece": piece, "encode": encode, "decode": decode}, {}, {}, {}]
+
+
 def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
-    plain, coded = Kind("chain"), Kind("chain+int8")
+    plain, coded, hops = Kind("chain"), Kind("chain+int8"), Kind("p2p+int8")
     line = SIZE / 125e6
-    received = {str(coded): [0, *[SIZE // 4] * 3], str(plain): [0, *[SIZE] * 3]}
-    times: dict[str, tuple[float, ...]] = {str(plain): (1.2 * line,), str(coded): (0.5 * line,)}
-    found = Outcome(times, {}, 0.0, received)
-    figures = _foretold(coded, found, SIZE)
-    assert line / 4 < figures["simulated_seconds"] < line
-    assert figures["simulated_error"] == figures["simulated_seconds"] / (0.5 * line) - 1
-    assert _foretold(plain, found, SIZE) == _foretold(Kind("p2p+int8"), found, SIZE) == {}
+    received = {str(kind): [0, *[SIZE // 4] * 3] for kind in (coded, hops)}
+    received[str(plain)] = [0, *[SIZE] * 3]
+    times: dict[str, tuple[float, ...]] = dict.fromkeys(received, (0.5 * line,))
+    times |= {str(plain): (1.2 * line,), "short": (1e-3,)}
+    answers = {str(plain): answered(SIZE // 8)}
+    answers |= {str(kind): answered(SIZE // 4, 1e-4, 1e-4) for kind in (coded, hops)}
+    found = Outcome(times, answers, 0.0, received)
+    figures = _foretold(coded, found, SIZE, 125e6)
+    assert line / 4 < figures["predicted_seconds"] < line
+    assert figures["predicted_error"] == figures["predicted_seconds"] / (0.5 * line) - 1
+    assert _foretold(hops, found, SIZE, 125e6)["predicted_seconds"] > 0
+    assert _foretold(plain, found, SIZE, 125e6) == {}
+    assert _foretold(Kind("chain+delta+pack", "updates"), found, SIZE, 125e6) == {}
 
 
-def test_a_calibrated_link_foretells_the_chain_it_was_calibrated_by():
-    link = Link.from_plain(0.15, 4, 16 * SIZE, SIZE // 8)
-    assert link.seconds("none", 4, 16 * SIZE, SIZE // 8, 1.0) == pytest.approx(0.15, rel=0.01)
+MOVED = Sent(16 * SIZE, 16 * SIZE, SIZE // 8)
+PLAIN = Coded("chain+none", "float32")
+
+
+def test_hosts_foretell_the_chain_they_were_calibrated_by_whatever_its_limit():
+    slow = Hosts(4, 2, 125e6, 1e-3).calibrated(0.15, MOVED)
+    assert slow.seconds(MOVED, PLAIN) == pytest.approx(0.15, rel=0.01)
+    assert slow.rate < 125e6
+    fast = Hosts(4, 2, 1.25e9, 1e-3).calibrated(0.09, MOVED)
+    assert fast.seconds(MOVED, PLAIN) == pytest.approx(0.09, rel=0.01)
+    assert fast.rate == 1.25e9
+
+
+def test_cores_that_hosts_share_are_the_limit_of_a_slow_codec():
+    hosts, sent = Hosts(4, 2, 125e6), Sent(16 * SIZE, 8 * SIZE, SIZE)
+    chain = Coded("chain+zfp:16", "float32", 0.1, 0.2, keep_root=False)
+    least = (0.1 + 4 * 0.2) / 2
+    assert hosts.seconds(sent, chain) > least
+    kept = hosts.seconds(sent, chain._replace(keep_root=True))
+    hops = hosts.seconds(sent, chain._replace(algorithm="p2p+zfp:16"))
+    assert kept < hosts.seconds(sent, chain)
+    assert kept < hops
 
 
 def test_without_root_it_says_so(monkeypatch):

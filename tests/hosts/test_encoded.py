@@ -14,7 +14,7 @@ from weft.collectives.pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
 from weft.torch import between_encoded
-from weft.torch.place import Pace
+from weft.torch.pace import LONGER, TRIES, Cut, Pace
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -208,17 +208,37 @@ def test_pieces_grow_with_the_root_of_the_size():
     assert piece_bytes(16 << 20, 4) == 2 * piece_bytes(16 << 20, 1)
     assert piece_bytes(1000) == 64 << 10
     assert piece_bytes(1 << 40, 4) == 2 << 20
-    assert piece_bytes(4 << 20, 1000) == 1 << 20
+    assert piece_bytes(4 << 20, 1000) == 2 << 20  # nearly nothing is sent: two are enough
+    assert piece_bytes(1 << 40, 1000) == 32 << 20
 
 
-def test_pieces_grow_with_the_pace_of_the_links_and_never_shrink_below_the_usual():
-    pace, usual = Pace(), piece_bytes(16 << 20)
-    assert pace.piece(16 << 20) == usual
-    pace.note(16 << 20, (16 << 20) / 500e6)
-    assert pace.piece(16 << 20) == 4 * usual
-    assert pace.piece(1 << 20) == piece_bytes(1 << 20)  # every rank chooses it for itself
-    pace.note(1000, 1e-9)  # too short to say anything
-    assert pace.piece(16 << 20) == 4 * usual
-    for _ in range(20):
-        pace.note(16 << 20, 100.0)
-    assert pace.piece(16 << 20) == usual
+WHAT, USUAL = (16 << 20, "none"), piece_bytes(16 << 20)
+
+
+def after(pace, rate):
+    """Let it learn how fast the links are."""
+    for _ in range(TRIES):
+        cut = pace.cut(WHAT[0])
+        assert cut == Cut(USUAL, timed=True)
+        pace.note(WHAT, cut, WHAT[0], WHAT[0] / rate)
+    return pace
+
+
+def test_on_fast_links_longer_pieces_are_tried_and_the_best_is_kept():
+    pace, tried, best = after(Pace(), 500e6), [], 16 * USUAL
+    for _ in range(TRIES * len(LONGER)):
+        cut = pace.cut(WHAT[0])
+        assert cut.timed
+        tried.append(cut.piece)
+        pace.note(WHAT, cut, WHAT[0], 0.03 if cut.piece == best else 0.04)
+    assert tried == [factor * USUAL for factor in LONGER for _ in range(TRIES)]
+    assert pace.cut(WHAT[0]) == Cut(best)
+    assert pace.cut(WHAT[0], 4.0, "int8") == Cut(piece_bytes(WHAT[0], 4.0), timed=True)
+
+
+def test_on_slow_links_and_for_short_tensors_pieces_are_the_models():
+    pace = after(Pace(), 100e6)
+    assert pace.cut(WHAT[0]) == Cut(USUAL)
+    assert pace.cut(1 << 20) == Cut(piece_bytes(1 << 20))  # every rank chooses it for itself
+    pace.note((1 << 20, "none"), pace.cut(1 << 20), 1 << 20, 1e-9)
+    assert pace.last == piece_bytes(1 << 20)

@@ -105,6 +105,27 @@ void lossless_for_all() {
   }
 }
 
+// Both bases at once are counted as each alone.
+void check_two_bases(const std::uint8_t* exponents, std::size_t count, std::uint8_t base) {
+  const std::array<std::uint8_t, 2> bases{base, static_cast<std::uint8_t>(base - 2)};
+  std::array<Outside, 2> both{}, single{}, plain{};
+  count_outside_of(exponents, count, bases, 2, both);
+  count_outside_of(exponents, count, bases, 1, single);
+  for (int k = 0; k < 2; ++k) count_outside(exponents, count, bases[k], plain[k]);
+  CHECK(both == plain && single[0] == plain[0]);
+}
+
+void check_brains(std::size_t count) {
+  Buffer src = values<Brain>(count, 0.1F, true), rest(count), plain_rest(count), back(src.size() + 4);
+  BlockBytes wide{}, plain{}, extra{};
+  split<BrainFields>(src.data(), count, wide.data(), extra.data(), rest.data());
+  split_from<BrainFields>(src.data(), 0, count, plain.data(), extra.data(), plain_rest.data());
+  CHECK(rest == plain_rest && wide == plain);
+  back.resize(src.size());
+  join<BrainFields>(wide.data(), extra.data(), rest.data(), 0, count, back.data());
+  CHECK(back == src);
+}
+
 // The plain loops make the same bytes as the vectors, and read them.
 void levels_agree() {
   for (const std::size_t count : {1, 40, 500, 1024}) {
@@ -127,6 +148,23 @@ void levels_agree() {
       write_codes_plain(plain.data(), count, window, other.data(), other.data() + window.bits * plane_bytes(count));
     }
     CHECK(out == other);
+    // Read by either, with room before as a block has it; one exception too few shows.
+    Buffer block(4 + out.size());
+    std::copy(out.begin(), out.end(), block.begin() + 4);
+    BlockBytes read{}, read_plain{};
+    CHECK(read_window(block.data() + 4, count, window, read.data()));
+    const std::size_t groups = plane_bytes(count) / 4;
+    CHECK(window.bits == 0 || read_codes_plain(block.data() + 4, groups, window, read_plain.data()));
+    CHECK(std::equal(wide.begin(), wide.begin() + static_cast<long>(count), read.begin()));
+    CHECK(window.bits == 0 || std::equal(read.begin(), read.begin() + static_cast<long>(count), read_plain.begin()));
+    if (window.exceptions != 0) {
+      Window fewer = window;
+      --fewer.exceptions;
+      CHECK(!read_window(block.data() + 4, count, fewer, read.data()));
+      CHECK(!read_codes_plain(block.data() + 4, groups, fewer, read.data()));
+    }
+    check_two_bases(wide.data(), count, window.base);
+    check_brains(count);
     std::vector<float> from(count);
     std::memcpy(from.data(), src.data(), src.size());
     Buffer narrow_wide(count * 2), narrow_plain(count * 2);

@@ -1,17 +1,17 @@
 """Broadcasts of trained weights over shaped links, encoded or not, beside MPI and Gloo."""
 
+import os
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from weft.bench.contest import Entry, Outcome, compete
 from weft.bench.far_teams import started_on
-from weft.bench.foretold import Link
+from weft.bench.foretold import HOP, Coded, Hosts, Sent
 from weft.bench.namespaces import hosts_on_switch
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
 from weft.bench.teams import require_known
-from weft.collectives.pieces import piece_bytes
 from weft.compress import is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import RunError, UnknownNameError, nearest
@@ -21,6 +21,9 @@ HOSTS = 4
 RATE = 1e9 / 8
 SIZES = (16 << 20, 64 << 20)
 _WEFT = "dist"
+_SHORT, _SHORT_BYTES = "short", 4096  # a broadcast that is nothing but its start
+FAST = 2e9 / 8  # links on which a root tries some lengths of pieces first
+_WARM = 10
 _MUST_COME = 0.9  # of the bytes of a peer's broadcast: else they came by another way
 
 
@@ -92,9 +95,10 @@ def _kinds(algorithms: Sequence[str]) -> list[Kind]:
 def _one_size(
     teams: dict[str, Team], kinds: Sequence[Kind], nbytes: int, rate: float, rounds: int
 ) -> Iterator[Row]:
-    entries = {
-        str(kind): Entry(teams[_WEFT], {**kind._asdict(), "nbytes": nbytes}) for kind in kinds
-    }
+    warm = _WARM if rate > FAST else 1
+    cases = {str(kind): {**kind._asdict(), "nbytes": nbytes, "warm": warm} for kind in kinds}
+    cases[_SHORT] = {**Kind("chain")._asdict(), "nbytes": _SHORT_BYTES}
+    entries = {name: Entry(teams[_WEFT], case) for name, case in cases.items()}
     peers = [name for name in teams if name != _WEFT]
     plain = {"kind": "broadcast", "nbytes": nbytes}
     outcome = compete(entries | {name: Entry(teams[name], plain) for name in peers}, rounds)
@@ -102,7 +106,7 @@ def _one_size(
         _require_sent(name, outcome, nbytes)
     for kind in kinds:
         row = _row(kind, outcome, peers, nbytes, rate)
-        row.more.update(_foretold(kind, outcome, nbytes))
+        row.more.update(_foretold(kind, outcome, nbytes, rate))
         yield row
 
 
@@ -135,22 +139,32 @@ def _row(kind: Kind, outcome: Outcome, peers: Sequence[str], nbytes: int, rate: 
     figures = {**_checked(kind, outcome.answers[name]), "foreign": outcome.foreign}
     figures["wire_bytes"] = max(outcome.received[name][1:])
     figures["line_rates"] = median(times) * rate / nbytes
-    return Row("broadcast", case, times, outcome.peers(peers, name), figures)
+    figures["piece_bytes"] = outcome.answers[name][-HOSTS].get("piece", 0)
+    beside = outcome.peers(peers, name)
+    hops = kind._replace(algorithm=f"p2p+{kind.codec}", keep_root=False)
+    if hops != kind and str(hops) in outcome.times:
+        beside["p2p"] = outcome.beside(str(hops), name)
+    return Row("broadcast", case, times, beside, figures)
 
 
-def _foretold(kind: Kind, outcome: Outcome, nbytes: int) -> dict[str, Any]:
-    """Simulate a chain; the plain one says what its links carry, so it foretells nothing."""
-    plain, codec = outcome.times.get(str(Kind("chain"))), kind.codec
-    if plain is None or kind.dtype != "float32" or not kind.algorithm.startswith("chain"):
+def _foretold(kind: Kind, outcome: Outcome, nbytes: int, rate: float) -> dict[str, Any]:
+    """Foretell a broadcast; the plain chain says what links or cores give, so it has none."""
+    plain = str(Kind("chain"))
+    if plain not in outcome.times or kind.codec == "none" or is_delta(kind.codec):
         return {}
-    if codec == "none" or is_delta(codec):
-        return {}
-    link = Link.from_plain(median(plain), HOSTS, nbytes, piece_bytes(nbytes))
-    ratio = nbytes / max(outcome.received[str(kind)][1:])
-    piece = piece_bytes(nbytes, ratio)
-    seconds = link.seconds(codec, HOSTS, nbytes, piece, ratio, keep_root=kind.keep_root)
+    start = max(0.0, median(outcome.times[_SHORT]) - (HOSTS - 1) * HOP)
+    hosts = Hosts(HOSTS, len(os.sched_getaffinity(0)), rate, start)
+    hosts = hosts.calibrated(median(outcome.times[plain]), _sent(plain, outcome, nbytes))
+    root = outcome.answers[str(kind)][-HOSTS]
+    keeps = kind.keep_root or is_lossless(kind.codec)
+    coded = Coded(kind.algorithm, kind.dtype, root["encode"], root["decode"], keeps)
+    seconds = hosts.seconds(_sent(str(kind), outcome, nbytes), coded)
     error = seconds / median(outcome.times[str(kind)]) - 1
-    return {"simulated_seconds": seconds, "simulated_error": error}
+    return {"predicted_seconds": seconds, "predicted_error": error}
+
+
+def _sent(name: str, outcome: Outcome, nbytes: int) -> Sent:
+    return Sent(nbytes, max(outcome.received[name][1:]), outcome.answers[name][-HOSTS]["piece"])
 
 
 def _checked(kind: Kind, answers: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Trained weights sent from rank 0 to all, as a rank of the benchmark does it."""
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,11 @@ from torch import Tensor
 
 import weft.torch
 from weft.bench.torch_weights import trained_weights
+from weft.compress import Codec, codec_of
+from weft.compress.delta import is_delta
 from weft.torch.c10d import ProcessGroup
+from weft.torch.memory import weft_group
+from weft.torch.spread import SpreadChannel
 
 CHANGED = 0.05  # share of the values that an update changes
 KEPT = 0.1  # share of the values that sparse weights have
@@ -23,7 +28,8 @@ class SentWeights:
     """A broadcast of ``nbytes`` by an algorithm: chain, chain+CODEC or p2p+CODEC.
 
     ``data`` is what is sent: weights, zeros, sparse (most of them zero), or updates, which
-    change some values every time. ``keep_root``: the root stays exact, as it does p2p.
+    change some values every time. ``keep_root``: the root stays exact, as it does p2p. ``warm``
+    is how often it is sent before anything is measured: on fast links a root tries some lengths.
     """
 
     algorithm: str
@@ -31,6 +37,7 @@ class SentWeights:
     data: str = "weights"
     dtype: str = "float32"
     keep_root: bool = False
+    warm: int = 0
     group: ProcessGroup | None = None
     x: Tensor = field(init=False)
 
@@ -42,6 +49,9 @@ class SentWeights:
         self.x = self._sources[0].clone()
         self._name = self.algorithm.removeprefix(_CHAIN)
         self.free = lambda: weft.torch.compress(self.group, broadcast=None)
+        for _ in range(self.warm):
+            self.ready()
+            self.act()
 
     def ready(self) -> None:
         """Give the root what it sends; say how."""
@@ -56,7 +66,10 @@ class SentWeights:
         dist.broadcast(self.x, 0, group=self.group)
 
     def answer(self) -> dict[str, Any]:
-        """Send it over what was spoiled; say how far from the root's it is, and what it is."""
+        """Send it over what was spoiled; say how far from the root's it is, and what it is.
+
+        The root also says in how long pieces it was sent, and what encoding and decoding take.
+        """
         self.ready()
         if dist.get_rank():
             self.x.zero_()
@@ -65,11 +78,38 @@ class SentWeights:
         size = float(want.norm())
         error = float((have - want).norm()) / size if size else float(have.norm())
         raw = self.x.view(torch.uint8).numpy()
-        return {"error": error, "sum": int(np.add.reduce(raw.view(np.uint32), dtype=np.uint64))}
+        held = {"error": error, "sum": int(np.add.reduce(raw.view(np.uint32), dtype=np.uint64))}
+        return held | (self._costs() if dist.get_rank() == 0 else {})
+
+    def _costs(self) -> dict[str, Any]:
+        """Measure the codec alone: the other hosts are idle."""
+        channel, name = weft_group(self.group).channel, self._name.removeprefix(_HOPS)
+        piece = channel.pace.last if isinstance(channel, SpreadChannel) else 0
+        if name == "chain" or is_delta(name) or not piece:
+            return {"piece": piece, "encode": 0.0, "decode": 0.0}
+        data = self._source.view(torch.uint8).numpy()
+        encode, decode = coding_seconds(codec_of(name, self.dtype), data, piece)
+        return {"piece": piece, "encode": encode, "decode": decode}
 
     @property
     def _source(self) -> Tensor:
         return self._sources[self._number % len(self._sources)]
+
+
+def coding_seconds(codec: Codec, data: NDArray[np.uint8], piece: int) -> tuple[float, float]:
+    """Give the seconds to encode and to decode it piece by piece; the better of two times."""
+    frame, back = np.zeros(codec.room(piece), np.uint8), np.zeros_like(data)
+    times = []
+    for _ in range(2):
+        encode = decode = 0.0
+        for at in range(0, len(data), piece):
+            begin = time.perf_counter()
+            size = codec.encode(data[at : at + piece], frame)
+            middle = time.perf_counter()
+            codec.decode(frame[:size], back[at : at + piece])
+            encode, decode = encode + middle - begin, decode + time.perf_counter() - middle
+        times.append((encode, decode))
+    return min(each[0] for each in times), min(each[1] for each in times)
 
 
 def values_of(data: str, count: int) -> list[NDArray[np.float32]]:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import weft.torch
 from weft.bench.torch_weights import TextModel, backward, loss_of, text_of_library
 
-_BATCH, _RATE = 2, 1e-3
+_BATCH, _RATE = 1, 1e-3
 
 
 @dataclass

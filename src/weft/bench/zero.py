@@ -12,9 +12,9 @@ from weft.bench.rows import Options, Peer, Row
 QUESTION = "How much shorter is a ZeRO step when weights travel encoded, and does it learn alike?"
 HOSTS = 4
 RATE = 1e9 / 8
-STEPS = 200
+STEPS = 160
 CODECS = ("none", "bf16", "int8")
-_WIDTH, _LAYERS = 160, 2
+_WIDTH, _LAYERS = 256, 4
 _LAST = 20  # steps whose mean loss is compared
 _PATIENCE = 60.0  # seconds for all steps of one codec
 

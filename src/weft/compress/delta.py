@@ -23,20 +23,20 @@ class Delta:
     """
 
     def __init__(self, name: str, dtype: str, nbytes: int) -> None:
-        self.inner = inner_of(name)
-        self._codec: Codec = codec_of(self.inner, dtype)
-        self._exact = is_lossless(name)
-        if not self._exact and dtype != "float32":
+        self.codec: Codec = codec_of(inner_of(name), dtype)
+        self.exact = is_lossless(name)
+        if not self.exact and dtype != "float32":
             raise UsageError(f"{name!r} is for float32, not {dtype}.", "Use delta+pack for others.")
-        self.name, self.dtype = PREFIX + self._codec.name, dtype
+        self.name, self.dtype = PREFIX + self.codec.name, dtype
         self.held: Octets = np.zeros(nbytes, np.uint8)
-        self.room = self._codec.room
+        self._changes: Octets = np.zeros(0, np.uint8)
+        self.room = self.codec.room
 
     def encode(self, chunk: Octets, out: Octets, at: int = 0) -> int:
         """Write the frame of ``chunk``, which lies at byte ``at`` of the buffer."""
         held = self._held(chunk, at)
-        size = self._codec.encode(self.difference(chunk, at), out)
-        if self._exact:
+        size = self.codec.encode(self.difference(chunk, at), out)
+        if self.exact:
             held[:] = chunk
         else:  # what the receivers will have
             self._decode(out[:size], held, at)
@@ -49,25 +49,33 @@ class Delta:
         chunk[:] = held
 
     def difference(self, chunk: Octets, at: int = 0) -> Octets:
-        """Give what ``add`` makes of what is held into ``chunk``."""
-        held = self._held(chunk, at)
-        if self._exact:
-            return np.bitwise_xor(chunk, held)
-        return np.subtract(chunk.view(np.float32), held.view(np.float32)).view(np.uint8)
+        """Give what ``add`` makes of what is held into ``chunk``; the next one is in its place."""
+        held, change = self._held(chunk, at), self._room(len(chunk))
+        if self.exact:
+            return np.bitwise_xor(chunk, held, out=change)
+        values = change.view(np.float32)
+        np.subtract(chunk.view(np.float32), held.view(np.float32), out=values)
+        return change
 
     def add(self, change: Octets, at: int = 0) -> None:
         """Change what is held."""
         held = self._held(change, at)
-        if self._exact:
+        if self.exact:
             np.bitwise_xor(held, change, out=held)
         else:
             values = held.view(np.float32)
             np.add(values, change.view(np.float32), out=values)
 
     def _decode(self, frame: Octets, held: Octets, at: int) -> None:
-        change = np.empty_like(held)
-        self._codec.decode(frame, change)
+        change = self._room(len(held))
+        self.codec.decode(frame, change)
         self.add(change, at)
+
+    def _room(self, nbytes: int) -> Octets:
+        """Give memory for a change, the same again: fresh pages cost more than the change."""
+        if len(self._changes) < nbytes:
+            self._changes = np.zeros(nbytes, np.uint8)
+        return self._changes[:nbytes]
 
     def _held(self, chunk: Octets, at: int) -> Octets:
         held = self.held[at : at + len(chunk)]
@@ -95,6 +103,14 @@ class Deltas:
 
         ``plain`` and ``coded`` broadcast bytes from the root, as they are or by the inner codec.
         """
+        delta = self.agreed(name, dtype, chunk, root, plain)
+        change = delta.difference(chunk) if self._rank == root else np.empty_like(chunk)
+        coded(change)
+        delta.add(change)
+        chunk[:] = delta.held
+
+    def agreed(self, name: str, dtype: str, chunk: Octets, root: int, plain: Send) -> Delta:
+        """Give what this rank holds of the root's buffer: the root says which one it is."""
         delta = Delta(name, dtype, len(chunk))  # raises on every rank alike
         note = np.zeros(2, np.int64)
         if self._rank == root:
@@ -103,11 +119,7 @@ class Deltas:
         number, fresh = note.tolist()
         if fresh == _NEW:
             self._held[root, number] = delta
-        delta = self._held[root, number]
-        change = delta.difference(chunk) if self._rank == root else np.empty_like(chunk)
-        coded(change)
-        delta.add(change)
-        chunk[:] = delta.held
+        return self._held[root, number]
 
     def _number_of(self, chunk: Octets, name: str) -> tuple[int, int]:
         key = (chunk.ctypes.data, len(chunk), name)

@@ -6,30 +6,29 @@ memory and decode it each for itself.
 """
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from weft._core import FRAME_HEAD, FRAME_VERSION
-from weft.compress import Codec, Deltas, codec_of, expected_ratio, is_lossless
-from weft.compress.delta import inner_of
+from weft.compress import Deltas, codec_of, expected_ratio, is_lossless
 from weft.compress.frame import Octets, frame_bytes
-from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.torch import between_moves
-from weft.torch.agreed import agreed_piece
+from weft.torch.agreed import agreed_cut, end_together
 from weft.torch.channel import NAMES
-from weft.torch.chunks import AHEAD, as_bytes
-from weft.torch.place import LONG, Place
+from weft.torch.chunks import as_bytes
+from weft.torch.coders import Aside, Changes, Coder, Whole, shrinks
+from weft.torch.pace import LONG, Cut
+from weft.torch.place import Place
 from weft.torch.talk import Talk, wait_for
 from weft.torch.wire import Transfer
 
-RING = 2 * AHEAD  # slots for pieces: those that come, and those that go on or are decoded
-_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
+# Pieces that a host is ready to take: Gloo holds pieces up that come while the next is asked for.
+# As many bytes of them as a host may spare; for short tensors few, so that a root whose piece
+# cannot be decoded learns of it before it has sent them all. Of a long one it hears the end.
+FEW_AHEAD, MOST_AHEAD, AHEAD_BYTES = 16, 64, 32 << 20
 
 
 class Way(NamedTuple):
@@ -42,85 +41,89 @@ class Way(NamedTuple):
 
 def broadcast(place: Place, x: Tensor, root: int, way: Way) -> None:
     """Let all ranks hold the root's ``x`` as the codec leaves it."""
-    codec = codec_of(way.codec, NAMES[x.dtype])
-    about = (x.dtype, f"root {root}", codec.name, f"frames {FRAME_VERSION}", *way[1:])
-    begin, wire_bytes = time.perf_counter(), 0
-    with place.talk("broadcast", x.nbytes, *about) as talk:
-        if x.numel():
-            line = _Line(place, talk, as_bytes(x).numpy(), root, codec, way)
-            line.run()
-            wire_bytes = line.wire_bytes
-    if place.rank == root:
-        place.pace.note(wire_bytes, time.perf_counter() - begin)
+    _broadcast(place, x, root, way, Whole(codec_of(way.codec, NAMES[x.dtype])))
 
 
 def broadcast_change(deltas: Deltas, place: Place, x: Tensor, root: int, way: Way) -> None:
     """Send what changed since the last broadcast of the root's tensor."""
-    inner = Way(inner_of(way.codec))
 
     def plain(note: Octets) -> None:
         between_moves.broadcast(place, torch.from_numpy(note), root)
 
-    def coded(change: Octets) -> None:
-        broadcast(place, torch.from_numpy(change).view(x.dtype), root, inner)
+    delta = deltas.agreed(way.codec, NAMES[x.dtype], as_bytes(x).numpy(), root, plain)
+    _broadcast(place, x, root, way, Changes(delta))
 
-    deltas.broadcast(way.codec, NAMES[x.dtype], as_bytes(x).numpy(), root, plain, coded)
+
+def _broadcast(place: Place, x: Tensor, root: int, way: Way, coder: Coder) -> None:
+    about = (x.dtype, f"root {root}", coder.name, f"frames {FRAME_VERSION}", *way[1:])
+    begin = time.perf_counter()
+    with place.talk("broadcast", x.nbytes, *about) as talk:
+        if x.numel():
+            line = _Line(place, talk, as_bytes(x).numpy(), root, coder, way)
+            line.run()
+            end_together(place, talk, root, timed=line.cut.timed or x.nbytes >= LONG)
+    if place.rank == root and x.numel():
+        seconds = time.perf_counter() - begin
+        place.pace.note((x.nbytes, coder.name), line.cut, line.wire_bytes, seconds)
 
 
 class _Line:
     """What one rank does for one broadcast, piece by piece."""
 
     def __init__(
-        self, place: Place, talk: Talk, data: Octets, root: int, codec: Codec, way: Way
+        self, place: Place, talk: Talk, data: Octets, root: int, coder: Coder, way: Way
     ) -> None:
-        self._place, self._talk, self._codec, self._way = place, talk, codec, way
+        self._place, self._talk, self._coder, self._way = place, talk, coder, way
         self._data, self._root = data, root
         hosts, step = place.hosts, (place.host - place.hosts.of[root]) % place.hosts.num
         leads = place.leads(root)
         self._is_root = place.rank == root
         self._source = hosts.leader(place.sources[0], root) if leads and step else None
         self._next = hosts.leader(place.to[0], root) if leads and step < hosts.num - 1 else None
-        self._piece = agreed_piece(place, talk, len(data), root, self._chosen)
+        self.cut = agreed_cut(place, talk, len(data), root, self._chosen)
+        self._piece = self.cut.piece
         self.count = -(-len(data) // self._piece)
-        self._slots = place.slots(RING, codec.room(self._piece))
+        most = min(MOST_AHEAD, max(FEW_AHEAD, AHEAD_BYTES // self._piece))
+        self._ahead = min(most if len(data) >= LONG else FEW_AHEAD, self.count)
+        self._ring = min(2 * self._ahead, self.count)  # those that come, and those that go on
+        self._slots = place.slots(self._ring, coder.codec.room(min(self._piece, len(data))))
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
-        self._aside = _Aside(codec)
+        self._aside = Aside(coder.codec)
         self.wire_bytes = 0
 
     def run(self) -> None:
         """Take, pass on, share and decode every piece."""
         try:
-            for tick in range(self.count + AHEAD):
+            for tick in range(self.count + self._ahead):
                 if tick < self.count:
                     self._take(tick)
-                if tick >= AHEAD:
-                    self._give(tick - AHEAD)
+                if tick >= self._ahead:
+                    self._give(tick - self._ahead)
         finally:
             self._aside.close()
 
-    def _chosen(self) -> int:
+    def _chosen(self) -> Cut:
         """Choose the length of a piece by how far the data shrink."""
-        name, nbytes = self._codec.name, len(self._data)
-        varies = is_lossless(name) and nbytes >= LONG
-        ratio = (
-            _shrinks(self._codec, self._data) if varies else expected_ratio(name, self._codec.dtype)
-        )
-        return self._place.pace.piece(nbytes, ratio)
+        codec, nbytes = self._coder.codec, len(self._data)
+        varies = is_lossless(codec.name) and nbytes >= LONG
+        usual = expected_ratio(codec.name, codec.dtype)
+        ratio = shrinks(self._coder, self._data) if varies else usual
+        return self._place.pace.cut(nbytes, ratio, self._coder.name)
 
     def _take(self, number: int) -> None:
         """Have a slot ready for what comes."""
-        self._aside.wait(number - RING)
-        wait_for(self._sent.pop(number - RING, []))
+        self._aside.wait(number - self._ring)
+        wait_for(self._sent.pop(number - self._ring, []))
         if self._source is not None:
-            slot = torch.from_numpy(self._slots[number % RING])
+            slot = torch.from_numpy(self._slots[number % self._ring])
             self._coming[number] = self._talk.recv(slot, self._source)
 
     def _give(self, number: int) -> None:
-        slot = self._slots[number % RING]
+        slot = self._slots[number % self._ring]
         size = 0
         if self._is_root:
-            size = self._codec.encode(self._chunk(number), slot)
+            size = self._encode(number, slot)
         elif self._source is not None:
             wait_for(self._coming.pop(number))
             size = self._size_of(slot, number)
@@ -128,7 +131,7 @@ class _Line:
             self._decode(number, slot[:size])
             self._aside.wait(number)
             if self._next is not None:
-                size = self._codec.encode(self._chunk(number), slot)
+                size = self._encode(number, slot)
             self._pass_on(number, slot[:size])
             self._share(number, slot, size)
             return
@@ -140,7 +143,7 @@ class _Line:
     @property
     def _rounds(self) -> bool:
         """Whether the root must take what it gave for what it had."""
-        return not (self._way.keep_root or self._way.every_hop or is_lossless(self._codec.name))
+        return self._coder.rounds and not (self._way.keep_root or self._way.every_hop)
 
     def _pass_on(self, number: int, frame: Octets) -> None:
         self.wire_bytes += len(frame)
@@ -159,12 +162,15 @@ class _Line:
         place.inside.give(torch.from_numpy(slot[: self._checked(size, slot, number)]), at)
         return size
 
+    def _encode(self, number: int, slot: Octets) -> int:
+        return self._coder.encode(self._chunk(number), slot, number * self._piece)
+
     def _decode(self, number: int, frame: Octets) -> None:
         chunk = self._chunk(number)
 
         def act() -> None:
             try:
-                self._codec.decode(frame, chunk)
+                self._coder.decode(frame, chunk, number * self._piece)
             except CodecError as error:
                 raise self._told(number, error) from error
 
@@ -186,39 +192,3 @@ class _Line:
 
     def _chunk(self, number: int) -> Octets:
         return self._data[number * self._piece : (number + 1) * self._piece]
-
-
-def _shrinks(codec: Codec, data: Octets) -> float:
-    """Give the ratio of some places of the data, far apart."""
-    step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
-    out = np.empty(codec.room(_SAMPLE), np.uint8)
-    chunks = (data[at * step : at * step + _SAMPLE] for at in range(_SAMPLES))
-    return _SAMPLES * _SAMPLE / sum(codec.encode(chunk, out) for chunk in chunks)
-
-
-class _Aside:
-    """Decodes at once what is quick, and beside the wire what is a library of Python."""
-
-    def __init__(self, codec: Codec) -> None:
-        quick = isinstance(codec, Native)
-        self._thread = None if quick else ThreadPoolExecutor(1, "weft-decode")
-        self._under_way: dict[int, Future[None]] = {}
-
-    def do(self, number: int, act: Callable[[], None]) -> None:
-        """Decode a piece, now or soon."""
-        if self._thread is None:
-            act()
-        else:
-            self._under_way[number] = self._thread.submit(act)
-
-    def wait(self, number: int) -> None:
-        """Return when a piece is decoded; raise what was wrong with it."""
-        if (future := self._under_way.pop(number, None)) is not None:
-            future.result()
-
-    def close(self) -> None:
-        """Wait for all of them."""
-        if self._thread is not None:
-            self._thread.shutdown()
-        for number in list(self._under_way):
-            self.wait(number)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import DisagreeError
-from weft.torch.agreed import agreed_piece
-from weft.torch.chunks import AHEAD, as_bytes, chunks, pipelined
+from weft.torch.agreed import agreed_cut, end_together
+from weft.torch.chunks import as_bytes, chunks, pipelined
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
 from weft.torch.wire import Transfer
@@ -28,8 +28,8 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
     coming: dict[int, list[Transfer]] = {}
     begin = time.perf_counter()
     with place.talk("broadcast", x.nbytes, x.dtype, f"root {root}") as talk:
-        choose = partial(place.pace.piece, x.nbytes)
-        blocks = chunks(x, agreed_piece(place, talk, x.nbytes, root, choose))
+        cut = agreed_cut(place, talk, x.nbytes, root, partial(place.pace.cut, x.nbytes))
+        blocks = chunks(as_bytes(x), cut.piece)
 
         def take(block: int) -> None:
             if takes:
@@ -42,9 +42,12 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
                 talk.send(blocks[block], hosts.leader(place.to[0], root))
             place.inside.broadcast(blocks[block], at)
 
-        pipelined(len(blocks), (take, give), AHEAD)
+        # All are taken from the start: a receive that is asked for while others come waits for
+        # Gloo's thread, which holds what it needs as long as it reads.
+        pipelined(len(blocks), (take, give), max(len(blocks), 1))
+        end_together(place, talk, root, timed=cut.timed)
     if place.rank == root:
-        place.pace.note(x.nbytes, time.perf_counter() - begin)
+        place.pace.note((x.nbytes, "none"), cut, x.nbytes, time.perf_counter() - begin)
 
 
 def all_gather(place: Place, out: Tensor, x: Tensor) -> None:

@@ -4,32 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.collectives.pieces import PIECES_AT, piece_bytes
 from weft.torch.chunks import LONE_CHUNK, as_bytes, chunk_bytes, chunks
 from weft.torch.hosts import Hosts
 from weft.torch.inside import Inside
+from weft.torch.pace import Pace
 from weft.torch.talk import Talk
 from weft.torch.wire import Wire
-
-LONG = 4 << 20  # bytes of a broadcast for which it is worth a message to say how long pieces are
-
-
-class Pace:
-    """What one rank learned of its links from the broadcasts that it was the root of."""
-
-    def __init__(self) -> None:
-        self._rate = 0.0  # bytes a second
-
-    def note(self, nbytes: int, seconds: float) -> None:
-        """Learn from a broadcast that sent so many bytes in so many seconds."""
-        if nbytes >= LONG:
-            rate = nbytes / seconds
-            self._rate = (self._rate + rate) / 2 if self._rate else rate
-
-    def piece(self, nbytes: int, ratio: float | None = None) -> int:
-        """Choose a length: the faster the links, the longer, so that each takes its time."""
-        rate = self._rate if nbytes >= LONG else 0.0
-        return piece_bytes(nbytes, ratio, max(rate, PIECES_AT))
 
 
 class Place:

@@ -53,6 +53,7 @@ class SpreadChannel(Channel):
         self._wire = Wire(PrefixStore("wire", store), rank, hosts, seconds)
         self._alarm = Alarm(world, self._wire, hosts, rank, store)
         self._place = Place(Inside(world), self._wire, hosts, rank)
+        self.pace = self._place.pace
         self._jobs = Jobs("weft-hosts")
         self._deltas = Deltas(rank)
         self._letters = Letters(self._wire, hosts, rank, self._alarm.raised)

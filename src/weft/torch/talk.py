@@ -17,18 +17,18 @@ _HEADER_BYTES = 192
 class Talk:
     """What one rank says during a call; left without an error, everything has been said.
 
-    The leaders of neighbouring hosts compare what they were asked for before any of them
-    takes something: in a ring it is enough that every two neighbours agree.
+    Each host's leader compares what it was asked for with the one before it, before it takes
+    something: in a ring it is then the same for all, or one of them finds that it is not.
     """
 
     def __init__(self, wire: Wire, hosts: Hosts, rank: int, call: str) -> None:
         self._wire, self._rank, self.call = wire, rank, call
         self._sent: list[Transfer] = []
-        self._headers: list[tuple[Transfer, Tensor]] = []
+        self._header: tuple[Transfer, Tensor] | None = None
         host = hosts.of[rank]
         if rank == hosts.leader(host):
-            near = {(host + step) % hosts.num for step in (1, -1)}
-            self._compare_with([hosts.leader(other) for other in sorted(near)])
+            before, after = (hosts.leader((host + step) % hosts.num) for step in (-1, 1))
+            self._compare(before, after)
 
     def send(self, x: Tensor, to: int, tag: int = FIRST) -> list[Transfer]:
         """Send a tensor, if it has elements; it must stay until the talk ends."""
@@ -54,24 +54,24 @@ class Talk:
             self._require_same()
             wait_for(self._sent)
 
-    def _compare_with(self, leaders: list[int]) -> None:
+    def _compare(self, before: int, after: int) -> None:
         text = self.call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
         mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        for leader in leaders:
-            theirs = torch.empty_like(mine)
-            self._headers.append((self._wire.recv(theirs, leader, HEADER), theirs))
-            self._sent.append(self._wire.send(mine, leader, HEADER))
+        theirs = torch.empty_like(mine)
+        self._header = (self._wire.recv(theirs, before, HEADER), theirs)
+        self._sent.append(self._wire.send(mine, after, HEADER))
 
     def _require_same(self) -> None:
-        headers, self._headers = self._headers, []
-        for transfer, theirs in headers:
-            transfer.wait()
-            call = bytes(theirs.tolist()).decode(errors="replace").rstrip()
-            if call != self.call[:_HEADER_BYTES].rstrip():
-                raise DisagreeError(
-                    f"rank {self._rank} calls {self.call}, rank {transfer.peer} calls {call}",
-                    "Every rank must make the same calls in the same order.",
-                )
+        if self._header is None:
+            return
+        (transfer, theirs), self._header = self._header, None
+        transfer.wait()
+        call = bytes(theirs.numpy()).decode(errors="replace").rstrip()
+        if call != self.call[:_HEADER_BYTES].rstrip():
+            raise DisagreeError(
+                f"rank {self._rank} calls {self.call}, rank {transfer.peer} calls {call}",
+                "Every rank must make the same calls in the same order.",
+            )
 
 
 def wait_for(transfers: Iterable[Transfer]) -> None:

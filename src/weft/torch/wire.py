@@ -51,7 +51,7 @@ class Wire:
 
     def __init__(self, store: Store, rank: int, hosts: Hosts, timeout: timedelta) -> None:
         self._rank, self._hosts = rank, hosts
-        self._timeout = timeout
+        self.set_timeout(timeout)
         size = len(hosts.of)
         try:
             self._group: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
@@ -61,26 +61,25 @@ class Wire:
                 "Set GLOO_SOCKET_IFNAME to the network interface that reaches them.",
             ) from error
 
-    @property
-    def patience(self) -> timedelta:
-        """How long a message may take."""
-        return self._timeout * _SOONER
-
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a message take this long."""
-        self._timeout = timeout
+        self.patience = timeout * _SOONER
 
     def send(self, x: Tensor, to: int, tag: int) -> Transfer:
         """Send a contiguous tensor's bytes, at least one."""
-        raw = as_bytes(x)
-        work = self._group.send([raw], to, tag)
-        return Transfer(self, work, raw, to, "to send to")
+        return self._begun(self._group.send, as_bytes(x), to, tag, "to send to")
 
     def recv(self, x: Tensor, source: int, tag: int) -> Transfer:
         """Fill a contiguous tensor of at least one byte."""
-        raw = as_bytes(x)
-        work = self._group.recv([raw], source, tag)
-        return Transfer(self, work, raw, source, "for")
+        return self._begun(self._group.recv, as_bytes(x), source, tag, "for")
+
+    def _begun(self, begin: Any, raw: Tensor, peer: int, tag: int, doing: str) -> Transfer:
+        """Begin a message; one over a connection that was closed fails here already."""
+        try:
+            work = begin([raw], peer, tag)
+        except RuntimeError as error:
+            raise self.failure(error, peer, doing) from error
+        return Transfer(self, work, raw, peer, doing)
 
     def failure(self, error: RuntimeError, peer: int, doing: str) -> RunError:
         """Say which rank did not do its part, and how."""
