@@ -50,17 +50,13 @@ _PARTS = {
     "torch_placed",
     "torch_rank",
     "torch_step_rank",
-    "torch_models",
     "trained",
-    "drawn_models",
     "torch_sharding",
-    "torch_step_rank",
     "torch_slowest",
     "torch_torchrec_rank",
     "torch_training",
     "torch_weights",
     "torch_zero",
-    "trained",
     "weft_rank",
 }  # what the benchmarks are made of
 

@@ -22,14 +22,14 @@ from weft.torch.tables import quantize_rows
 
 __all__ = [
     "SGD",
+    "AllGatherLinear",
     "Applied",
     "EmbeddingAllToAll",
     "EmbeddingBags",
-    "PlanWarning",
-    "AllGatherLinear",
     "ExpertCombine",
     "GemvAllReduce",
     "LinearReduceScatter",
+    "PlanWarning",
     "RowwiseAdagrad",
     "WeftProcessGroup",
     "apply",

@@ -108,7 +108,7 @@ def _truth(value: Any) -> bool:
 def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
     """Give the shape of a transformer by name or file, with settings changed."""
     document = _document(Path(name)) if name.endswith(".toml") else {"model": name}
-    model = _model(str(document.pop("model", "")))
+    model = model_named(str(document.pop("model", "")))
     document.pop("name", None)
     if not isinstance(model, Transformer):
         raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
