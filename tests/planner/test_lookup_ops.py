@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from weft.hardware import Lookups as Rates
-from weft.hardware import platform
+from weft.hardware import Platform, platform
 from weft.planner.lookup_ops import Lookups, lookups_at
+from weft.planner.plan import Plan
 from weft.planner.planning import plan
 from weft.schedule.ir import Cost
 from weft.workload.step import Collective, Op, Step, Workload
@@ -45,6 +46,8 @@ def captured():
 def test_lookups_and_what_joins_them_belong_to_an_exchange():
     ops = captured()
     forth, back = Lookups.around(ops, 4), Lookups.around(ops, 9)
+    assert forth is not None
+    assert back is not None
     assert sorted(forth.replaced) == [1, 2, 3, 5]
     assert sorted(back.replaced) == [7, 8, 10, 11]
     assert len(forth.tables) == len(back.tables) == 2
@@ -69,14 +72,14 @@ def test_ranks_must_all_have_lookups():
     assert [each.seconds_now for each in lookups_at(workload, own, [(0, 4)])] == [4.0]
 
 
-def measured(lookup: float):
+def measured(lookup: float) -> Platform:
     """The platform cpu with lookups of weft that were measured: so many seconds each."""
     known = platform("cpu", num_ranks=2)
     rates = {name: Rates(lookup=lookup) for name in ("weft", "weft_backward")}
     return replace(known, device=replace(known.require_device(), lookups=rates))
 
 
-def planned(lookup: float):
+def planned(lookup: float) -> tuple[Plan, list[str]]:
     workload = Workload("w", 2, (Step((0, 1), captured()),))
     found = plan(workload, measured(lookup))
     return found, [choice.strategy for choice in found.choices]
