@@ -2,44 +2,86 @@ import json
 
 import pytest
 
-from weft.cli import main
+from tests.bench.test_planned import SMALL
+from weft.bench import contest
+from weft.cli import main, tour_parts
 from weft.errors import RunError
+from weft.planner.plan import Plan
+from weft.report.tour import Compared, tour_page
 
 
+@pytest.fixture
+def uncalibrated(monkeypatch, tmp_path):
+    """A tour of small models on a machine that is taken for one that needs no calibration."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(tour_parts, "MODELS", SMALL)
+    monkeypatch.setattr(tour_parts, "_is_current", lambda: True)
+    monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
+    return tmp_path / "tour"
+
+
+@pytest.mark.torch
 @pytest.mark.multiprocess
-def test_the_tour_shows_every_part_and_leaves_traces(capsys, tmp_path):
-    folder = tmp_path / "tour"
-    assert main(["tour", "-o", str(folder)]) == 0
+@pytest.mark.timeout(150)
+def test_the_tour_predicts_plans_runs_compares_and_reports(capsys, uncalibrated):
+    assert main(["tour", "-o", str(uncalibrated)]) == 0
     text = capsys.readouterr().out
-    assert "native core" in text
-    assert "8 ranks on mi300x-8, predicted" in text
-    assert "2 ranks here, measured beside predicted on cpu" in text
-    traces = sorted(path.name for path in folder.iterdir())
-    assert traces == [
-        "predicted-all_gather.json",
-        "predicted-all_reduce.json",
-        "predicted-all_to_all.json",
-        "run-all_gather.json",
-        "run-all_reduce.json",
-    ]
-    for name in traces:
-        assert f"wrote {folder / name}" in text
-        assert json.loads((folder / name).read_text())["traceEvents"]
+    for said in ("native core", "with Gloo", "was predicted", "all_reduce of", "The tour took"):
+        assert said in text
+    names = sorted(path.name for path in uncalibrated.iterdir())
+    models = ("dlrm", "transformer")
+    runs = [f"run-{model}-{way}.json" for model in models for way in ("gloo", "plan")]
+    assert names == sorted([*(f"predicted-{m}.json" for m in models), *runs, "report.html"])
+    for name in names:
+        assert str(uncalibrated / name) in text
+        if name.endswith(".json"):
+            assert json.loads((uncalibrated / name).read_text())["traceEvents"]
+    assert "The plan for dlrm" in (uncalibrated / "report.html").read_text()
 
 
-def test_a_part_that_fails_does_not_stop_the_tour(capsys, tmp_path, monkeypatch):
+@pytest.mark.torch
+def test_a_part_that_fails_does_not_stop_the_tour(capsys, uncalibrated, monkeypatch):
     def fail(*_arguments, **_options):
         raise RunError("no shared memory.", "Give it some.")
 
-    monkeypatch.setattr("weft.cli.running.measured", fail)
-    assert main(["tour", "-o", str(tmp_path)]) == 1
+    monkeypatch.setattr(tour_parts, "started", fail)
+    assert main(["tour", "-o", str(uncalibrated)]) == 1
     written = capsys.readouterr()
     assert written.err == "weft: RunError: no shared memory.\nGive it some.\n"
-    assert "predicted" in written.out
-    assert "Next:" in written.out
+    assert "step with Gloo" in written.out
+    assert (uncalibrated / "report.html").is_file()
+    assert "Not all of it worked: Run the step" in written.out
+
+
+def test_nothing_is_run_without_a_plan(tmp_path):
+    with pytest.raises(RunError, match="there is no plan to run"):
+        tour_parts.Tour(tmp_path).run()
+
+
+def test_a_busy_machine_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(tour_parts, "foreign_share", lambda _: 0.5)
+    tour_parts.Tour(tmp_path).examine()
+    assert "noisy: others use 50% of the cores" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_made_is_refused(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     assert main(["tour", "-o", str(tmp_path / "file" / "tour")]) == 2
     assert "cannot write into" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (1.25, "saves 20% of the step, 20% was predicted: foretold within 0 points"),
+        (2.0, "30 points more than foretold"),
+        (1.0, "20 points less than foretold"),
+    ],
+)
+def test_the_page_says_whether_the_plan_was_right(ratio, said):
+    plan = Plan("m", "here", 2, (), 5e-3, 4e-3, 3e-3, 5e-3, "a-b")
+    compared = Compared("m", plan, (5e-3,), (5e-3 / ratio,), ratio, ("all_reduce: weft: pull",))
+    page = tour_page([compared], [], noisy=True)
+    assert said in page
+    assert "busy with other work" in page
+    assert f"{ratio:.2f}x" in page

@@ -16,7 +16,13 @@ HERE = weft.platform("cpu", num_ranks=2)
 ROWS, DIM, SAMPLES, POOLING = 50, 8, 12, 3
 
 
-def choice(kind: str, nbytes: int, strategy: str = "concurrent", ops=(0,), **settings) -> Choice:
+def choice(
+    kind: str,
+    nbytes: int,
+    strategy: str = "concurrent",
+    ops: tuple[int, ...] = (0,),
+    **settings: Any,
+) -> Choice:
     what = Collective(kind, nbytes, "fp32")
     name = f"{kind} {nbytes}"
     return Choice(
@@ -103,7 +109,8 @@ class Small(nn.Module):
 
     def forward(self, bags: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         rows = self.embedding([bags[0]], [bags[1]])
-        return self.top(rows).square().mean()
+        loss: torch.Tensor = self.top(rows).square().mean()
+        return loss
 
 
 def bags_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:

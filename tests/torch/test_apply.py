@@ -105,13 +105,22 @@ def test_ddp_is_made_with_the_buckets_of_the_plan():
 
 
 def test_a_watch_needs_no_ranks_and_leaves_a_plan_alone_that_is_right():
-    switched = []
+    switched: list[bool] = []
     watch = Watch(cases.plan_of(), float, switched.append, warm=1, window=2)
     for _ in range(9):
         watch.note(1.2)
     assert switched == []
     assert [verdict.seconds for verdict in watch.verdicts] == [1.2] * 4
     assert watch.planned == 1.2
+
+
+def test_a_plan_that_changes_nothing_has_no_way_back():
+    switched: list[bool] = []
+    watch = Watch(cases.plan_of(), float, switched.append, differs=False, warm=0, window=1)
+    with pytest.warns(PlanWarning, match="there is no way back to go"):
+        watch.note(3.0)
+    watch.note(3.0)
+    assert switched == []
 
 
 def test_a_step_no_faster_than_the_predicted_default_contradicts_the_plan():

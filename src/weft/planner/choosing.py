@@ -36,14 +36,16 @@ class Offer:
         if way.pair is not None:
             return way.pair
         window = self.pair.hidden * self.base.alone.seconds
+        # Lookups that a fused operator would do are part of the pair; nothing runs beside them.
+        more = 0.0 if way.freed else min((x.seconds_now for x in self.pair.lookups), default=0.0)
         if way.serial:
-            return max(0.0, window + way.alone.seconds - way.saves)
+            return more + window + way.alone.seconds
         took = way.alone.seconds * (1 + self.pair.hidden * (way.beside - 1))
         lost = min(took, window) * (way.compute - 1)
         if way.slices:
             took -= min(took, self.pair.making) * (1 - 1 / way.slices)
             took += self.pair.making * (way.producer - 1)
-        return max(window + lost, took)
+        return more + max(window + lost, took)
 
 
 def heuristic(offers: Sequence[Offer]) -> list[Way]:
@@ -112,7 +114,9 @@ def _worth_trying(offer: Offer) -> list[Way]:
 
 def _covers(one: Way, other: Way) -> bool:
     """Whether one way is no slower than another, alone or beside kernels, and slows them less."""
-    if one.slices < other.slices or (one.serial and not other.serial) or other.saves > one.saves:
+    if one.slices < other.slices or (one.serial and not other.serial):
+        return False
+    if other.freed and not one.freed:
         return False
     mine, theirs = one.alone.seconds, other.alone.seconds
     quicker = mine <= theirs and mine * one.beside <= theirs * other.beside

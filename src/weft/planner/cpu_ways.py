@@ -96,10 +96,7 @@ class CpuWays:
             for place, each in zip(pair.members, pair.lookups, strict=True)
             for n in each.replaced
         )
-        saves = min(each.seconds_now for each in pair.lookups)
-        return Way(
-            "fused", alone, serial=True, freed=freed, saves=saves, settings=settings, why=why
-        )
+        return Way("fused", alone, serial=True, freed=freed, settings=settings, why=why)
 
     def _overlaps(self, pair: Pair) -> bool:
         """Whether rows are on the wire while others are summed: forth, between hosts."""

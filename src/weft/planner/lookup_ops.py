@@ -6,7 +6,6 @@ them the change of the rows. What the fused operator takes was measured: see ``w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from weft.cost.price import Price, price
 from weft.errors import WeftError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from weft.hardware import Device
     from weft.planner.step_price import Place
@@ -37,6 +36,9 @@ class Lookups:
     @classmethod
     def around(cls, ops: Sequence[Op], number: int) -> Lookups | None:
         """Find them; None where neither lookups nor their gradients stand beside the exchange."""
+        what = ops[number].collective
+        if what is None or what.kind != "all_to_all":
+            return None
         tables = tuple(op for op in ops if _family(op) == "embedding")
         before, after = _before(ops, number), _after(ops, number)
         found = [ops[n] for n in (*before, *after)]

@@ -39,7 +39,6 @@ class Way:
     slices: int = 0
     producer: float = 1.0
     freed: tuple[tuple[int, int], ...] = ()  # ops that fall away
-    saves: float = 0.0  # seconds of these on the rank that saves least
     settings: Settings = field(default_factory=dict, hash=False)
     error: float = 0.0
     memory: int = 0

@@ -182,7 +182,7 @@ def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | s
             f"this plan is for {plan.num_ranks} ranks, not {group.size()}.",
             "Make one for it with weft plan.",
         )
-    machine = on or ("here" if here_path().is_file() else "cpu")
+    machine: Platform | str = on or ("here" if here_path().is_file() else "cpu")
     name = machine if isinstance(machine, str) else machine.name
     if plan.platform != name:
         raise PlanError(
@@ -190,8 +190,9 @@ def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | s
             f"Make one with weft plan --on {name}, or say on= which platform this is.",
         )
     if workload is not None:
-        known = platform(machine, num_ranks=plan.num_ranks) if machine == name else machine
-        plan.check_for(workload, known)
+        if isinstance(machine, str):
+            machine = platform(name, num_ranks=plan.num_ranks)
+        plan.check_for(workload, machine)
 
 
 def _differs(plan: Plan) -> bool:

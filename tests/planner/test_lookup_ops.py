@@ -1,0 +1,97 @@
+"""What a fused embedding takes the place of, in steps as they are captured and as they are made."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft.hardware import Lookups as Rates
+from weft.hardware import Platform, platform
+from weft.planner.lookup_ops import Lookups, lookups_at
+from weft.planner.plan import Plan
+from weft.planner.planning import plan
+from weft.schedule.ir import Cost
+from weft.workload.step import Collective, Op, Step, Workload
+
+SHAPE = (256, 10_000, 32, 8.0)
+EXCHANGE = Op(
+    "c10d.alltoall_base_",
+    "collective",
+    "comm world",
+    collective=Collective("all_to_all", 1 << 20, "fp32"),
+)
+
+
+def kernel(name, family, *shape, phase="forward", seconds=None):
+    cost = Cost(family, shape, "fp32", 0.0, 1 << 20)
+    return Op(name, cost=cost, phase=phase, seconds=seconds)
+
+
+def captured():
+    """A step as torch has it: bags, joined, exchanged, taken apart; and the way back."""
+    bag = kernel("aten._embedding_bag", "embedding", *SHAPE, seconds=2e-3)
+    cat = kernel("aten.cat", "concat", seconds=1e-4)
+    back = [
+        kernel("aten.clone", "elementwise", phase="backward", seconds=1e-4),
+        replace(cat, phase="backward"),
+        replace(EXCHANGE, after=(8,), phase="backward"),
+        kernel("aten._embedding_bag_backward", "other", phase="backward", seconds=1e-3),
+        kernel("aten.add_", "elementwise", phase="backward", seconds=4e-3),
+        kernel("aten.mm", "gemm", 8, 8, 8, phase="backward", seconds=1e-4),
+    ]
+    dense = [kernel("aten.relu", "elementwise", seconds=1e-4)] * 2
+    forth = [dense[0], bag, bag, cat, replace(EXCHANGE, after=(3,), phase="forward"), cat]
+    return (*forth, dense[1], *back)
+
+
+def test_lookups_and_what_joins_them_belong_to_an_exchange():
+    ops = captured()
+    forth, back = Lookups.around(ops, 4), Lookups.around(ops, 9)
+    assert forth is not None
+    assert back is not None
+    assert sorted(forth.replaced) == [1, 2, 3, 5]
+    assert sorted(back.replaced) == [7, 8, 10, 11]
+    assert len(forth.tables) == len(back.tables) == 2
+
+
+@pytest.mark.parametrize("number", [0, 6])
+def test_other_ops_have_no_lookups(number):
+    assert Lookups.around(captured(), number) is None
+
+
+def test_an_exchange_without_tables_beside_it_has_none():
+    relu = kernel("aten.relu", "elementwise")
+    assert Lookups.around((relu, EXCHANGE, relu), 1) is None
+
+
+def test_ranks_must_all_have_lookups():
+    ops = captured()
+    bare = (kernel("aten.relu", "elementwise"), *ops[4:])
+    workload = Workload("w", 2, (Step((0,), ops), Step((1,), bare)))
+    own = {(c, n): 1.0 for c in range(2) for n in range(len(ops))}
+    assert lookups_at(workload, own, [(0, 4), (1, 1)]) == ()
+    assert [each.seconds_now for each in lookups_at(workload, own, [(0, 4)])] == [4.0]
+
+
+def measured(lookup: float) -> Platform:
+    """The platform cpu with lookups of weft that were measured: so many seconds each."""
+    known = platform("cpu", num_ranks=2)
+    rates = {name: Rates(lookup=lookup) for name in ("weft", "weft_backward")}
+    return replace(known, device=replace(known.require_device(), lookups=rates))
+
+
+def planned(lookup: float) -> tuple[Plan, list[str]]:
+    workload = Workload("w", 2, (Step((0, 1), captured()),))
+    found = plan(workload, measured(lookup))
+    return found, [choice.strategy for choice in found.choices]
+
+
+def test_a_fused_embedding_that_is_faster_is_planned_and_saves_what_it_replaces():
+    found, strategies = planned(1e-7)  # 0.2 ms a table instead of 2 ms
+    assert strategies == ["fused", "fused"]
+    # Lookups, gradients and joins took 9.4 ms of the step, and Gloo's exchanges some more.
+    assert found.baseline - found.planned > 9.4e-3 - 4 * 256 * 8 * 1e-7
+
+
+def test_one_that_is_slower_is_not():
+    _, strategies = planned(1e-5)
+    assert "fused" not in strategies

@@ -1,0 +1,29 @@
+"""Examples run as their users run them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.torch
+@pytest.mark.multiprocess
+@pytest.mark.timeout(120)
+def test_plan_and_apply_trains_by_its_plan_and_says_so(tmp_path):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "plan_and_apply.py", "--steps", "6"],
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "planned on cpu" in done.stdout
+    assert "all_reduce" in done.stdout
+    first, last = done.stdout.split("loss ")[1].split(" in ")[0].split(" -> ")
+    assert float(last) < float(first)
