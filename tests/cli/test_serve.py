@@ -27,6 +27,16 @@ def test_blocks_are_listed_and_rows_written(tmp_path, capsys):
     assert len(file.read_text().splitlines()) == 3
 
 
+def test_a_file_may_say_what_is_served(tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text('model = "llama-8b"\nname = "mine"\nlayers = 2\ntp = 2\n')
+    load = ["--requests", "2", "--prompt", "64", "--generate", "2", "--set", "tp=4"]
+    assert main(["serve", str(file), "--on", "mi300x-8", *load, "--fetch", "b2b", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert row["tp"] == 4
+    assert row["ttft_alone_gain"] > 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -40,6 +50,11 @@ def test_blocks_are_listed_and_rows_written(tmp_path, capsys):
         (("llama-8b", "--on", "mi300x-8", "--fetch", ","), 2, "no way to fetch was named"),
         (("llama-8b", "--on", "mi300x-8", "--reduce", "tree"), 2, "no way to sum"),
         (("llama-8b", "--on", "mi300x-8", "--set", "tp=3"), 2, "do not divide"),
+        (("llama-8b", "--on", "mi300x-8", "--set", "tp=0"), 2, "tp=0 leaves nothing"),
+        (("llama-8b", "--on", "mi300x-8", "--set", "pp=2"), 2, "pp and fsdp are not served"),
+        (("llama-8b", "--on", "mi300x-8", "--overhead", "fast"), 2, "cannot read"),
+        (("llama-8b", "--on", "mi300x-8", "--tokens", "8"), 2, "cannot serve 256 requests"),
+        (("llama-8b", "--on", "mi300x-8", "--requests", "0"), 2, "are nothing"),
         (("llama-405b", "--on", "mi300x-8", "--set", "tp=1"), 1, "the weights need"),
         (("llama-8b", "--on", "switch(8)@1GB/s"), 2, "network without devices"),
     ],

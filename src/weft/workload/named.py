@@ -113,7 +113,11 @@ def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
     if not isinstance(model, Transformer):
         raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
     given: dict[str, Any] = {**document, **settings}
-    return replace(model, **{key: _value(model, key, value) for key, value in given.items()})
+    found = replace(model, **{key: _value(model, key, value) for key, value in given.items()})
+    for key in ("hidden", "layers", "heads", "ffn", "vocab", "tp", "ep"):
+        if not getattr(found, key):
+            raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
+    return found
 
 
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
