@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.bench.random_steps import by_plan, exhaustive, published, random_steps
 from weft.bench.rows import Options, Row
@@ -84,7 +84,7 @@ def _by(way: str, step: RandomStep, pricer: Pricer) -> float:
 
 def _regret_row(way: str, seed: int, ratios: list[float], times: list[float]) -> Row:
     near = fmean(ratio <= NEAR for ratio in ratios)
-    more = {
+    more: dict[str, Any] = {
         "within_2_percent": near,
         "best": fmean(ratio <= 1 + 1e-9 for ratio in ratios),
         "mean_regret": fmean(ratios) - 1,
