@@ -71,7 +71,9 @@ def _pair(
         beside=max(names, key=lambda name: names[name], default=""),
         gemm=_only_gemm(pricer, places, overlap),
         looks_up=any(_touches_tables(pricer, place) for place in places),
-        lookups=lookups_at(pricer.workload, pricer.own, places),
+        lookups=lookups_at(pricer.workload, pricer.own, places)
+        if what.kind == "all_to_all"
+        else (),
     )
 
 
