@@ -78,6 +78,7 @@ def test_a_library_gives_back_what_was_measured():
 
 def test_ddp_is_what_is_left_of_wrapped_steps():
     host = _found().put_into(platform("cpu"), "a test").torch
+    assert host is not None
     assert host.ddp["gloo"].step == pytest.approx(1e-4, rel=0.05)
     assert host.ddp["gloo"].parameter == pytest.approx(2e-6, rel=0.05)
     assert host.ddp["weft"].byte == pytest.approx(0.0, abs=1e-10)
@@ -104,12 +105,13 @@ def test_a_hill_on_the_way_is_not_the_library():
 @pytest.mark.parametrize("what", ["old", "of another torch", "without torch", "without laws"])
 def test_a_calibration_goes_stale(what):
     found = _found().put_into(platform("cpu"), "a test")
+    assert found.torch is not None
     found = replace(found, torch=replace(found.torch, version=torch.__version__))
     assert is_current(found, 60.0)
     if what == "of another torch":
-        found = replace(found, torch=replace(found.torch, version="1.0"))
+        found = replace(found, torch=TorchHost(version="1.0"))
     if what == "without torch":
         found = replace(found, torch=None)
     if what == "without laws":
-        found = replace(found, device=replace(found.device, laws=()))
+        found = replace(found, device=replace(found.require_device(), laws=()))
     assert not is_current(found, 1e6 if what == "old" else 60.0)

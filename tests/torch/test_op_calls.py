@@ -20,10 +20,8 @@ from weft.torch.timed_steps import captured_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DLRM = Dlrm(((50, 2, 0.0), (70, 3, 1.05), (90, 1, 0.0)), 8, (16, 8), (16, 1), 12)
-MODELS = (
-    DLRM,
-    *(Transformer(kind, 16, 1, 2, 32, 64, 8, 4, 1) for kind in ("gpt2", "bert", "llama")),
-)
+GPT2 = Transformer("gpt2", 16, 1, 2, 32, 64, 8, 4, 1)
+MODELS = (DLRM, GPT2, replace(GPT2, model="bert"), replace(GPT2, model="llama"))
 
 
 def _captured(model):
@@ -92,7 +90,7 @@ def test_the_host_and_ddp_are_added():
 def _parameters():
     from weft.bench.torch_models import Transformer as Built
 
-    return Built(MODELS[1]).parameters()
+    return Built(GPT2).parameters()
 
 
 def test_lookups_draw_their_rows_below_the_table_and_by_its_law():
