@@ -49,7 +49,13 @@ def time_host() -> TorchHost:
             summed[name, op.phase] += op.seconds or 0.0
             count[name, op.phase] += 1 + called[number].free
     found = gaps(_taken(), summed, count)
-    return TorchHost(*(found[phase] for phase in PHASES), cached=room, version=torch.__version__)
+    return TorchHost(
+        found["forward"],
+        found["backward"],
+        found["optimizer"],
+        cached=room,
+        version=torch.__version__,
+    )
 
 
 def gaps(taken: Taken, summed: Taken, count: Counter[tuple[str, str]]) -> dict[str, float]:
