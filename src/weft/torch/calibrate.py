@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 
-from weft import __version__
 from weft.cost.least_squares import smallest_errors
 from weft.cost.nccl import on_curve
 from weft.cost.terms import TERMS, law_seconds
@@ -200,10 +200,10 @@ def _priced(law: OpLaw, sample: Sample) -> float:
 
 
 def _library(name: str, curves: Curves, source: str) -> Library:
-    version = torch.__version__.partition("+")[0] if name == "gloo" else __version__
+    made = torch.__version__.partition("+")[0] if name == "gloo" else version("weft")
     fits = tuple(
         Fit(
-            *(version, kind, "any", (2,)),
+            *(made, kind, "any", (2,)),
             first=tuple((nbytes / 2, float(f"{s:.4g}")) for nbytes, s in rising(curve)),
             step=(),
             in_switch=(),

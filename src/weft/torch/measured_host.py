@@ -8,7 +8,7 @@ It may be less than nothing: an op that Python calls costs more than one that au
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -41,15 +41,21 @@ def time_host() -> TorchHost:
     steps = {name: captured_step(_whole(name), 1, name=name) for name in REFERENCES}
     calls = list(dict.fromkeys(call for step in steps.values() for call in step.unique))
     times = dict(zip(calls, time_ops(calls, repeats=3), strict=True))
-    summed: Counter[tuple[str, str]] = Counter()
+    summed: Taken = defaultdict(float)
     count: Counter[tuple[str, str]] = Counter()
     for name, step in steps.items():
         called = step.calls[0]
         for number, op in enumerate(step.priced(times, room)):
-            summed[name, op.phase] += op.seconds or 0.0  # type: ignore[assignment]
+            summed[name, op.phase] += op.seconds or 0.0
             count[name, op.phase] += 1 + called[number].free
     found = gaps(_taken(), summed, count)
-    return TorchHost(**found, cached=room, version=torch.__version__)
+    return TorchHost(
+        found["forward"],
+        found["backward"],
+        found["optimizer"],
+        cached=room,
+        version=torch.__version__,
+    )
 
 
 def gaps(taken: Taken, summed: Taken, count: Counter[tuple[str, str]]) -> dict[str, float]:
@@ -73,7 +79,7 @@ def _whole(name: str) -> Callable[[], Callable[[], Any]]:
 def _taken() -> Taken:
     with steady_memory():
         ranks = spawn(_timed_phases, RANKS, timeout=_TIMEOUT)
-    return {key: sum(rank[key] for rank in ranks) / RANKS for key in ranks[0]}
+    return {key: max(rank[key] for rank in ranks) for key in ranks[0]}
 
 
 def _timed_phases(world: World) -> Taken:

@@ -5,6 +5,7 @@ A captured step becomes a list of them; each can be carried out by itself, on te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +41,8 @@ class Like:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements, each counted once."""
-        item = getattr(torch, self.dtype).itemsize
-        return int(np.prod([s for s, t in zip(self.shape, self.stride, strict=True) if t])) * item
+        sides = (s for s, t in zip(self.shape, self.stride, strict=True) if t)
+        return math.prod(sides) * int(getattr(torch, self.dtype).itemsize)
 
     def make(self, drawn: np.random.Generator) -> torch.Tensor:
         """Make it, every page touched."""

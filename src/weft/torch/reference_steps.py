@@ -27,7 +27,7 @@ class Layers(nn.Module):
         """Run them and give a loss."""
         for layer in self.layers:
             x = torch.relu(layer(x))
-        vectors = x.unflatten(-1, (8, -1))
+        vectors = x.view(len(x), 8, -1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
         return torch.cat([x, products], 1).square().mean()
 
