@@ -180,6 +180,17 @@ def predict(
     return Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
 
 
+def predict_seconds(
+    workload: Workload, platform: Platform, *, host: HostModel | None = None
+) -> float:
+    """Give how long a step takes and no more: walked through, without a timeline or a range."""
+    prices, met = Prices(platform), meetings(workload)
+    if overlaps(workload, platform):
+        alone = walked(workload, platform, prices, host=host, met=met)
+        workload = slowed(workload, platform, prices, alone)
+    return max(walk(workload, platform, prices, host=host, met=met))
+
+
 class _Edge:
     """The low or high end of prices."""
 
