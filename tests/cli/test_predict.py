@@ -103,3 +103,8 @@ def test_a_trace_is_a_workload(recorded_file, capsys):
 def test_a_trace_stays_as_it_was_recorded(recorded_file, capsys, more, said):
     assert main(["predict", recorded_file, "--on", "h100-8", *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_trace_that_is_not_there_is_named(capsys):
+    assert main(["predict", "nowhere.json.gz", "--on", "h100-8"]) == 2
+    assert "there is no file nowhere.json.gz" in capsys.readouterr().err

@@ -137,6 +137,13 @@ def test_a_file_of_tables_is_a_dlrm(tmp_path):
         ("[[tables]]\nrows = 3\ndim = 4\ncounts = [3, -1]", "count 1 is -1"),
         ("[[tables]]\nrows = 3\ndim = 4\ncounts = [0, 3]", "fewer than two"),
         ("[[tables]]\nrows = 3\ndim = 4\ncounts = []", "must be a list of numbers"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = 'many'", "must be a list of numbers"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [2, 'x']", "must be a list of numbers"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [4, 3, 2, 1]", "4 counts for 3 rows"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [2, 1]\nzipf = 1", "has counts and zipf"),
+        ("[[tables]]\nrows = 3\ndim = 4\npooling = 'x'", "pooling must be a number"),
+        ("[[tables]]\nrows = 3\ndim = 4\nzipf = -1", "zipf must be a number of zero or more"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncount = 0", "count must be a whole number above zero"),
         ("model = 3 3", "is no TOML"),
     ],
 )
@@ -144,6 +151,13 @@ def test_wrong_files_are_named(tmp_path, text, message):
     file = tmp_path / "tables.toml"
     file.write_text(text)
     with pytest.raises(FormatError, match=message):
+        tables_of(str(file), {}, 1)
+
+
+def test_a_batch_that_is_none_is_named(tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text("batch = -4\n[[tables]]\nrows = 3\ndim = 4\n")
+    with pytest.raises(UsageError, match="cannot read batch=-4"):
         tables_of(str(file), {}, 1)
 
 

@@ -194,6 +194,17 @@ def edges(
     return low, high
 
 
+def predict_seconds(
+    workload: Workload, platform: Platform, *, host: HostModel | None = None
+) -> float:
+    """Give how long a step takes and no more: walked through, without a timeline or a range."""
+    prices, met = Prices(platform), meetings(workload)
+    if overlaps(workload, platform):
+        alone = walked(workload, platform, prices, host=host, met=met)
+        workload = slowed(workload, platform, prices, alone)
+    return max(walk(workload, platform, prices, host=host, met=met))
+
+
 class _Edge:
     """The low or high end of prices."""
 

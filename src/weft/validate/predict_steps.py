@@ -13,14 +13,13 @@ from pathlib import Path
 from statistics import median
 
 from weft.hardware import Platform, platform
-from weft.planner.prices import Prices
+from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
 from weft.validate.target import ErrorIn, Target
-from weft.workload import NO_HOST, HostModel, Workload, dlrm, transformer
+from weft.workload import NO_HOST, Workload, dlrm, transformer
 from weft.workload.dlrm import Dlrm
 from weft.workload.tables import Table
 from weft.workload.transformer import MODELS, Transformer
-from weft.workload.walk import walk
 
 _NEUSIGHT = "NeuSight (ASPLOS 2025), sitar-lab/NeuSight @6945927d9afc"
 _MLPERF = "MLPerf Training v4.0, mlcommons/training_results_v4.0 @6fe954378efe"
@@ -64,10 +63,6 @@ def _target(
     return Target("predict", name, published, unit, source, weft, limit, kind)
 
 
-def _seconds(workload: Workload, machine: Platform, host: HostModel | None = None) -> float:
-    return max(walk(workload, machine, Prices(machine), host=host))
-
-
 def _neusight(folder: Path) -> Iterator[Target]:
     """GPT-2 large in fp32 by Megatron: four samples of 1024 tokens, attention unfused, dropout."""
     there = folder / "neusight" / "label" / "NVIDIA_A100-SXM4-40GB"
@@ -85,7 +80,7 @@ def _neusight(folder: Path) -> Iterator[Target]:
         if file.is_file():
             measured = json.loads(file.read_text(encoding="utf-8"))["e2e_latency"] / 1e3
             workload = transformer.build("gpt2-large", spread, 4)
-            found = _seconds(workload, machine)
+            found = predict_seconds(workload, machine)
             yield _target(f"GPT-2 large, 4 A100, {way}", measured, found, _NEUSIGHT)
 
 
@@ -102,7 +97,7 @@ def _mlperf(folder: Path) -> Iterator[Target]:
     for (benchmark, num_ranks), make in _CASES.items():
         times = measured.get((benchmark, num_ranks))
         if times:
-            found = _seconds(make(num_ranks), _h100(num_ranks), NO_HOST)
+            found = predict_seconds(make(num_ranks), _h100(num_ranks), host=NO_HOST)
             name = f"{benchmark} on {num_ranks} H100, median of {len(times)}"
             yield _target(name, median(times), found, _MLPERF)
 

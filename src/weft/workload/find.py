@@ -28,6 +28,8 @@ def find_workload(
         return _captured(spec, num_ranks, given, every_rank=every_rank)
     if spec.endswith(".json"):
         return _read(Path(spec), num_ranks, given)
+    if spec.endswith((".json.gz", ".csv", ".et")):  # a trace that is there was taken before
+        raise FormatError(f"there is no file {spec}", "Name a workload, or a trace that is there.")
     return generate(spec, num_ranks, given)
 
 

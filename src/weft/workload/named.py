@@ -125,7 +125,7 @@ def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple
     if name.endswith(".toml"):
         document = _document(Path(name))
         tables = read_tables(document, name)
-        batch = int(document.get("batch", batch))
+        batch = _value(_DLRMS["dlrm"], "batch", document.get("batch", batch))
     else:
         model = model_named(name)
         if not isinstance(model, Dlrm):

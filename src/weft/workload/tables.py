@@ -70,14 +70,15 @@ def _tables(entry: Any, where: str, first: int) -> list[Table]:
     for key in entry:
         if key not in _KNOWN:
             raise FormatError(f"{where} has {key!r}", nearest(key, _KNOWN))
-    for key in ("rows", "dim"):
-        if not isinstance(entry.get(key), int) or entry[key] < 1:
+    for key in ("rows", "dim", "count", "itemsize"):
+        value = entry.get(key, None if key in ("rows", "dim") else 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise FormatError(f"{where}: {key} must be a whole number above zero")
-    pooling, zipf = float(entry.get("pooling", 1)), float(entry.get("zipf", 0))
-    if pooling <= 0 or zipf < 0:
-        raise FormatError(f"{where}: pooling must be above zero and zipf not below it")
+    pooling, zipf = _number(entry, "pooling", 1.0, where), _number(entry, "zipf", 0.0, where)
+    if pooling <= 0:
+        raise FormatError(f"{where}: pooling must be above zero")
     if "counts" in entry:
-        zipf = zipf_of(entry["counts"], where)
+        zipf = _zipf_of_counts(entry, where)
     count = int(entry.get("count", 1))
     name, size = str(entry.get("name", "table")), int(entry.get("itemsize", 4))
     return [
@@ -93,6 +94,27 @@ def _tables(entry: Any, where: str, first: int) -> list[Table]:
     ]
 
 
+def _number(entry: dict[str, Any], key: str, default: float, where: str) -> float:
+    value = entry.get(key, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < np.inf:
+        raise FormatError(f"{where}: {key} must be a number of zero or more, not {value!r}")
+    return float(value)
+
+
+def _zipf_of_counts(entry: dict[str, Any], where: str) -> float:
+    counts = entry["counts"]
+    if not isinstance(counts, list) or any(isinstance(v, (str, bool, list, dict)) for v in counts):
+        raise FormatError(f"{where}: counts must be a list of numbers")
+    if "zipf" in entry:
+        raise FormatError(f"{where} has counts and zipf", "Leave one out: counts give zipf.")
+    if len(counts) > entry["rows"]:
+        raise FormatError(
+            f"{where}: {len(counts)} counts for {entry['rows']} rows",
+            "Give one count for each index that was seen.",
+        )
+    return zipf_of(counts, where)
+
+
 def zipf_of(counts: Sequence[Any], where: str) -> float:
     """Fit the power of Zipf's law to how often indices were seen: slope of log count over rank."""
     values = np.asarray(counts, float)
@@ -101,7 +123,8 @@ def zipf_of(counts: Sequence[Any], where: str) -> float:
     if (values < 0).any():
         worst = int(np.argmin(values))
         raise FormatError(
-            f"{where}: count {worst} is {values[worst]:g}; an index is seen no less than never"
+            f"{where}: count {worst} is {values[worst]:g}; an index is seen no less than never",
+            "Give how often each index was seen: numbers of zero or more.",
         )
     seen = np.sort(values[values > 0])[::-1]
     if len(seen) < 2:
