@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.bench import fused, links
+from weft.bench.lookups import Lookups
 from weft.bench.rows import Options
 from weft.errors import UnknownNameError
 
@@ -57,7 +58,7 @@ def test_what_runs_between_hosts_is_known():
 @pytest.mark.netns
 @pytest.mark.multiprocess
 def test_fused_operators_run_between_hosts(monkeypatch):
-    small = links.Lookups(4, 50, 8, 12, 3, 0.0)
+    small = Lookups(4, 50, 8, 12, 3, 0.0)
     monkeypatch.setattr(links, "LOOKUPS", (small,))
     products = [links.Multiplied(name, 16, 4, 8) for name in links.OPERATORS[1:]]
     monkeypatch.setattr(links, "PRODUCTS", tuple(products))

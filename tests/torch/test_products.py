@@ -1,10 +1,14 @@
 """Layers over ranks: values, gradients, what is refused, and faults inside a tile."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from tests.torch.embedding_checks import run_checks
 from tests.torch.product_checks import CHECKS
 from tests.torch.ranks import on_ranks
+from weft.errors import RunError
+from weft.torch import LinearReduceScatter
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
