@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "embedding_rows.hpp"
@@ -116,14 +117,16 @@ template <class Index>
 // The columns from ``at`` on of a sample, ``kVectors`` vectors of them. It looks ahead into the
 // next bags as well: their indices stand behind its own. An address is only a wish there: what
 // does not exist is not fetched.
-template <class Row, class Index, class L, std::size_t kVectors, bool kWeighted>
+template <class Row, class Index, class L, std::size_t kVectors, bool kWeighted, bool kWhole = false>
 WEFT_INLINE void pool_block(const Shard& shard, const Reader<Index>& from, std::size_t sample, Range bag,
                             std::size_t at, float scale, float* out) {
+  // Where a block is a whole row, its length is known to the compiler.
+  const std::size_t stride = kWhole ? kVectors * L::kCount * Row::kItem : from.stride;
   typename L::Float sums[kVectors];
   for (auto& sum : sums) sum = typename L::Float{};
   const std::size_t last = from.num_indices - 1;
   for (std::size_t i = bag.first; i < bag.last; ++i) {
-    const std::byte* later = from.rows + from.row(std::min(i + kAhead, last)) * from.stride + at * Row::kItem;
+    const std::byte* later = from.rows + from.row(std::min(i + kAhead, last)) * stride + at * Row::kItem;
     for (std::size_t byte = 0; byte < kVectors * L::kCount * Row::kItem; byte += kLineBytes) {
       __builtin_prefetch(later + byte);
     }
@@ -132,7 +135,7 @@ WEFT_INLINE void pool_block(const Shard& shard, const Reader<Index>& from, std::
       pass_over(shard, from, sample, i);
       continue;
     }
-    const Row values(from.rows + row * from.stride, from.dim);
+    const Row values(from.rows + row * stride, from.dim);
     for (std::size_t v = 0; v < kVectors; ++v) {
       typename L::Float value;
       values.template load<L>(at + v * L::kCount, value);
@@ -168,6 +171,12 @@ WEFT_INLINE void pool_one(const Shard& shard, const Reader<Index>& from, std::si
   out[at] = sum * scale;
 }
 
+// Whether the rows of a shard are just so many vectors long.
+template <std::size_t kVectors, class L>
+WEFT_INLINE bool whole(const Shard& shard) noexcept {
+  return shard.dim == kVectors * L::kCount;
+}
+
 // The samples of a range, one after another, ``pitch`` floats apart in ``out``.
 template <class Row, class Index, class L, bool kWeighted>
 WEFT_INLINE void pool_samples(const Shard& shard, const Bags& bags, Range samples, float* out,
@@ -178,6 +187,16 @@ WEFT_INLINE void pool_samples(const Shard& shard, const Bags& bags, Range sample
   for (std::size_t sample = samples.first; sample < samples.last; ++sample, out += pitch) {
     const Range bag = bag_of(shard, bags, sample);
     const float scale = bags.mean && bag.last > bag.first ? 1.0F / static_cast<float>(bag.last - bag.first) : 1.0F;
+    if constexpr (!std::is_same_v<Row, Int8Row>) {
+      if (whole<kMost, L>(shard)) {
+        pool_block<Row, Index, L, kMost, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
+        continue;
+      }
+      if (whole<8, L>(shard)) {
+        pool_block<Row, Index, L, 8, kWeighted, true>(shard, from, sample, bag, 0, scale, out);
+        continue;
+      }
+    }
     std::size_t at = 0;
     const auto blocks = [&]<std::size_t kVectors>() __attribute__((always_inline)) {
       for (; at + kVectors * L::kCount <= shard.dim; at += kVectors * L::kCount) {

@@ -12,12 +12,9 @@ from weft.torch.tables import large_pages
 class Pooled:
     """Tables of one rank, pooled into what an all-to-all would send: a block for each rank."""
 
-    def __init__(self, lookups: Lookups, rank: int, num_ranks: int) -> None:
-        self._lookups, self._tables = lookups, []
-        for table in lookups.held(rank, num_ranks):
-            memory = large_pages((lookups.rows, lookups.dim), torch.float32)
-            self._tables.append(memory.copy_(torch.from_numpy(lookups.values(table))))
-        width = len(self._tables) * lookups.dim
+    def __init__(self, lookups: Lookups, tables: list[Tensor], num_ranks: int) -> None:
+        self._lookups, self._tables = lookups, tables
+        width = len(tables) * lookups.dim
         self.blocks = torch.zeros(num_ranks, lookups.batch // num_ranks, width)
 
     def pool(self, bags: Bags) -> Tensor:
@@ -38,7 +35,11 @@ class Alone(Looking):
 
     def __init__(self, lookups: Lookups) -> None:
         super().__init__(lookups, 0, 1)
-        self._pooled = Pooled(lookups, 0, 1)
+        tables = []
+        for table in lookups.held(0, 1):
+            memory = large_pages((lookups.rows, lookups.dim), torch.float32)
+            tables.append(memory.copy_(torch.from_numpy(lookups.values(table))))
+        self._pooled = Pooled(lookups, tables, 1)
 
     def rows(self, bags: Bags) -> Tensor:
         """Pool table after table into one row a sample."""

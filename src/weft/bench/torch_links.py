@@ -56,7 +56,7 @@ def _lookups(asked: dict[str, Any]) -> Halves:
     """Pool into blocks by taker, exchange blocks; or both at once into rows."""
     lookups, rank, size = Lookups(**asked), dist.get_rank(), dist.get_world_size()
     whole = Fused(lookups, rank, size)
-    alone = Pooled(lookups, rank, size)
+    alone = Pooled(lookups, whole.tables, size)
     out = torch.empty_like(alone.blocks)
     bags = whole.turns[0]
     alone.pool(bags)

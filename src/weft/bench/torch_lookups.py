@@ -140,6 +140,11 @@ class Fused(Looking):
         size = lookups.batch * lookups.pooling
         self._offsets = torch.arange(0, len(held) * size + 1, lookups.pooling)
 
+    @property
+    def tables(self) -> list[Tensor]:
+        """The tables that this rank holds."""
+        return [weight.detach() for weight in self._bag.weights.values()]
+
     def rows(self, bags: Bags) -> Tensor:
         """Look up; the rows of a sample come joined."""
         with torch.no_grad():
