@@ -90,3 +90,21 @@ def test_ranks_simulated_once_take_as_long_as_all_of_them(kind, algorithm):
 
 def test_other_platforms_are_priced_as_before():
     assert platform("mi300x-8").require_device().shared is None
+
+
+def test_what_a_sum_left_in_the_caches_is_written_on_from_there():
+    """Two ranks add up pieces of 128 KiB in 64 MiB, and write each on while it is near."""
+    nbytes, piece = 64 << 20, 128 << 10
+    near = SETS["16KiB"] * (SETS["1MiB"] / SETS["16KiB"]) ** (4 / 6)  # 256 KiB, between the two
+    added, written = nbytes / 2 / (SETS["64MiB"] * 0.5 * 0.5), nbytes / 2 / (near * 0.5)
+    found = seconds("all_reduce", "pull", nbytes, here(), dtype="float32")
+    assert found == pytest.approx(added + written, rel=0.01)
+    assert nbytes % piece == 0
+
+
+def test_what_is_too_long_for_the_caches_comes_from_memory_again():
+    """A ring adds up its half in one piece, then passes it on."""
+    nbytes = 64 << 20
+    added, passed = nbytes / 2 / (SETS["64MiB"] * 0.5 * 0.5), nbytes / 2 / (SETS["64MiB"] * 0.5)
+    found = seconds("all_reduce", "ring", nbytes, here(), dtype="float32")
+    assert found >= added + passed

@@ -8,8 +8,7 @@ from typing import Any
 from weft._core import die_with
 from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft.bench.serving import serve
-from weft.collectives import collective
-from weft.runtime import World, prepare, world
+from weft.runtime import World, prepare_collective, world
 
 PATHS = ("direct", "ordinary")
 
@@ -45,11 +44,7 @@ def _direct(here: World, exchange: Exchange) -> Carrier:
     """Prepare the schedule on memory of the heap; what is left is one call."""
     x = here.empty(exchange.given_count)
     out = here.empty(exchange.room) if exchange.room else x[:0]
-    options: dict[str, Any] = {"dtype": "float32"} if "reduce" in exchange.kind else {}
-    schedule = collective(
-        exchange.kind, "pull", num_ranks=here.num_ranks, nbytes=exchange.nbytes, **options
-    )
-    prepared = prepare(schedule, here, bound=True)
+    prepared = prepare_collective(here, exchange.kind, exchange.nbytes)
     binds = prepared.binds({"in": x, "out": out} if exchange.room else {"data": x})
 
     def free() -> None:

@@ -4,7 +4,18 @@ from weft.runtime.engines import Engines
 from weft.runtime.interpreter import Prepared, prepare, run
 from weft.runtime.meeting import world
 from weft.runtime.memory import Memory
+from weft.runtime.registered import prepare_collective
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 
-__all__ = ["Engines", "Memory", "Prepared", "World", "prepare", "run", "spawn", "world"]
+__all__ = [
+    "Engines",
+    "Memory",
+    "Prepared",
+    "World",
+    "prepare",
+    "prepare_collective",
+    "run",
+    "spawn",
+    "world",
+]

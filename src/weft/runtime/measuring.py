@@ -8,7 +8,7 @@ other programs take of the cores, milliseconds at a time, falls out of the first
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -44,15 +44,20 @@ Act = Callable[[int], float]  # does it so many times and gives the seconds of o
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Let processes started meanwhile multiply matrices in one thread."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+def changed(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let processes started meanwhile find these in their environment."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def one_thread() -> AbstractContextManager[None]:
+    """Let processes started meanwhile multiply matrices in one thread."""
+    return changed(dict.fromkeys(_ONE_THREAD, "1"))
 
 
 def pin(world: World) -> None:

@@ -1,0 +1,35 @@
+"""A collective prepared once on memory of the heap: what is left is one call."""
+
+from typing import Any
+
+from weft.collectives import collective
+from weft.collectives.catalogue import MOST_EAGER
+from weft.runtime.choice import REDUCING, ROOTED, Choice
+from weft.runtime.crew import Crew
+from weft.runtime.interpreter import Prepared, prepare
+
+# Memory of the heap is read where it lies, so laying bytes out costs a copy and saves a meeting.
+# Two ranks, 1 KiB: broadcast 0.78 against 1.12 us, all_reduce 1.22 against 1.39; the others gain
+# nothing, and at 8 KiB all lose. Four ranks on two cores, broadcast of 8 KiB: 3.6 against 24 us.
+LAID_OUT = {"broadcast": 2 << 10, "all_reduce": 2 << 10}
+LAID_OUT_CROWDED = {"broadcast": 16 << 10}
+
+
+def prepare_collective(
+    world: Crew, kind: str, nbytes: int, *, dtype: str = "float32", op: str = "sum", root: int = 0
+) -> Prepared:
+    """Prepare a collective by the algorithm that is fastest on arrays of ``world.empty``.
+
+    Bind the arrays once (``prepared.binds``) and call ``prepared.execute`` as often as wanted. A
+    root whose bytes are laid out may run ahead of those that take them. Collective.
+    """
+    options: dict[str, Any] = {"dtype": dtype, "op": op} if kind in REDUCING else {}
+    if kind in ROOTED:
+        options["root"] = root
+    limits = LAID_OUT_CROWDED if world.is_crowded else LAID_OUT
+    laid_out = nbytes <= limits.get(kind, 0) and 1 < world.num_ranks <= MOST_EAGER
+    turns = Choice().turns_of(kind, nbytes) if laid_out else 1
+    made = collective(
+        kind, "eager" if laid_out else "pull", num_ranks=world.num_ranks, nbytes=nbytes, **options
+    )
+    return prepare(made, world, bound=True, turns=turns)
