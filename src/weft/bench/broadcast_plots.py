@@ -104,9 +104,11 @@ def _sent_by(codec: str, nbytes: int) -> tuple[Sent, Coded]:
 def _alone(codec: str, rate: float) -> float:
     """Take the best of some lengths of pieces."""
     where = platform(f"switch({HOSTS})@{rate / 1e6:.6f}MB/s,20us")
-    options = {"num_ranks": HOSTS, "nbytes": _LARGE, "ratio": _ratio(codec), "dtype": _DTYPE}
+    options: dict[str, Any] = {"num_ranks": HOSTS, "nbytes": _LARGE, "dtype": _DTYPE}
     made = (
-        collective("broadcast", f"chain+{codec}", piece=_LARGE // count, **options)
+        collective(
+            "broadcast", f"chain+{codec}", piece=_LARGE // count, ratio=_ratio(codec), **options
+        )
         for count in (16, 64, 256)
     )
     return min(simulate(schedule, where).makespan for schedule in made)

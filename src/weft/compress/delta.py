@@ -10,6 +10,7 @@ from weft.errors import SizeError, UsageError
 
 PREFIX = "delta+"
 _MOST_BUFFERS = 1024  # of one root: the one that was sent longest ago is forgotten
+_MOST_KEPT = 32 << 20  # bytes of room for changes: no piece is longer
 _NEW, _KNOWN = 1, 0
 Send = Callable[[Octets], None]
 
@@ -72,7 +73,9 @@ class Delta:
         self.add(change, at)
 
     def _room(self, nbytes: int) -> Octets:
-        """Give memory for a change, the same again: fresh pages cost more than the change."""
+        """Give memory for a piece's change, the same again: fresh pages cost more than it."""
+        if nbytes > _MOST_KEPT:
+            return np.empty(nbytes, np.uint8)
         if len(self._changes) < nbytes:
             self._changes = np.zeros(nbytes, np.uint8)
         return self._changes[:nbytes]
