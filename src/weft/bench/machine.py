@@ -5,7 +5,6 @@ import math
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -55,24 +54,6 @@ def machine() -> dict[str, Any]:
         "os": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
     }
-
-
-def foreign_share(seconds: float = 0.1) -> float:
-    """Give the share of this machine's cores that others use while whoever asks sleeps."""
-    before = _ticks()
-    time.sleep(seconds)
-    idle, total = (after - then for after, then in zip(_ticks(), before, strict=True))
-    return 1 - idle / total if total else 0.0
-
-
-def _ticks() -> tuple[int, int]:
-    """Read the idle and all ticks of all cores; those of guests are counted in the first ones."""
-    try:
-        first = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0]
-    except OSError:
-        return 0, 0
-    ticks = [int(word) for word in first.split()[1:9]]
-    return ticks[3] + ticks[4], sum(ticks)
 
 
 def commit() -> str:

@@ -72,7 +72,7 @@ def _reply(rank: Rank, works: dict[str, Work], asked: dict[str, Any]) -> dict[st
                 answer = works[name].answer()
                 return {"answer": answer, "received": received() - before}
             case "pin":
-                _pin(rank.rank)
+                pin(rank.rank)
                 return {}
             case _:
                 works.pop(name).free()
@@ -81,7 +81,7 @@ def _reply(rank: Rank, works: dict[str, Work], asked: dict[str, Any]) -> dict[st
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _pin(rank: int) -> None:
+def pin(rank: int) -> None:
     """Keep the calling thread on one core; threads that it has started stay free."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})

@@ -3,7 +3,7 @@
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,15 +56,18 @@ def _team(name: str, num_ranks: int) -> Team:
         return Team(name, num_ranks, [_mpi(name, num_ranks)])
     if name == "fbgemm":
         words = rank_words(home_of(name), "weft.bench.torch_fbgemm_rank")
-        return Team(name, num_ranks, _ranks(words, num_ranks))
+        return Team(name, num_ranks, rank_starts(words, num_ranks))
     module = ["torch_rank", torch_backend(name)] if name in _TORCH else ["weft_rank"]
     words = [sys.executable, "-m", f"weft.bench.{module[0]}", *module[1:]]
-    return Team(name, num_ranks, _ranks(words, num_ranks))
+    return Team(name, num_ranks, rank_starts(words, num_ranks))
 
 
-def _ranks(words: Sequence[str], num_ranks: int) -> list[Start]:
-    """Start every rank as a process of its own."""
+def rank_starts(
+    words: Sequence[str], num_ranks: int, environment: Mapping[str, str] | None = None
+) -> list[Start]:
+    """Start every rank as a process of its own, with more of an environment if need be."""
     shared = {
+        **(environment or {}),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "TORCHELASTIC_RUN_ID": secrets.token_hex(16),

@@ -115,9 +115,14 @@ def _print_json(results: list[dict[str, Any]]) -> None:
 
 def _print_rows(found: "Bench", rows: list["Row"]) -> None:
     from weft.cli.bench_collectives import print_collective_rows, print_figure_rows
+    from weft.cli.bench_predict import print_predict_rows
     from weft.cli.bench_table import print_notes, print_rows
 
-    own = {"collectives": print_collective_rows, "figures": print_figure_rows}
+    own = {
+        "collectives": print_collective_rows,
+        "figures": print_figure_rows,
+        "predict": print_predict_rows,
+    }
     print(found.question)
     own.get(found.name, print_rows)(rows)
     print_notes(rows)

@@ -1,10 +1,12 @@
 """``weft calibrate``: this machine, or one that was traced, as a platform."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.calibrated_torch import print_torch
 from weft.cli.options import Json, On, output_path
 from weft.cli.progress import track
 from weft.errors import UsageError
@@ -36,23 +38,38 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure step by step, write the file, show what matters."""
-    from weft.runtime.calibrate import STEPS, calibrated, measure_step, save
+    from weft.runtime.calibrate import save
 
     path = output_path(output, (".toml",))
     if traces or more or on:
         _calibrate_from([*(traces or ()), *(more or ())], on, path, json=json)
         return
-    found = {name: measure_step(act) for name, act in track(STEPS, "measuring this machine")}
-    platform = calibrated(found)
+    platform = _measured()
     where = save(platform, path)
     if json:
         from weft.report.results import results_json
 
-        print(results_json("calibrate", "here", _rows(platform), file=str(where)))
+        calm = None if platform.calm is None else asdict(platform.calm)
+        print(results_json("calibrate", "here", _rows(platform), file=str(where), calm=calm))
         return
     _print(platform)
+    print_torch(platform)
     use = "weft collective all_gather --on here" if path is None else f"--on {where}"
     print(f"\nwrote {where}: use it as {use}")
+
+
+def _measured() -> "Platform":
+    """Measure this machine, and torch on it where there is one."""
+    from importlib.util import find_spec
+
+    from weft.runtime.calibrate import STEPS, calibrated, measure_step
+
+    label = "measuring this machine"
+    if find_spec("torch") is None:
+        return calibrated({name: measure_step(act) for name, act in track(STEPS, label)})
+    from weft.torch.calibrate import measured_here
+
+    return measured_here(lambda steps: track(steps, label))
 
 
 def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, json: bool) -> None:
@@ -126,8 +143,6 @@ def _print_recorded(platform: "Platform") -> None:
 
 def _rows(platform: "Platform") -> list[dict[str, Any]]:
     """Give the rates of each working set, in bytes per second."""
-    from dataclasses import asdict
-
     shared = platform.require_device().shared
     assert shared is not None
     return [{"set": key, **asdict(each)} for key, each in shared.sets.items()]

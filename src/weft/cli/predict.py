@@ -44,6 +44,10 @@ def predict(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Predict a step that does not fit into memory too.")
     ] = False,
+    library: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose collectives: nccl, or here gloo or weft."),
+    ] = None,
     json: Json = False,
     output: Annotated[
         str | None,
@@ -67,7 +71,9 @@ def predict(
     if _is_trace(workload):
         prediction = _of_trace(workload, machine, given, ranks)
     else:
-        prediction = _of_workload(workload, machine, given, every_rank=every_rank, anyway=anyway)
+        prediction = _of_workload(
+            workload, machine, given, library=library, every_rank=every_rank, anyway=anyway
+        )
     if json:
         from weft.report.results import results_json
 
@@ -81,13 +87,21 @@ def predict(
 
 
 def _of_workload(
-    spec: str, machine: "Platform", given: dict[str, str], *, every_rank: bool, anyway: bool
+    spec: str,
+    machine: "Platform",
+    given: dict[str, str],
+    *,
+    library: str | None,
+    every_rank: bool,
+    anyway: bool,
 ) -> "Prediction":
     from weft.planner.predict import predict as predicted
+    from weft.planner.prices import Prices, default_library, known_library
     from weft.workload.find import find_workload
 
     found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
-    return predicted(found, machine, anyway=anyway)
+    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
+    return predicted(found, machine, anyway=anyway, prices=prices)
 
 
 def _is_trace(spec: str) -> bool:

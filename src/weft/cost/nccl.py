@@ -60,7 +60,9 @@ def library_price(
     """
     known = _library_on(platform, name)
     fit = _fit(known, kind, version, dtype, platform.num_ranks)
-    slower = _measured_links(known.node, platform.num_ranks) / links_of(platform)
+    slower = 1.0
+    if known not in platform.libraries:
+        slower = _measured_links(known.node, platform.num_ranks) / links_of(platform)
     seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
     return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
 
@@ -120,6 +122,9 @@ def on_curve(curve: Curve, nbytes: float, slower: float = 1.0) -> float:
 
 
 def _library_on(platform: Platform, name: str) -> Library:
+    for measured in platform.libraries:
+        if measured.name == name:
+            return measured
     if name not in library_names():
         raise UnknownNameError(f"no library is called {name!r}", nearest(name, library_names()))
     if platform.num_nodes > 1:
@@ -164,7 +169,7 @@ def _fit(known: Library, kind: str, version: str | None, dtype: str, num_ranks: 
 
 def _note(known: Library, fit: Fit, nbytes: int, num_ranks: int) -> str:
     notes = []
-    if known.basis != "fitted":
+    if known.basis == "inherited":
         notes.append(f"inherited: {known.source}")
     if not known.smallest <= nbytes <= known.largest:
         sizes = f"{format_size(known.smallest)} to {format_size(known.largest)}"

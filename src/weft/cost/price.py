@@ -15,6 +15,7 @@ from weft.cost.families import FAMILIES, Family
 from weft.cost.grid import corrections
 from weft.cost.matmul import Floats
 from weft.cost.recipes import achieved_share, known_dtype, rated_flops, recipe_of
+from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
 from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
@@ -85,6 +86,11 @@ def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
 
 
 def _roofline(cost: Cost, device: Device) -> Price:
+    if (measured := device.law("elementwise")) is not None:
+        traffic = law_seconds(measured, {"nbytes": np.array([float(cost.nbytes)])})
+        total = float(traffic[0]) + cost.flops / device.flop_rate("fp32")
+        least, most = (total * each for each in _ROOFLINE_RANGE)
+        return Price(total, least, most, model="memory traffic: no formula knows this kernel")
     law = _fit(device, "elementwise", cost.dtype or "fp32")[0].law
     moved = cost.nbytes / (device.memory_rated * law["memory"])
     work = cost.flops / (0.5 * rated_flops(device, recipe_of(cost.dtype or "fp32").math))
@@ -105,6 +111,10 @@ def price_columns(
     family = find_family(kind)
     dtype = known_dtype(dtype or family.dtype)
     full = _complete(family, columns)
+    if (measured := device.law(family.name)) is not None and family.name in TERMS:
+        seconds = law_seconds(measured, full)
+        low, high = seconds * measured.low, seconds * measured.high
+        return Prices(seconds, low, high, f"measured on {device.name}, torch, one thread")
     fit, model, wider = _fit(device, family.law, dtype)
     law = _within_achieved(fit.law, device, dtype) if "datasheet, by" in model else fit.law
     seconds = family.formula(full, device, recipe_of(dtype), law)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.errors import PlatformError, UnknownNameError, nearest
+from weft.hardware.measured import OpLaw
 from weft.hardware.quantity import (
     Bytes,
     Count,
@@ -209,7 +210,7 @@ class Device:
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
     ``shared`` is there where ranks are cores of one memory and were measured as such. ``lookups``
     has what embedding tables take where they were, by who looks up: ``torch``, ``weft``, and the
-    same with ``_backward``.
+    same with ``_backward``; ``laws`` what ops of torch take.
     """
 
     name: str
@@ -233,6 +234,12 @@ class Device:
     shared: Cores | None = None
     kernels: Kernels = Kernels()
     lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
+    laws: tuple[OpLaw, ...] = ()
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is one core of a CPU, whose host is itself."""
+        return self.units == 1
 
     def flop_rate(self, dtype: str) -> float:
         """Give the achieved flop/s of ``dtype``."""
@@ -240,6 +247,11 @@ class Device:
             message = f"{self.name} has no flop rate for dtype {dtype!r}"
             raise UnknownNameError(message, nearest(dtype, self.flops))
         return self.flops[dtype].achieved
+
+    def law(self, family: str, threads: int = 1) -> OpLaw | None:
+        """Give the law of a family of ops, if it was measured here."""
+        same = (law for law in self.laws if (law.family, law.threads) == (family, threads))
+        return next(same, None)
 
     def require_dma(self) -> Dma:
         """Give the copy engines, for work that cannot do without them."""

@@ -7,7 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from weft.errors import PlatformError, WeftError, nearest
+from weft.hardware.curves import Library
 from weft.hardware.device import (
     Cores,
     Device,
@@ -20,6 +23,7 @@ from weft.hardware.device import (
     WorkingSet,
 )
 from weft.hardware.machine import Machine, this_machine
+from weft.hardware.measured import Calm, CodecRate, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
@@ -179,6 +183,10 @@ def platform_from_table(table: Table, file: str) -> Platform:
         nic=_part(reader, Nic, table, "nic"),
         machine=_part(reader, Machine, table, "machine"),
         recorded=_recorded(reader, table["recorded"]) if "recorded" in table else None,
+        torch=_measured(reader, table, "torch", TorchHost, None),
+        libraries=_measured(reader, table, "libraries", tuple[Library, ...], ()),
+        codecs=_measured(reader, table, "codecs", tuple[CodecRate, ...], ()),
+        calm=_measured(reader, table, "calm", Calm, None),
         sources=reader.sources,
     )
 
@@ -248,6 +256,7 @@ def _device(reader: Reader, device: object) -> Device | None:
         dma=None if dma is None else reader.record(Dma, dma, place.at("dma")),
         kernels=reader.record(Kernels, device.get("kernels", {}), place.at("kernels")),
         shared=None if shared is None else _shared(reader, shared, place.at("shared")),
+        laws=_measured(reader, device, "laws", tuple[OpLaw, ...], (), place),
         lookups=_records(reader, Lookups, device.get("lookups", {}), place.at("lookups")),
     )
 
@@ -287,6 +296,21 @@ def _recorded(reader: Reader, table: object) -> Recorded:
         for i, each in enumerate(exchanges)
     ]
     return Recorded(collectives=tuple(found), **parts)
+
+
+def _measured(
+    reader: Reader, table: Table, key: str, kind: Any, absent: Any, place: Place | None = None
+) -> Any:
+    """Read what only weft itself writes: figures whose source stands beside all of them."""
+    if key not in table:
+        return absent
+    try:
+        return msgspec.convert(table[key], kind)
+    except msgspec.ValidationError as error:
+        where = (place or reader.root).at(key)
+        raise PlatformError(
+            f"{where.file}: {where.key}: {error}", "Run: weft calibrate."
+        ) from error
 
 
 def _required(table: Table, key: str, place: Place) -> object:

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from weft.errors import PlatformError, UsageError
+from weft.hardware.curves import Library
 from weft.hardware.device import Device
 from weft.hardware.machine import Machine
+from weft.hardware.measured import Calm, CodecRate, TorchHost
 from weft.hardware.network import Level
 from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, beside, to_table
 from weft.hardware.recorded import Recorded
@@ -53,7 +55,9 @@ class Platform:
     devices: a copy inside a node goes up to the host's memory and down again, and level 0 is the
     devices' links to it. ``nic`` is what joining several such nodes would use. ``sources`` says of
     every number, by its dotted key, where it comes from; ``machine`` on which one it was measured,
-    ``recorded`` what traces showed of it.
+    ``recorded`` what traces showed of it. Where it was measured by itself, ``torch`` says what the
+    host of its ranks spends, ``libraries`` what their collectives take, ``codecs`` what these do,
+    and ``calm`` how quiet it was meanwhile.
     """
 
     name: str
@@ -67,6 +71,10 @@ class Platform:
     nic: Nic | None = None
     machine: Machine | None = None
     recorded: Recorded | None = None
+    torch: TorchHost | None = None
+    libraries: tuple[Library, ...] = ()
+    codecs: tuple[CodecRate, ...] = ()
+    calm: Calm | None = None
     sources: Mapping[str, Source] = beside()
 
     @property

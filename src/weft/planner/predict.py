@@ -11,7 +11,8 @@ import numpy as np
 
 from weft.errors import NoPlanError
 from weft.planner.beside import overlaps, slowed
-from weft.planner.prices import Prices
+from weft.planner.on_cores import on_cores
+from weft.planner.prices import Prices, default_library
 from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
 from weft.simulator import simulate
@@ -166,7 +167,8 @@ def predict(
     """Predict one step; one that does not fit into memory is refused, unless ``anyway``."""
     if not anyway:
         check_memory(workload, platform)
-    prices = prices or Prices(platform)
+    prices = prices or Prices(platform, default_library(platform))
+    workload = on_cores(workload, platform, getattr(prices, "library", ""))
     met = meetings(workload)
     expected = worst = workload
     if overlaps(workload, platform):
@@ -184,7 +186,9 @@ def predict_seconds(
     workload: Workload, platform: Platform, *, host: HostModel | None = None
 ) -> float:
     """Give how long a step takes and no more: walked through, without a timeline or a range."""
-    prices, met = Prices(platform), meetings(workload)
+    prices = Prices(platform, default_library(platform))
+    workload = on_cores(workload, platform, prices.library)
+    met = meetings(workload)
     if overlaps(workload, platform):
         alone = walked(workload, platform, prices, host=host, met=met)
         workload = slowed(workload, platform, prices, alone)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weft.collectives import collective
 from weft.cost.nccl import library_price
 from weft.cost.price import Price, price
-from weft.errors import ScheduleError, UsageError, WeftError
+from weft.errors import ScheduleError, UnknownNameError, UsageError, WeftError, nearest
 from weft.hardware.network import Level
 from weft.simulator import simulate
 
@@ -65,6 +65,21 @@ class Prices:
         if key not in self.known:
             self.known[key] = _collective_price(self.platform, self.library, what, levels)
         return self.known[key]
+
+
+def default_library(platform: Platform) -> str:
+    """Name the library that jobs use there: the first that was measured on it, or NCCL."""
+    return platform.libraries[0].name if platform.libraries else "nccl"
+
+
+def known_library(platform: Platform, name: str) -> str:
+    """Insist on a library that is known on the platform."""
+    known = [each.name for each in platform.libraries]
+    if known and name not in known:
+        raise UnknownNameError(
+            f"{platform.name} was not measured with a library {name!r}", nearest(name, known)
+        )
+    return name
 
 
 def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:

@@ -1,12 +1,15 @@
 """Processes whose memory stays where it is, so that a measurement meets few page faults."""
 
+import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import forkserver
+from typing import Any
 
 # Pieces of any size come from one heap that never shrinks and grows in large steps: page faults
 # of a training step fall to a fifth.
-_SETTINGS = {
+SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
@@ -17,10 +20,28 @@ _SETTINGS = {
 @contextmanager
 def steady_memory() -> Iterator[None]:
     """Let processes started meanwhile keep the memory they had, and compute in one thread."""
-    before = {name: os.environ.get(name) for name in _SETTINGS}
-    os.environ.update(_SETTINGS)
+    before = {name: os.environ.get(name) for name in SETTINGS}
+    os.environ.update(SETTINGS)
     try:
         yield
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextmanager
+def forked_ranks(modules: Sequence[str]) -> Iterator[None]:
+    """Let ranks started meanwhile come from one process that has loaded ``modules`` already.
+
+    Loading torch takes seconds, and a calibration starts a dozen pairs of ranks.
+    """
+    before = multiprocessing.get_start_method(allow_none=True)
+    with steady_memory():
+        multiprocessing.set_start_method("forkserver", force=True)
+        multiprocessing.set_forkserver_preload(list(modules))
+        try:
+            yield
+        finally:
+            multiprocessing.set_start_method(before, force=True)
+            server: Any = forkserver
+            server._forkserver._stop()  # noqa: SLF001 - there is no other way to end it

@@ -19,7 +19,8 @@ class HostModel:
     ops here. ``collective`` is what the process group adds to its ops.
 
     ``waits`` is for devices that are the host itself, where a kernel is a function that returns
-    when it is done.
+    when it is done. ``backward`` and ``optimizer`` are the gaps of ops of these phases, where they
+    are others.
     """
 
     gap: float = 7.7e-6  # mean of T1, arXiv 2404.12674
@@ -31,6 +32,8 @@ class HostModel:
     # less what an op takes anyway.
     collective: float = 33e-6
     waits: bool = False
+    backward: float | None = None
+    optimizer: float | None = None
 
     def seconds(self, op: Op) -> float:
         """Give what the host does for ``op`` apart from launching it."""
@@ -38,7 +41,9 @@ class HostModel:
             return op.host
         if op.kind == "host":
             return 0.0
-        return self.gap + self.before + self.after + self.collective * (op.kind == "collective")
+        own = {"backward": self.backward, "optimizer": self.optimizer}.get(op.phase)
+        gap = self.gap if own is None else own
+        return gap + self.before + self.after + self.collective * (op.kind == "collective")
 
 
 NO_HOST = HostModel(0.0, 0.0, 0.0, 0.0)  # what a captured graph replays costs nothing to issue

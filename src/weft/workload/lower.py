@@ -57,7 +57,13 @@ def lower(
 
 def host_of(platform: Platform) -> HostModel:
     """Give the host of a platform: cores carry out an op before the next one is issued."""
-    return HostModel(waits=platform.require_device().shared is not None)
+    waits, own = platform.require_device().is_core, platform.torch
+    if own is None:
+        return HostModel(waits=waits)
+    none = {"before": 0.0, "after": 0.0, "collective": 0.0}
+    return HostModel(
+        own.forward, **none, waits=waits, backward=own.backward, optimizer=own.optimizer
+    )
 
 
 def stage(platform: Platform, workload: Workload) -> Platform:

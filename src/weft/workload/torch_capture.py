@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,18 @@ from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
 from weft.workload.torch_stage import stage
 
+Seen = Callable[[int, int, Any, Any, Any, Any], None]
 Places = dict[int, tuple[int, ...]]  # a rank that is captured, and all that do the same
 
 
 def capture(
-    step: Callable[[], Any], world_size: int = 1, *, name: str = "", every_rank: bool = False
+    step: Callable[[], Any],
+    world_size: int = 1,
+    *,
+    name: str = "",
+    every_rank: bool = False,
+    as_gpu: bool = True,
+    seen: Seen | None = None,
 ) -> Workload:
     """Write down what one step of ``step`` does on each of ``world_size`` ranks.
 
@@ -35,16 +43,21 @@ def capture(
     Ranks are taken to do the same, unless ``every_rank`` is to be captured by itself: tables that
     are spread unevenly, for instance. A step that sends messages is captured once for each
     position of the group it sends them in: the stages of a pipeline.
+
+    ``as_gpu``: optimizers and norms run the kernels of a GPU, even if the step names no device.
+    ``seen`` is told of every op: its rank, its number (-1 if it does nothing of its own and is
+    not written down), function, arguments and results.
     """
     if world_size < 1:
         raise UsageError(f"a step needs at least 1 rank, not {world_size}")
     name = name or getattr(step, "__name__", "step")
-    first = _captured(step, 0, world_size, name)
+    captured = partial(_captured, step, world_size, name, as_gpu=as_gpu, seen=seen)
+    first = captured(0)
     each_alone: Places = {rank: (rank,) for rank in range(world_size)}
     places = each_alone if every_rank else _stages(first)
     if len(places) < 2:
         return first
-    found = {rank: _captured(step, rank, world_size, name) if rank else first for rank in places}
+    found = {rank: captured(rank) if rank else first for rank in places}
     alike: dict[tuple[Op, ...], list[int]] = {}
     for rank, workload in found.items():
         alike.setdefault(workload.steps[0].ops, []).extend(places[rank])
@@ -75,10 +88,19 @@ def _stages(workload: Workload) -> Places:
     return {}
 
 
-def _captured(step: Callable[[], Any], rank: int, world_size: int, name: str) -> Workload:
+def _captured(
+    step: Callable[[], Any],
+    world_size: int,
+    name: str,
+    rank: int,
+    *,
+    as_gpu: bool,
+    seen: Seen | None,
+) -> Workload:
     groups = Groups(rank, world_size)
-    recorder = Recorder(groups)
-    with stage(rank, world_size, recorder.memory.resized, recorder.aside), _Hooks(recorder):
+    recorder = Recorder(groups, partial(seen, rank) if seen is not None else None)
+    memory, aside = recorder.memory.resized, recorder.aside
+    with stage(rank, world_size, memory, aside, as_gpu=as_gpu), _Hooks(recorder):
         _run(recorder, step, name)
     ops = tuple(recorder.ops)
     if not ops:

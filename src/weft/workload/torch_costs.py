@@ -33,11 +33,15 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Give the tensors among arguments or results, those in lists too."""
+    """Give the tensors among arguments or results, those in lists too; sparse ones have no bytes.
+
+    How many rows a sparse gradient has is not known before it is there.
+    """
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            if value.layout == torch.strided:
+                found.append(value)
         elif isinstance(value, (list, tuple)):
             found += tensors_in(value)
     return found

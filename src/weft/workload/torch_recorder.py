@@ -35,15 +35,18 @@ _FREE = frozenset(
         *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
     )
 )
+# The number of an op (-1: it does nothing of its own), its function, arguments and results.
+Seen = Callable[[int, Any, Any, Any, Any], None]
 _SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down what is dispatched while ``recording``, and always what memory is held."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, seen: Seen | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
+        self._seen = seen
         self.recording = False
         self._aside = False
         self.ops: list[Op] = []
@@ -75,7 +78,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = tensors_in([outputs])
         self.memory.hold(results, self.phase_now)
         if self.recording:
+            before = len(self.ops)
             self._record(func, (*args, *kwargs.values()), outputs, results, why)
+            if self._seen is not None:
+                number = before if len(self.ops) > before else -1
+                self._seen(number, func, args, kwargs, outputs)
         return outputs
 
     @contextlib.contextmanager

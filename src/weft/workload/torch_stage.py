@@ -33,7 +33,9 @@ Aside = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 @contextlib.contextmanager
-def stage(rank: int, world_size: int, resized: Resized, aside: Aside) -> Iterator[None]:
+def stage(
+    rank: int, world_size: int, resized: Resized, aside: Aside, *, as_gpu: bool = True
+) -> Iterator[None]:
     """Let everything inside run on fake tensors, as ``rank`` of ``world_size``.
 
     ``resized`` hears of storages that are resized in place, by their address; what runs inside
@@ -50,10 +52,11 @@ def stage(rank: int, world_size: int, resized: Resized, aside: Aside) -> Iterato
     gc.disable()  # graphs of autograd are large and no garbage: looking through them takes half
     try:
         with contextlib.ExitStack() as stack:
-            for patch in _patches(resized, aside):
+            own = _gpu_patches() if as_gpu else [mock.patch(f"{__name__}._scaled", _nothing)]
+            for patch in (*_patches(resized, aside), *own):
                 stack.enter_context(patch)
             stack.enter_context(fake)
-            stack.enter_context(_AsOnGpu())
+            stack.enter_context(_AsOnGpu() if as_gpu else _AsOnCpu())
             yield
     finally:
         if collecting:
@@ -79,7 +82,6 @@ def _patches(resized: Resized, aside: Aside) -> list[contextlib.AbstractContextM
         with aside():
             return original(*args, **kwargs)
 
-    foreach = "_get_foreach_kernels_supported_devices"
     return [
         *mesh,
         mock.patch.object(torch.UntypedStorage, "resize_", told),
@@ -91,10 +93,17 @@ def _patches(resized: Resized, aside: Aside) -> list[contextlib.AbstractContextM
         mock.patch.object(DistributedDataParallel, "forward", _hooked),
         mock.patch.object(DistributedDataParallel, "_ddp_init_helper", _with_buckets),
         mock.patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks),
+        *(mock.patch.object(torch.cuda, name, _nothing) for name in ("set_device", "synchronize")),
+    ]
+
+
+def _gpu_patches() -> list[contextlib.AbstractContextManager[Any]]:
+    """What only a GPU does: it has kernels for lists of tensors, and its own autocast."""
+    foreach = "_get_foreach_kernels_supported_devices"
+    return [
         mock.patch.object(torch.autocast, "__init__", _on_cpu(torch.autocast.__init__)),
         mock.patch(f"torch.utils._foreach_utils.{foreach}", _every_device),
         mock.patch(f"torch.optim.optimizer.{foreach}", _every_device),
-        *(mock.patch.object(torch.cuda, name, _nothing) for name in ("set_device", "synchronize")),
     ]
 
 
@@ -129,10 +138,15 @@ def _with_buckets(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> No
         _init_helper(ddp, *args, **kwargs)
 
 
+def _scaled(buffer: torch.Tensor, group: Any) -> None:
+    """Divide the sum; on a CPU the copy into the bucket does it."""
+    buffer.div_(dist.get_world_size(group))
+
+
 def _average(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Do as the reducer does when it has no hook."""
     buffer = bucket.buffer()
-    buffer.div_(dist.get_world_size(group))
+    _scaled(buffer, group)
     dist.all_reduce(buffer, group=group)
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     done.set_result(buffer)
@@ -226,6 +240,16 @@ class _AsOnGpu(TorchFunctionMode):
         if _is_gpu(kwargs.get("device")):
             kwargs = {**kwargs, "device": _CPU}
         return func(*args, **kwargs)
+
+
+class _AsOnCpu(TorchFunctionMode):
+    """What is asked of a CPU is done as it is; only first values of weights are left out."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Leave initialisation out."""
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 _CPU = torch.device("cpu")

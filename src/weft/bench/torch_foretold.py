@@ -1,0 +1,76 @@
+"""Steps of small models predicted from the calibration of this machine and their configuration."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from weft.bench.drawn_models import RANKS, Dlrm, Drawn
+from weft.bench.torch_models import training
+from weft.bench.trained import BACKENDS
+from weft.errors import PlatformError
+from weft.hardware import Platform, platform
+from weft.hardware.files import here_path
+from weft.planner.predict import Prediction, predict
+from weft.planner.prices import Prices
+from weft.torch.calibrate import calibrated_here, is_current
+from weft.torch.op_calls import OpCall
+from weft.torch.op_store import stored_times
+from weft.torch.op_times import OpTime
+from weft.torch.timed_steps import CapturedStep, captured_step
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """Seconds of a step by backend: with its ops timed singly, by formulas alone, naively."""
+
+    predicted: dict[str, float]
+    formula: dict[str, float]
+    naive: float
+    parts: dict[str, dict[str, float]]
+
+
+def current_platform() -> Platform:
+    """Give the calibration of this machine; a missing, foreign or stale one is made anew."""
+    try:
+        found = platform("here")
+    except PlatformError:
+        return calibrated_here()
+    return (
+        found if is_current(found, time.time() - here_path().stat().st_mtime) else calibrated_here()
+    )
+
+
+def captured(model: Drawn) -> CapturedStep:
+    """Capture one step of training of a model on both ranks."""
+    zipfs = {rows: zipf for rows, _, zipf in model.tables} if isinstance(model, Dlrm) else {}
+    return captured_step(
+        partial(training, model),
+        RANKS,
+        name=model.model,
+        zipfs=zipfs,
+        every_rank=isinstance(model, Dlrm),
+    )
+
+
+def foretell(model: Drawn, here: Platform) -> Foretold:
+    """Predict one step, without ever running it."""
+    step = captured(model)
+    times = stored_times(step.unique)
+    exact = {name: _predicted(step, here, name, times) for name in BACKENDS}
+    formula = {name: _predicted(step, here, name, {}) for name in BACKENDS}
+    return Foretold(
+        {name: each.seconds for name, each in exact.items()},
+        {name: each.seconds for name, each in formula.items()},
+        step.hot_sum(times),
+        {name: each.breakdown for name, each in exact.items()},
+    )
+
+
+def _predicted(
+    step: CapturedStep, here: Platform, library: str, times: Mapping[OpCall, OpTime]
+) -> Prediction:
+    cut = here.resized(RANKS)
+    return predict(
+        step.timed(times, cut, library), cut, anyway=True, prices=Prices(cut, library=library)
+    )

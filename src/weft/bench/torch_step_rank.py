@@ -1,0 +1,102 @@
+"""A rank that trains small models and times their steps: -m weft.bench.torch_step_rank.
+
+It stays on one core with all its threads, so that a step can be compared with one of another
+process: see docs/predict.md.
+"""
+
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from weft._core import die_with
+from weft.bench.drawn_models import model_of
+from weft.bench.serving import Work, pin, serve
+from weft.bench.torch_models import training
+
+_WARMUPS = 3
+_PROBE = 16 << 20  # bytes that the probe copies
+
+
+class Trained:
+    """Steps of one model; an answer times as many as take ``seconds``, and a copy beside them."""
+
+    def __init__(self, model: dict[str, Any], seconds: float) -> None:
+        torch.manual_seed(0)
+        self.act = training(model_of(model))
+        self._source = np.ones(_PROBE // 8)
+        self._copy = np.empty_like(self._source)
+        for _ in range(_WARMUPS):
+            self.act()
+        begin = time.perf_counter()
+        self.act()
+        passed = torch.tensor(time.perf_counter() - begin)
+        dist.all_reduce(passed, dist.ReduceOp.MAX)
+        self._count = max(5, int(seconds / float(passed)))
+
+    def answer(self) -> dict[str, Any]:
+        """Train some steps."""
+        dist.barrier()
+        probe = min(self._probe() for _ in range(3))
+        self.act()
+        dist.barrier()
+        used, start = _cpu(), time.perf_counter()
+        steps = []
+        for _ in range(self._count):
+            begin = time.perf_counter()
+            self.act()
+            steps.append(time.perf_counter() - begin)
+        wall = time.perf_counter() - start
+        return {"steps": steps, "probe": probe, "cpu": _cpu() - used, "wall": wall}
+
+    def _probe(self) -> float:
+        begin = time.perf_counter()
+        np.copyto(self._copy, self._source)
+        return time.perf_counter() - begin
+
+    def free(self) -> None:
+        """Leave its memory to Python."""
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+class StepRank:
+    """One process of a group."""
+
+    def __init__(self, backend: str) -> None:
+        self.rank = dist.get_rank()
+        self.about = f"torch {torch.__version__} {backend}"
+
+    def barrier(self) -> None:
+        """Meet the others."""
+        dist.barrier()
+
+    def open(self, case: dict[str, Any]) -> Work:
+        """Make a model and its step."""
+        return Trained(**case)
+
+
+def _join(backend: str) -> StepRank:
+    pin(int(os.environ["RANK"]))  # before there are any other threads, so that all stay there
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    if backend == "weft":
+        import weft.torch  # noqa: F401 - it registers the backend
+    dist.init_process_group(backend)
+    return StepRank(backend)
+
+
+if __name__ == "__main__" and die_with(os.getppid()):
+    _rank = _join(sys.argv[1])
+    try:
+        serve(sys.argv[2], _rank)
+    finally:
+        dist.destroy_process_group()

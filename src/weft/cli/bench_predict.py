@@ -1,0 +1,69 @@
+"""The table of ``weft bench predict``: predicted beside measured, and how far off in all."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from weft.bench.rows import Row
+from weft.report.text import Column, print_table
+from weft.units import format_time
+
+_SMALLEST = 4e-4  # an error counts as no less in a geometric mean, as arXiv 2404.12674 has it
+_KINDS = (("predicted", "error"), ("formula", "formula_error"), ("naive", "naive_error"))
+
+
+def print_predict_rows(rows: Sequence[Row]) -> None:
+    """Print every case, then the errors of DLRMs and of transformers."""
+    columns = [
+        Column("seed", "seed"),
+        Column("model", "model", right=False, style="bold"),
+        Column("backend", "backend", right=False),
+        Column("predicted", "predicted", format_time),
+        Column("measured", "measured", format_time),
+        Column("error", "error", "{:+.1%}".format),
+        Column("floor", "floor", "{:.1%}".format),
+        Column("formula_error", "formulas only", "{:+.1%}".format),
+        Column("naive_error", "naive sum", "{:+.1%}".format),
+        Column("discarded", "discarded", "{:.0%}".format),
+    ]
+    print_table(columns, [{**row.case, **row.more} for row in rows])
+    print()
+    columns = [
+        Column("what", "steps of", right=False, style="bold"),
+        Column("how", "predicted by", right=False),
+        Column("count", "steps"),
+        *(Column(key, key, "{:.1%}".format) for key in ("geomean", "mean", "worst", "floor")),
+    ]
+    print_table(columns, summaries(rows))
+    print(
+        "\nops were timed one by one at their shapes as part of the calibration, never a step; "
+        '"formulas only" has laws instead'
+    )
+
+
+def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Give the errors of each kind of model by each way of predicting."""
+    groups = {
+        "DLRMs": [row for row in rows if row.case["model"] == "dlrm"],
+        "transformers": [row for row in rows if row.case["model"] != "dlrm"],
+    }
+    titles = {"predicted": "ops timed", "formula": "formulas only", "naive": "naive sum"}
+    return [
+        {"what": what, "how": titles[key], **_summary(group, error)}
+        for what, group in groups.items()
+        if group
+        for key, error in _KINDS
+    ]
+
+
+def _summary(rows: Sequence[Row], key: str) -> dict[str, Any]:
+    errors = [abs(row.more[key]) for row in rows]
+    logs = [math.log(max(each, _SMALLEST)) for each in errors]
+    floors = [row.more["floor"] for row in rows]
+    return {
+        "count": len(rows),
+        "geomean": math.exp(sum(logs) / len(logs)),
+        "mean": sum(errors) / len(errors),
+        "worst": max(errors),
+        "floor": sum(floors) / len(floors),
+    }

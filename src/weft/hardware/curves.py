@@ -1,0 +1,78 @@
+"""A library's collectives on a device: curves that were measured or fitted, and how far off."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Curve = tuple[tuple[float, float], ...]
+"""Places (bytes, seconds), straight lines between them, the last line continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Geometric means of the relative error against so many cells of the tables.
+
+    ``fit`` is of the cells that were fitted to; the others are of cells that were not: every
+    second size (``within_20`` is the share of these that is within 20 %), one number of ranks, or
+    one version left out. None: nothing could be left out.
+    """
+
+    cells: int
+    fit: float
+    held_back: float
+    within_20: float
+    count_left_out: float | None = None
+    version_left_out: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One collective of one version: its curves and how far they are from what was measured.
+
+    ``dtypes`` is ``float``, ``int8`` or, where nothing is reduced, ``any``. ``first`` and ``step``
+    are curves over the bytes of a chunk. ``in_switch`` is a curve over the whole size, for
+    reductions inside the switch from ``in_switch_from`` bytes on when all of ``ranks`` take part.
+    """
+
+    version: str
+    collective: str
+    dtypes: Literal["float", "int8", "any"]
+    ranks: tuple[int, ...]
+    first: Curve
+    step: Curve
+    in_switch: Curve
+    in_switch_from: int
+    errors: Errors
+
+    def covers(self, num_ranks: int) -> bool:
+        """Whether the curves say anything about so many ranks: without steps, only as measured."""
+        if not self.step:
+            return num_ranks in self.ranks
+        return min(self.ranks) <= num_ranks <= max(self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library on a device; ``node`` is the machine of the catalogue that it was measured on."""
+
+    name: str
+    device: str
+    basis: str
+    source: str
+    node: str
+    smallest: int
+    largest: int
+    fits: tuple[Fit, ...]
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions that were measured, the oldest first."""
+        return tuple(sorted({fit.version for fit in self.fits}, key=version_key))
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Order versions as numbers: 2.9 comes before 2.10.
+
+    >>> sorted(["2.10", "2.9.1", "2.9"], key=version_key)
+    ['2.9', '2.9.1', '2.10']
+    """
+    return tuple(int(part) for part in version.split("."))

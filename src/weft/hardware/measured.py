@@ -1,0 +1,84 @@
+"""What was measured of torch on a machine that is its own device: ops, its host, its wrappers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class OpLaw:
+    """One family of ops with so many threads: seconds are a sum of ``terms`` times their counts.
+
+    What each term counts is written in ``weft.cost.terms``. ``error`` is the geometric mean of the
+    relative error on ``rows`` ops that had no part in the fit; four of five of them lie between
+    ``low`` and ``high`` times the price.
+    """
+
+    family: str
+    threads: int
+    terms: Mapping[str, float] = field(hash=False)
+    rows: int
+    error: float
+    low: float
+    high: float
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ddp:
+    """What DDP spends beside its collectives, in seconds: a step, each parameter, each byte."""
+
+    step: float = 0.0
+    parameter: float = 0.0
+    byte: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TorchHost:
+    """What torch spends around ops, in seconds: Python, dispatch and autograd.
+
+    ``forward``, ``backward`` and ``optimizer`` are for each op of that phase, those that only
+    name memory anew included; less than zero where ops cost less than when they are called one by
+    one. ``ddp`` is what DDP adds to its collectives, by their library. ``cached`` is how many bytes
+    of the last cache a rank has.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    optimizer: float = 0.0
+    cached: float = 0.0
+    ddp: Mapping[str, Ddp] = field(default_factory=dict, hash=False)
+    version: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecRate:
+    """How fast one core encodes and decodes, in bytes of input, and by which ratio."""
+
+    name: str
+    dtype: str
+    encode: float
+    decode: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """How quiet a machine was while it was measured.
+
+    ``foreign`` is the share of its cores that others had, ``spread`` how far a probe that was
+    repeated between measurements moved: its third quartile over its first, less one.
+    """
+
+    foreign: float
+    spread: float
+    seconds: float
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether measurements may be off by more than the models are."""
+        return self.foreign > _FOREIGN or self.spread > _SPREAD
+
+
+_FOREIGN = 0.05
+_SPREAD = 0.10

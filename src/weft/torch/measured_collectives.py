@@ -1,0 +1,159 @@
+"""What collectives take here by Gloo and by weft, and what DDP adds to them.
+
+Two ranks, each with all its threads on a core of its own, as ``weft bench predict`` trains.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from weft.runtime.measuring import RANKS, pin
+from weft.runtime.spawn import spawn
+from weft.torch.steady import steady_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from weft.runtime.world import World
+
+LIBRARIES = ("gloo", "weft")
+KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
+SIZES = tuple(1 << shift for shift in (10, 13, 16, 18, 20, 22, 24))
+# Parameters and bytes of each, of models that do nothing but have gradients.
+WRAPPED = ((4, 1 << 10), (64, 1 << 10), (8, 1 << 17), (8, 1 << 20), (64, 1 << 17))
+_TIMEOUT = 60.0
+_REPEATS, _LEAST = 24, 5
+_WARMUPS, _DIFFERENCES = 3, 9
+
+Curves = dict[tuple[str, str], list[tuple[int, float]]]  # by library and kind: bytes, seconds
+Wrapped = dict[tuple[str, int, int], float]  # by library, parameters, bytes of each: seconds more
+
+
+def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
+    """Time collectives of all sizes and the steps of wrapped models; the slower rank counts.
+
+    Each library has processes of its own: threads of one would be in the other's way.
+    """
+    curves: Curves = {}
+    wrapped: Wrapped = {}
+    for library in LIBRARIES:
+        with steady_memory():
+            first, second = spawn(_timed, RANKS, library, _free_port(), kinds, timeout=_TIMEOUT)
+        for (kind, nbytes), seconds in first[0].items():
+            slower = max(seconds, second[0][kind, nbytes])
+            curves.setdefault((library, kind), []).append((nbytes, slower))
+        for (count, nbytes), seconds in first[1].items():
+            wrapped[library, count, nbytes] = (seconds + second[1][count, nbytes]) / 2
+    return curves, wrapped
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _timed(
+    world: World, library: str, port: int, kinds: tuple[str, ...]
+) -> tuple[dict[tuple[str, int], float], dict[tuple[int, int], float]]:
+    pin(world)  # before there are other threads, so that all stay there
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    if library == "weft":
+        import weft.torch  # noqa: F401 - it registers the backend
+    dist.init_process_group(library, rank=world.rank, world_size=world.num_ranks)
+    try:
+        found = {
+            (kind, nbytes): _median(_collective(kind, nbytes, world.num_ranks), _count(nbytes))
+            for nbytes in SIZES
+            for kind in kinds
+        }
+        return found, dict(_wrapped())
+    finally:
+        dist.destroy_process_group()
+
+
+def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
+    """Give the call; ``nbytes`` counts as nccl-tests does."""
+    whole, part = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4 // num_ranks)
+    gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+    other = torch.zeros_like(whole)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "all_gather": lambda: gathered(whole, part),
+        "reduce_scatter": lambda: scattered(part, whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+    }
+    return calls[kind]
+
+
+def _count(nbytes: int) -> int:
+    """Say how often a size is repeated: the same number on both ranks, few times for large ones."""
+    return max(_LEAST, min(_REPEATS, (16 << 20) // nbytes))
+
+
+def _median(act: Callable[[], Any], count: int) -> float:
+    """Give the median of calls one after another; the last one lets both ranks meet."""
+    act()
+    found = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        act()
+        found.append(time.perf_counter() - begin)
+    return median(found)
+
+
+class _Held(nn.Module):
+    """Parameters that are used once each."""
+
+    def __init__(self, count: int, nbytes: int) -> None:
+        super().__init__()
+        each = nbytes // 4
+        self.held = nn.ParameterList(nn.Parameter(torch.ones(each)) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Use all of them."""
+        return torch.stack([(each * x).sum() for each in self.held]).sum()
+
+
+def _wrapped() -> Iterator[tuple[tuple[int, int], float]]:
+    for count, nbytes in WRAPPED:
+        plain = _step(_Held(count, nbytes), nbytes)
+        wrapped = _step(DistributedDataParallel(_Held(count, nbytes)), nbytes)
+        yield (count, nbytes), _difference(wrapped, plain)
+
+
+def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:
+    x = torch.ones(nbytes // 4)
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).backward()
+
+    return step
+
+
+def _difference(first: Callable[[], Any], second: Callable[[], Any]) -> float:
+    """Give how much longer the first takes, in turn with the second."""
+    found: list[float] = []
+    for turn in range(_WARMUPS + _DIFFERENCES):
+        times = []
+        for act in (first, second):
+            begin = time.perf_counter()
+            act()
+            times.append(time.perf_counter() - begin)
+        if turn >= _WARMUPS:
+            found.append(times[0] - times[1])
+    return median(found)

@@ -1,0 +1,91 @@
+"""Steps on ranks that are cores."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft.errors import UnknownNameError
+from weft.hardware import platform
+from weft.hardware.curves import Errors, Fit, Library
+from weft.hardware.measured import OpLaw, TorchHost
+from weft.planner.on_cores import on_cores
+from weft.planner.predict import predict
+from weft.planner.prices import Prices, default_library, known_library
+from weft.schedule import Cost
+from weft.workload import Collective, Op, Step, Workload
+from weft.workload.named import generate
+
+
+def _here():
+    """Make a machine of two cores that was measured with Gloo and torch."""
+    plain = platform("cpu")
+    laws = tuple(
+        OpLaw(family, 1, {"call": 1e-5}, 9, 0.1, 0.9, 1.1)
+        for family in ("gemm", "copy", "elementwise", "optimizer")
+    )
+    errors = Errors(2, 0.0, 0.0, 1.0)
+    fit = Fit("2.13", "all_reduce", "any", (2,), ((1.0, 1e-3), (1e6, 2e-3)), (), (), 0, errors)
+    gloo = Library("gloo", "here", "measured", "a test", "here", 1, 1 << 20, (fit,))
+    return replace(
+        plain,
+        device=replace(plain.require_device(), laws=laws),
+        libraries=(gloo,),
+        torch=TorchHost(2e-6, 3e-6, 4e-6),
+    ).resized(2)
+
+
+def _workload(source="captured"):
+    ops = (
+        Op("gemm", cost=Cost("gemm", (8, 8, 8), "fp32"), phase="backward"),
+        Op(
+            "all_reduce",
+            "collective",
+            "comm world",
+            collective=Collective("all_reduce", 2, "fp32"),
+            after=(0,),
+            phase="backward",
+        ),
+        Op("gemm", cost=Cost("gemm", (8, 8, 8), "fp32"), phase="backward"),
+    )
+    return Workload("w", 2, (Step((0, 1), ops),), source=source)
+
+
+def test_nothing_overlaps_on_cores():
+    here = _here()
+    found = predict(_workload(), here, prices=Prices(here, library="gloo"))
+    # Two products and their host, then Gloo: what it was measured to take, all of it exposed.
+    assert found.seconds == pytest.approx(2e-5 + 1e-3 + 3 * 3e-6, abs=1e-5)
+    assert found.breakdown["exposed"] == pytest.approx(1e-3, rel=0.01)
+
+
+def test_devices_that_are_no_cores_keep_their_streams():
+    workload = _workload()
+    assert on_cores(workload, platform("h100-8").resized(2)) is workload
+
+
+def test_generated_steps_get_the_copies_of_ddp():
+    names = [op.name for op in on_cores(_workload("generated: w"), _here()).steps[0].ops]
+    assert names == ["gemm", "copies of DDP", "all_reduce", "gemm"]
+    assert len(on_cores(_workload(), _here()).steps[0].ops) == 3
+
+
+def test_what_was_waited_for_is_still_waited_for():
+    ops = on_cores(_workload("generated: w"), _here()).steps[0].ops
+    assert ops[2].after == (0,)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base"])
+def test_generated_models_have_a_price_on_cores(name):
+    here = _here()
+    settings = {"batch": "2", "layers": "1", "dtype": "fp32"}
+    workload = generate(name, 2, settings)
+    found = predict(workload, here, anyway=True, prices=Prices(here, library="gloo"))
+    assert found.low <= found.seconds <= found.high
+
+
+def test_the_library_is_the_measured_one_and_another_is_named():
+    here = _here()
+    assert default_library(here) == "gloo"
+    assert default_library(platform("h100-8")) == "nccl"
+    with pytest.raises(UnknownNameError, match="glo"):
+        known_library(here, "glo")
