@@ -69,7 +69,6 @@ def refused(capsys, *arguments, code=2):
         (("bench", "startup", "--ranks", "0"), "--ranks must be above zero", ""),
         (("bench", "startup", "-o", "x.txt"), "cannot write 'x.txt'", ".jsonl"),
         (("doctor", "--ranks", "0"), "'--ranks'", "weft doctor --help"),
-        (("tour", "--ranks", "1"), "'--ranks'", "weft tour --help"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.hardware import platform
+from weft.hardware import Cores, platform
 from weft.planner.beside import overlaps, slowed
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
@@ -29,9 +29,9 @@ def stretched(workload, times=1.0):
     prices = Prices(H100)
     found = slowed(workload, H100, prices, walked(workload, H100, prices), times)
     return [
-        op.seconds and op.cost and op.seconds / prices.kernel(op.cost)
+        op.seconds and op.seconds / prices.kernel(op.cost)
         for op in found.steps[0].ops
-        if op.kind == "kernel"
+        if op.cost is not None
     ]
 
 
@@ -66,6 +66,7 @@ def test_ranks_that_are_cores_and_ranks_alone_are_not_slowed():
     work = step_of(exchange(1 << 20), Op("mm", cost=GEMM), ranks=2)
     cores = platform("h100-8", num_ranks=2)
     assert overlaps(work, cores)
-    shared = replace(cores.require_device(), shared=object())  # type: ignore[arg-type]
-    assert not overlaps(work, replace(cores, device=shared))
+    shared = Cores(1, 1.0, 0.0, {}, {})
+    device = replace(cores.require_device(), shared=shared)
+    assert not overlaps(work, replace(cores, device=device))
     assert not overlaps(step_of(Op("mm", cost=GEMM), ranks=2), cores)

@@ -62,22 +62,18 @@ def predict(
 ) -> None:
     """Predict one step."""
     from weft.hardware import platform
-    from weft.planner.prices import Prices, default_library, known_library
 
     if on is None:
         raise UsageError("which hardware? --on is missing", "Use --on h100-8 (see weft platforms).")
     path = output_path(output, _SUFFIXES)
     machine = platform(on, num_ranks=ranks)
     given = settings_of(settings)
-    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
     if _is_trace(workload):
         prediction = _of_trace(workload, machine, given, ranks)
     else:
-        from weft.planner.predict import predict as predicted
-        from weft.workload.find import find_workload
-
-        found = find_workload(workload, machine.num_ranks, given, every_rank=every_rank)
-        prediction = predicted(found, machine, anyway=anyway, prices=prices)
+        prediction = _of_workload(
+            workload, machine, given, library=library, every_rank=every_rank, anyway=anyway
+        )
     if json:
         from weft.report.results import results_json
 
@@ -88,6 +84,24 @@ def predict(
         print_step(prediction)
     if path:
         _write(path, prediction, quiet=json)
+
+
+def _of_workload(
+    spec: str,
+    machine: "Platform",
+    given: dict[str, str],
+    *,
+    library: str | None,
+    every_rank: bool,
+    anyway: bool,
+) -> "Prediction":
+    from weft.planner.predict import predict as predicted
+    from weft.planner.prices import Prices, default_library, known_library
+    from weft.workload.find import find_workload
+
+    found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
+    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
+    return predicted(found, machine, anyway=anyway, prices=prices)
 
 
 def _is_trace(spec: str) -> bool:

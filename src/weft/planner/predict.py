@@ -198,7 +198,9 @@ def predict_seconds(
     workload: Workload, platform: Platform, *, host: HostModel | None = None
 ) -> float:
     """Give how long a step takes and no more: walked through, without a timeline or a range."""
-    prices, met = Prices(platform), meetings(workload)
+    prices = Prices(platform, default_library(platform))
+    workload = on_cores(workload, platform, prices.library)
+    met = meetings(workload)
     if overlaps(workload, platform):
         alone = walked(workload, platform, prices, host=host, met=met)
         workload = slowed(workload, platform, prices, alone)
