@@ -68,7 +68,7 @@ def plan(
     path = output_path(output, _SUFFIXES)
     limits = _limits(budget, words(codec), engines, memory)
     if _is_trace(workload):
-        found = _of_trace(workload, on, limits, settings)
+        found = _of_trace(workload, on, ranks, settings, limits)
     else:
         found = _of_workload(workload, on, ranks, settings, mode, limits)
     if json:
@@ -104,13 +104,18 @@ def _is_trace(workload: str) -> bool:
     return path.name.endswith(_TRACES) and not path.name.endswith(".workload.json")
 
 
-def _of_trace(path: str, on: str | None, limits: "Limits", settings: list[str] | None) -> "Plan":
+def _of_trace(
+    path: str, on: str | None, ranks: int | None, settings: list[str] | None, limits: "Limits"
+) -> "Plan":
     from weft.hardware import platform
     from weft.trace import read
     from weft.whatif.planned import plan_trace
 
     if settings:
         raise UsageError(f"{path} is a recorded step: --set {settings[0]} is too late")
+    if ranks is not None:
+        hint = "weft whatif --strategy ranks*2 asks for more."
+        raise UsageError(f"{path} was recorded on its ranks: --ranks {ranks} is too late", hint)
     return plan_trace(read(path), on=None if on is None else platform(on), limits=limits)
 
 
