@@ -10,6 +10,7 @@ from weft.errors import UnknownNameError, nearest
 __all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
 
 _PARTS = {
+    "broadcast_plots",
     "__init__",
     "broadcast_plots",
     "browser",
