@@ -54,10 +54,14 @@ def _workload(name: str, scenarios: tuple[Scenario, ...], num_ranks: int) -> Wor
     return Workload(name, num_ranks, (Step(tuple(range(num_ranks)), tuple(made.ops)),))
 
 
-def exhaustive(step: RandomStep, pricer: Pricer) -> float:
-    """Give the seconds of the best of all combinations."""
+def exhaustive(step: RandomStep, pricer: Pricer, strategy: str = "") -> float:
+    """Give the seconds of the best of all combinations, or of all masks of one strategy."""
     return sum(
-        min(pricer.pair(scenario, choice) for choice in pricer.rule.choices(scenario))
+        min(
+            pricer.pair(scenario, choice)
+            for choice in pricer.rule.choices(scenario)
+            if strategy in ("", choice.strategy)
+        )
         for scenario in step.scenarios
     )
 

@@ -29,7 +29,8 @@ def plan(
     mode: Annotated[
         str,
         typer.Option(
-            metavar="MODE",
+            "--mode",
+            metavar="search|heuristic",
             help="search: pairs by the simulator, chosen by the whole step; heuristic: at once, "
             "from static sizes.",
         ),

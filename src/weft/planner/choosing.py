@@ -41,9 +41,10 @@ class Offer:
         if way.serial:
             return more + window + way.alone.seconds
         took = way.alone.seconds * (1 + self.pair.hidden * (way.beside - 1))
-        if way.slices:
-            took /= way.slices
         lost = min(took, window) * (way.compute - 1)
+        if way.slices:
+            took -= min(took, self.pair.making) * (1 - 1 / way.slices)
+            took += self.pair.making * (way.producer - 1)
         return more + max(window + lost, took)
 
 
@@ -87,7 +88,7 @@ def without_losses(offers: Sequence[Offer], pricer: StepPricer, ways: Sequence[W
         if chosen[number] == offer.base:
             continue
         back = [*chosen[:number], offer.base, *chosen[number + 1 :]]
-        if _step(offers, back, pricer) <= _step(offers, chosen, pricer):
+        if _step(offers, back, pricer) * _BETTER <= _step(offers, chosen, pricer):
             chosen = back
     return chosen if _step(offers, chosen, pricer) <= limit else base
 

@@ -42,14 +42,13 @@ def coded_ways(pair: Pair, prices: Prices, limits: Limits) -> Iterator[Way | Alt
         yield refused("compressed", f"no codec is for {what.dtype}")
         return
     for codec in limits.codecs or ERRORS:
-        error = error_of(codec)
+        error, ratio = error_of(codec), expected_ratio(codec, dtype)
+        if ratio <= 1.0:  # as many bytes as before
+            continue
         settings = {"codec": codec}
         if error > limits.error:
             why = f"its error of {error:g} is above the budget of {limits.error:g}"
             yield refused("compressed", why, settings)
-            continue
-        ratio = expected_ratio(codec, dtype)
-        if ratio <= 1.0:
             continue
         price = _coded_price(pair, prices, codec, ratio)
         exact = "loses nothing" if is_lossless(codec) else f"error {error:g}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from weft.hardware import Platform
-    from weft.planner.plan import Alternative, Limits
+    from weft.planner.plan import Alternative, Limits, Settings
     from weft.planner.ways import Pair
 
 _ONE_CORE = "a rank has one core: there are no units to share out"
@@ -69,7 +69,7 @@ class CpuWays:
         cores = machine.cores if machine is not None else self.platform.node_size
         if cores <= self.platform.node_size:
             return refused("dma", f"an engine is a thread, and {cores} cores have a rank each")
-        settings = {"backend": "weft", "engines": 1}
+        settings: Settings = {"backend": "weft", "engines": 1}
         why = "an engine thread copies on a core that has no rank"
         return Way("dma", mine, settings=settings, engines=1, why=why)
 
@@ -86,7 +86,7 @@ class CpuWays:
         device = self.platform.require_device()
         found = [each.seconds(device, pair.phase) for each in pair.lookups]
         if not found or None in found:
-            if self._spans(pair):
+            if self._spans(pair) or not self.platform.libraries:
                 return refused("fused", "what its lookups take was not measured: weft calibrate")
             return Way("fused", self._exchanged(pair, mine), settings=settings, why=why)
         work = max((each for each in found if each), key=lambda each: each.seconds)
@@ -117,7 +117,7 @@ class CpuWays:
         else:
             for way in coded_ways(pair, self.weft, self.limits):
                 settings = {"backend": "weft", **way.settings}
-                yield replace(way, settings=settings)  # type: ignore[type-var]
+                yield replace(way, settings=settings)
 
 
 def _joined(work: Price, moves: Price, *, overlaps: bool) -> Price:

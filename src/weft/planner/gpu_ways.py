@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from weft.hardware import Device, Platform
-    from weft.planner.plan import Alternative, Limits
+    from weft.planner.plan import Alternative, Limits, Settings
     from weft.planner.prices import Prices
     from weft.planner.ways import Pair
 
@@ -107,7 +107,7 @@ class GpuWays:
             found = priced.effect if priced else self._effect(pair, strategy)
         except WeftError:
             found = self._by_arithmetic(pair, strategy, alone.seconds)
-            why = "by its units: pairs are simulated inside a node"
+            why = "its ranks are on several nodes, so priced by the units it holds"
         return Way(
             strategy,
             alone,
@@ -191,7 +191,7 @@ class GpuWays:
                 engines = 1 if "b2b" in name else len(pair.ranks) - 1
                 fits = self.limits.engines is None or engines <= self.limits.engines
                 if price is not None and fits:
-                    settings = {"algorithm": name, "engines": engines}
+                    settings: Settings = {"algorithm": name, "engines": engines}
                     why = f"engines, {format_time(price.seconds)} by {name}"
                     yield Way("dma", price, settings=settings, engines=engines, why=why)
 

@@ -67,6 +67,7 @@ def _pair(
         phase=_op(pricer, places[0]).phase,
         makers=makers,
         made_by=_op(pricer, makers[0]).name if makers else "",
+        making=max((pricer.own[maker] for maker in makers), default=0.0),
         beside=max(names, key=lambda name: names[name], default=""),
         gemm=_only_gemm(pricer, places, overlap),
         looks_up=any(_touches_tables(pricer, place) for place in places),

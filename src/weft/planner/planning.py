@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
+from weft.planner.buckets import TIMES, with_buckets
 from weft.planner.choosing import Offer, heuristic, search, without_losses
 from weft.planner.coded_ways import error_of
 from weft.planner.cpu_ways import CpuWays
@@ -18,15 +19,19 @@ from weft.planner.predict import edges
 from weft.planner.prices import Prices
 from weft.planner.step_price import StepPricer
 from weft.planner.ways import Way, refused
-from weft.units import format_size
+from weft.units import format_size, format_time
 from weft.workload.meeting import meetings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from weft.hardware import Platform
+    from weft.planner.buckets import Bucketed
     from weft.planner.ways import Pair
     from weft.workload import HostModel, Workload
 
 MODES = ("heuristic", "search")
+_WORTH = 0.995  # of the step that larger buckets must leave to be worth a setting
 
 
 def plan(
@@ -48,41 +53,105 @@ def plan(
     room = _room(workload, platform, limits)
     prices = Prices(platform, library=default_backend(platform))
     priced = on_cores(workload, platform)  # on cores torch does more than generators write
-    pricer = StepPricer(priced, platform, prices, meetings(priced), host)
     makes = CpuWays if is_cpu(platform) else GpuWays
     ways = makes(platform, prices, limits, mode == "search")
-    offers = [_offer(pair, ways, room) for pair in pairs_of(pricer)]
-    chosen = heuristic(offers)
+
+    def drafted(which: Workload) -> _Draft:
+        pricer = StepPricer(which, platform, prices, meetings(which), host)
+        return _Draft(pricer, [_offer(pair, ways, room) for pair in pairs_of(pricer)])
+
+    base = drafted(priced)
+    best, tried = _with_best_buckets(base, drafted)
+    chosen = heuristic(best.offers)
     if mode == "search":
-        chosen = search(offers, pricer, chosen)
-    chosen = without_losses(offers, pricer, chosen)
-    return _plan(workload, offers, chosen, pricer, limits, mode)
+        chosen = search(best.offers, best.pricer, chosen)
+    chosen = without_losses(best.offers, best.pricer, chosen)
+    choices = _choices(base, best, chosen, tried)
+    return _plan(workload, base, best, chosen, choices, limits, mode)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A step with its pairs and their ways; ``buckets`` where gradients are joined."""
+
+    pricer: StepPricer
+    offers: list[Offer]
+    buckets: Bucketed | None = None
+
+    @property
+    def base(self) -> list[tuple[Pair, Way]]:
+        return [(offer.pair, offer.base) for offer in self.offers]
+
+    @property
+    def seconds(self) -> float:
+        return self.pricer.seconds(self.base)
+
+
+def _with_best_buckets(
+    base: _Draft, drafted: Callable[[Workload], _Draft]
+) -> tuple[_Draft, list[Alternative]]:
+    """Try larger buckets of gradients; give the best draft, and what the others would take."""
+    best, drafts = base, list[_Draft]()
+    for times in TIMES:
+        found = with_buckets(base.pricer.workload, times)
+        if found is None:
+            break
+        drafts.append(replace(drafted(found.workload), buckets=found))
+        if drafts[-1].seconds < _WORTH * best.seconds:
+            best = drafts[-1]
+    tried = []
+    for draft in drafts:
+        if draft is not best and draft.buckets is not None:
+            why = f"the step takes {format_time(draft.seconds)}, not {format_time(best.seconds)}"
+            tried.append(Alternative("concurrent", {"bucket": draft.buckets.nbytes}, None, why))
+    return best, tried
+
+
+def _choices(
+    base: _Draft, best: _Draft, chosen: list[Way], tried: list[Alternative]
+) -> list[Choice]:
+    """Write down the choices: the gain of each is that of the step with it alone."""
+    whole, made = base.seconds, best.base
+    found = []
+    for number, (offer, way) in enumerate(zip(best.offers, chosen, strict=True)):
+        alone = [*made[:number], (offer.pair, way), *made[number + 1 :]]
+        saved = best.seconds if way == offer.base else best.pricer.seconds(alone)
+        choice = choice_of(offer, way, (best.seconds - saved) / whole if whole else 0.0)
+        if offer.pair.what.kind == "all_reduce" and offer.pair.phase == "backward":
+            choice = replace(choice, alternatives=(*choice.alternatives, *tried))
+            if best.buckets is not None:
+                choice = _in_buckets(choice, best.buckets, 1 - best.seconds / whole)
+        found.append(choice)
+    return found
+
+
+def _in_buckets(choice: Choice, buckets: Bucketed, gain: float) -> Choice:
+    ops = tuple(old for op in choice.ops for old in buckets.origin[choice.step, op])
+    why = f"buckets of {format_size(buckets.nbytes)} save {100 * gain:.1f} %; {choice.why}"
+    settings = {**choice.settings, "bucket": buckets.nbytes}
+    return replace(choice, settings=settings, why=why, gain=choice.gain + gain, ops=ops)
 
 
 def _plan(
     workload: Workload,
-    offers: list[Offer],
+    base: _Draft,
+    best: _Draft,
     chosen: list[Way],
-    pricer: StepPricer,
+    choices: list[Choice],
     limits: Limits,
     mode: str,
 ) -> Plan:
-    base = [(offer.pair, offer.base) for offer in offers]
-    made = [(offer.pair, way) for offer, way in zip(offers, chosen, strict=True)]
-    baseline, planned = pricer.seconds(base), pricer.seconds(made)
-    choices = []
-    for number, (offer, way) in enumerate(zip(offers, chosen, strict=True)):
-        alone = [*base[:number], made[number], *base[number + 1 :]]
-        step = baseline if way == offer.base else pricer.seconds(alone)
-        choices.append(choice_of(offer, way, 1 - step / baseline if baseline else 0.0))
+    pricer = base.pricer
+    ways = [(offer.pair, way) for offer, way in zip(best.offers, chosen, strict=True)]
+    planned = best.pricer.seconds(ways)
     low, high = edges(pricer.workload, pricer.platform, pricer.prices, pricer.host, pricer.met)
     middle = pricer.seconds(()) or 1.0
     return Plan(
         workload=workload.name,
         platform=pricer.platform.name,
         num_ranks=workload.num_ranks,
-        choices=tuple(_numbered(choice, pricer.workload, workload) for choice in choices),
-        baseline=baseline,
+        choices=tuple(_numbered(c, best, pricer.workload, workload) for c in choices),
+        baseline=base.seconds,
         planned=planned,
         low=planned * min(1.0, low / middle),
         high=planned * max(1.0, high / middle),
@@ -93,14 +162,17 @@ def _plan(
     )
 
 
-def _numbered(choice: Choice, priced: Workload, workload: Workload) -> Choice:
+def _numbered(choice: Choice, best: _Draft, priced: Workload, workload: Workload) -> Choice:
     """Number the ops of a choice as the workload does, not as the one that was priced."""
     here, there = (
         [n for n, op in enumerate(each.steps[choice.step].ops) if op.collective is not None]
         for each in (priced, workload)
     )
     place = dict(zip(here, there, strict=True))
-    ops = tuple(place[number] for number in choice.ops)
+    ops = choice.ops
+    if best.buckets is not None and "bucket" not in choice.settings:
+        ops = tuple(old for op in ops for old in best.buckets.origin[choice.step, op])
+    ops = tuple(place[number] for number in ops)
     return replace(choice, op=ops[0], ops=ops)
 
 

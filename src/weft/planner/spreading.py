@@ -54,17 +54,22 @@ def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterato
     if isinstance(model, Dlrm):
         layouts = [{"batch": str(max(1, round(model.batch / ranks)) * ranks)}]
     else:
-        layouts = list(_transformer_layouts(ranks, platform.node_size))
+        layouts = list(_transformer_layouts(ranks, platform.node_size, given))
     for each in layouts:
         added = {key: value for key, value in each.items() if key not in given}
         if added:
             yield added
 
 
-def _transformer_layouts(num_ranks: int, node_size: int) -> Iterator[Settings]:
-    tp = 1
-    while tp <= node_size and num_ranks % tp == 0:
-        batch = {"batch": str(num_ranks // tp)}
+def _transformer_layouts(
+    num_ranks: int, node_size: int, given: Mapping[str, str]
+) -> Iterator[Settings]:
+    """Split tensors among more and more ranks of a node; ``tp`` and ``pp`` stay as given."""
+    stages = int(given["pp"]) if given.get("pp", "").isdecimal() else 1
+    fixed = int(given["tp"]) if given.get("tp", "").isdecimal() else 0
+    tp = fixed or 1
+    while tp <= (fixed or node_size) and num_ranks % (tp * stages) == 0:
+        batch = {"batch": str(num_ranks // tp // stages)}
         split = {"tp": str(tp)} if tp > 1 else {}
         yield batch | split
         yield batch | split | {"fsdp": "true"}

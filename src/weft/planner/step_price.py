@@ -18,7 +18,7 @@ from weft.workload.step import Op, Step
 from weft.workload.walk import walked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,6 +70,11 @@ class StepPricer:
             ]
             for c, step in enumerate(workload.steps)
         ]
+        self.neighbours = {
+            (c, n): (before, behind)
+            for c, step in enumerate(workload.steps)
+            for n, before, behind in _neighbours(step.ops)
+        }
         self._found: dict[tuple[Way, ...], float] = {}
 
     def seconds(self, ways: Ways) -> float:
@@ -97,8 +102,7 @@ class StepPricer:
         for pair, way in ways:
             took = way.alone.seconds
             if way.slices and pair.makers:
-                under = max(self.own[maker] for maker in pair.makers)
-                took -= min(under, took) * (1 - 1 / way.slices)
+                took -= min(pair.making, took) * (1 - 1 / way.slices)
                 for maker in pair.makers:
                     seconds[maker] = self.own[maker] * way.producer
             seconds |= dict.fromkeys(pair.members, took)
@@ -131,16 +135,26 @@ class StepPricer:
         ops = [list(each) for each in self.timed]
         for place, took in seconds.items():
             c, n = place
-            way = chosen.get(place)
-            stream = self.main[c] if way is not None and way.serial else ops[c][n].stream
-            if took != self.own[place] or stream != ops[c][n].stream:
-                ops[c][n] = _timed(ops[c][n], took, stream)
+            if took != self.own[place]:
+                ops[c][n] = _timed(ops[c][n], took, ops[c][n].stream)
+        for place, way in chosen.items():
+            if way.serial:
+                self._in_turn(ops[place[0]], place)
         steps = tuple(
             Step(step.ranks, tuple(each))
             for step, each in zip(self.workload.steps, ops, strict=True)
         )
         changed = replace(self.workload, steps=steps)
         return walked(changed, self.platform, self.prices, host=self.host, met=self.met)
+
+    def _in_turn(self, ops: list[Op], place: Place) -> None:
+        """Put a collective on the stream of the kernels; it keeps its place among its like."""
+        stream, number = self.main[place[0]], place[1]
+        own = ops[number]
+        before, behind = self.neighbours[place]
+        ops[number] = _timed(own, own.seconds, stream, (*own.after, *before))
+        for n in behind:
+            ops[n] = _timed(ops[n], ops[n].seconds, ops[n].stream, (*ops[n].after, number))
 
     def overlap(self, walkers: Sequence[Walker]) -> Overlap:
         """Find which kernels ran while which collectives did."""
@@ -161,7 +175,7 @@ class StepPricer:
         return Overlap(share, beside)
 
 
-def _timed(op: Op, seconds: float | None, stream: str) -> Op:
+def _timed(op: Op, seconds: float | None, stream: str, after: tuple[int, ...] | None = None) -> Op:
     """Give an op with other seconds; ``replace`` takes ten times as long."""
     return Op(
         op.name,
@@ -169,12 +183,23 @@ def _timed(op: Op, seconds: float | None, stream: str) -> Op:
         stream,
         op.cost,
         op.collective,
-        op.after,
+        op.after if after is None else after,
         op.host,
         op.blocking,
         seconds,
         op.phase,
     )
+
+
+def _neighbours(ops: Sequence[Op]) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Give each collective with those right before and behind it on its stream, if any."""
+    streams: dict[str, list[int]] = defaultdict(list)
+    for number, op in enumerate(ops):
+        if op.collective is not None:
+            streams[op.stream].append(number)
+    for mine in streams.values():
+        for place, number in enumerate(mine):
+            yield number, mine[max(0, place - 1) : place], mine[place + 1 : place + 2]
 
 
 def _main_stream(ops: Sequence[Op]) -> str:

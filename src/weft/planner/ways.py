@@ -70,6 +70,7 @@ class Pair:
     phase: str = ""
     makers: tuple[tuple[int, int], ...] = ()
     made_by: str = ""
+    making: float = 0.0  # seconds of the slowest of the makers
     beside: str = ""
     gemm: Cost | None = None  # all that runs beside it, where that is one product
     looks_up: bool = False  # whether embedding tables make its input or take its output

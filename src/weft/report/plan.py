@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.report.page import Section, html_page
 from weft.report.text import Column, bar, page, print_table
-from weft.units import format_time
+from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
     from weft.planner.plan import Choice, Plan
@@ -69,10 +69,11 @@ def sections(plan: "Plan") -> list[Section]:
 def how(strategy: str, settings: Any) -> str:
     """Name a strategy with its settings.
 
-    >>> how("partition", {"units": 32}), how("serial", {})
-    ('partition (units 32)', 'serial')
+    >>> how("partition", {"units": 32}), how("concurrent", {"bucket": 1 << 20})
+    ('partition (units 32)', 'concurrent (bucket 1 MiB)')
     """
-    told = ", ".join(f"{key} {value}" for key, value in settings.items() if key != "priority")
+    shown = {k: format_size(v) if k == "bucket" else v for k, v in settings.items()}
+    told = ", ".join(f"{key} {value}" for key, value in shown.items() if key != "priority")
     return f"{strategy} ({told})" if told else strategy
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from weft.c3 import STRATEGIES
 from weft.errors import UnknownNameError, nearest
+from weft.planner.ways import OCCUPANCY, SLICES
 from weft.units import format_size
 from weft.whatif.buckets import merged, split
 from weft.whatif.pairs import BOUNDS, effect
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from weft.whatif.recorded import Recording
     from weft.whatif.scene import Comm, Scene
 
-_SLICES = 16  # pieces of a fused kernel's output: the first transfer starts with the first of them
-_OCCUPANCY = 1.125  # fused kernels run at 12.5 % less occupancy (SC24, arXiv 2305.06942)
 # Bytes in per byte out of what loses nothing, by dtype: measured on weights of a transformer.
 _PACKED = {"fp32": (1.15, 1.16, 1.17), "bf16": (1.35, 1.37, 1.40), "fp16": (1.05, 1.1, 1.2)}
 _INT8 = (3.8, 3.85, 3.9)  # one scale for 64 or 256 elements of fp32
@@ -172,15 +171,15 @@ def _fused(scene: Scene, name: str) -> Change:
             if not made:
                 continue
             last = max(made, key=lambda n: float(calls.gpu_end[n]))
-            hidden = min(float(scene.recording.seconds[last]), comm.moved) * (1 - 1 / _SLICES)
+            hidden = min(float(scene.recording.seconds[last]), comm.moved) * (1 - 1 / SLICES)
             seconds[comm.call] = comm.waited + comm.moved - hidden
             seconds[last] *= slower
         return Variant(replace(recording, seconds=seconds))
 
-    why = f"transfers start with the first of {_SLICES} slices of the kernel before; that one runs"
+    why = f"transfers start with the first of {SLICES} slices of the kernel before; that one runs"
     why += " 0 to 12.5 % longer"
-    mean = variant(slower=(1 + _OCCUPANCY) / 2)
-    return Change(name, why, mean, (variant(slower=1.0), variant(slower=_OCCUPANCY)))
+    mean = variant(slower=(1 + OCCUPANCY) / 2)
+    return Change(name, why, mean, (variant(slower=1.0), variant(slower=OCCUPANCY)))
 
 
 def _compressed(scene: Scene, name: str) -> Change | None:

@@ -139,7 +139,7 @@ def _whole(workload: Workload, parts: list[_Part]) -> Collective:
     ranks = parts[0].ranks
     classes = np.array([workload.step_of[rank] for rank in ranks])
     rows = {each: _row(sends[each], len(ranks)) for each in np.unique(classes).tolist()}
-    total = sum(int((classes == each).sum()) * row for each, row in rows.items())
+    total = np.sum([int((classes == each).sum()) * row for each, row in rows.items()], axis=0)
     busiest = 0
     for each, row in rows.items():
         places = np.flatnonzero(classes == each)

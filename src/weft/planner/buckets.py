@@ -1,0 +1,96 @@
+"""Gradients in larger buckets: fewer all-reduces, each of more bytes, each ready later.
+
+Smaller buckets are not tried: when the parts of a bucket are ready is not written down.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from weft.workload.step import Op, Step
+
+if TYPE_CHECKING:
+    from weft.workload import Workload
+
+TIMES = (2, 4, 8)  # as large as they are
+Place = tuple[int, int]  # class of ranks, number of the op
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketed:
+    """A workload with larger buckets: their bytes, and of each op the ops that it was."""
+
+    workload: Workload
+    nbytes: int
+    origin: dict[Place, tuple[int, ...]]
+
+
+def with_buckets(workload: Workload, times: int) -> Bucketed | None:
+    """Join every ``times`` buckets of gradients; None where there are no two to join."""
+    steps, origin, largest = [], dict[Place, tuple[int, ...]](), 0
+    for number, step in enumerate(workload.steps):
+        last = _joined(step, times)
+        ops, came = _rewritten(step, last)
+        steps.append(Step(step.ranks, ops))
+        origin |= {(number, place): old for place, old in came.items()}
+        sizes = (op.collective.nbytes for op in ops if _is_bucket(op) and op.collective)
+        largest = max(largest, *sizes, 0)
+    if all(len(old) == 1 for old in origin.values()):
+        return None
+    return Bucketed(replace(workload, steps=tuple(steps)), largest, origin)
+
+
+def _is_bucket(op: Op) -> bool:
+    what = op.collective
+    return what is not None and what.kind == "all_reduce" and op.phase == "backward"
+
+
+def _joined(step: Step, times: int) -> dict[int, int]:
+    """Give for each bucket that is joined the last one of those it goes with."""
+    streams: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, op in enumerate(step.ops):
+        if _is_bucket(op) and op.collective is not None and not op.blocking:
+            streams[op.stream, op.collective.group, op.collective.dtype].append(number)
+    last: dict[int, int] = {}
+    for numbers in streams.values():
+        for first in range(0, len(numbers), times):
+            group = numbers[first : first + times]
+            if len(group) > 1 and not _waited_for(step, group):
+                last |= dict.fromkeys(group, group[-1])
+    return last
+
+
+def _waited_for(step: Step, group: list[int]) -> bool:
+    """Whether something before the last of a group needs one of the others."""
+    inner = set(group[:-1])
+    return any(inner & set(op.after) for op in step.ops[group[0] : group[-1]])
+
+
+def _rewritten(
+    step: Step, last: dict[int, int]
+) -> tuple[tuple[Op, ...], dict[int, tuple[int, ...]]]:
+    """Write the ops without those that were joined; say of each which ops it was."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for number, until in last.items():
+        members[until].append(number)
+    ops: list[Op] = []
+    place: dict[int, int] = {}
+    came: dict[int, tuple[int, ...]] = {}
+    for number, op in enumerate(step.ops):
+        if last.get(number, number) != number:
+            continue
+        mine = tuple(members.get(number, [number]))
+        place |= dict.fromkeys(mine, len(ops))
+        came[len(ops)] = mine
+        needed = {place[each] for old in mine for each in step.ops[old].after if each in place}
+        ops.append(_as_one(op, [step.ops[old] for old in mine], tuple(sorted(needed))))
+    return tuple(ops), came
+
+
+def _as_one(op: Op, parts: list[Op], after: tuple[int, ...]) -> Op:
+    if len(parts) == 1 or op.collective is None:
+        return replace(op, after=after)
+    nbytes = sum(part.collective.nbytes for part in parts if part.collective is not None)
+    return replace(op, after=after, collective=replace(op.collective, nbytes=nbytes))

@@ -1,0 +1,60 @@
+"""``weft plan``: rows, totals, files, and errors in a line."""
+
+import json
+
+import pytest
+
+from weft.cli import main
+from weft.planner.plan import Plan
+
+SMALL = ["gpt2", "--on", "h100-8", "--set", "layers=2"]
+
+
+def test_a_step_is_planned(capsys):
+    assert main(["plan", *SMALL, "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert (whole["verb"], whole["platform"]) == ("plan", "h100-8")
+    assert whole["planned"] <= whole["baseline"]
+    row = whole["results"][0]
+    assert {"pair", "strategy", "gain", "why", "alternatives"} <= set(row)
+    assert {"strategy", "settings", "seconds", "why"} == set(row["alternatives"][0])
+
+
+def test_what_was_not_chosen_is_shown_on_demand(capsys):
+    assert main(["plan", *SMALL]) == 0
+    short = capsys.readouterr().out
+    assert main(["plan", *SMALL, "--all", "--mode", "heuristic"]) == 0
+    assert "not chosen" not in short
+    assert "not chosen" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html", ".csv"])
+def test_a_plan_is_written(tmp_path, capsys, suffix):
+    file = tmp_path / f"plan{suffix}"
+    assert main(["plan", *SMALL, "-o", str(file)]) == 0
+    assert f"wrote {file}" in capsys.readouterr().out
+    assert file.stat().st_size > 100
+    if suffix == ".json":
+        assert Plan.from_json(file.read_bytes()).platform == "h100-8"
+
+
+def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
+    assert main(["plan", "llama-8b", "--on", "h100-8x4", "--set", "layers=4"]) == 0
+    assert "--set batch=32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpt2"], "--on is missing"),
+        (["gpt5", "--on", "h100-8"], "no workload is called 'gpt5'"),
+        (["gpt2", "--on", "h100-8", "--mode", "slow"], "no mode is called 'slow'"),
+        (["gpt2", "--on", "h100-8", "--codec", "zip"], "codec 'zip'"),
+        (["gpt2", "--on", "h100-8", "--memory", "1MiB"], "a plan may use 1 MiB"),
+        (["step.json.gz", "--set", "a=1"], "is a recorded step"),
+        (["gpt2", "--on", "h100-8", "-o", "plan.txt"], "its suffix says nothing"),
+    ],
+)
+def test_errors_say_what_is_wrong(capsys, words, said):
+    assert main(["plan", *words]) in (1, 2)
+    assert said in capsys.readouterr().err
