@@ -330,3 +330,18 @@ def test_an_extended_name_must_exist(write):
 def test_extends_is_a_name(write):
     with pytest.raises(PlatformError, match=r"mine\.toml: extends = 3: expected a string"):
         platform(write("extends = 3\n"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("torch", {"forward": "fast"}),
+        ("libraries", [{"name": "gloo"}]),
+        ("calm", {"foreign": 0.0}),
+        ("codecs", 3),
+    ],
+)
+def test_what_calibrate_wrote_and_somebody_changed_is_named(key, value):
+    table = {**platform("cpu").to_table(), key: value}
+    with pytest.raises(PlatformError, match=key):
+        platform_from_table(table, "here.toml")

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from weft.errors import UnknownNameError
 from weft.hardware import platform
 from weft.hardware.curves import Errors, Fit, Library
 from weft.hardware.measured import OpLaw, TorchHost
 from weft.planner.on_cores import on_cores
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library, known_library
-from weft.errors import UnknownNameError
 from weft.schedule import Cost
 from weft.workload import Collective, Op, Step, Workload
 from weft.workload.named import generate

@@ -6,6 +6,7 @@ Needs the standard library alone. What is drawn depends on the seed and on nothi
 import math
 import random
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 RANKS = 2
@@ -33,7 +34,7 @@ class Dlrm:
         vectors = len(self.tables) + 1
         inner = self.bottom[-1] + vectors * (vectors - 1) // 2
         sizes = [(13, *self.bottom), (inner, *self.top)]
-        weights = sum(a * b for mlp in sizes for a, b in zip(mlp, mlp[1:], strict=False))
+        weights = sum(a * b for mlp in sizes for a, b in pairwise(mlp))
         return 6.0 * self.batch / RANKS * (weights + vectors**2 * self.dim)
 
     @property
@@ -123,7 +124,7 @@ def _dlrm(dice: random.Random, seed: int) -> Dlrm:
 
 
 def _widths(dice: random.Random, count: int) -> tuple[int, ...]:
-    return tuple(sorted((dice.choice((64, 128, 256, 512, 1024)) for _ in range(count)))[::-1])
+    return tuple(sorted(dice.choice((64, 128, 256, 512, 1024)) for _ in range(count))[::-1])
 
 
 def _transformer(dice: random.Random, seed: int) -> Transformer:

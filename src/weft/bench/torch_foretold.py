@@ -1,6 +1,7 @@
 """Steps of small models predicted from the calibration of this machine and their configuration."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +14,9 @@ from weft.hardware.files import here_path
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
 from weft.torch.calibrate import calibrated_here, is_current
+from weft.torch.op_calls import OpCall
 from weft.torch.op_store import stored_times
+from weft.torch.op_times import OpTime
 from weft.torch.timed_steps import CapturedStep, captured_step
 
 
@@ -33,7 +36,9 @@ def current_platform() -> Platform:
         found = platform("here")
     except PlatformError:
         return calibrated_here()
-    return found if is_current(found, time.time() - here_path().stat().st_mtime) else calibrated_here()
+    return (
+        found if is_current(found, time.time() - here_path().stat().st_mtime) else calibrated_here()
+    )
 
 
 def captured(model: Drawn) -> CapturedStep:
@@ -62,6 +67,10 @@ def foretell(model: Drawn, here: Platform) -> Foretold:
     )
 
 
-def _predicted(step: CapturedStep, here: Platform, library: str, times: dict) -> Prediction:
+def _predicted(
+    step: CapturedStep, here: Platform, library: str, times: Mapping[OpCall, OpTime]
+) -> Prediction:
     cut = here.resized(RANKS)
-    return predict(step.timed(times, here), cut, anyway=True, prices=Prices(cut, library=library))
+    return predict(
+        step.timed(times, cut, library), cut, anyway=True, prices=Prices(cut, library=library)
+    )

@@ -5,6 +5,7 @@ rank is the process group alone.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class Dense(nn.Module):
         super().__init__()
         vectors = len(model.tables) + 1
         self._bottom = _mlp((_DENSE, *model.bottom))
+        self._pairs: Tensor
         pairs = torch.tensor(
             [i * vectors + j for i in range(vectors) for j in range(i + 1, vectors)]
         )
@@ -62,7 +64,7 @@ class Dense(nn.Module):
 
 def _mlp(sizes: tuple[int, ...]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers)
 
@@ -105,14 +107,14 @@ class Exchanged(torch.autograd.Function):
         ctx.shape, ctx.counts = pooled.shape, counts
         parts = [
             part.view(samples, count, dim)
-            for part, count in zip(out.split(ctx.sizes), counts, strict=True)
+            for part, count in zip(torch.split(out, ctx.sizes), counts, strict=True)
         ]
         return torch.cat(parts, 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         """Send the gradients of rows back to their tables."""
-        x = torch.cat([part.flatten() for part in grads[0].split(ctx.counts, 1)])
+        x = torch.cat([part.flatten() for part in torch.split(grads[0], ctx.counts, 1)])
         out = x.new_empty(sum(ctx.own))
         dist.all_to_all_single(out, x, ctx.own, ctx.sizes)
         return out.view(ctx.shape), None, None
@@ -222,6 +224,7 @@ class Transformer(nn.Module):
     def __init__(self, model: drawn_models.Transformer) -> None:
         super().__init__()
         self._kind = model.model
+        self._angles: Tensor
         self._tokens = nn.Embedding(model.vocab, model.hidden)
         rotary = model.model == "llama"
         self._places = None if rotary else nn.Parameter(torch.zeros(model.seq, model.hidden))

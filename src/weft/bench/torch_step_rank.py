@@ -1,4 +1,4 @@
-"""A rank that trains small models and tells how long every step took: -m weft.bench.torch_step_rank.
+"""A rank that trains small models and times their steps: -m weft.bench.torch_step_rank.
 
 It stays on one core with all its threads, so that a step can be compared with one of another
 process: see docs/predict.md.

@@ -12,11 +12,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from statistics import median
 
-
 from weft.bench.drawn_models import RANKS, Drawn, case_of
-from weft.runtime.calm import busy_seconds
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
+from weft.runtime.calm import busy_seconds
 from weft.torch.steady import SETTINGS
 
 BACKENDS = ("gloo", "weft")
@@ -73,7 +72,7 @@ class Measured:
         return [visit for each in self.visits for visit in each]
 
     def _is_clean(self, visit: Visit) -> bool:
-        """Tell whether ranks had their cores: Gloo sleeps while it waits, so the best one counts."""
+        """Tell whether ranks had their cores; as Gloo sleeps while it waits, the best counts."""
         own, probe = max(v.own for v in self._all()), min(v.probe for v in self._all())
         mine = visit.own >= _OWN * own and visit.probe <= _PROBE * probe
         return mine and visit.foreign <= _FOREIGN
@@ -119,5 +118,3 @@ def _visit(team: Team, name: str) -> Visit:
     foreign = max(0.0, busy / passed - used / timed) / RANKS
     own = min(each["cpu"] / each["wall"] for each in answers)
     return Visit(median(steps), max(each["probe"] for each in answers), own, foreign)
-
-

@@ -77,4 +77,6 @@ def _print_calm(platform: "Platform") -> None:
     seen = f"others had {calm.foreign:.0%} of the cores, a repeated copy moved by {calm.spread:.0%}"
     print(f"\nmeasured in {calm.seconds:.0f} s; {seen}")
     if calm.is_noisy:
-        print("this machine was NOT quiet: calibrate again when it is, or expect errors of that size")
+        print(
+            "this machine was NOT quiet: calibrate again when it is, or expect errors of that size"
+        )

@@ -87,10 +87,10 @@ def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
 
 def _roofline(cost: Cost, device: Device) -> Price:
     if (measured := device.law("elementwise")) is not None:
-        moved = law_seconds(measured, {"nbytes": np.array([float(cost.nbytes)])})
-        seconds = float(moved[0]) + cost.flops / device.flop_rate("fp32")
-        low, high = (seconds * each for each in _ROOFLINE_RANGE)
-        return Price(seconds, low, high, model="memory traffic: no formula knows this kernel")
+        traffic = law_seconds(measured, {"nbytes": np.array([float(cost.nbytes)])})
+        total = float(traffic[0]) + cost.flops / device.flop_rate("fp32")
+        least, most = (total * each for each in _ROOFLINE_RANGE)
+        return Price(total, least, most, model="memory traffic: no formula knows this kernel")
     law = _fit(device, "elementwise", cost.dtype or "fp32")[0].law
     moved = cost.nbytes / (device.memory_rated * law["memory"])
     work = cost.flops / (0.5 * rated_flops(device, recipe_of(cost.dtype or "fp32").math))

@@ -18,6 +18,7 @@ __all__ = ["Curve", "Errors", "Fit", "Library", "library", "library_devices", "v
 
 FOLDER = CATALOGUE / "libraries"
 
+
 @dataclass(frozen=True, slots=True)
 class StandIn:
     """A device whose library nobody measured, and the device whose curves are taken for it."""

@@ -24,19 +24,29 @@ class OpLaw:
 
 
 @dataclass(frozen=True, slots=True)
+class Ddp:
+    """What DDP spends beside its collectives, in seconds: a step, each parameter, each byte."""
+
+    step: float = 0.0
+    parameter: float = 0.0
+    byte: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TorchHost:
     """What torch spends around ops, in seconds: Python, dispatch and autograd.
 
-    ``forward``, ``backward`` and ``optimizer`` are for each op of that phase, ``step`` for each
-    step of a job. DDP adds ``ddp_step``, and for each parameter ``ddp_parameter``.
+    ``forward``, ``backward`` and ``optimizer`` are for each op of that phase, those that only
+    name memory anew included; less than zero where ops cost less than when they are called one by
+    one. ``ddp`` is what DDP adds to its collectives, by their library. ``cached`` is how many bytes
+    of the last cache a rank has.
     """
 
     forward: float = 0.0
     backward: float = 0.0
     optimizer: float = 0.0
-    step: float = 0.0
-    ddp_step: float = 0.0
-    ddp_parameter: float = 0.0
+    cached: float = 0.0
+    ddp: Mapping[str, Ddp] = field(default_factory=dict, hash=False)
     version: str = ""
     source: str = ""
 

@@ -23,14 +23,14 @@ COMPUTE = "compute"
 _FUSED, _LOOPED = 28, 88
 
 
-def on_cores(workload: Workload, platform: Platform) -> Workload:
+def on_cores(workload: Workload, platform: Platform, library: str = "") -> Workload:
     """Let every op of a rank take turns, where the ranks of the platform are cores."""
     if not platform.require_device().is_core:
         return workload
     generated = workload.source.startswith("generated")
     steps = []
     for step in workload.steps:
-        own = _as_torch(step, platform) if generated else step
+        own = _as_torch(step, platform, library) if generated else step
         steps.append(replace(own, ops=tuple(_in_turn(op) for op in own.ops)))
     return replace(workload, steps=tuple(steps))
 
@@ -39,25 +39,29 @@ def _in_turn(op: Op) -> Op:
     return op if op.kind == "host" else replace(op, stream=COMPUTE)
 
 
-def _as_torch(step: Step, platform: Platform) -> Step:
-    """Write down what torch does on a CPU and generators leave out: see ``_added``."""
+def _as_torch(step: Step, platform: Platform, library: str) -> Step:
+    """Write down what torch does on a CPU and generators leave out."""
     place: dict[int, int] = {}
     ops: list[Op] = []
     for number, op in enumerate(step.ops):
-        ops += _added(op, platform)
+        ops += _added(op, platform, library)
         place[number] = len(ops)
         ops.append(replace(_looped(op), after=tuple(place[each] for each in op.after)))
     return replace(step, ops=tuple(ops))
 
 
-def _added(op: Op, platform: Platform) -> Iterator[Op]:
-    """Copy gradients into the bucket of DDP before it is reduced, and out of it again."""
+def _added(op: Op, platform: Platform, library: str) -> Iterator[Op]:
+    """Let DDP copy gradients into its bucket before it is reduced, and out of it again."""
     what = op.collective
     if what is None or what.kind != "all_reduce" or op.phase != "backward":
         return
-    host = platform.torch.ddp_step if platform.torch is not None else 0.0
-    cost = Cost("copy", (), what.dtype, 0.0, 4 * what.nbytes)
-    yield Op("copies of DDP", cost=cost, phase="backward", host=host)
+    if platform.torch is not None and library in platform.torch.ddp:
+        ddp = platform.torch.ddp[library]
+        seconds = ddp.step + ddp.byte * what.nbytes
+        yield Op("ddp", "host", seconds=seconds, phase="backward")
+    else:
+        cost = Cost("copy", (), what.dtype, 0.0, 4 * what.nbytes)
+        yield Op("copies of DDP", cost=cost, phase="backward")
 
 
 def _looped(op: Op) -> Op:

@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.errors import NoPlanError
 from weft.planner.on_cores import on_cores
-from weft.planner.prices import Prices
+from weft.planner.prices import Prices, default_library
 from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
 from weft.simulator import simulate
@@ -157,8 +157,8 @@ def predict(
     """Predict one step; one that does not fit into memory is refused, unless ``anyway``."""
     if not anyway:
         check_memory(workload, platform)
-    workload = on_cores(workload, platform)
-    prices = prices or Prices(platform)
+    prices = prices or Prices(platform, default_library(platform))
+    workload = on_cores(workload, platform, getattr(prices, "library", ""))
     middle = _run(workload, platform, prices, host)
     low, high = edges(workload, platform, prices, host, meetings(workload))
     return Prediction(workload, platform, middle, min(low, middle.makespan), high)

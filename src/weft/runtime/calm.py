@@ -63,5 +63,7 @@ class Watch:
         """Say how quiet it was."""
         low, _, high = quantiles([*self._probes, *self._probes], n=4, method="inclusive")
         seconds = time.perf_counter() - self._begin
-        rounded = (float(f"{each:.3g}") for each in (median(self._foreign), high / low - 1, seconds))
+        rounded = (
+            float(f"{each:.3g}") for each in (median(self._foreign), high / low - 1, seconds)
+        )
         return Calm(*rounded)

@@ -34,5 +34,5 @@ def _rate(name: str, chunks: "np.ndarray[tuple[int, int], np.dtype[np.uint8]]") 
         encode.append(middle - begin)
         decode.append(time.perf_counter() - middle)
         total += size
-    rates = (float(f"{_CHUNK / median(each):.4g}") for each in (encode, decode))
-    return CodecRate(name, "float32", *rates, float(f"{chunks.nbytes / total:.4g}"))
+    fast, back_fast = (float(f"{_CHUNK / median(each):.4g}") for each in (encode, decode))
+    return CodecRate(name, "float32", fast, back_fast, float(f"{chunks.nbytes / total:.4g}"))

@@ -11,18 +11,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
 
-from weft import __version__
 from weft.cost.least_squares import smallest_errors
 from weft.cost.nccl import on_curve
 from weft.cost.terms import TERMS, law_seconds
 from weft.hardware import Lookups, Platform, Source
 from weft.hardware.curves import Errors, Fit, Library
-from weft.hardware.measured import OpLaw, TorchHost
+from weft.hardware.measured import Ddp, OpLaw, TorchHost
 from weft.runtime import calibrate as base
 from weft.runtime.calm import Watch
 from weft.runtime.codec_rates import codec_rates
@@ -35,6 +35,7 @@ from weft.torch.op_grid import Sample, samples
 from weft.torch.op_times import OpTime, time_ops
 from weft.torch.steady import forked_ranks
 
+_LEAST = 1e-6  # seconds of what is left of a wrapped step
 _SMALLEST_ERROR = 4e-4  # of one op in a geometric mean, as arXiv 2404.12674 has it
 _REPEATS = 3  # of an op: a law sees many ops
 _WIDE = 0.8  # share of held-back ops between low and high
@@ -68,8 +69,8 @@ class TorchFound:
         found = replace(
             platform, device=device, libraries=libraries, sources={**platform.sources, **sources}
         )
-        added = _ddp(found, self.wrapped)
-        return replace(found, torch=replace(self.host, source=source, **added))
+        host = replace(self.host, source=source, ddp=_ddp(found, self.wrapped))
+        return replace(found, torch=host)
 
 
 def measure_ops(found: TorchFound) -> None:
@@ -153,9 +154,7 @@ def calibrated_here() -> Platform:
     return platform
 
 
-def fitted_laws(
-    every: Sequence[Sample], times: Sequence[OpTime], threads: int
-) -> list[OpLaw]:
+def fitted_laws(every: Sequence[Sample], times: Sequence[OpTime], threads: int) -> list[OpLaw]:
     """Fit one law a family to what its ops took with their data in memory."""
     families: dict[str, list[tuple[Sample, float]]] = defaultdict(list)
     for sample, found in zip(every, times, strict=True):
@@ -201,10 +200,10 @@ def _priced(law: OpLaw, sample: Sample) -> float:
 
 
 def _library(name: str, curves: Curves, source: str) -> Library:
-    version = torch.__version__.partition("+")[0] if name == "gloo" else __version__
+    made = torch.__version__.partition("+")[0] if name == "gloo" else version("weft")
     fits = tuple(
         Fit(
-            *(version, kind, "any", (2,)),
+            *(made, kind, "any", (2,)),
             first=tuple((nbytes / 2, float(f"{s:.4g}")) for nbytes, s in rising(curve)),
             step=(),
             in_switch=(),
@@ -227,17 +226,17 @@ def rising(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(nbytes, float(s)) for (nbytes, _), s in zip(curve, least, strict=True)]
 
 
-def _ddp(platform: Platform, wrapped: Wrapped) -> dict[str, float]:
-    """Share what DDP adds, beyond its collectives and copies, among steps and parameters."""
-    rows, left = [], []
-    for (library, count, nbytes), seconds in wrapped.items():
-        known = next(each for each in platform.libraries if each.name == library)
-        fit = next(each for each in known.fits if each.collective == "all_reduce")
-        copies = platform.require_device().law("copy")
-        assert copies is not None
-        moved = copies.terms.get("byte", 0.0) * 4.0 * count * nbytes
-        more = seconds - moved - on_curve(fit.first, count * nbytes / 2)
-        rows.append((1.0, float(count)))
-        left.append(max(more, 1e-6))
-    step, parameter = smallest_errors(np.array(rows), np.array(left))
-    return {"ddp_step": float(f"{step:.4g}"), "ddp_parameter": float(f"{parameter:.4g}")}
+def _ddp(platform: Platform, wrapped: Wrapped) -> dict[str, Ddp]:
+    """Share what DDP adds beyond its collectives among steps, parameters and bytes."""
+    found = {}
+    for library in platform.libraries:
+        fit = next(each for each in library.fits if each.collective == "all_reduce")
+        rows, left = [], []
+        for (name, count, nbytes), seconds in wrapped.items():
+            if name == library.name:
+                total = count * nbytes
+                rows.append((1.0, float(count), float(total)))
+                left.append(max(seconds - on_curve(fit.first, total / 2), _LEAST))
+        terms = smallest_errors(np.array(rows), np.array(left))
+        found[library.name] = Ddp(*(float(f"{each:.4g}") for each in terms))
+    return found

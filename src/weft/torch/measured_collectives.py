@@ -51,8 +51,8 @@ def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
         for (kind, nbytes), seconds in first[0].items():
             slower = max(seconds, second[0][kind, nbytes])
             curves.setdefault((library, kind), []).append((nbytes, slower))
-        for key, seconds in first[1].items():
-            wrapped[library, *key] = (seconds + second[1][key]) / 2
+        for (count, nbytes), seconds in first[1].items():
+            wrapped[library, count, nbytes] = (seconds + second[1][count, nbytes]) / 2
     return curves, wrapped
 
 

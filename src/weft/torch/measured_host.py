@@ -1,25 +1,27 @@
 """What torch spends around its ops here: Python, dispatch and autograd, by phase of a step.
 
-A chain of small layers is trained on two ranks at once, phase by phase; what its phases take
-beyond the ops that they consist of, each timed by itself, is overhead, shared out evenly.
+Reference models are trained on two ranks at once, phase by phase. What a phase takes beyond its
+ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
+It may be less than nothing: an op that Python calls costs more than one that autograd calls.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
+from weft.hardware import cache_bytes
 from weft.hardware.measured import TorchHost
 from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
-from weft.torch.op_calls import captured_calls
 from weft.torch.op_times import time_ops
+from weft.torch.reference_steps import REFERENCES
 from weft.torch.steady import steady_memory
+from weft.torch.timed_steps import captured_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,77 +29,72 @@ if TYPE_CHECKING:
     from weft.runtime.world import World
 
 PHASES = ("forward", "backward", "optimizer")
-_LAYERS, _WIDTH, _ROWS = 10, 128, 128
-_REPEATS = 25
+_WARMUPS, _REPEATS = 4, 20
 _TIMEOUT = 60.0
 
-
-class Chain(nn.Module):
-    """Layers that are no trouble to compute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS))
-        self.norms = nn.ModuleList(nn.LayerNorm(_WIDTH) for _ in range(_LAYERS))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Run them, each added to what came before."""
-        for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = x + torch.relu(layer(norm(x)))
-        return x.square().mean()
+Taken = dict[tuple[str, str], float]  # by model and phase
 
 
 def time_host() -> TorchHost:
-    """Measure the overheads of one op in each phase of a step."""
-    workload, calls = captured_calls(_prepared, 1, name="chain")
-    ops = workload.steps[0].ops
-    each = {called.call: 0.0 for called in calls[0].values()}
-    for call, found in zip(each, time_ops(list(each)), strict=True):
-        each[call] = found.warm
-    count: Counter[str] = Counter(op.phase for op in ops)
-    summed: Counter[str] = Counter()
-    for number, called in calls[0].items():
-        summed[ops[number].phase] += each[called.call]  # type: ignore[assignment]
+    """Measure the overheads of one op in each phase; ranks share the last cache."""
+    room = max(cache_bytes()) / RANKS
+    steps = {name: captured_step(_whole(name), 1, name=name) for name in REFERENCES}
+    calls = list(dict.fromkeys(call for step in steps.values() for call in step.unique))
+    times = dict(zip(calls, time_ops(calls, repeats=3), strict=True))
+    summed: Taken = defaultdict(float)
+    count: Counter[tuple[str, str]] = Counter()
+    for name, step in steps.items():
+        called = step.calls[0]
+        for number, op in enumerate(step.priced(times, room)):
+            summed[name, op.phase] += op.seconds or 0.0
+            count[name, op.phase] += 1 + called[number].free
+    found = gaps(_taken(), summed, count)
+    return TorchHost(
+        found["forward"],
+        found["backward"],
+        found["optimizer"],
+        cached=room,
+        version=torch.__version__,
+    )
+
+
+def gaps(taken: Taken, summed: Taken, count: Counter[tuple[str, str]]) -> dict[str, float]:
+    """Share what phases take beyond their ops among these, all models together."""
+    found = {}
+    for phase in PHASES:
+        keys = [key for key in taken if key[1] == phase]
+        more = sum(taken[key] - summed[key] for key in keys)
+        found[phase] = float(f"{more / max(1, sum(count[key] for key in keys)):.4g}")
+    return found
+
+
+def _whole(name: str) -> Callable[[], Callable[[], Any]]:
+    def prepare() -> Callable[[], Any]:
+        phases = REFERENCES[name]()
+        return lambda: [act() for act in phases.values()]
+
+    return prepare
+
+
+def _taken() -> Taken:
     with steady_memory():
-        taken = spawn(_phases, RANKS, timeout=_TIMEOUT)
-    more = {
-        phase: max(0.0, (sum(rank[phase] for rank in taken) / RANKS - summed[phase]) / count[phase])
-        for phase in PHASES
-    }
-    return TorchHost(**more, version=torch.__version__)
+        ranks = spawn(_timed_phases, RANKS, timeout=_TIMEOUT)
+    return {key: max(rank[key] for rank in ranks) for key in ranks[0]}
 
 
-def _prepared() -> Callable[[], Any]:
-    acts = _acts()
-    return lambda: [act() for act in acts.values()]
-
-
-def _acts() -> dict[str, Callable[[], Any]]:
-    """Give the phases of a step, to be carried out in turn."""
-    model, x = Chain(), torch.rand(_ROWS, _WIDTH)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    loss: list[torch.Tensor] = []
-
-    def forward() -> None:
-        optimizer.zero_grad()
-        loss[:] = [model(x)]
-
-    def backward() -> None:
-        loss[0].backward()  # type: ignore[no-untyped-call]
-
-    return {"forward": forward, "backward": backward, "optimizer": optimizer.step}
-
-
-def _phases(world: World) -> dict[str, float]:
+def _timed_phases(world: World) -> Taken:
     pin(world)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    acts = _acts()
-    found: dict[str, list[float]] = {phase: [] for phase in PHASES}
-    for _ in range(_REPEATS):
-        world.barrier()
-        for phase, act in acts.items():
-            begin = time.perf_counter()
-            act()
-            found[phase].append(time.perf_counter() - begin)
-    return {phase: median(each) for phase, each in found.items()}
+    models = {name: made() for name, made in REFERENCES.items()}
+    found: dict[tuple[str, str], list[float]] = {}
+    for turn in range(_WARMUPS + _REPEATS):
+        for name, phases in models.items():
+            world.barrier()
+            for phase, act in phases.items():
+                begin = time.perf_counter()
+                act()
+                passed = time.perf_counter() - begin
+                if turn >= _WARMUPS:
+                    found.setdefault((name, phase), []).append(passed)
+    return {key: median(each) for key, each in found.items()}

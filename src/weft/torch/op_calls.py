@@ -5,6 +5,7 @@ A captured step becomes a list of them; each can be carried out by itself, on te
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +41,8 @@ class Like:
     @property
     def nbytes(self) -> int:
         """Bytes of its elements, each counted once."""
-        item = getattr(torch, self.dtype).itemsize
-        return int(np.prod([s for s, t in zip(self.shape, self.stride, strict=True) if t])) * item
+        sides = (s for s, t in zip(self.shape, self.stride, strict=True) if t)
+        return math.prod(sides) * int(getattr(torch, self.dtype).itemsize)
 
     def make(self, drawn: np.random.Generator) -> torch.Tensor:
         """Make it, every page touched."""
@@ -118,12 +119,14 @@ def _made(value: Any, drawn: np.random.Generator) -> Any:
 class Called:
     """An op of a captured step: what is called, and the memory it is given and gives back.
 
-    Memory is told apart by numbers, each with the bytes of it that the op goes through.
+    Memory is told apart by numbers, each with the bytes of it that the op goes through. ``free``
+    ops came right before it that only name memory anew: they cost the host as much as others.
     """
 
     call: OpCall
     given: tuple[tuple[int, int], ...]
     made: tuple[tuple[int, int], ...]
+    free: int = 0
 
 
 class Calls:
@@ -132,12 +135,14 @@ class Calls:
     def __init__(self, zipfs: Mapping[int, float]) -> None:
         self.found: dict[int, dict[int, Called]] = {}
         self._zipfs = zipfs  # by rows of a table
+        self._free = 0
         self._looked_up: dict[tuple[int, ...], int] = {}  # rows of sparse gradients by their shape
 
-    def see(
-        self, rank: int, number: int, func: Any, args: Any, kwargs: Any, outputs: Any
-    ) -> None:
+    def see(self, rank: int, number: int, func: Any, args: Any, kwargs: Any, outputs: Any) -> None:
         """Write one op down; a number that was there belongs to the preparation."""
+        if number < 0:
+            self._free += 1
+            return
         name = func.name()
         if op_name(func) == "_embedding_bag_backward":
             self._looked_up[int(args[6]), int(args[0].shape[1])] = int(args[1].numel())
@@ -153,7 +158,8 @@ class Calls:
         if func.namespace.startswith("c10d"):  # groups are no values, and nobody calls it again
             call = OpCall(name, ())
         mine = self.found.setdefault(rank, {})
-        mine[number] = Called(call, places, made)
+        mine[number] = Called(call, places, made, self._free)
+        self._free = 0
         for later in [n for n in mine if n > number]:
             del mine[later]
 

@@ -65,7 +65,9 @@ def _products(dice: random.Random) -> Iterator[Sample]:
 def _batched(dice: random.Random) -> Iterator[Sample]:
     for _ in range(_SHAPES["bmm"]):
         batch, n, k = (_between(dice, *each) for each in ((6, 10), (2.5, 5), (4, 7)))
-        call = OpCall("aten::bmm", (_plain(batch, n, k), Like((batch, k, n), (n * k, 1, k), "float32")))
+        call = OpCall(
+            "aten::bmm", (_plain(batch, n, k), Like((batch, k, n), (n * k, 1, k), "float32"))
+        )
         yield Sample("bmm", {"batch": batch, "m": n, "n": n, "k": k}, call)
 
 
@@ -76,7 +78,9 @@ def _attention(dice: random.Random) -> Iterator[Sample]:
         # As a layer splits it: sequences, tokens, heads, elements in memory.
         shape, stride = (batch, heads, seq, dim), (seq * heads * dim, dim, heads * dim, 1)
         qkv = (Like(shape, stride, "float32"),) * 3
-        columns = dict(zip(_SIDES, (batch, heads, heads, seq, seq, dim, float(causal)), strict=True))
+        columns = dict(
+            zip(_SIDES, (batch, heads, heads, seq, seq, dim, float(causal)), strict=True)
+        )
         name = "aten::_scaled_dot_product_flash_attention_for_cpu"
         yield Sample("attention", columns, OpCall(name, (*qkv, 0.0, causal)))
         sums = _plain(batch, heads, seq)

@@ -46,7 +46,7 @@ def _key(call: OpCall) -> str:
 def _read() -> dict[str, list[float]]:
     path, calibration = ops_path(), here_path()
     try:
-        if calibration.stat().st_mtime > path.stat().st_mtime:
+        if calibration.exists() and calibration.stat().st_mtime > path.stat().st_mtime:
             return {}
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):

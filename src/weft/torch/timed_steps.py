@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.cost.cache_state import missing_shares
-from weft.hardware.measured import TorchHost
+from weft.hardware.measured import Ddp, TorchHost
 from weft.torch.op_calls import captured_calls
 from weft.workload import Op
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.torch.op_calls import Called, OpCall
     from weft.torch.op_times import OpTime
-    from weft.workload import Step, Workload
+    from weft.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,29 @@ class CapturedStep:
         every = (called.call for mine in self.calls.values() for called in mine.values())
         return [call for call in dict.fromkeys(every) if call.op.startswith("aten")]
 
-    def timed(self, times: Mapping[OpCall, OpTime], here: Platform) -> Workload:
-        """Give every op its seconds where its call was timed, and what the host adds to it.
+    def timed(self, times: Mapping[OpCall, OpTime], here: Platform, library: str) -> Workload:
+        """Give every op its seconds where its call was timed, and what the host adds to it."""
+        host = here.torch or TorchHost()
+        steps = []
+        for place, step in enumerate(self.workload.steps):
+            called = self.calls[step.ranks[0]]
+            ops = [
+                _hosted(op, called[number], host)
+                for number, op in enumerate(self.priced(times, host.cached, place))
+            ]
+            steps.append(replace(step, ops=_wrapped(ops, host.ddp.get(library, Ddp()))))
+        return replace(self.workload, steps=tuple(steps))
 
-        Two ranks share the last cache; one has half of it.
-        """
-        device, host = here.require_device(), here.torch or TorchHost()
-        room = max(device.last_level_bytes, device.l2_bytes) / max(1, here.node_size)
-        steps = tuple(self._timed(step, times, host, room) for step in self.workload.steps)
-        return replace(self.workload, steps=steps)
-
-    def _timed(
-        self, step: Step, times: Mapping[OpCall, OpTime], host: TorchHost, room: float
-    ) -> Step:
+    def priced(self, times: Mapping[OpCall, OpTime], room: float, place: int = 0) -> list[Op]:
+        """Give the ops of a class of ranks, each between its time with cached and other data."""
+        step = self.workload.steps[place]
         mine = self.calls[step.ranks[0]]
         touched = [(*mine[n].given, *mine[n].made) for n in range(len(step.ops))]
         shares = missing_shares(touched, room)
-        ops = [
-            _op_timed(op, times.get(mine[number].call), shares[number], host)
+        return [
+            _op_priced(op, times.get(mine[number].call), shares[number])
             for number, op in enumerate(step.ops)
         ]
-        return replace(step, ops=(*ops, *_wrapper(step, host)))
 
     def hot_sum(self, times: Mapping[OpCall, OpTime]) -> float:
         """Add up the ops of the busiest rank as if they found all data in the caches."""
@@ -66,22 +68,34 @@ class CapturedStep:
         )
 
 
-def _op_timed(op: Op, time: OpTime | None, missing: float, host: TorchHost) -> Op:
-    more = getattr(host, op.phase or "forward")
+def _op_priced(op: Op, time: OpTime | None, missing: float) -> Op:
     if time is None:
-        return replace(op, host=more)
-    seconds = time.warm + missing * max(0.0, time.cold - time.warm)
-    return replace(op, host=more, seconds=seconds)
+        return op
+    return replace(op, seconds=time.warm + missing * max(0.0, time.cold - time.warm))
 
 
-def _wrapper(step: Step, host: TorchHost) -> tuple[Op, ...]:
-    """Give what DDP spends beyond the copies and collectives that were captured."""
-    reduced = [op for op in step.ops if op.collective and op.collective.kind == "all_reduce"]
-    if not reduced:
-        return ()
-    copies = sum(op.name == "aten.copy_" and op.phase == "backward" for op in step.ops)
-    seconds = host.ddp_step + host.ddp_parameter * copies / 2  # one in, one out
-    return (Op("ddp", "host", seconds=seconds, phase="backward"),)
+def _hosted(op: Op, called: Called, host: TorchHost) -> Op:
+    """Add what the host spends; where that is less than nothing, the op itself takes less."""
+    more = (1 + called.free) * getattr(host, op.phase or "forward")
+    if more >= 0 or op.seconds is None:
+        return replace(op, host=max(0.0, more))
+    return replace(op, host=0.0, seconds=max(op.seconds / 2, op.seconds + more))
+
+
+def _wrapped(ops: list[Op], ddp: Ddp) -> tuple[Op, ...]:
+    """Put what DDP adds to its collectives in the place of its copies."""
+    reduced = [op.collective for op in ops if op.collective and op.phase == "backward"]
+    nbytes = sum(what.nbytes for what in reduced if what.kind == "all_reduce")
+    if not nbytes:
+        return tuple(ops)
+    copies = [op for op in ops if _is_copy(op)]
+    seconds = ddp.step + ddp.parameter * len(copies) / 2 + ddp.byte * nbytes  # one in, one out
+    kept = tuple(replace(op, seconds=0.0, host=0.0) if _is_copy(op) else op for op in ops)
+    return (*kept, Op("ddp", "host", seconds=seconds, phase="backward"))
+
+
+def _is_copy(op: Op) -> bool:
+    return op.name == "aten.copy_" and op.phase == "backward"
 
 
 def captured_step(

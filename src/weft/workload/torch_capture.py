@@ -45,8 +45,8 @@ def capture(
     position of the group it sends them in: the stages of a pipeline.
 
     ``as_gpu``: optimizers and norms run the kernels of a GPU, even if the step names no device.
-    ``seen`` is told of every op that is written down: its rank, number, function,
-    arguments and results.
+    ``seen`` is told of every op: its rank, its number (-1 if it does nothing of its own and is
+    not written down), function, arguments and results.
     """
     if world_size < 1:
         raise UsageError(f"a step needs at least 1 rank, not {world_size}")

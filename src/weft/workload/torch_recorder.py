@@ -35,7 +35,8 @@ _FREE = frozenset(
         *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
     )
 )
-Seen = Callable[[int, Any, Any, Any, Any], None]  # number, function, arguments, results
+# The number of an op (-1: it does nothing of its own), its function, arguments and results.
+Seen = Callable[[int, Any, Any, Any, Any], None]
 _SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
 
 
@@ -79,8 +80,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.recording:
             before = len(self.ops)
             self._record(func, (*args, *kwargs.values()), outputs, results, why)
-            if self._seen is not None and len(self.ops) > before:
-                self._seen(before, func, args, kwargs, outputs)
+            if self._seen is not None:
+                number = before if len(self.ops) > before else -1
+                self._seen(number, func, args, kwargs, outputs)
         return outputs
 
     @contextlib.contextmanager

@@ -1,0 +1,98 @@
+"""Two small models that a calibration trains: what their steps take beyond their ops is overhead.
+
+One is of few large layers, the other of attention and many small ops, so that overheads of an op
+can be told from what an op does. None of them is ever predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Phases = dict[str, Callable[[], Any]]
+
+
+class Layers(nn.Module):
+    """Linear layers with products of vectors between them, as recommendation models have them."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run them and give a loss."""
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        vectors = x.view(len(x), 8, -1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        return torch.cat([x, products], 1).square().mean()
+
+
+class Block(nn.Module):
+    """Attention and an inner layer, each behind a norm."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run it on (sequences, tokens, width)."""
+        q, k, v = (
+            each.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for each in self.qkv(self.norms[0](x)).chunk(3, -1)
+        )
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(-2))
+        inner: Tensor = self.down(functional.gelu(self.up(self.norms[1](x))))
+        return x + inner
+
+
+class Tokens(nn.Module):
+    """Blocks between an embedding and a head."""
+
+    def __init__(self, width: int, heads: int, depth: int, vocab: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocab, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.head = nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Run them and give a loss."""
+        scores = self.head(self.blocks(self.table(tokens)))
+        return functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+
+
+def layers() -> Phases:
+    """Give the phases of a step of the first model."""
+    model = Layers(256, 6)
+    return _phases(model, torch.rand(256, 256), torch.optim.AdamW(model.parameters(), lr=1e-5))
+
+
+def tokens() -> Phases:
+    """Give the phases of a step of the second model."""
+    model = Tokens(128, 4, 3, 1024)
+    given = torch.randint(0, 1024, (4, 64))
+    return _phases(model, given, torch.optim.SGD(model.parameters(), lr=1e-5))
+
+
+REFERENCES: dict[str, Callable[[], Phases]] = {"layers": layers, "tokens": tokens}
+
+
+def _phases(model: nn.Module, given: Tensor, optimizer: torch.optim.Optimizer) -> Phases:
+    loss: list[Tensor] = []
+
+    def forward() -> None:
+        optimizer.zero_grad()
+        loss[:] = [model(given)]
+
+    def backward() -> None:
+        loss[0].backward()  # type: ignore[no-untyped-call]
+
+    return {"forward": forward, "backward": backward, "optimizer": optimizer.step}

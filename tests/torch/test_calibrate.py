@@ -1,0 +1,117 @@
+"""From single ops and collectives to the platform of this machine."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from weft.cost.nccl import library_price  # noqa: E402
+from weft.hardware import platform  # noqa: E402
+from weft.hardware.files import platform_from_table, tomllib  # noqa: E402
+from weft.hardware.measured import TorchHost  # noqa: E402
+from weft.torch.calibrate import TorchFound, fitted_laws, is_current, rising  # noqa: E402
+from weft.torch.measured_collectives import SIZES, WRAPPED  # noqa: E402
+from weft.torch.measured_host import PHASES, gaps  # noqa: E402
+from weft.torch.op_grid import samples  # noqa: E402
+from weft.torch.op_times import OpTime  # noqa: E402
+from weft.torch.reference_steps import REFERENCES  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def _found() -> TorchFound:
+    every = samples()
+    times = [OpTime(2e-6 + 1e-9 * n, 1e-6) for n in range(len(every))]
+    curves = {
+        (library, "all_reduce"): [(n, 1e-4 + n * 1e-9) for n in SIZES]
+        for library in ("gloo", "weft")
+    }
+    wrapped = {
+        (library, count, nbytes): 1e-4 + 2e-6 * count + 1e-4 + count * nbytes * 1e-9
+        for library in ("gloo", "weft")
+        for count, nbytes in WRAPPED
+    }
+    return TorchFound(fitted_laws(every, times, 1), TorchHost(1e-6, 2e-6, 3e-6), curves, wrapped)
+
+
+def test_a_law_finds_the_terms_that_made_its_times():
+    every = [each for each in samples() if each.family == "gemm"]
+    sides = [[each.columns[key] for key in "mnk"] for each in every]
+    times = [OpTime(1e-5 + 2e-11 * m * n * k + 3e-10 * m * n, 0.0) for m, n, k in sides]
+    (law,) = fitted_laws(every, times, 1)
+    assert law.terms["flop"] == pytest.approx(1e-11, rel=0.01)
+    assert law.terms["result"] == pytest.approx(3e-10, rel=0.02)
+    assert law.error < 1e-3
+    assert law.low <= 1 <= law.high
+
+
+def test_the_error_of_a_law_is_that_of_ops_it_was_not_shown():
+    every = [each for each in samples() if each.family == "elementwise"]
+    drawn = np.random.default_rng(0)
+    noise = np.exp(0.3 * drawn.standard_normal(len(every)))
+    times = [
+        OpTime(1e-10 * s.columns["nbytes"] * x, 0.0) for s, x in zip(every, noise, strict=True)
+    ]
+    (law,) = fitted_laws(every, times, 1)
+    assert 0.1 < law.error < 0.5
+    assert law.low < 0.9
+    assert law.high > 1.1
+
+
+def test_what_was_found_survives_its_file():
+    found = _found().put_into(platform("cpu"), "a test")
+    again = platform_from_table(tomllib.loads(found.to_toml()), "here.toml")
+    assert again.torch == found.torch
+    assert again.libraries == found.libraries
+    assert again.require_device().laws == found.require_device().laws
+
+
+def test_a_library_gives_back_what_was_measured():
+    found = _found().put_into(platform("cpu"), "a test").resized(2)
+    price = library_price(found, "all_reduce", 1 << 20, name="gloo", dtype="float32")
+    assert price.seconds == pytest.approx(1e-4 + (1 << 20) * 1e-9, rel=1e-3)
+    assert price.basis == "measured"
+
+
+def test_ddp_is_what_is_left_of_wrapped_steps():
+    host = _found().put_into(platform("cpu"), "a test").torch
+    assert host is not None
+    assert host.ddp["gloo"].step == pytest.approx(1e-4, rel=0.05)
+    assert host.ddp["gloo"].parameter == pytest.approx(2e-6, rel=0.05)
+    assert host.ddp["weft"].byte == pytest.approx(0.0, abs=1e-10)
+
+
+def test_overheads_are_what_phases_take_beyond_their_ops():
+    keys = [("a", phase) for phase in PHASES] + [("b", phase) for phase in PHASES]
+    count = Counter(dict.fromkeys(keys, 5))
+    found = gaps(dict.fromkeys(keys, 3.0), dict.fromkeys(keys, 1.0), count)
+    assert found == dict.fromkeys(PHASES, 0.4)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_reference_models_learn(name):
+    phases = REFERENCES[name]()
+    for act in phases.values():
+        act()
+
+
+def test_a_hill_on_the_way_is_not_the_library():
+    assert rising([(1, 2.0), (2, 9.0), (4, 3.0)]) == [(1, 2.0), (2, 3.0), (4, 3.0)]
+
+
+@pytest.mark.parametrize("what", ["old", "of another torch", "without torch", "without laws"])
+def test_a_calibration_goes_stale(what):
+    found = _found().put_into(platform("cpu"), "a test")
+    assert found.torch is not None
+    found = replace(found, torch=replace(found.torch, version=torch.__version__))
+    assert is_current(found, 60.0)
+    if what == "of another torch":
+        found = replace(found, torch=TorchHost(version="1.0"))
+    if what == "without torch":
+        found = replace(found, torch=None)
+    if what == "without laws":
+        found = replace(found, device=replace(found.require_device(), laws=()))
+    assert not is_current(found, 1e6 if what == "old" else 60.0)
