@@ -47,15 +47,11 @@ _PARTS = {
     "torch_models",
     "torch_rank",
     "torch_step_rank",
-    "torch_models",
     "trained",
-    "drawn_models",
     "torch_sharding",
-    "torch_step_rank",
     "torch_training",
     "torch_weights",
     "torch_zero",
-    "trained",
     "weft_rank",
 }  # what the benchmarks are made of
 
