@@ -42,7 +42,7 @@ def captured(model: Drawn, on: Platform, *, exact: bool = True) -> Workload:
         lambda: Job(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
     times = stored_times(step.unique) if exact and on.torch else {}
-    found = step.timed(times, on) if on.torch else step.workload
+    found = step.timed(times, on, "gloo") if on.torch else step.workload
     steps = [replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops)) for each in found.steps]
     return replace(found, steps=tuple(steps))
 
