@@ -55,10 +55,10 @@ _PARTS = {
     "torch_slowest",
     "torch_step_rank",
     "torch_torchrec_rank",
+    "trained",
     "torch_training",
     "torch_weights",
     "torch_zero",
-    "trained",
     "weft_rank",
 }  # what the benchmarks are made of
 
