@@ -19,7 +19,7 @@ from weft.errors import UsageError
 from weft.sweep.journal import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from multiprocessing.connection import Connection
 
     from weft.sweep.cells import Cell
@@ -81,7 +81,7 @@ def on_this_machine(
     *,
     workers: int,
     timeout: float,
-) -> Iterator[Answer]:
+) -> Generator[Answer, None, None]:
     """Give the answers of the cells of these numbers as they come, in any order."""
     if workers < 1 or not timeout > 0:
         raise UsageError(
