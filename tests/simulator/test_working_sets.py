@@ -102,6 +102,12 @@ def test_what_a_sum_left_in_the_caches_is_written_on_from_there():
     assert nbytes % piece == 0
 
 
+def test_a_swap_costs_less_than_two_copies():
+    nbytes = 64 << 20  # one of two ranks swaps the half that both exchange
+    found = seconds("all_to_all", "dma-swap", nbytes, here(both=1.0))
+    assert found == pytest.approx(nbytes / 2 / SETS["64MiB"] * 4 / 3, rel=0.01)
+
+
 def test_what_is_too_long_for_the_caches_comes_from_memory_again():
     """A ring adds up its half in one piece, then passes it on."""
     nbytes = 64 << 20

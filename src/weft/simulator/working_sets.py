@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MEASURED_CORES = 2  # rates "both" are of two cores at once
+_SWAP = 4 / 3
 _CACHED = 1 << 20  # bytes that stay near a core until its next command
 
 
@@ -106,10 +107,15 @@ def _rate(shared: Cores, name: str, in_use: Floats) -> Floats:
 
 
 def _writes(rows: Rows) -> Floats:
-    """How many places each row writes to: every one costs as much as a copy."""
+    """How many copies each row costs: one for every place that it writes to.
+
+    A copy reads, fetches what it will overwrite, and writes it back. A swap overwrites what it
+    has read: four passes through memory where two copies make six.
+    """
     table = rows.table
     written = np.concatenate(([0], np.cumsum((table.access_mode & WRITE) > 0)))
     counts: Floats = np.diff(written[table.access_start]).astype(np.float64)
+    counts[table.kind == Kind.SWAP] = _SWAP
     return np.maximum(counts, 1.0)
 
 
