@@ -10,7 +10,6 @@ from weft.errors import UnknownNameError, nearest
 __all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
 
 _PARTS = {
-    "broadcast_plots",
     "__init__",
     "broadcast_plots",
     "browser",
@@ -55,10 +54,10 @@ _PARTS = {
     "torch_slowest",
     "torch_step_rank",
     "torch_torchrec_rank",
-    "trained",
     "torch_training",
     "torch_weights",
     "torch_zero",
+    "trained",
     "weft_rank",
 }  # what the benchmarks are made of
 

@@ -43,7 +43,9 @@ def name_of(pair: Pair) -> str:
         text += f" of {what.group}"
     if pair.phase:
         text += f", {pair.phase}"
-    return f"{text}, beside {pair.beside}" if pair.beside else text
+    if pair.beside:
+        return f"{text}, beside {pair.beside}"
+    return f"{text}, after {pair.made_by}" if pair.made_by else text
 
 
 def why(offer: Offer, way: Way) -> str:

@@ -25,17 +25,20 @@ MAKERS = ("gemm", "bmm")  # of what can be sent slice by slice, beside lookups
 
 
 def pairs_of(pricer: StepPricer) -> tuple[Pair, ...]:
-    """Find what runs beside each collective as the step is written; equal ones are one pair."""
+    """Find what runs beside each collective as the step is written; equal ones are one pair.
+
+    Those that other products make are other pairs: how much of them slices could hide differs.
+    """
     overlap = pricer.overlap(pricer.walk(()))
-    members: dict[tuple[Collective, str], list[Place]] = defaultdict(list)
+    members: dict[tuple[Collective, str, str], list[Place]] = defaultdict(list)
     ranks: dict[Collective, tuple[int, ...]] = {}
     for place, meeting in pricer.met.items():
         what = replace(meeting.what, splits=())
-        members[what, _op(pricer, place).phase].append(place)
+        members[what, _op(pricer, place).phase, _product(pricer, place)].append(place)
         ranks.setdefault(what, meeting.ranks)
     return tuple(
         _pair(pricer, what, ranks[what], places, overlap)
-        for (what, _), places in members.items()
+        for (what, _, _), places in members.items()
         if len(ranks[what]) > 1
     )
 
@@ -127,6 +130,16 @@ def _makes(cost: Cost, what: Collective | None) -> bool:
     batch = cost.shape[0] if len(cost.shape) == 4 else 1
     made = batch * rows * columns * ITEM_BYTES.get(cost.dtype, 4)
     return abs(made - what.nbytes) <= 0.01 * what.nbytes
+
+
+def _product(pricer: StepPricer, place: Place) -> str:
+    """Name the product that makes all that a collective moves, where one does."""
+    ops = pricer.workload.steps[place[0]].ops
+    before = [ops[m] for m in ops[place[1]].after if ops[m].kind == "kernel"]
+    cost = before[-1].cost if before else None
+    if cost is None or cost.family not in MAKERS or not _makes(cost, ops[place[1]].collective):
+        return ""
+    return before[-1].name
 
 
 def _makers(pricer: StepPricer, places: Sequence[Place]) -> tuple[Place, ...]:
