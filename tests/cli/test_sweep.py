@@ -32,6 +32,12 @@ def test_what_is_nested_becomes_columns():
     assert "critical_path" not in rows[0]
 
 
+def test_totals_of_a_verb_stand_in_every_row():
+    rows, error = ask(("plan", "dlrm", "--on", "mi300x-8", "--set", "batch=4096"))
+    assert not error
+    assert all(0 < row["planned"] <= row["baseline"] for row in rows)
+
+
 @pytest.mark.multiprocess
 def test_cells_become_rows_of_a_table(tmp_path, capsys):
     file = tmp_path / "copies.csv"

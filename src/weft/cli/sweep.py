@@ -20,7 +20,7 @@ _JOURNAL = ".sweep.jsonl"
 _SHOWN = 40  # rows of a table on the terminal
 _ANSWERS = (
     *("algorithm", "scenario", "strategy", "fetch", "way", "seconds", "breakdown.exposed"),
-    *("busbw", "speedup", "ttft", "itl", "throughput"),
+    *("busbw", "speedup", "baseline", "planned", "ttft", "itl", "throughput"),
 )
 
 

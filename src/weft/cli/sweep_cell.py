@@ -23,7 +23,10 @@ def ask(words: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
     if code == 2 or not out.getvalue():
         return [], _one_line(err.getvalue()) or f"ended with exit code {code}"
     found = json.loads(out.getvalue())
-    return [_flat(row) for row in found["results"]], _one_line(err.getvalue()) if code else ""
+    wrong = _one_line(err.getvalue()) if code else ""
+    # What a verb says of all its rows together, as a plan its totals, is a number beside them.
+    whole = {key: value for key, value in found.items() if isinstance(value, (int, float))}
+    return [whole | _flat(row) for row in found["results"]], wrong
 
 
 def _one_line(text: str) -> str:
