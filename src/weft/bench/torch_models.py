@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.bench import drawn_models
 from weft.bench.drawn_models import Drawn
+from weft.torch.op_calls import drawn_rows
 from weft.workload.tables import Table, table_wise
 
 _DENSE = 13  # features that are numbers, as Criteo's
@@ -69,22 +70,13 @@ def _mlp(sizes: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def draw_indices(rows: int, count: int, zipf: float, drawn: np.random.Generator) -> Tensor:
-    """Draw which rows are looked up; popular ones lie anywhere."""
-    if not zipf:
-        return torch.from_numpy(drawn.integers(0, rows, count))
-    weights = np.cumsum(1.0 / np.arange(1, rows + 1) ** zipf)
-    ranks = np.searchsorted(weights / weights[-1], drawn.random(count))
-    return torch.from_numpy(drawn.permutation(rows)[ranks].astype(np.int64))
-
-
 def _lookups(model: drawn_models.Dlrm, tables: list[int]) -> list[list[tuple[Tensor, Tensor]]]:
     drawn = np.random.default_rng(model.seed)
     popular = [model.tables[table] for table in tables]
     return [
         [
             (
-                draw_indices(rows, model.batch * pooling, zipf, drawn),
+                drawn_rows(rows, model.batch * pooling, zipf, drawn),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for rows, pooling, zipf in popular

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from weft.torch.op_calls import Like, OpCall
 
 _MOST_FLOPS = 4e8  # of one product: ten milliseconds of a slow core
@@ -98,7 +100,7 @@ def _rows(dice: random.Random) -> Iterator[Sample]:
         at = {"rows": float(rows), "width": float(wide)}
         yield Sample("softmax", at, OpCall("aten::_log_softmax", (scores, 1, False)))
         name = "aten::_log_softmax_backward_data"
-        kind = OpCall(name, (scores, scores, 1, _float32()))
+        kind = OpCall(name, (scores, scores, 1, torch.float32))
         yield Sample("softmax-backward", at, kind)
         at = {"rows": float(rows), "width": float(narrow)}
         weight, mean = _plain(narrow), _plain(rows, 1)
@@ -106,12 +108,6 @@ def _rows(dice: random.Random) -> Iterator[Sample]:
         yield Sample("norm", at, OpCall("aten::native_layer_norm", given))
         given = (x, x, (narrow,), mean, mean, weight, weight, (True, True, True))
         yield Sample("norm-backward", at, OpCall("aten::native_layer_norm_backward", given))
-
-
-def _float32() -> Any:
-    import torch
-
-    return torch.float32
 
 
 def _moved(dice: random.Random) -> Iterator[Sample]:
