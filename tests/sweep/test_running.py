@@ -54,7 +54,7 @@ def test_whoever_stops_listening_leaves_no_process_behind():
     before = set(multiprocessing.active_children())
     found = on_this_machine(cells("give 1", "hang"), [0, 1], ask, workers=2, timeout=60.0)
     assert next(found).rows == [{"value": 1}]
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert set(multiprocessing.active_children()) <= before
 
 

@@ -16,9 +16,10 @@ from torch.profiler import ProfilerActivity, profile
 import weft.torch
 from weft.bench import drawn_models
 from weft.bench.drawn_models import RANKS, Drawn, model_of
-from weft.bench.torch_models import Dense, Transformer, draw_indices
+from weft.bench.torch_models import Dense, Transformer
 from weft.hardware import Platform
 from weft.planner.plan import Plan
+from weft.torch.op_calls import drawn_rows
 from weft.torch.op_store import stored_times
 from weft.torch.timed_steps import captured_step
 from weft.workload import Op, Workload
@@ -126,9 +127,7 @@ def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     sets = [
         [
             (
-                draw_indices(
-                    rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])
-                ),
+                drawn_rows(rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for table in held
