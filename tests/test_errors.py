@@ -36,6 +36,11 @@ def test_an_error_survives_the_way_between_processes(error):
     assert (type(back), str(back), back.hint) == (error, "what", "do")
 
 
+@pytest.mark.parametrize("error", TREE)
+def test_an_error_is_made_by_name_as_it_is_by_call(error):
+    assert type(error.__new__(error)) is error
+
+
 @pytest.mark.parametrize(("error", "builtin"), BUILTINS.items())
 def test_an_error_is_the_builtin_a_caller_expects(error, builtin):
     assert issubclass(error, builtin)

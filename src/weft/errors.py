@@ -95,6 +95,9 @@ class RunError(WeftError, RuntimeError):
 class RunTimeoutError(RunError, TimeoutError):
     """A command was not done within the timeout."""
 
+    # Its memory is laid out as an OSError's; tblib, which Dask brings, asks for __new__ by name.
+    __new__ = TimeoutError.__new__  # type: ignore[assignment]
+
 
 class NotDoneError(RunTimeoutError):
     """Whoever waited had less patience than the work, which goes on."""
