@@ -248,7 +248,7 @@ WRONG = {
     "kernel": (
         stream(Kernel("double"), queue="copy0"),
         ScheduleError,
-        "kernel stands on an engine",
+        "what calls others stands on an engine",
     ),
     "queue": (stream(Signal(Flag(SELF, 0)), queue="tape0"), ScheduleError, "queue 'tape0'"),
     "large": (
