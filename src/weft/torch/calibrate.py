@@ -101,8 +101,9 @@ def measure_collectives(found: TorchFound) -> None:
 
 
 def measure_lookups(found: TorchFound) -> None:
-    """Time lookups in embedding tables."""
-    found.lookups = measure_embedding(seconds=_FOR_LOOKUPS)
+    """Time lookups in embedding tables, on two ranks at once where there are cores for them."""
+    ranks = min(2, len(os.sched_getaffinity(0)))
+    found.lookups = measure_embedding(seconds=_FOR_LOOKUPS, ranks=ranks)
 
 
 STEPS: tuple[tuple[str, Callable[[TorchFound], None]], ...] = (

@@ -39,12 +39,13 @@ class Case(NamedTuple):
 Measured = list[tuple[Case, Mapping[str, Times]]]
 
 
-def measure_embedding(*, seconds: float = 8.0) -> dict[str, Lookups]:
-    """Measure lookups for about so long, in a process of its own, and fit what they take.
+def measure_embedding(*, seconds: float = 8.0, ranks: int = 1) -> dict[str, Lookups]:
+    """Measure lookups for about so long, in processes of their own, and fit what they take.
 
-    The keys are those of ``Device.lookups``.
+    Several ranks look up at the same time, as those of a job do: they share memory. The keys are
+    those of ``Device.lookups``.
     """
-    found = measured(list(cases()), seconds=seconds)
+    found = measured(list(cases()), seconds=seconds, ranks=ranks)
     given = [case for case, _ in found]
     caches = replace(
         Lookups(), **dict(zip(("inner_bytes", "outer_bytes"), cache_bytes(), strict=True))
@@ -52,10 +53,12 @@ def measure_embedding(*, seconds: float = 8.0) -> dict[str, Lookups]:
     return {name: _fitted(name, given, [t[name] for _, t in found], caches) for name in found[0][1]}
 
 
-def measured(given: Sequence[Case], *, seconds: float = 0.0, rounds: int = _ROUNDS) -> Measured:
-    """Measure cases in a process of its own: all, or as many as ``seconds`` allow."""
+def measured(
+    given: Sequence[Case], *, seconds: float = 0.0, rounds: int = _ROUNDS, ranks: int = 1
+) -> Measured:
+    """Measure cases in processes of their own, all or as many as ``seconds`` allow: the first's."""
     with steady_memory():
-        (found,) = spawn(_measure, 1, list(given), seconds, rounds, timeout=_TIMEOUT)
+        found, *_ = spawn(_measure, ranks, list(given), seconds, rounds, timeout=_TIMEOUT)
     return found
 
 
