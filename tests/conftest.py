@@ -15,6 +15,9 @@ from weft.bench.browser import find_browser
 DATA = Path(os.environ.get("WEFT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 collect_ignore = [] if find_spec("torch") else ["hosts", "soak", "torch"]
 
+# What somebody calibrated on this machine must not change what tests see; ranks inherit it.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-config")
+
 # The machine may be busy: a slow example is no failure, the timeout of a test is.
 settings.register_profile("weft", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("weft")

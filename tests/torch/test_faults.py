@@ -246,7 +246,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+OFTEN = "busy"  # covers most of what the others do; each costs seconds
+EVERY_END = [
+    pytest.param(end, id=name, marks=() if name == OFTEN else pytest.mark.slow)
+    for name, end in ENDS.items()
+]
+
+
+@pytest.mark.parametrize("end", EVERY_END)
 def test_torchrun_starts_a_script_that_ends(tmp_path, end):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT.format(end=end))
