@@ -20,6 +20,7 @@ def uncalibrated(monkeypatch, tmp_path):
     return tmp_path / "tour"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.multiprocess
 @pytest.mark.timeout(150)
