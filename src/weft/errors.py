@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 
 class WeftError(Exception):
@@ -96,7 +97,8 @@ class RunTimeoutError(RunError, TimeoutError):
     """A command was not done within the timeout."""
 
     # Its memory is laid out as an OSError's; tblib, which Dask brings, asks for __new__ by name.
-    __new__ = TimeoutError.__new__  # type: ignore[assignment]
+    if not TYPE_CHECKING:  # which would take what it makes for anything
+        __new__ = TimeoutError.__new__
 
 
 class NotDoneError(RunTimeoutError):
