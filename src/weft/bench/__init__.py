@@ -42,6 +42,7 @@ _PARTS = {
     "torch_fbgemm_rank",
     "torch_foretold",
     "torch_hosts",
+    "torch_joining",
     "torch_kv",
     "torch_links",
     "torch_llama",

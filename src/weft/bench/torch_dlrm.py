@@ -9,33 +9,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.bench.lookups import Lookups
 from weft.bench.torch_lookups import Looking
+from weft.bench.torch_models import NUMBERS, Dense
 
-_DENSE = 13  # features that are numbers, as Criteo's
 _RATE = 0.05
 _CHECKED = 5  # steps
 _SCALE = 0.01  # of the tables' values, so that sums of bags are of the size of a feature
-
-
-class Dense(nn.Module):
-    """What is not embedding: an MLP below, products of all pairs of vectors, an MLP on top."""
-
-    def __init__(self, tables: int, dim: int) -> None:
-        super().__init__()
-        self._bottom = nn.Sequential(
-            nn.Linear(_DENSE, 64), nn.ReLU(), nn.Linear(64, dim), nn.ReLU()
-        )
-        pairs = torch.triu_indices(tables + 1, tables + 1, 1)
-        self._pairs = pairs[0] * (tables + 1) + pairs[1]
-        self._top = nn.Sequential(nn.Linear(dim + pairs.shape[1], 64), nn.ReLU(), nn.Linear(64, 1))
-
-    def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
-        """Give a logit a sample; ``rows`` has a vector for each table."""
-        below = self._bottom(numbers)
-        vectors = torch.cat([below.unsqueeze(1), rows], 1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        chosen = products.index_select(1, self._pairs)
-        logits: Tensor = self._top(torch.cat([below, chosen], 1)).squeeze(1)
-        return logits
 
 
 class _Exchanged(torch.autograd.Function):
@@ -120,13 +98,13 @@ class Dlrm(Looking):
         self._held = lookups.held(rank, num_ranks)
         self._embedding = (Fused if fused else Serial)(lookups, rank, num_ranks)
         torch.manual_seed(0)
-        dense = Dense(lookups.tables, lookups.dim)
+        dense = Dense(lookups.tables, (64, lookups.dim), (64, 1))
         self._first = [parameter.detach().clone() for parameter in dense.parameters()]
         self._dense = DistributedDataParallel(dense)
         self._optimizer = torch.optim.SGD(self._dense.parameters(), lr=_RATE)
         drawn = torch.Generator().manual_seed(rank)
         samples = lookups.batch // num_ranks
-        self._numbers = torch.rand(samples, _DENSE, generator=drawn)
+        self._numbers = torch.rand(samples, NUMBERS, generator=drawn)
         self._clicks = (self._numbers[:, 0] > self._numbers[:, 1]).float()
 
     def rows(self, bags: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -20,7 +20,7 @@ from weft.bench.drawn_models import Drawn
 from weft.torch.op_calls import drawn_rows
 from weft.workload.tables import Table, table_wise
 
-_DENSE = 13  # features that are numbers, as Criteo's
+NUMBERS = 13  # features that are numbers, as Criteo's
 _TURNS = 3  # sets of indices, one step after another
 Step = Callable[[], Any]
 
@@ -42,16 +42,16 @@ def held(model: drawn_models.Dlrm, rank: int) -> list[int]:
 class Dense(nn.Module):
     """What is not embedding: an MLP below, products of all pairs of vectors, an MLP on top."""
 
-    def __init__(self, model: drawn_models.Dlrm) -> None:
+    def __init__(self, tables: int, bottom: tuple[int, ...], top: tuple[int, ...]) -> None:
         super().__init__()
-        vectors = len(model.tables) + 1
-        self._bottom = _mlp((_DENSE, *model.bottom))
+        vectors = tables + 1
+        self._bottom = _mlp((NUMBERS, *bottom))
         self._pairs: Tensor
         pairs = torch.tensor(
             [i * vectors + j for i in range(vectors) for j in range(i + 1, vectors)]
         )
         self.register_buffer("_pairs", pairs, persistent=False)
-        self._top = _mlp((model.dim + len(pairs), *model.top))[:-1]
+        self._top = _mlp((bottom[-1] + len(pairs), *top))[:-1]
 
     def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
         """Give a logit a sample; ``rows`` has a vector for each table."""
@@ -121,11 +121,11 @@ def _dlrm_training(model: drawn_models.Dlrm, *, parallel: bool) -> Step:
         )
         for t in tables
     )
-    dense: nn.Module = Dense(model)
+    dense: nn.Module = Dense(len(model.tables), model.bottom, model.top)
     if parallel:
         dense = DistributedDataParallel(dense)
     samples = model.batch // drawn_models.RANKS
-    numbers, clicks = torch.rand(samples, _DENSE), torch.rand(samples).round()
+    numbers, clicks = torch.rand(samples, NUMBERS), torch.rand(samples).round()
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (dense, bags)]
     turns = _turns(_lookups(model, tables))
 

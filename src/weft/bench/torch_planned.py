@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 import weft.torch
 from weft.bench import drawn_models
 from weft.bench.drawn_models import RANKS, Drawn, model_of
-from weft.bench.torch_models import Dense, Transformer
+from weft.bench.torch_models import NUMBERS, Dense, Transformer
 from weft.hardware import Platform
 from weft.planner.plan import Plan
 from weft.torch.op_calls import drawn_rows
@@ -24,7 +24,6 @@ from weft.torch.op_store import stored_times
 from weft.torch.timed_steps import captured_step
 from weft.workload import Op, Workload
 
-_DENSE = 13  # features that are numbers, as Criteo's
 _RATE = 0.01
 _TURNS = 3  # sets of indices, one step after another
 _SIZES = 4  # of a captured lookup: batch, rows, columns, rows of a bag
@@ -69,7 +68,7 @@ class DlrmModel(nn.Module):
         self.embedding: nn.Module = weft.torch.EmbeddingBags(
             [(rows, model.dim) for rows, _, _ in model.tables], optimizer=weft.torch.SGD(_RATE)
         )
-        self.dense: nn.Module = Dense(model)
+        self.dense: nn.Module = Dense(len(model.tables), model.bottom, model.top)
 
     def forward(self, numbers: Tensor, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Give a logit a sample."""
@@ -111,7 +110,7 @@ class Job:
 def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
     """Draw samples of a DLRM; each call looks the next ones up."""
     samples = model.batch // RANKS
-    numbers = torch.rand(samples, _DENSE)
+    numbers = torch.rand(samples, NUMBERS)
     clicks = (numbers[:, 0] > numbers[:, 1]).float()
     turns = _bags(model)
 

@@ -12,10 +12,11 @@ import torch.distributed as dist
 from weft._core import die_with
 from weft.bench.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft.bench.lookups import lookups_of
-from weft.bench.serving import Work, serve
+from weft.bench.serving import Work
 from weft.bench.torch_alone import Alone
 from weft.bench.torch_broadcast import SentWeights
 from weft.bench.torch_dlrm import Dlrm
+from weft.bench.torch_joining import answer_until_told, join
 from weft.bench.torch_lookups import Fused, Serial, torch_bags
 from weft.bench.torch_planned import PlannedSteps
 from weft.bench.torch_training import Training
@@ -80,17 +81,6 @@ def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
     return Carrier(exchange, rank, x, out, acts[exchange.kind])
 
 
-def _join(backend: str) -> TorchRank:
-    torch.set_num_threads(1)
-    if backend == "weft":
-        import weft.torch  # noqa: F401 - it registers the backend
-    dist.init_process_group(backend)
-    return TorchRank(backend)
-
-
 if __name__ == "__main__" and die_with(os.getppid()):
-    _rank = _join(sys.argv[1])
-    try:
-        serve(sys.argv[2], _rank)
-    finally:
-        dist.destroy_process_group()
+    join(sys.argv[1])
+    answer_until_told(sys.argv[2], TorchRank(sys.argv[1]))

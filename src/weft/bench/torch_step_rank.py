@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from weft._core import die_with
 from weft.bench.drawn_models import model_of
-from weft.bench.serving import Work, pin, serve
+from weft.bench.serving import Work, pin
+from weft.bench.torch_joining import answer_until_told, join
 from weft.bench.torch_models import training
 
 _WARMUPS = 3
@@ -84,19 +85,8 @@ class StepRank:
         return Trained(**case)
 
 
-def _join(backend: str) -> StepRank:
-    pin(int(os.environ["RANK"]))  # before there are any other threads, so that all stay there
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    if backend == "weft":
-        import weft.torch  # noqa: F401 - it registers the backend
-    dist.init_process_group(backend)
-    return StepRank(backend)
-
-
 if __name__ == "__main__" and die_with(os.getppid()):
-    _rank = _join(sys.argv[1])
-    try:
-        serve(sys.argv[2], _rank)
-    finally:
-        dist.destroy_process_group()
+    pin(int(os.environ["RANK"]))  # before there are any other threads, so that all stay there
+    torch.set_flush_denormal(True)
+    join(sys.argv[1])
+    answer_until_told(sys.argv[2], StepRank(sys.argv[1]))

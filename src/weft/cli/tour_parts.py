@@ -18,7 +18,7 @@ from weft.hardware import here_path, platform
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.report.text import Column, print_table
-from weft.report.tour import Compared, Foretold, tour_page
+from weft.report.tour import COMPARED, Compared, Foretold, tour_page
 from weft.runtime.calibrate import save
 from weft.runtime.calm import foreign_share
 from weft.trace import write_perfetto
@@ -116,7 +116,7 @@ class Tour:
                 outcome = compete(entries, _ROUNDS, patience=_PATIENCE)
                 self.compared.append(_compared(name, made, outcome))
                 self.written += traces.values()
-        print_table(_COMPARED, [each.row() for each in self.compared])
+        print_table(COMPARED, [each.row() for each in self.compared])
         for each in self.compared:
             print(f"\n  {each.name}: {each.judgement}")
             for line in each.paths:
@@ -204,13 +204,4 @@ _PLANNED = (
     Column("planned", "by plan", format_time),
     Column("range", "range"),
     Column("gain", "faster", "{:.2f}x".format),
-)
-_COMPARED = (
-    Column("name", "model", right=False, style="bold"),
-    Column("default", "with Gloo", format_time),
-    Column("predicted_default", "predicted", format_time),
-    Column("by_plan", "by plan", format_time),
-    Column("predicted", "predicted", format_time),
-    Column("ratio", "faster", "{:.2f}x".format),
-    Column("predicted_ratio", "predicted", "{:.2f}x".format),
 )

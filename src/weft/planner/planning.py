@@ -15,7 +15,7 @@ from weft.planner.gpu_ways import GpuWays
 from weft.planner.on_cores import on_cores
 from weft.planner.pairs import pairs_of
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
-from weft.planner.predict import edges
+from weft.planner.predict import edge
 from weft.planner.prices import Prices
 from weft.planner.step_price import StepPricer
 from weft.planner.ways import Way, refused
@@ -144,7 +144,8 @@ def _plan(
     pricer = base.pricer
     ways = [(offer.pair, way) for offer, way in zip(best.offers, chosen, strict=True)]
     planned = best.pricer.seconds(ways)
-    low, high = edges(pricer.workload, pricer.platform, pricer.prices, pricer.host, pricer.met)
+    asked = pricer.workload, pricer.platform, pricer.prices, pricer.met, pricer.host
+    low, high = (edge(side, *asked) for side in ("low", "high"))
     middle = pricer.seconds(()) or 1.0
     return Plan(
         workload=workload.name,

@@ -177,21 +177,22 @@ def predict(
         expected = slowed(workload, platform, prices, alone)
         worst = slowed(workload, platform, _Edge(prices, "high"), alone, _WORST)
     middle = _run(expected, platform, prices, host)
-    low, _ = edges(workload, platform, prices, host, met)
-    _, high = edges(worst, platform, prices, host, met)
+    low = edge("low", workload, platform, prices, met, host)
+    high = edge("high", worst, platform, prices, met, host)
     seconds = middle.makespan
     return Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
 
 
-def edges(
-    workload: Workload, platform: Platform, prices: Prices, host: HostModel | None, met: Met
-) -> tuple[float, float]:
-    """Give the ends of the range of a step: all prices at their low, all at their high."""
-    low, high = (
-        max(walk(workload, platform, _Edge(prices, side), host=host, met=met))
-        for side in ("low", "high")
-    )
-    return low, high
+def edge(
+    side: str,
+    workload: Workload,
+    platform: Platform,
+    prices: Prices,
+    met: Met,
+    host: HostModel | None,
+) -> float:
+    """Give the ``low`` or ``high`` end of the range of a step: all prices at theirs."""
+    return max(walk(workload, platform, _Edge(prices, side), host=host, met=met))
 
 
 def predict_seconds(

@@ -14,6 +14,15 @@ from weft.report.text import Column
 from weft.report.timeline import timeline_section
 from weft.units import format_time
 
+COMPARED = (
+    Column("name", "model", right=False, style="bold"),
+    Column("default", "with Gloo", format_time),
+    Column("predicted_default", "predicted", format_time),
+    Column("by_plan", "by plan", format_time),
+    Column("predicted", "predicted", format_time),
+    Column("ratio", "faster", "{:.2f}x".format),
+    Column("predicted_ratio", "predicted", "{:.2f}x".format),
+)
 _CLOSE = 0.10  # of a step: a predicted gain that is no farther off is right
 _SHOWN_SPANS = 20_000
 _WORDS = {
@@ -92,19 +101,10 @@ def _steps(compared: Sequence[Compared]) -> Iterator[Section]:
         return
     bars = [bar for each in compared for bar in _bars(each)]
     kinds = {"predicted": "control", "measured": "computation"}
-    columns = [
-        Column("name", "model", right=False),
-        Column("default", "with Gloo", format_time),
-        Column("predicted_default", "predicted", format_time),
-        Column("by_plan", "by plan", format_time),
-        Column("predicted", "predicted", format_time),
-        Column("ratio", "faster", "{:.2f}x".format),
-        Column("predicted_ratio", "predicted", "{:.2f}x".format),
-    ]
     yield Section(
         "Steps, predicted and measured",
         "How long one training step of each model takes on two ranks of this machine.",
-        columns,
+        COMPARED,
         [each.row() for each in compared],
         drawings=[bar_chart(bars, kinds, label="Length of steps"), words(_WORDS)],
         fold="The same in numbers",
