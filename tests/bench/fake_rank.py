@@ -25,6 +25,10 @@ class FakeWork:
             sys.stderr.write("out of memory\n")
             sys.stderr.flush()
             os._exit(3)
+        if self.rank.manner == "crash":
+            sys.stderr.write("a heap of rubble\n")
+            sys.stderr.flush()
+            os.abort()
         if self.rank.manner == "hang":
             time.sleep(3600)
         with Path(self.rank.log).open("a") as file:

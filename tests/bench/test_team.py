@@ -80,6 +80,14 @@ def test_a_rank_that_dies_is_an_error_with_its_last_words(fake):
         contestant.ask("answer", "w")
 
 
+def test_a_rank_that_crashes_says_where(fake):
+    contestant = fake(manner="crash")
+    contestant.ask("open", "w", case={})
+    told = r"fake ended: a heap of rubble; Fatal Python error: Aborted; File .* in"
+    with pytest.raises(RunError, match=told):
+        contestant.ask("answer", "w")
+
+
 def test_a_rank_that_hangs_is_not_waited_for_for_ever(monkeypatch, fake):
     monkeypatch.setattr(team, "ANSWER", 0.2)
     monkeypatch.setattr(team, "LEAVE", 0.2)

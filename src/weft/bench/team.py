@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 from weft.errors import RunError, RunTimeoutError
 
 START, ANSWER, LEAVE = 120.0, 300.0, 10.0  # seconds that a contestant is given for each
+_FRAMES = 4  # of a crash that are told
 _LOOK = 0.1  # seconds between looks at processes that end before they have come
 
 
@@ -83,7 +84,7 @@ class Team:
     def _start(self, start: Start, address: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [*start.words, address],
-            env={**os.environ, **start.environment},
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", **start.environment},
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -123,9 +124,19 @@ class Team:
     def _died(self, what: str = "ended") -> RunError:
         """Say so with the last words of the contestant."""
         self._output.seek(0)
-        spoken = self._output.read().decode(errors="replace").split("\n")
-        last = next((text.strip() for text in reversed(spoken) if text.strip()), "no word")
-        return RunError(f"{self.name} {what}: {last}")
+        return RunError(
+            f"{self.name} {what}: {_last_words(self._output.read().decode(errors='replace'))}"
+        )
+
+
+def _last_words(spoken: str) -> str:
+    """Give the last line; of a crash what was said before it, its name and where Python was."""
+    lines = [line.strip() for line in spoken.split("\n") if line.strip()]
+    crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python")), None)
+    if crash is None:
+        return lines[-1] if lines else "no word"
+    frames = [line for line in lines[crash:] if line.startswith("File ")]
+    return "; ".join([*lines[max(0, crash - 1) : crash + 1], *frames[:_FRAMES]])
 
 
 def _is_ours(line: socket.socket) -> bool:
