@@ -47,14 +47,13 @@ class Comm:
 
 @dataclass(frozen=True)
 class Scene:
-    """A step on its stage. ``all_moved`` takes all the time of collectives for moving."""
+    """A step on its stage, and what in it moves data."""
 
     trace: Trace
     ready: Ready
     replays: tuple[Replay, ...]
     machine: Platform
     comms: tuple[Comm, ...]
-    all_moved: bool = False
 
     @property
     def recording(self) -> Recording:
@@ -123,7 +122,7 @@ class Scene:
     def if_all_moved(self) -> Scene:
         """Give the same scene as if no collective had waited for another rank."""
         comms = tuple(replace(comm, moved=comm.seconds) for comm in self.comms)
-        return replace(self, comms=comms, all_moved=True)
+        return replace(self, comms=comms)
 
 
 def typical(replays: tuple[Replay, ...]) -> int:
