@@ -177,5 +177,5 @@ def test_without_shapes_an_operator_has_no_cost(detail):
 def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):
     outcome = what_if(scene.ground.trace, ["no-waiting"]).outcomes[0]
     error = max(abs(each.error) for each in scene.replays)
-    spread = error * abs(scene.step - outcome.step)
+    spread = error * abs(scene.ground.run.step - outcome.step)
     assert np.isclose(outcome.high - outcome.step, spread)
