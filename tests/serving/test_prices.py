@@ -9,7 +9,8 @@ from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.serving.fetching import FETCHES
 from weft.simulator import simulate
-from weft.workload.transformer import MODELS, Piece, build
+from weft.workload.transformer import MODELS, Piece
+from weft.workload.transformer_step import build
 
 MACHINE = platform("mi300x-8")
 LLAMA = replace(MODELS["llama-70b"], tp=8)

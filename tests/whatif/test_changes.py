@@ -105,7 +105,7 @@ def test_split_collectives_are_that_many_more_in_the_same_order(scene, pieces):
     names = [found.calls.name[n] for n in rest]
     assert names == [f"k{n}" for n in (0, 3, 4)] + ["Memcpy DtoH (Device -> Pageable)"]
     assert all(each < n for n, waits in enumerate(found.order.after) for each in waits)
-    Stage([found], scene.machine).run()
+    Stage([found], scene.ground.machine).run()
 
 
 def test_moved_to_the_same_device_a_step_takes_as_long(trace):
@@ -115,8 +115,8 @@ def test_moved_to_the_same_device_a_step_takes_as_long(trace):
 
 def test_a_stage_runs_again_with_other_seconds_as_if_made_with_them(scene):
     changed = scene.with_moved(lambda comm: comm.moved * 3, compute=1.4)
-    assert scene.stage.run([changed]).step == pytest.approx(
-        Stage([changed], scene.machine).run().step
+    assert scene.ground.stage.run([changed]).step == pytest.approx(
+        Stage([changed], scene.ground.machine).run().step
     )
 
 
@@ -175,7 +175,7 @@ def test_without_shapes_an_operator_has_no_cost(detail):
 
 
 def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):
-    outcome = what_if(scene.trace, ["no-waiting"]).outcomes[0]
+    outcome = what_if(scene.ground.trace, ["no-waiting"]).outcomes[0]
     error = max(abs(each.error) for each in scene.replays)
-    spread = error * abs(scene.step - outcome.step)
+    spread = error * abs(scene.ground.run.step - outcome.step)
     assert np.isclose(outcome.high - outcome.step, spread)

@@ -62,9 +62,9 @@ class Pricer:
             self._alone[gemm] = form.seconds(grid=self.rule.grid(gemm), grid_units=units)
         return self._alone[gemm]
 
-    def comm(self, scenario: Scenario, units: int | None = None) -> float:
-        """Seconds of the collective kernel alone, on the units that fill the links or fewer."""
-        units = units or collective_units(self.platform, scenario.collective)
+    def comm(self, scenario: Scenario) -> float:
+        """Seconds of the collective kernel alone, on the units that fill the links."""
+        units = collective_units(self.platform, scenario.collective)
         return self._form("comm", scenario.collective).seconds(self._scale(scenario), units=units)
 
     def engines(self, scenario: Scenario) -> float:

@@ -167,12 +167,11 @@ def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm
     return Schedule(f"{scenario.gemm}", ranks, (Program(range(ranks), queues),))
 
 
-def comm_alone(scenario: Scenario, platform: Platform, *, units: int | None = None) -> Schedule:
+def comm_alone(scenario: Scenario, platform: Platform) -> Schedule:
     """The collective kernel with nothing beside it."""
     kind = scenario.collective
-    inner = kernel_collective(
-        kind, scenario.nbytes, platform, units or collective_units(platform, kind)
-    )
+    units = collective_units(platform, kind)
+    inner = kernel_collective(kind, scenario.nbytes, platform, units)
     host = Queue("host", (Submit(SELF, COMM, 1),))
     return _joined(inner, inner.name, lambda comm: (host, replace(comm, name=COMM)))
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, output_path
+from weft.cli.options import Json
+from weft.cli.outputs import output_path, told, write
 
 if TYPE_CHECKING:
     from weft.trace import Analysis
@@ -43,9 +44,7 @@ def analyze(
 
         print_analysis(analysis)
     if path:
-        _write(path, analysis)
-        if not json:
-            print(f"\nwrote {path}")
+        _write(path, analysis, quiet=json)
 
 
 def analysis_json(analysis: "Analysis") -> str:
@@ -68,20 +67,19 @@ def analysis_json(analysis: "Analysis") -> str:
     )
 
 
-def _write(path: Path, analysis: "Analysis") -> None:
+def _write(path: Path, analysis: "Analysis", *, quiet: bool) -> None:
     """Write what the suffix asks for."""
     if path.suffix == ".html":
         from weft.report.analysis import page
 
-        path.write_text(page(analysis), encoding="utf-8")
+        write(path, page(analysis), quiet=quiet)
     elif path.suffix == ".csv":
-        from weft.report.results import results_csv
-
-        path.write_text(results_csv(_lines(analysis)), encoding="utf-8")
+        write(path, _lines(analysis), quiet=quiet)
     else:
         from weft.trace.annotated import write_annotated
 
         write_annotated(path, analysis)
+        told(path, quiet=quiet)
 
 
 def _lines(analysis: "Analysis") -> list[dict[str, Any]]:

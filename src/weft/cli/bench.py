@@ -1,11 +1,12 @@
 """``weft bench``: weft and its peers, the same work in the same run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Json, complete_bench, numbers, output_path, words
+from weft.cli.options import Json, complete_bench, numbers, words
+from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool
         if path:
             append(path, [row])
     if json:
-        _print_json([row.as_result() for row in rows])
+        print_json("bench", None, [row.as_result() for row in rows])
     else:
         _print_rows(found, rows)
         if path:
@@ -108,25 +109,18 @@ def _write_page(benches: list["Bench"], page: Path) -> None:
             f"there are no recorded results: {_RESULTS} is missing",
             "Run this in a checkout, or name a benchmark.",
         )
-    page.write_text(results_page(benches, _RESULTS), encoding="utf-8")
-    print(f"wrote {page}")
+    write(page, results_page(benches, _RESULTS), quiet=False)
 
 
 def _list(benches: list["Bench"], *, json: bool) -> None:
     rows = [{"bench": each.name, "question": each.question} for each in benches]
     if json:
-        _print_json(rows)
+        print_json("bench", None, rows)
         return
     from weft.report.text import Column, print_table
 
     columns = [Column("bench", "bench", right=False), Column("question", "question", right=False)]
     print_table(columns, rows)
-
-
-def _print_json(results: list[dict[str, Any]]) -> None:
-    from weft.report.results import results_json
-
-    print(results_json("bench", None, results))
 
 
 def _print_rows(found: "Bench", rows: list["Row"]) -> None:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, On, numbers, output_path, words
+from weft.cli.inputs import On, machine_of
+from weft.cli.options import Json, numbers, words
+from weft.cli.outputs import output_path, print_json, write
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,28 +81,23 @@ def c3(
     scenarios = _scenarios(gemm, words(collective), size, dtype, pricer)
     rows = _rows(scenarios, words(strategy), units, pricer)
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("c3", platform.name, rows))
+        print_json("c3", platform.name, rows)
     else:
         from weft.cli.c3_tables import print_pairs
 
         print_pairs(platform, rows, listed=gemm is None, off=words(off))
     if path:
-        _write(path, platform.name, rows)
+        _write(path, platform.name, rows, quiet=json)
     return 0
 
 
-def _write(path: Path, platform: str, rows: list[dict[str, Any]]) -> None:
-    if path.suffix == ".html":
-        from weft.report.collectives import pairs_page
+def _write(path: Path, platform: str, rows: list[dict[str, Any]], *, quiet: bool) -> None:
+    if path.suffix == ".csv":
+        write(path, rows, quiet=quiet)
+        return
+    from weft.report.collectives import pairs_page
 
-        text = pairs_page(platform, rows)
-    else:
-        from weft.report.results import results_csv
-
-        text = results_csv(rows)
-    path.write_text(text, encoding="utf-8")
+    write(path, pairs_page(platform, rows), quiet=quiet)
 
 
 def _measure_here(
@@ -128,14 +125,8 @@ def _ratios(text: str) -> tuple[float, ...]:
 
 def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
     from weft.c3 import without
-    from weft.hardware import platform
 
-    if on is None:
-        raise UsageError(
-            "which hardware? --on is missing",
-            "Use --on mi300x-8 (see weft platforms), or --run to measure here.",
-        )
-    found = platform(on)
+    found = machine_of(on, instead=", or --run to measure here")
     for name in off:
         found = without(found, name)
     return found

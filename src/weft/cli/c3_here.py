@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.cli.outputs import print_json
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def c3_here(
     ]
     rows = [_row(outcome) for outcome in found]
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("c3", "here", rows))
+        print_json("c3", "here", rows)
     else:
         _print(found, rows, num_ranks)
     return rows

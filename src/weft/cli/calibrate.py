@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.calibrated_torch import print_torch
-from weft.cli.options import Json, On, output_path
+from weft.cli.inputs import On
+from weft.cli.options import Json
+from weft.cli.outputs import output_path, print_json, told
 from weft.cli.progress import track
 from weft.errors import UsageError
 
@@ -47,15 +49,13 @@ def calibrate(
     platform = _measured()
     where = save(platform, path)
     if json:
-        from weft.report.results import results_json
-
         calm = None if platform.calm is None else asdict(platform.calm)
-        print(results_json("calibrate", "here", _rows(platform), file=str(where), calm=calm))
+        print_json("calibrate", "here", _rows(platform), file=str(where), calm=calm)
         return
     _print(platform)
     print_torch(platform)
     use = "weft collective all_gather --on here" if path is None else f"--on {where}"
-    print(f"\nwrote {where}: use it as {use}")
+    told(where, f": use it as {use}", quiet=False)
 
 
 def _measured() -> "Platform":
@@ -85,12 +85,10 @@ def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, jso
     platform = calibrated_from(traces, on)
     where = save(platform, path)
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("calibrate", platform.name, _recorded_rows(platform), file=str(where)))
+        print_json("calibrate", platform.name, _recorded_rows(platform), file=str(where))
         return
     _print_recorded(platform)
-    print(f"\nwrote {where}: use it as --on {where}")
+    told(where, f": use it as --on {where}", quiet=False)
 
 
 def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import (
-    Json,
-    On,
-    Sizes,
-    complete_algorithm,
-    complete_collective,
-    output_path,
-    words,
-)
+from weft.cli.inputs import On, Ranks, machine_of
+from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, words
+from weft.cli.outputs import output_path, print_json, told, write, write_timelines
 from weft.cli.progress import track
 from weft.errors import UnknownNameError, UsageError, nearest
 
@@ -33,9 +27,7 @@ def collective(
     kind: Annotated[str, typer.Argument(metavar="KIND", autocompletion=complete_collective)],
     *,
     size: Sizes = "1KiB,32KiB,1MiB,32MiB,1GiB",
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
-    ] = None,
+    ranks: Ranks = None,
     on: On = None,
     algorithm: Annotated[
         str,
@@ -129,19 +121,13 @@ def _answers(
 
 
 def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
-    from weft.hardware import platform
-
     if ranks is not None and ranks < 2:
         raise UsageError(f"a collective needs at least 2 ranks, not {ranks}")
     if run:
         from weft.cli.running import here
 
         return here(on, ranks or 2)
-    if on is None:
-        raise UsageError(
-            "which hardware? --on is missing", "Use --on mi300x-8 (see weft platforms), or --run."
-        )
-    return platform(on, num_ranks=ranks)
+    return machine_of(on, ranks, instead=", or --run")
 
 
 def _can_be_run(names: list[str]) -> None:
@@ -194,9 +180,7 @@ def _show(
     timeline: bool,
 ) -> None:
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("collective", platform.name, rows))
+        print_json("collective", platform.name, rows)
         return
     from weft.cli.tables import print_collectives
 
@@ -216,25 +200,17 @@ def _print_trace(answers: "Found") -> None:
 
 
 def _write(path: Path, answers: "Found", rows: list[dict[str, Any]], *, quiet: bool) -> None:
-    hint = ""
+    last = answers[-1].timelines
     if path.suffix == ".csv":
-        from weft.report.results import results_csv
-
-        path.write_text(results_csv(rows), encoding="utf-8")
+        write(path, rows, quiet=quiet)
     elif path.suffix == ".html":
         from weft.report.collectives import collective_page
 
-        last = answers[-1].timelines
-        path.write_text(collective_page(last[0].platform, rows, last), encoding="utf-8")
+        write(path, collective_page(last[0].platform, rows, last), quiet=quiet)
     elif path.name.endswith(_SCHEDULE):
         from weft.schedule import save
 
         save(answers[-1].schedule, path)
-        hint = f": price it by weft collective {path} --on PLATFORM"
+        told(path, f": price it by weft collective {path} --on PLATFORM", quiet=quiet)
     else:
-        from weft.trace import write_perfetto
-
-        write_perfetto(path, *answers[-1].timelines)
-        hint = ": open it in ui.perfetto.dev"
-    if not quiet:
-        print(f"\nwrote {path}{hint}")
+        write_timelines(path, *last, quiet=quiet)

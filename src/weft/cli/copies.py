@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, On, output_path, words
+from weft.cli.inputs import On, machine_of
+from weft.cli.options import Json, words
+from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
-from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -44,20 +45,15 @@ def copies(
 ) -> None:
     """Price every way to fetch the blocks."""
     from weft.collectives import WAYS
-    from weft.hardware import platform
     from weft.units import parse_sizes
 
-    if on is None:
-        raise UsageError("which hardware? --on is missing", "Use --on mi300x-8.")
-    path, machine = output_path(output, (".csv",)), platform(on)
+    path, machine = output_path(output, (".csv",)), machine_of(on)
     ways = [name for word in words(way) for name in (WAYS if word == "all" else (word,))]
     cases = [(size, name) for size in parse_sizes(block) for name in ways]
     rows = [_price(machine, count, *case, engines) for case in track(cases, "pricing")]
     _show(machine, rows, json=json)
     if path:
-        from weft.report.results import results_csv
-
-        path.write_text(results_csv(rows), encoding="utf-8")
+        write(path, rows, quiet=json)
 
 
 def _price(machine: "Platform", count: int, size: int, way: str, engines: int) -> dict[str, Any]:
@@ -84,9 +80,7 @@ def _price(machine: "Platform", count: int, size: int, way: str, engines: int) -
 
 def _show(machine: "Platform", rows: list[dict[str, Any]], *, json: bool) -> None:
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("copies", machine.name, rows))
+        print_json("copies", machine.name, rows)
         return
     from weft.report.text import Column, print_table
     from weft.units import format_rate, format_size, format_time

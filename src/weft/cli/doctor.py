@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from weft.cli.options import Json
+from weft.cli.outputs import print_json
 
 
 def doctor(
@@ -17,9 +18,7 @@ def doctor(
 
     findings = list(examine(ranks))
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("doctor", None, [each.as_row() for each in findings]))
+        print_json("doctor", None, [each.as_row() for each in findings])
     else:
         from weft.cli.findings import print_findings
 

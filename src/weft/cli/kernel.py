@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, On, output_path, words
+from weft.cli.inputs import On, machine_of
+from weft.cli.options import Json, words
+from weft.cli.outputs import output_path, print_json, write
 from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -44,19 +46,14 @@ def kernel(
 ) -> None:
     """Price kernels of one family, in the order in which they were given."""
     from weft.cost.price import find_family
-    from weft.hardware import platform
 
-    if on is None:
-        raise UsageError("which hardware? --on is missing", "Use --on h100-8.")
-    path, machine, family = output_path(output, (".csv",)), platform(on), find_family(kind)
+    path, machine, family = output_path(output, (".csv",)), machine_of(on), find_family(kind)
     given = _combined(family, values or [])
     rows = given if source is None else _read(Path(source), given)
     found = _priced(family, rows, machine.require_device())
     _show(family, machine, found, json=json)
     if path:
-        from weft.report.results import results_csv
-
-        path.write_text(results_csv(found), encoding="utf-8")
+        write(path, found, quiet=json)
 
 
 def _combined(family: "Family", values: list[str]) -> list[Row]:
@@ -158,9 +155,7 @@ def _inputs(numbers: dict[str, Any]) -> Iterator[Row]:
 
 def _show(family: "Family", machine: "Platform", rows: list[Row], *, json: bool) -> None:
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("kernel", machine.name, rows))
+        print_json("kernel", machine.name, rows)
         return
     from weft.report.text import Column, print_table
     from weft.units import format_time

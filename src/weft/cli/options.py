@@ -1,18 +1,10 @@
 """Options that several verbs share, and the words that the shell completes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from weft.errors import UsageError
-
-
-def complete_platform(incomplete: str) -> list[str]:
-    """Complete the name of a platform of the catalogue."""
-    from weft.hardware import platform_names
-
-    return [name for name in platform_names() if name.startswith(incomplete)]
 
 
 def complete_collective(incomplete: str) -> list[str]:
@@ -51,31 +43,6 @@ Sizes = Annotated[
         help="Sizes and ranges, as 1KiB,64KiB or 1KiB:1GiB; counted as nccl-tests does.",
     ),
 ]
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="PLATFORM",
-        help="A name from `weft platforms`, a cluster as mi300x-8x16, a .toml file "
-        "or a network as switch(8)@400GiB/s,936ns.",
-        autocompletion=complete_platform,
-    ),
-]
-
-
-def output_path(output: str | None, suffixes: tuple[str, ...]) -> Path | None:
-    """Check early that what a verb will write can be written where it was asked to."""
-    if output is None:
-        return None
-    path = Path(output)
-    if not path.name.endswith(suffixes):
-        raise UsageError(
-            f"cannot write {output!r}: its suffix says nothing",
-            f"Use one of {', '.join(suffixes)}.",
-        )
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {output!r}: there is no folder {str(path.parent)!r}")
-    return path
 
 
 def words(text: str | None) -> tuple[str, ...]:

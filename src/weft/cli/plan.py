@@ -5,14 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Json, On, output_path, words
-from weft.cli.predict import Settings, complete_workload, settings_of
-from weft.errors import UsageError
+from weft.cli.inputs import (
+    On,
+    Ranks,
+    Settings,
+    complete_workload,
+    machine_of,
+    recorded,
+    settings_of,
+)
+from weft.cli.options import Json, words
+from weft.cli.outputs import flat, output_path, print_json, write
 
 if TYPE_CHECKING:
+    from weft.hardware import Platform
     from weft.planner.plan import Limits, Plan
 
-_TRACES = (".json.gz", ".pt.trace.json", ".json", ".et.gz", ".zip")
 _SUFFIXES = (".json", ".html", ".csv")
 
 
@@ -22,9 +30,7 @@ def plan(
     ],
     *,
     on: On = None,
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
-    ] = None,
+    ranks: Ranks = None,
     settings: Settings = None,
     mode: Annotated[
         str,
@@ -65,21 +71,18 @@ def plan(
     ] = None,
 ) -> None:
     """Plan one step."""
-    path = output_path(output, _SUFFIXES)
+    path, given = output_path(output, _SUFFIXES), settings_of(settings)
     limits = _limits(budget, words(codec), engines, memory)
-    if _is_trace(workload):
-        found = _of_trace(workload, on, ranks, settings, limits)
-    else:
-        found = _of_workload(workload, on, ranks, settings, mode, limits)
-    if json:
-        from weft.report.results import results_json
+    trace = recorded(workload, given, ranks)
+    if trace is not None:
+        from weft.whatif.planned import plan_trace
 
+        found = plan_trace(trace, on=None if on is None else machine_of(on), limits=limits)
+    else:
+        found = _of_workload(workload, machine_of(on, ranks), given, mode, limits)
+    if json:
         rows = [choice.as_row() for choice in found.choices]
-        totals = {"workload": found.workload, "ranks": found.num_ranks}
-        totals |= {"baseline": found.baseline, "planned": found.planned}
-        totals |= {"low": found.low, "high": found.high, "gain": found.gain}
-        totals |= {"mode": found.mode, "notes": list(found.notes), "basis": "predicted"}
-        print(results_json("plan", found.platform, rows, **totals))
+        print_json("plan", found.platform, rows, **found.totals())
     else:
         from weft.report.plan import print_plan
 
@@ -98,45 +101,15 @@ def _limits(
     return Limits(error=budget, codecs=codecs, engines=engines, memory=room)
 
 
-def _is_trace(workload: str) -> bool:
-    """Tell a trace from a workload file, which says so in its name."""
-    path = Path(workload)
-    return path.name.endswith(_TRACES) and not path.name.endswith(".workload.json")
-
-
-def _of_trace(
-    path: str, on: str | None, ranks: int | None, settings: list[str] | None, limits: "Limits"
-) -> "Plan":
-    from weft.hardware import platform
-    from weft.trace import read
-    from weft.whatif.planned import plan_trace
-
-    if settings:
-        raise UsageError(f"{path} is a recorded step: --set {settings[0]} is too late")
-    if ranks is not None:
-        hint = "weft whatif --strategy ranks*2 asks for more."
-        raise UsageError(f"{path} was recorded on its ranks: --ranks {ranks} is too late", hint)
-    return plan_trace(read(path), on=None if on is None else platform(on), limits=limits)
-
-
 def _of_workload(
-    workload: str,
-    on: str | None,
-    ranks: int | None,
-    settings: list[str] | None,
-    mode: str,
-    limits: "Limits",
+    workload: str, machine: "Platform", given: dict[str, str], mode: str, limits: "Limits"
 ) -> "Plan":
     from dataclasses import replace
 
-    from weft.hardware import platform
     from weft.planner.planning import plan as planned
     from weft.planner.spreading import spread
 
-    if on is None:
-        raise UsageError("which hardware? --on is missing", "Use --on h100-8 (see weft platforms).")
-    machine = platform(on, num_ranks=ranks)
-    found, added = spread(workload, machine, settings_of(settings))
+    found, added = spread(workload, machine, given)
     made = planned(found, machine, mode=mode, limits=limits)
     if not added:
         return made
@@ -148,16 +121,8 @@ def _write(path: Path, plan: "Plan", *, quiet: bool) -> None:
     if path.suffix == ".html":
         from weft.report.plan import plan_page
 
-        path.write_text(plan_page(plan), encoding="utf-8")
+        write(path, plan_page(plan), quiet=quiet)
     elif path.suffix == ".csv":
-        from weft.report.results import results_csv
-
-        rows = [
-            {k: v for k, v in choice.as_row().items() if not isinstance(v, (dict, list))}
-            for choice in plan.choices
-        ]
-        path.write_text(results_csv(rows), encoding="utf-8")
+        write(path, [flat(choice.as_row()) for choice in plan.choices], quiet=quiet)
     else:
-        path.write_bytes(plan.to_json())
-    if not quiet:
-        print(f"\nwrote {path}")
+        write(path, plan.to_json(), quiet=quiet)

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, complete_platform
+from weft.cli.inputs import complete_platform
+from weft.cli.options import Json
+from weft.cli.outputs import print_json
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -36,10 +38,8 @@ def platforms(
 
 def _show(platform: "Platform | None", rows: list[dict[str, Any]], *, json: bool) -> None:
     if json:
-        from weft.report.results import results_json
-
         hidden = [{k: v for k, v in row.items() if k != "shown"} for row in rows]
-        print(results_json("platforms", platform.name if platform else None, hidden))
+        print_json("platforms", platform.name if platform else None, hidden)
     elif platform is None:
         _print_all(rows)
     else:

@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, On, output_path, words
-from weft.cli.predict import Settings, complete_workload, settings_of
+from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
+from weft.cli.options import Json, words
+from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 from weft.errors import UsageError
 
@@ -80,14 +80,11 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the same requests in every way."""
-    from weft.hardware import platform
     from weft.serving import FETCHES, Limits, Load, Question
     from weft.units import parse_sizes, parse_time
     from weft.workload.named import transformer_of
 
-    if on is None:
-        raise UsageError("which hardware? --on is missing", "Use --on mi300x-8.")
-    path, machine = output_path(output, (".csv",)), platform(on)
+    path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
     limits = Limits(batch, tokens, ahead, parse_time(overhead))
@@ -100,7 +97,7 @@ def serve(
     rows = [row for each in track(asked, "serving") for row in each.rows(names)]
     _show(machine, question, rows, json=json)
     if path:
-        _write(path, rows, quiet=json)
+        write(path, rows, quiet=json)
 
 
 def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
@@ -112,9 +109,7 @@ def _show(
     machine: "Platform", question: "Question", rows: list[dict[str, Any]], *, json: bool
 ) -> None:
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("serve", machine.name, rows))
+        print_json("serve", machine.name, rows)
         return
     from weft.report.text import Column, print_table
     from weft.units import format_size, format_time
@@ -143,11 +138,3 @@ def _show(
 
 def _times(value: float) -> str:
     return f"{value:.2f}x"
-
-
-def _write(path: Path, rows: list[dict[str, Any]], *, quiet: bool) -> None:
-    from weft.report.results import results_csv
-
-    path.write_text(results_csv(rows), encoding="utf-8")
-    if not quiet:
-        print(f"\nwrote {path}")

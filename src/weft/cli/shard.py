@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, On, output_path
-from weft.cli.predict import Settings, settings_of
-from weft.errors import UsageError
+from weft.cli.inputs import On, Ranks, Settings, machine_of, settings_of
+from weft.cli.options import Json
+from weft.cli.outputs import output_path, print_json, write
 
 if TYPE_CHECKING:
     from weft.planner.sharding import Plan
@@ -19,9 +19,7 @@ def shard(
     tables: Annotated[str, typer.Argument(metavar="TABLES")],
     *,
     on: On = None,
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", help="How many ranks; all of the platform's.")
-    ] = None,
+    ranks: Ranks = None,
     settings: Settings = None,
     json: Json = False,
     output: Annotated[
@@ -30,26 +28,19 @@ def shard(
     ] = None,
 ) -> None:
     """Choose a sharding and say why."""
-    from weft.hardware import platform
     from weft.planner.sharding import Sharder
     from weft.workload.named import tables_of
 
-    if on is None:
-        raise UsageError("which hardware? --on is missing", "Use --on h100-8.")
-    path, machine = output_path(output, (".csv",)), platform(on, num_ranks=ranks)
+    path, machine = output_path(output, (".csv",)), machine_of(on, ranks)
     found, batch = tables_of(tables, settings_of(settings), _BATCH)
     plans = Sharder(found, machine, batch).plans()
     rows = [_row(plan, plan is plans[0]) for plan in plans]
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("shard", machine.name, rows, shards=_shards(plans[0], found)))
+        print_json("shard", machine.name, rows, shards=_shards(plans[0], found))
     else:
         _show(f"{len(found)} tables on {machine.num_ranks} ranks of {machine.name}", plans, rows)
     if path:
-        from weft.report.results import results_csv
-
-        path.write_text(results_csv(_shards(plans[0], found)), encoding="utf-8")
+        write(path, _shards(plans[0], found), quiet=json)
 
 
 def _row(plan: "Plan", chosen: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import output_path
+from weft.cli.outputs import output_path, print_json, told
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -135,10 +135,8 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 def _show(journal: "Journal", path: Path | None, *, json: bool) -> None:
     rows = journal.rows()
     if json:
-        from weft.report.results import results_json
-
         whole = len(journal.sweep.cells)
-        print(results_json("sweep", None, rows, cells=whole, failed=journal.failed))
+        print_json("sweep", None, rows, cells=whole, failed=journal.failed)
         return
     from weft.report.text import Column, print_table
 
@@ -152,7 +150,7 @@ def _show(journal: "Journal", path: Path | None, *, json: bool) -> None:
     if len(rows) > _SHOWN:
         print(f"and {len(rows) - _SHOWN} rows more{'' if path else ': see them with -o FILE.csv'}")
     if path:
-        print(f"\nwrote {path}: {len(rows)} rows, {journal.failed} cells failed")
+        told(path, f": {len(rows)} rows, {journal.failed} cells failed", quiet=False)
 
 
 def _shown(value: Any) -> str:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, output_path
+from weft.cli.options import Json
+from weft.cli.outputs import output_path, print_json, write
 
 if TYPE_CHECKING:
     from weft.report.text import Column
@@ -52,9 +53,7 @@ def validate(
     found = [(group, list(group.targets())) for group in track(groups, "validating")]
     rows = [target.as_row() for _, targets in found for target in targets]
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("validate", None, rows))
+        print_json("validate", None, rows)
     else:
         _print(found)
     if path:
@@ -70,9 +69,7 @@ def _draw(folder: Path, groups: "list[Group]", *, quiet: bool) -> None:
     for group in groups:
         for name, chart in group.plots().items():
             path = folder / f"{group.name}-{name}.svg"
-            path.write_text(chart.svg(), encoding="utf-8")
-            if not quiet:
-                print(f"wrote {path}")
+            write(path, chart.svg(), quiet=quiet)
 
 
 def _columns() -> "list[Column]":
@@ -134,11 +131,9 @@ def _write(
     quiet: bool,
 ) -> None:
     if path.suffix == ".csv":
-        from weft.report.results import results_csv
-
-        text = results_csv(rows)
+        write(path, rows, quiet=quiet)
     elif path.suffix == ".md":
-        text = _markdown(found)
+        write(path, _markdown(found), quiet=quiet)
     else:
         from weft.report.page import Section, html_page
 
@@ -153,10 +148,8 @@ def _write(
             )
             for group, targets in found
         ]
-        text = html_page("Published figures beside what weft computes", sections)
-    path.write_text(text, encoding="utf-8")
-    if not quiet:
-        print(f"wrote {path}")
+        page = html_page("Published figures beside what weft computes", sections)
+        write(path, page, quiet=quiet)
 
 
 def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:

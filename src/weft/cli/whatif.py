@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json, On, output_path, words
+from weft.cli.inputs import On, machine_of
+from weft.cli.options import Json, words
+from weft.cli.outputs import output_path, print_json, write, write_timelines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,25 +47,18 @@ def whatif(
 ) -> int:
     """Answer for each job among the traces."""
     path = output_path(output, (".html", ".json", ".csv"))
-    answers = _answers(traces, words(strategy), _platform(on))
+    machine = None if on is None else machine_of(on)
+    answers = _answers(traces, words(strategy), machine)
     if json:
-        from weft.report.results import results_json
-
-        print(results_json("whatif", on, [answer.as_row() for answer in answers]))
+        print_json("whatif", on, [answer.as_row() for answer in answers])
     else:
         from weft.cli.whatif_text import print_answer
 
         for answer in answers:
             print_answer(answer)
     if path:
-        _write(path, answers)
+        _write(path, answers, quiet=json)
     return 0
-
-
-def _platform(on: str | None) -> "Platform | None":
-    from weft.hardware import platform
-
-    return None if on is None else platform(on)
 
 
 def _answers(
@@ -86,26 +81,22 @@ def _answers(
     return answers
 
 
-def _write(path: "Path", answers: "Sequence[Answer]") -> None:
+def _write(path: "Path", answers: "Sequence[Answer]", *, quiet: bool) -> None:
     if path.suffix == ".html":
         from weft.report.whatif import page
 
-        path.write_text(page(answers), encoding="utf-8")
+        write(path, page(answers), quiet=quiet)
         return
     if path.suffix == ".csv":
-        from weft.report.results import results_csv
-
         rows: list[dict[str, Any]] = [
             {"file": answer.file, **outcome.as_row()}
             for answer in answers
             for outcome in answer.outcomes
         ]
-        path.write_text(results_csv(rows), encoding="utf-8")
+        write(path, rows, quiet=quiet)
         return
-    from weft.trace import write_perfetto
-
     timelines = []
     for answer in answers:
         best = sorted(answer.outcomes, key=lambda outcome: outcome.step)[: _WRITTEN - 1]
         timelines += [answer.timeline(name) for name in (None, *(each.name for each in best))]
-    write_perfetto(path, *timelines)
+    write_timelines(path, *timelines, quiet=quiet)

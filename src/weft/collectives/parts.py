@@ -133,9 +133,9 @@ def wait(flag: int, count: Value = 1) -> Wait:
     return Wait(Flag(SELF, flag), count)
 
 
-def wait_next(flag: int, depth: int = 1) -> Wait:
+def wait_next(flag: int) -> Wait:
     """In iteration k of a loop: wait for signal k + 1."""
-    return wait(flag, Rel(1, (0,) * (depth - 1) + (1,)))
+    return wait(flag, Rel(1, (1,)))
 
 
 def default_piece(nbytes: int) -> int:

@@ -251,9 +251,9 @@ class Device:
             raise UnknownNameError(message, nearest(dtype, self.flops))
         return self.flops[dtype].achieved
 
-    def law(self, family: str, threads: int = 1) -> OpLaw | None:
-        """Give the law of a family of ops, if it was measured here."""
-        same = (law for law in self.laws if (law.family, law.threads) == (family, threads))
+    def law(self, family: str) -> OpLaw | None:
+        """Give the law of a family of ops on one thread, if it was measured here."""
+        same = (law for law in self.laws if (law.family, law.threads) == (family, 1))
         return next(same, None)
 
     def require_dma(self) -> Dma:

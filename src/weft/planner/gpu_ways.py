@@ -11,6 +11,7 @@ from weft.c3 import STRATEGIES as BESIDE
 from weft.collectives import KINDS, algorithms, collective
 from weft.cost.price import Price
 from weft.errors import WeftError
+from weft.planner.beside import slow_down
 from weft.planner.coded_ways import coded_ways
 from weft.planner.pair_effects import (
     BOUNDS,
@@ -106,7 +107,7 @@ class GpuWays:
         try:
             found = priced.effect if priced else self._effect(pair, strategy)
         except WeftError:
-            found = self._by_arithmetic(pair, strategy, alone.seconds)
+            found = self._by_units(pair, alone.seconds)
             why = "its ranks are on several nodes, so priced by the units it holds"
         return Way(
             strategy,
@@ -148,7 +149,14 @@ class GpuWays:
         )
 
     def _effect(self, pair: Pair, strategy: str) -> Effect:
-        """Weigh the effects beside kernels bound by arithmetic and by memory."""
+        """Change what the library does to kernels as pairs do that these kernels stand for.
+
+        Nothing is faster than by itself. What is launched behind kernels, or before them, runs
+        beside them alike.
+        """
+        library = slow_down(self.platform, pair.what.kind, pair.by_memory)
+        if strategy in ("concurrent", "priority"):
+            return Effect(1.0, library)
         machine = self.node(pair)
         if machine is None:
             raise WeftError("its ranks are on several nodes")
@@ -160,23 +168,19 @@ class GpuWays:
         shares = (1 - pair.by_memory, pair.by_memory)
         comm = sum(share * each.comm for share, each in zip(shares, found, strict=True))
         compute = sum(share * each.compute for share, each in zip(shares, found, strict=True))
-        return Effect(comm, compute, found[pair.by_memory > 0.5].units)
+        units = found[pair.by_memory > 0.5].units
+        return Effect(max(1.0, comm), max(1.0, library * compute), units)
 
-    def _by_arithmetic(self, pair: Pair, strategy: str, seconds: float) -> Effect:
-        """Between nodes: the units that a collective holds are gone from kernels.
+    def _by_units(self, pair: Pair, seconds: float) -> Effect:
+        """Mask a collective between nodes: the units that it holds are gone from kernels.
 
         A port between nodes is filled by fewer units than the links inside; a mask gives no more.
         """
-        device, units = self.device, collective_units(self.platform, pair.what.kind)
-        if strategy.endswith("partition"):
-            rate = pair.what.nbytes / max(seconds, 1e-9)
-            grain = device.unit_grain
-            needed = ceil(rate / device.unit_copy_rate / grain) * grain
-            units = min(units, max(grain, needed))
-        held = 1 / (1 - min(units, device.units - 1) / device.units)
-        arithmetic = 1 - pair.by_memory
-        late = 1.0 + device.kernels.dispatch_share if strategy == "concurrent" else 1.0
-        return Effect(late, 1 + arithmetic * (held - 1), units if "partition" in strategy else None)
+        kind, grain = pair.what.kind, self.device.unit_grain
+        rate = pair.what.nbytes / max(seconds, 1e-9)
+        needed = ceil(rate / self.device.unit_copy_rate / grain) * grain
+        units = min(collective_units(self.platform, kind), max(grain, needed))
+        return Effect(1.0, slow_down(self.platform, kind, pair.by_memory, units), units)
 
     def _by_engines(self, pair: Pair) -> Iterator[Way]:
         """Ways to feed engines for messages so small that feeding them is what takes time."""

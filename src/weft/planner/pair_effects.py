@@ -1,4 +1,4 @@
-"""What a strategy does to a collective and to kernels beside it, from pairs of ``weft.c3``.
+"""What a strategy changes for a collective and for kernels beside it, from pairs of ``weft.c3``.
 
 A pair stands for each collective: the same kind, its bytes to the next power of two, and a GEMM
 that takes about as long, once bound by arithmetic and once by memory. Effects are told beside
@@ -24,6 +24,7 @@ _SIDE = 8192
 _THIN = 128  # rows of a GEMM that memory bounds
 _SIMULATED = 8  # of the estimated ways of a pair, beside the best of each strategy
 _SMALLEST = 64 << 10  # bytes; below, launches are all there is
+_LAUNCHED_FIRST = "priority"
 
 
 class Effect(NamedTuple):
@@ -58,9 +59,15 @@ class Node:
 def effect(
     node: Node, kind: str, nbytes: int, strategy: str, bound: str, *, simulated: bool = True
 ) -> Effect:
-    """Give the effect of a strategy; raises where the pair cannot be carried out so."""
+    """Give what a strategy changes; raises where the pair cannot be carried out so.
+
+    In a step kernel follows kernel, so a library's collective, once admitted, runs beside them as
+    if it had been launched first: that is what the change is from.
+    """
     size = max(_SMALLEST, 1 << max(0, nbytes - 1).bit_length())
-    return _effect(node, kind, size, strategy, bound, simulated)
+    mine = _effect(node, kind, size, strategy, bound, simulated)
+    base = _effect(node, kind, size, _LAUNCHED_FIRST, bound, simulated)
+    return Effect(mine.comm / base.comm, mine.compute / base.compute, mine.units)
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from weft.planner.beside import is_mover
 from weft.planner.lookup_ops import lookups_at
 from weft.planner.ways import Pair
 from weft.workload.building import ITEM_BYTES
@@ -13,12 +14,10 @@ from weft.workload.building import ITEM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.hardware import Device
     from weft.planner.step_price import Overlap, Place, StepPricer
     from weft.schedule import Cost
     from weft.workload import Collective, Op
 
-_ARITHMETIC = ("attention", "attention-backward", "moe")  # without flops in their cost
 _LITTLE = 0.02  # of what runs beside a collective is nothing
 _TABLES = ("embedding", "embedding-backward")
 MAKERS = ("gemm", "bmm")  # of what can be sent slice by slice, beside lookups
@@ -58,9 +57,9 @@ def _pair(
         for number, seconds in overlap.beside.get(place, {}).items():
             total += seconds
             names[ops[number].name] += seconds
-            by_memory += seconds * bound_by_memory(ops[number], device)
+            by_memory += seconds * is_mover(ops[number], device)
     shares = [overlap.share.get(place, 0.0) for place in places]
-    makers = _makers(pricer, places)
+    makers, exchanged = _makers(pricer, places), what.kind == "all_to_all"
     return Pair(
         what,
         ranks,
@@ -73,10 +72,8 @@ def _pair(
         making=max((pricer.own[maker] for maker in makers), default=0.0),
         beside=max(names, key=lambda name: names[name], default=""),
         gemm=_only_gemm(pricer, places, overlap),
-        looks_up=any(_touches_tables(pricer, place) for place in places),
-        lookups=lookups_at(pricer.workload, pricer.own, places)
-        if what.kind == "all_to_all"
-        else (),
+        looks_up=exchanged and any(_touches_tables(pricer, place) for place in places),
+        lookups=lookups_at(pricer.workload, pricer.own, places) if exchanged else (),
     )
 
 
@@ -106,18 +103,6 @@ def _touches_tables(pricer: StepPricer, place: Place) -> bool:
 
 def _op(pricer: StepPricer, place: Place) -> Op:
     return pricer.workload.steps[place[0]].ops[place[1]]
-
-
-def bound_by_memory(op: Op, device: Device) -> bool:
-    """Whether a kernel is bound by memory rather than arithmetic."""
-    cost = op.cost
-    if cost is None or cost.family in _ARITHMETIC:
-        return False
-    if not cost.flops:
-        return True
-    rates = [rate.achieved for name, rate in device.flops.items() if name == cost.dtype]
-    rate = rates[0] if rates else max(rate.achieved for rate in device.flops.values())
-    return cost.nbytes / device.memory_rate > cost.flops / rate
 
 
 def _makes(cost: Cost, what: Collective | None) -> bool:

@@ -134,6 +134,16 @@ class Plan:
         """How many times as fast the planned step is."""
         return self.baseline / self.planned if self.planned else 1.0
 
+    def totals(self) -> dict[str, Any]:
+        """Give what is said of all choices together, under the keys that ``weft plan`` has."""
+        names = ("workload", "baseline", "planned", "low", "high", "gain", "mode")
+        found = {name: getattr(self, name) for name in names}
+        return found | {
+            "ranks": self.num_ranks,
+            "notes": list(self.notes),
+            "basis": "predicted",
+        }
+
     def choice_of(self, what: Collective, phase: str = "") -> Choice | None:
         """Find the choice for a collective, in any phase or one; None where the plan has none."""
         found = [each for each in self.choices if each.collective == what]

@@ -15,8 +15,8 @@ from weft.planner.gpu_ways import GpuWays
 from weft.planner.on_cores import on_cores
 from weft.planner.pairs import pairs_of
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
-from weft.planner.predict import edge
-from weft.planner.prices import Prices
+from weft.planner.predict import step_range
+from weft.planner.prices import Prices, default_library
 from weft.planner.step_price import StepPricer
 from weft.planner.ways import Way, refused
 from weft.units import format_size, format_time
@@ -51,9 +51,9 @@ def plan(
     if mode not in MODES:
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
     room = _room(workload, platform, limits)
-    prices = Prices(platform, library=default_backend(platform))
+    prices = Prices(platform, default_library(platform))
     priced = on_cores(workload, platform)  # on cores torch does more than generators write
-    makes = CpuWays if is_cpu(platform) else GpuWays
+    makes = CpuWays if platform.require_device().is_core else GpuWays
     ways = makes(platform, prices, limits, mode == "search")
 
     def drafted(which: Workload) -> _Draft:
@@ -145,8 +145,7 @@ def _plan(
     ways = [(offer.pair, way) for offer, way in zip(best.offers, chosen, strict=True)]
     planned = best.pricer.seconds(ways)
     asked = pricer.workload, pricer.platform, pricer.prices, pricer.met, pricer.host
-    low, high = (edge(side, *asked) for side in ("low", "high"))
-    middle = pricer.seconds(()) or 1.0
+    low, high = (each / (base.seconds or 1.0) for each in step_range(*asked))
     return Plan(
         workload=workload.name,
         platform=pricer.platform.name,
@@ -154,8 +153,8 @@ def _plan(
         choices=tuple(_numbered(c, best, pricer.workload, workload) for c in choices),
         baseline=base.seconds,
         planned=planned,
-        low=planned * min(1.0, low / middle),
-        high=planned * max(1.0, high / middle),
+        low=planned * min(1.0, low),
+        high=planned * max(1.0, high),
         fingerprint=fingerprint(workload, pricer.platform),
         budget=limits,
         mode=mode,
@@ -178,7 +177,7 @@ def _numbered(choice: Choice, best: _Draft, priced: Workload, workload: Workload
 
 
 def _notes(platform: Platform) -> tuple[str, ...]:
-    if is_cpu(platform) and not platform.libraries:
+    if platform.require_device().is_core and not platform.libraries:
         told = f"{platform.name} was not calibrated: Gloo and weft have no prices of their own here"
         return (f"{told}; run weft calibrate and use --on here",)
     return ()
@@ -197,16 +196,6 @@ def _offer(pair: Pair, ways: CpuWays | GpuWays, room: int) -> Offer:
         else:
             found.append(way)
     return Offer(pair, base, tuple(found), tuple(not_here))
-
-
-def is_cpu(platform: Platform) -> bool:
-    """Whether a rank is a core."""
-    return platform.require_device().units == 1
-
-
-def default_backend(platform: Platform) -> str:
-    """Name the library that torch takes by itself."""
-    return "gloo" if is_cpu(platform) else "nccl"
 
 
 def _room(workload: Workload, platform: Platform, limits: Limits) -> int:

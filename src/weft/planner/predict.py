@@ -171,28 +171,27 @@ def predict(
     prices = prices or Prices(platform, default_library(platform))
     workload = on_cores(workload, platform, getattr(prices, "library", ""))
     met = meetings(workload)
-    expected = worst = workload
+    expected = workload
     if overlaps(workload, platform):
-        alone = walked(workload, platform, prices, host=host, met=met)
-        expected = slowed(workload, platform, prices, alone)
-        worst = slowed(workload, platform, _Edge(prices, "high"), alone, _WORST)
+        expected = slowed(workload, platform, prices, host=host, met=met)
     middle = _run(expected, platform, prices, host)
-    low = edge("low", workload, platform, prices, met, host)
-    high = edge("high", worst, platform, prices, met, host)
+    low, high = step_range(workload, platform, prices, met, host)
     seconds = middle.makespan
     return Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
 
 
-def edge(
-    side: str,
-    workload: Workload,
-    platform: Platform,
-    prices: Prices,
-    met: Met,
-    host: HostModel | None,
-) -> float:
-    """Give the ``low`` or ``high`` end of the range of a step: all prices at theirs."""
-    return max(walk(workload, platform, _Edge(prices, side), host=host, met=met))
+def step_range(
+    workload: Workload, platform: Platform, prices: Prices, met: Met, host: HostModel | None
+) -> tuple[float, float]:
+    """Give the ends of the range of a step: all prices at theirs, no slow-down and the most."""
+    low, high = _Edge(prices, "low"), _Edge(prices, "high")
+    worst = workload
+    if overlaps(workload, platform):
+        worst = slowed(workload, platform, high, host=host, met=met, times=_WORST)
+    return (
+        max(walk(workload, platform, low, host=host, met=met)),
+        max(walk(worst, platform, high, host=host, met=met)),
+    )
 
 
 def predict_seconds(
@@ -203,8 +202,7 @@ def predict_seconds(
     workload = on_cores(workload, platform, prices.library)
     met = meetings(workload)
     if overlaps(workload, platform):
-        alone = walked(workload, platform, prices, host=host, met=met)
-        workload = slowed(workload, platform, prices, alone)
+        workload = slowed(workload, platform, prices, host=host, met=met)
     return max(walk(workload, platform, prices, host=host, met=met))
 
 

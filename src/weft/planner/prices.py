@@ -79,8 +79,10 @@ class Prices:
 
 
 def default_library(platform: Platform) -> str:
-    """Name the library that jobs use there: the first that was measured on it, or NCCL."""
-    return platform.libraries[0].name if platform.libraries else "nccl"
+    """Name the library that torch takes there by itself: the first of those measured on it."""
+    if platform.libraries:
+        return platform.libraries[0].name
+    return "gloo" if platform.require_device().is_core else "nccl"
 
 
 def known_library(platform: Platform, name: str) -> str:

@@ -2,7 +2,7 @@
 
 The step is walked through, as ``predict`` does. A way changes how long its collective takes and,
 as far as the two overlap, how long kernels beside it take. Overlap is found by walking, so the
-walk is repeated with what the last one found; three times is enough for a tenth of a percent.
+walk is repeated with what the last one found.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.planner.beside import ROUNDS, stretched
 from weft.workload.lower import seconds_of
 from weft.workload.step import Op, Step
 from weft.workload.walk import walked
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     Ways = Sequence[tuple[Pair, Way]]
 
 Place = tuple[int, int]  # class of ranks, number of the op
-_ROUNDS = 2  # of overlap found and put in
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class StepPricer:
         walkers = self._walked(chosen, seconds)
         if all(way.beside == way.compute == 1.0 and way.pair is None for _, way in ways):
             return walkers
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             overlap = self.overlap(walkers)
             walkers = self._walked(chosen, self._beside(chosen, seconds, overlap))
         return walkers
@@ -128,7 +128,7 @@ class StepPricer:
                 continue
             for kernel, over in (mine or {}).items():
                 at = place[0], kernel
-                out[at] += over / way.compute * (way.compute - 1)
+                out[at] += stretched(over, way.compute)
         return out
 
     def _walked(self, chosen: Mapping[Place, Way], seconds: Mapping[Place, float]) -> list[Walker]:

@@ -1,6 +1,6 @@
 """Horizontal bars as HTML: their words stay readable at any width, and no script is needed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -26,14 +26,13 @@ def bar_chart(
     kinds: Mapping[str, str],
     *,
     label: str,
-    show: Callable[[float], str] = format_time,
     line: float | None = None,
 ) -> str:
     """Draw bars to one scale; ``kinds`` gives every part its style, ``line`` marks one value."""
     longest = max((max(sum(item.parts.values()), item.high or 0.0) for item in items), default=0.0)
     scale = 100 / max(longest, line or 0.0, 1e-300)
     used = {part for item in items for part, value in item.parts.items() if value > 0}
-    rows = "\n".join(_bar(item, kinds, scale, show, line) for item in items)
+    rows = "\n".join(_bar(item, kinds, scale, line) for item in items)
     return (
         f'<figure role="img" aria-label="{escape(label)}; the table says it in numbers">'
         f"{_legend({part: kind for part, kind in kinds.items() if part in used})}"
@@ -52,13 +51,12 @@ def _bar(
     item: Bar,
     kinds: Mapping[str, str],
     scale: float,
-    show: Callable[[float], str],
     line: float | None,
 ) -> str:
     whole = sum(item.parts.values())
     pieces = "".join(
         f'<i class="k-{kinds[part]}" style="width:{value * scale:.3f}%" '
-        f'title="{escape(_said(part, value, whole, show))}"></i>'
+        f'title="{escape(_said(part, value, whole))}"></i>'
         for part, value in item.parts.items()
         if value > 0
     )
@@ -73,5 +71,5 @@ def _bar(
     )
 
 
-def _said(part: str, value: float, whole: float, show: Callable[[float], str]) -> str:
-    return f"{part}: {show(value)} ({100 * value / whole:.0f} %)"
+def _said(part: str, value: float, whole: float) -> str:
+    return f"{part}: {format_time(value)} ({100 * value / whole:.0f} %)"

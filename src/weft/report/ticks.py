@@ -4,20 +4,6 @@ import math
 from collections.abc import Iterable
 
 
-def even_ticks(highest: float, most: int = 6) -> list[float]:
-    """Give round numbers from 0 to at least the highest.
-
-    >>> even_ticks(87), even_ticks(0.3)
-    ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 0.1, 0.2, 0.3])
-    """
-    top = highest if 0 < highest < math.inf else 1.0
-    raw = top / (most - 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(n * power for n in (1, 2, 5, 10) if n * power >= raw * (1 - 1e-9))
-    count = math.ceil(top / step * (1 - 1e-9))
-    return [float(f"{step * i:.12g}") for i in range(count + 1)]
-
-
 def log_ticks(values: Iterable[float], base: int = 10, most: int = 8) -> list[float]:
     """Give powers around positive values, two at least, as close as ``most`` allows.
 

@@ -40,7 +40,7 @@ _COLUMNS = (
 )
 
 
-def busiest(picture: Picture, most: int = _MOST_NAMES) -> list[dict[str, Any]]:
+def busiest(picture: Picture) -> list[dict[str, Any]]:
     """Give the names that take longest in all, loud lines before quiet ones."""
     loud = np.asarray([not line.quiet for line in picture.lines] or [True], bool)[picture.line]
     length = picture.end - picture.start
@@ -51,7 +51,7 @@ def busiest(picture: Picture, most: int = _MOST_NAMES) -> list[dict[str, Any]]:
     count = np.bincount(which, minlength=found.shape[1])
     longest = np.zeros(found.shape[1])
     np.maximum.at(longest, which, length)
-    order = np.lexsort((-total, found[0]))[:most]
+    order = np.lexsort((-total, found[0]))[:_MOST_NAMES]
     return [
         {
             "name": picture.names[found[1, i]],

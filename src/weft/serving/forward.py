@@ -17,7 +17,8 @@ from weft.fused import Sliced, apart_all_reduce, fused_all_reduce
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.simulator import collective_units, simulate
-from weft.workload.transformer import Piece, build
+from weft.workload.transformer import Piece
+from weft.workload.transformer_step import build
 
 if TYPE_CHECKING:
     from weft.hardware import Platform

@@ -188,7 +188,6 @@ class _Splits:
     ) -> None:
         self.trace, self.sides = trace, sides
         self.known = bool(moved) and any(each is not None for each in moved)
-        self.no_comm = not moved
         place = np.full(len(trace), -1, np.int64)
         place[trace.gpu] = np.arange(len(trace.gpu))
         known = [(row, each) for row, each in zip(rows, moved, strict=True) if each is not None]

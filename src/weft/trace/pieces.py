@@ -12,6 +12,7 @@ from weft.errors import FormatError
 _PIECE = 1 << 20  # bytes read at once: small beside any trace, large beside a call
 _GZIP = b"\x1f\x8b"
 _AHEAD = 4  # pieces that may wait for their reader
+_HEAD = 1 << 16  # bytes that tell a format
 
 
 @dataclass(slots=True)
@@ -94,11 +95,11 @@ def _drain(ready: "queue.Queue[bytes | None]") -> None:
         ready.get()
 
 
-def head_of(path: Path, nbytes: int = 1 << 16) -> bytes:
+def head_of(path: Path) -> bytes:
     """Give the first bytes of a file, unpacked: enough to tell its format."""
     out = b""
     for piece in Pieces(path):
         out += piece
-        if len(out) >= nbytes:
+        if len(out) >= _HEAD:
             break
-    return out[:nbytes]
+    return out[:_HEAD]

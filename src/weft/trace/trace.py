@@ -5,7 +5,7 @@ of the first event on the clock of the host. Arrows, instants and labels are cou
 ``num_events`` but are no rows: what they say stands in ``correlation``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -151,14 +151,7 @@ class Trace:
     @cached_property
     def marks(self) -> tuple[Mark, ...]:
         """The profiler's steps on the host, by time."""
-        return self._marks((Kind.ANNOTATION, Kind.OP, Kind.PYTHON))
-
-    @cached_property
-    def gpu_marks(self) -> tuple[Mark, ...]:
-        """The same steps over their kernels, where the profiler wrote them."""
-        return self._marks((Kind.GPU_ANNOTATION,))
-
-    def _marks(self, kinds: Sequence[Kind]) -> tuple[Mark, ...]:
+        kinds = Kind.ANNOTATION, Kind.OP, Kind.PYTHON
         names = [i for i, name in enumerate(self.names) if name.startswith("ProfilerStep#")]
         rows = np.flatnonzero(
             np.isin(self.columns.name, names) & np.isin(self.columns.kind, [int(k) for k in kinds])

@@ -30,7 +30,6 @@ class Moving:
     end: float
     basis: str
     last_rank: int | None = None
-    num_seen: int = 1  # ranks on which it was seen
 
     @property
     def seconds(self) -> float:

@@ -148,8 +148,8 @@ def attention_studies(folder: Path, name: str) -> tuple[Study, ...]:
 
 
 def _attention(on: Device, dtype: str, rows: list[dict[str, str]], what: str) -> Study:
-    def column(key: str, missing: str = "0") -> Floats:
-        return np.array([float(row.get(key, missing)) for row in rows])
+    def column(key: str) -> Floats:
+        return np.array([float(row.get(key, "0")) for row in rows])
 
     columns = {
         "batch": column("batch_size"),

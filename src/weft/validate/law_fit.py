@@ -16,6 +16,7 @@ from weft.validate.kernel_tables import Study
 Floats = NDArray[np.float64]
 
 _FLAT = 0.03  # errors below it count as squares, above as they are: tables have outliers
+_ROUNDS = 30  # of Levenberg and Marquardt
 _NUDGE = 1e-3
 _DRAWN = 0.15  # weight of the start against one row
 _LARGEST_STEP = 0.7
@@ -30,9 +31,7 @@ class Range(NamedTuple):
     spread: float = 1.0
 
 
-def fit_law(
-    studies: Sequence[Study], ranges: Mapping[str, Range], *, rounds: int = 30
-) -> dict[str, float]:
+def fit_law(studies: Sequence[Study], ranges: Mapping[str, Range]) -> dict[str, float]:
     """Give the law of smallest errors over all rows (Levenberg and Marquardt, reweighted)."""
     free = [key for key, each in ranges.items() if each.spread > 0]
     origin = np.log([ranges[key].start for key in free])
@@ -51,7 +50,7 @@ def fit_law(
     place, damping = origin.copy(), 1e-2
     left = residual(place)
     cost = total(place, left)
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         slopes = np.stack(
             [(left - residual(place + e)) / _NUDGE for e in np.eye(len(free)) * _NUDGE], 1
         )

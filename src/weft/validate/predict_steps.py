@@ -16,7 +16,7 @@ from weft.hardware import Platform, platform
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
 from weft.validate.target import ErrorIn, Target
-from weft.workload import NO_HOST, Workload, dlrm, transformer
+from weft.workload import NO_HOST, Workload, dlrm, transformer_step
 from weft.workload.dlrm import Dlrm
 from weft.workload.tables import Table
 from weft.workload.transformer import MODELS, Transformer
@@ -79,7 +79,7 @@ def _neusight(folder: Path) -> Iterator[Target]:
         file = there / f"gpt2_large-train-1024-4-{way}.json"
         if file.is_file():
             measured = json.loads(file.read_text(encoding="utf-8"))["e2e_latency"] / 1e3
-            workload = transformer.build("gpt2-large", spread, 4)
+            workload = transformer_step.build("gpt2-large", spread, 4)
             found = predict_seconds(workload, machine)
             yield _target(f"GPT-2 large, 4 A100, {way}", measured, found, _NEUSIGHT)
 
@@ -120,7 +120,7 @@ def _gpt3(num_ranks: int) -> Workload:
     model = replace(
         MODELS["gpt3-175b"], tp=4, pp=8, batch=2304, micro_batch=2, math="fp8", interleave=6
     )
-    return transformer.build("gpt3", model, num_ranks)
+    return transformer_step.build("gpt3", model, num_ranks)
 
 
 def _lora(num_ranks: int) -> Workload:
@@ -130,7 +130,7 @@ def _lora(num_ranks: int) -> Workload:
         8192, 80, 64, 28672, 32000, 8192, 8, gated=True, rotary=True, batch=8, tp=tp, micro_batch=1,
         math="fp8", frozen=True,
     )  # fmt: skip
-    return transformer.build("llama2_70b_lora", model, num_ranks)
+    return transformer_step.build("llama2_70b_lora", model, num_ranks)
 
 
 def _bert(num_ranks: int) -> Workload:
@@ -140,7 +140,7 @@ def _bert(num_ranks: int) -> Workload:
     """
     batch = 768 if num_ranks == 8 else 4608
     model = replace(MODELS["bert-large"], batch=batch, seq=256, scored=76, dtype="fp16")
-    return transformer.build("bert", model, num_ranks)
+    return transformer_step.build("bert", model, num_ranks)
 
 
 def _dlrm(num_ranks: int) -> Workload:

@@ -10,9 +10,8 @@ from weft.hardware import platform
 from weft.planner.gpu_ways import GpuWays
 from weft.planner.pairs import pairs_of
 from weft.planner.plan import STRATEGIES, Limits
-from weft.planner.planning import default_backend
 from weft.planner.predict import predict
-from weft.planner.prices import Prices
+from weft.planner.prices import Prices, default_library
 from weft.planner.step_price import StepPricer
 from weft.planner.ways import Way
 from weft.workload.meeting import meetings
@@ -56,8 +55,8 @@ JOBS = (
 class Point:
     """A job on so many ranks: its step, what of it is exposed, and the step by each strategy.
 
-    ``step`` and ``exposed`` count kernels beside collectives as undisturbed. ``base`` does not: it
-    is what plans start from. ``alone`` has the step if every pair that gains by a strategy uses it.
+    ``base`` is what plans start from, ``alone`` has the step if every pair that gains by a strategy
+    uses it.
     """
 
     job: Job
@@ -90,7 +89,7 @@ def point(job: Job, num_ranks: int) -> Point:
     workload = job.on(num_ranks)
     found = predict(workload, machine, anyway=True)
     memory, device = workload.memory, machine.require_device()
-    prices = Prices(machine, library=default_backend(machine))
+    prices = Prices(machine, library=default_library(machine))
     pricer = StepPricer(workload, machine, prices, meetings(workload))
     ways = GpuWays(machine, prices, Limits(), False)
     offers = [

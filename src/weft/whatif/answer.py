@@ -104,13 +104,13 @@ def what_if(trace: Trace, names: Sequence[str] = (), *, on: Platform | None = No
     """Replay one rank's trace, then with each change; ``on`` moves it to another machine."""
     replays = tuple(replay(trace))
     scene = scene_of(trace, replays)
-    base = scene.stage.run()
+    base = scene.ground.stage.run()
     runs, outcomes, missing = {"": base}, [], list[str]()
     for made in changes(scene, names, on, missing):
         outcome, run = _outcome(scene, made, base.step)
         outcomes.append(outcome)
         runs[outcome.name] = run
-    measured = scene.ready.measured
+    measured = scene.ground.ready.measured
     return Answer(
         file=trace.path,
         rank=trace.rank,
@@ -151,24 +151,26 @@ def _outcome(scene: Scene, made: Change, base: float) -> tuple[Outcome, Run]:
 
 def _run(scene: Scene, variant: Variant) -> Run:
     if variant.rebuilt:
-        stage = Stage([variant.recording], scene.machine, scene.stage.iterations)
+        stage = Stage([variant.recording], scene.ground.machine, scene.ground.stage.iterations)
         return stage.run(first=variant.first)
-    return scene.stage.run([variant.recording], variant.first)
+    return scene.ground.stage.run([variant.recording], variant.first)
 
 
 def _notes(scene: Scene) -> list[str]:
     notes = []
-    if not scene.ready.held_out:
+    if not scene.ground.ready.held_out:
         notes.append("one step was recorded, so its replay is put together from itself")
-    if scene.ready.by_device:
+    if scene.ground.ready.by_device:
         notes.append("the device runs behind its host: steps are its periods")
     waited = sum(comm.waited for comm in scene.comms)
     total = sum(comm.seconds for comm in scene.comms)
     if total and waited > 0.5 * total:
         share = round(100 * waited / total)
         notes.append(f"{share} % of the time in collectives is waiting for other ranks, estimated")
-    if scene.links.machine is None:
-        notes.append(f"{scene.trace.device or 'the device'} is not in the catalogue: links unknown")
+    if scene.ground.links.machine is None:
+        notes.append(
+            f"{scene.ground.trace.device or 'the device'} is not in the catalogue: links unknown"
+        )
     return notes
 
 

@@ -65,7 +65,7 @@ def change(scene: Scene, name: str) -> Change | None:
 
 def _each(scene: Scene, moved: Callable[[Comm], float]) -> tuple[Variant, tuple[Variant, ...]]:
     """Change how long bytes move; if only one rank was seen, all of a collective may be that."""
-    ends = (Variant(scene.if_all_moved().with_moved(moved)),)
+    ends = (Variant(scene.if_all_moved.with_moved(moved)),)
     return Variant(scene.with_moved(moved)), ends
 
 
@@ -83,7 +83,7 @@ def _price(
 ) -> float | None:
     what = comm.what
     size = what.nbytes if nbytes is None else nbytes
-    return scene.links.seconds(what.kind, size, num_ranks or what.num_ranks, what.dtype)
+    return scene.ground.links.seconds(what.kind, size, num_ranks or what.num_ranks, what.dtype)
 
 
 def _ranks(scene: Scene, name: str, times: float) -> Change:
@@ -123,27 +123,29 @@ def _strategy(scene: Scene, name: str) -> Change | None:
     if name == "priority":
         why = "collectives start as soon as they are ready, before queued workgroups"
         return Change(name, why, Variant(scene.recording, scene.streams))
-    scenes = (scene, scene.if_all_moved())
+    scenes = (scene, scene.if_all_moved)
     both = [_paired(each, name, bound) for each in scenes for bound in BOUNDS]
     found = [each for each in both if each is not None]
     if not found:
         return None
     middle = np.mean([each.recording.seconds for each in found[: len(BOUNDS)]], axis=0)
     value = replace(found[0], recording=replace(scene.recording, seconds=middle))
-    why = f"as pairs of weft c3 on {scene.machine.name}: {_known(scene, name)}"
+    why = f"as pairs of weft c3 on {scene.ground.machine.name}: {_known(scene, name)}"
     return Change(name, why, value, tuple(found))
 
 
 def _paired(scene: Scene, name: str, bound: str) -> Variant | None:
     """Apply what the table says of each collective beside a kernel bound in one way."""
-    effects = {comm.call: effect(scene.machine, comm.what, name, bound) for comm in scene.comms}
+    effects = {
+        comm.call: effect(scene.ground.machine, comm.what, name, bound) for comm in scene.comms
+    }
     known = [(comm, found) for comm in scene.comms if (found := effects[comm.call]) is not None]
     weight = sum(comm.moved for comm, _ in known)
     if not known or not weight:
         return None
     compute = sum(comm.moved * found.compute for comm, found in known) / weight
-    if scene.slowdown is not None:  # nothing gives back more than was lost
-        compute = max(compute, 1 / scene.slowdown)
+    if scene.ground.slowdown is not None:  # nothing gives back more than was lost
+        compute = max(compute, 1 / scene.ground.slowdown)
 
     def moved(comm: Comm) -> float:
         found = effects[comm.call]
@@ -154,7 +156,7 @@ def _paired(scene: Scene, name: str, bound: str) -> Variant | None:
 
 def _known(scene: Scene, name: str) -> str:
     there = sum(
-        effect(scene.machine, comm.what, name, BOUNDS[0]) is not None for comm in scene.comms
+        effect(scene.ground.machine, comm.what, name, BOUNDS[0]) is not None for comm in scene.comms
     )
     return f"{there} of {len(scene.comms)} collectives have one"
 
@@ -187,7 +189,7 @@ def _compressed(scene: Scene, name: str) -> Change | None:
     ratios = _INT8 if name.endswith("int8") else None
     if ratios and not any(comm.what.dtype == "fp32" for comm in scene.comms):
         return None
-    rate = scene.machine.require_device().memory_rate
+    rate = scene.ground.machine.require_device().memory_rate
 
     def variant(which: int) -> Variant:
         def moved(comm: Comm) -> float:

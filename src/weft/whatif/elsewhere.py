@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def elsewhere(scene: Scene, on: Platform) -> Change:
     """Move a step to another machine; its host and its waiting for other ranks stay."""
-    here, there = scene.machine.require_device(), on.require_device()
-    found = scales(scene.trace, scene.recording.calls, here, there)
+    here, there = scene.ground.machine.require_device(), on.require_device()
+    found = scales(scene.ground.trace, scene.recording.calls, here, there)
     variants = [_variant(scene, on, np.array([each[end] for each in found])) for end in range(3)]
     why = f"kernels by the prices of {here.name} and {there.name}, collectives by their links; "
     why += "the same host and the same waiting"
@@ -32,7 +32,7 @@ def _variant(scene: Scene, on: Platform, scale: np.ndarray) -> Variant:
     links = Links(on)
     for comm in scene.comms:
         what = comm.what
-        now = scene.links.seconds(what.kind, what.nbytes, what.num_ranks, what.dtype)
+        now = scene.ground.links.seconds(what.kind, what.nbytes, what.num_ranks, what.dtype)
         then = links.seconds(what.kind, what.nbytes, what.num_ranks, what.dtype)
         moved = comm.moved * then / now if now and then else comm.moved
         seconds[comm.call] = comm.waited + moved

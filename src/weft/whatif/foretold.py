@@ -43,7 +43,7 @@ def predict_trace(trace: Trace, on: Platform) -> Prediction:
         host=NO_HOST,
         anyway=True,
     )
-    number = iterations_of(scene.ready)
+    number = iterations_of(scene.ground.ready)
     steps = [_period(each.recording, on, number) for each in (change.value, *change.ends)]
     off = max(abs(each.error) for each in replays)
     low, high = min(steps) * (1 - off), max(steps) * (1 + off)
@@ -59,8 +59,8 @@ def _period(recording: Recording, on: Platform, iterations: int) -> float:
 def recorded_workload(scene: Scene, recording: Recording, on: Platform) -> Workload:
     """Give one iteration as a workload whose ops say what families they are of."""
     units = on.require_device().units
-    made = workload_of(scene.trace.path, [recording], units, 1)
-    names = iter(families_of(scene.trace, recording.calls))
+    made = workload_of(scene.ground.trace.path, [recording], units, 1)
+    names = iter(families_of(scene.ground.trace, recording.calls))
     ops = tuple(
         replace(op, cost=replace(op.cost, family=next(names))) if op.cost is not None else op
         for op in made.steps[0].ops

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.whatif.answer import Answer, Outcome, changes
 from weft.whatif.job import straggler, together, without_straggler
-from weft.whatif.scene import Comm, Scene
+from weft.whatif.scene import Comm, Ground, Scene
 from weft.whatif.stage import Stage
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _scene(job: Together, rank: int, replays: tuple[Replay, ...]) -> Scene:
         for call in job.calls[rank]
     )
     ready = replace(job.ready[rank], recording=recording)
-    return Scene(job.traces[rank], ready, replays, job.machine, comms)
+    return Scene(Ground(job.traces[rank], ready, job.machine), replays, comms)
 
 
 def _outcome(

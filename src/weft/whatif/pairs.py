@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from weft.errors import WeftError
 from weft.planner.pair_effects import BOUNDS, Effect, Node
-from weft.planner.pair_effects import effect as beside
+from weft.planner.pair_effects import effect as changed
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -24,9 +24,8 @@ def effect(machine: Platform, what: Recorded, strategy: str, bound: str) -> Effe
     if not what.nbytes or not what.num_ranks or what.num_ranks < 2:
         return None
     try:
-        node = Node(machine.resized(what.num_ranks))
-        mine = beside(node, what.kind, what.nbytes, strategy, bound)
-        base = beside(node, what.kind, what.nbytes, "priority", bound)
+        return changed(
+            Node(machine.resized(what.num_ranks)), what.kind, what.nbytes, strategy, bound
+        )
     except WeftError:  # more ranks than a node, a collective without pairs, no engines
         return None
-    return Effect(mine.comm / base.comm, mine.compute / base.compute)

@@ -19,13 +19,14 @@ from weft.units import format_size, format_time
 from weft.whatif.change import change
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.replay import replay
-from weft.whatif.scene import scene_of
+from weft.whatif.scene import Ground, scene_of
 from weft.workload.step import COLLECTIVES, Collective
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.trace import Trace
     from weft.whatif.change import Change
+    from weft.whatif.recorded import Recording
     from weft.whatif.scene import Comm, Scene
 
 _TRIED = (
@@ -56,7 +57,7 @@ def plan_trace(
     scene = scene_of(trace, replays)
     if on is not None:
         scene = _moved(scene, on)
-    base = scene.stage.run([scene.recording]).step
+    base = scene.ground.stage.run([scene.recording]).step
     state, choices = _State(scene, frozenset(), base), []
     for comms in _groups(scene):
         choice, state = _choose(state, comms, base, limits)
@@ -65,7 +66,7 @@ def plan_trace(
     ranks = max((comm.what.num_ranks or 1 for comm in scene.comms), default=1)
     return Plan(
         workload=trace.path,
-        platform=scene.machine.name,
+        platform=scene.ground.machine.name,
         num_ranks=ranks,
         choices=tuple(choices),
         baseline=base,
@@ -87,7 +88,7 @@ def _moved(scene: Scene, on: Platform) -> Scene:
         for comm in scene.comms
         for own in (float(recording.seconds[comm.call]),)
     )
-    return replace(scene, ready=replace(scene.ready, recording=recording), machine=on, comms=comms)
+    return replace(scene, ground=_laid(scene, recording, on), comms=comms)
 
 
 def _groups(scene: Scene) -> list[tuple[Comm, ...]]:
@@ -116,7 +117,7 @@ def _choose(
             others.append(Alternative(_strategy(name), _settings(name), None, why))
             continue
         first = state.first | made.value.first
-        step = state.scene.stage.run([made.value.recording], first).step
+        step = state.scene.ground.stage.run([made.value.recording], first).step
         found[name] = made, step
     best = min(found, key=lambda name: found[name][1], default="concurrent")
     if found and found[best][1] > state.step * _BETTER:
@@ -143,7 +144,13 @@ def _changed(scene: Scene, made: Change) -> Scene:
         for comm in scene.comms
         for own in (float(recording.seconds[comm.call]),)
     )
-    return replace(scene, ready=replace(scene.ready, recording=recording), comms=comms)
+    return replace(scene, ground=_laid(scene, recording, scene.ground.machine), comms=comms)
+
+
+def _laid(scene: Scene, recording: Recording, machine: Platform) -> Ground:
+    """Give the step of a scene with what was changed in it."""
+    ready = replace(scene.ground.ready, recording=recording)
+    return Ground(scene.ground.trace, ready, machine)
 
 
 def _refused(name: str, limits: Limits) -> str:
@@ -199,5 +206,5 @@ def _choice(
 def _fingerprint(scene: Scene) -> str:
     """Name the step by its collectives in order, and the machine."""
     ops = [(c.what.kind, c.what.nbytes, c.what.num_ranks) for c in scene.comms]
-    parts = (msgspec.json.encode(each) for each in (ops, scene.machine.name))
+    parts = (msgspec.json.encode(each) for each in (ops, scene.ground.machine.name))
     return "-".join(hashlib.sha256(part).hexdigest()[:16] for part in parts)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from weft.whatif.calls import Floats
     from weft.whatif.recorded import Recording
     from weft.whatif.replay import Ready, Replay
+    from weft.whatif.stage import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +47,50 @@ class Comm:
 
 
 @dataclass(frozen=True)
-class Scene:
-    """A step on its stage. ``all_moved`` takes all the time of collectives for moving."""
+class Ground:
+    """A recorded step on a machine, and what is found of it once, whatever is changed in it."""
 
     trace: Trace
     ready: Ready
-    replays: tuple[Replay, ...]
     machine: Platform
-    comms: tuple[Comm, ...]
-    all_moved: bool = False
-
-    @property
-    def recording(self) -> Recording:
-        """The step itself."""
-        return self.ready.recording
 
     @cached_property
     def stage(self) -> Stage:
         """The step as a schedule."""
-        return Stage([self.recording], self.machine, iterations_of(self.ready))
+        return Stage([self.ready.recording], self.machine, iterations_of(self.ready))
 
     @cached_property
-    def step(self) -> float:
-        """How long the step takes unchanged, simulated."""
-        return self.stage.run().step
+    def run(self) -> Run:
+        """The step unchanged, simulated."""
+        return self.stage.run()
 
     @cached_property
     def links(self) -> Links:
         """What the links of the traced machine can do."""
         return links_of(self.trace.device)
+
+    @cached_property
+    def slowdown(self) -> float | None:
+        """How many times as long kernels took beside collectives, if the trace shows it."""
+        steps, is_comm = steps_of(self.trace), communication(self.trace)
+        rows = self.trace.gpu[is_comm]
+        cover = Cover.of(self.trace.columns.start[rows], self.trace.end[rows])
+        found = [each.weighted for each in slowdowns(self.trace, steps, is_comm, cover)]
+        return max(1.0, *found) if found else None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What may be changed in a step: some of its collectives, and kernels beside them."""
+
+    ground: Ground
+    replays: tuple[Replay, ...]
+    comms: tuple[Comm, ...]
+
+    @property
+    def recording(self) -> Recording:
+        """The step itself."""
+        return self.ground.ready.recording
 
     @property
     def streams(self) -> frozenset[str]:
@@ -87,7 +103,7 @@ class Scene:
     @cached_property
     def beside(self) -> Floats:
         """By call, the share of its work that runs while bytes move."""
-        run, rows = self.stage.run(), self.stage.rows[0][-1]
+        run, rows = self.ground.run, self.ground.stage.rows[0][-1]
         calls = self.recording.calls
         share = np.zeros(len(calls))
         numbers = [comm.call for comm in self.comms if comm.moved > 0]
@@ -102,15 +118,6 @@ class Scene:
             share[number] = min(1.0, float(np.maximum(over, 0).sum()) / max(stop - start, 1e-12))
         return share
 
-    @cached_property
-    def slowdown(self) -> float | None:
-        """How many times as long kernels took beside collectives, if the trace shows it."""
-        steps, is_comm = steps_of(self.trace), communication(self.trace)
-        rows = self.trace.gpu[is_comm]
-        cover = Cover.of(self.trace.columns.start[rows], self.trace.end[rows])
-        found = [each.weighted for each in slowdowns(self.trace, steps, is_comm, cover)]
-        return max(1.0, *found) if found else None
-
     def with_moved(self, moved: Callable[[Comm], float], compute: float = 1.0) -> Recording:
         """Give the step with other times of moving, and of kernels while bytes move."""
         seconds = self.recording.seconds.copy()
@@ -120,10 +127,11 @@ class Scene:
             seconds[comm.call] = comm.waited + moved(comm)
         return replace(self.recording, seconds=seconds)
 
+    @cached_property
     def if_all_moved(self) -> Scene:
-        """Give the same scene as if no collective had waited for another rank."""
+        """The same scene as if no collective had waited for another rank."""
         comms = tuple(replace(comm, moved=comm.seconds) for comm in self.comms)
-        return replace(self, comms=comms, all_moved=True)
+        return replace(self, comms=comms)
 
 
 def typical(replays: tuple[Replay, ...]) -> int:
@@ -142,7 +150,7 @@ def scene_of(trace: Trace, replays: tuple[Replay, ...]) -> Scene:
         for number, what in sorted(ready.recording.collectives.items())
         if calls.row[number] >= 0
     ]
-    return Scene(trace, ready, replays, machine_of(trace), tuple(comms))
+    return Scene(Ground(trace, ready, machine_of(trace)), replays, tuple(comms))
 
 
 def _moving(trace: Trace) -> Callable[[Recorded], float]:

@@ -153,11 +153,10 @@ class _Rank:
             done, after = self.made.last, -1
         return done
 
-    def _mlp(self, which: str, after: int = -1) -> None:
+    def _mlp(self, which: str) -> None:
         for number, (k, n) in enumerate(self.model.layers(which)):
-            self.made.gemm(f"{which} {number}", self.samples, n, k, after=after)
+            self.made.gemm(f"{which} {number}", self.samples, n, k)
             self.made.moving(f"{which} relu", 2 * self.samples * n)
-            after = -1
 
     def _mlp_backward(self, which: str) -> None:
         left = 0

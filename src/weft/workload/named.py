@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
-from weft.workload import dlrm, transformer
+from weft.workload import dlrm, transformer_step
 from weft.workload.dlrm import Dlrm
 from weft.workload.step import Workload
 from weft.workload.tables import Table, read_tables
@@ -67,7 +67,7 @@ def _built(
             f"no mode is called {changed.mode!r}",
             nearest(changed.mode, ("train", "prefill", "decode")),
         )
-    return transformer.build(name, changed, num_ranks)
+    return transformer_step.build(name, changed, num_ranks)
 
 
 def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:

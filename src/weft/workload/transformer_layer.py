@@ -1,0 +1,167 @@
+"""The kernels and sums of one layer of a transformer, forward and backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.workload.building import Ops
+    from weft.workload.transformer import Piece, Transformer
+
+
+class Layer:
+    """One layer as a rank computes it: ``tokens`` at once, in ``pieces`` of unlike keys."""
+
+    def __init__(
+        self, model: Transformer, made: Ops, tokens: int, pieces: tuple[Piece, ...]
+    ) -> None:
+        self.model, self.made, self.tokens, self.pieces = model, made, tokens, pieces
+
+    @property
+    def weights(self) -> int:
+        """Parameters that a rank has of it."""
+        model = self.model
+        held = model.attention_weights // model.tp
+        mlp = model.mlp_weights // model.tp
+        if not model.experts:
+            return held + mlp
+        return held + model.experts // model.ep * mlp
+
+    def forward(self, needed: int) -> None:
+        """Write the forward pass of one micro batch, behind ``needed``."""
+        model, made, tokens = self.model, self.made, self.tokens
+        size, width = tokens * model.hidden * made.item, model.hidden
+        made.kernel("norm", "norm", tokens, width, after=needed)
+        made.gemm("qkv", tokens, model.qkv // model.tp, width)
+        self._positions("")
+        self._attention()
+        done = made.gemm("projection", tokens, width, width // model.tp)
+        summed = self._reduced(size, done)
+        self._dropped()
+        made.moving("add", 3 * tokens * width, after=summed)
+        made.kernel("norm", "norm", tokens, width)
+        done = self._experts() if model.experts else self._mlp()
+        summed = self._reduced(size, done) if not model.experts else -1
+        self._dropped()
+        made.moving("add", 3 * tokens * width, after=summed if summed >= 0 else done)
+
+    def backward(self, needed: int) -> None:
+        """Write its backward pass."""
+        model, made, tokens = self.model, self.made, self.tokens
+        width, inner = model.hidden, model.ffn // model.tp
+        size = tokens * width * made.item
+        self._dropped(" backward")
+        if model.experts:
+            made.moving("add backward", 2 * tokens * width, after=needed)
+            done = self._experts(factor=2)
+        else:
+            self.product_backward("down", tokens, width, inner, after=needed)
+            made.moving("activation backward", tokens * inner * (5 if model.gated else 3))
+            done = self.product_backward("up", tokens, inner * (2 if model.gated else 1), width)
+        summed = self._reduced(size, done)
+        made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+        self._dropped(" backward")
+        self.product_backward("projection", tokens, width, width // model.tp)
+        self._attention_backward()
+        self._positions(" backward")
+        done = self.product_backward("qkv", tokens, model.qkv // model.tp, width)
+        summed = self._reduced(size, done)
+        made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+        made.moving("add backward", 3 * tokens * width)
+
+    def _reduced(self, nbytes: int, needed: int) -> int:
+        """Sum over the ranks that share each tensor; a single rank has nothing to sum."""
+        if self.model.tp < 2:
+            return -1
+        return self.made.collective("all_reduce", nbytes, "tp", after=needed)
+
+    def _positions(self, way: str) -> None:
+        """Turn queries and keys by their place, or bring heads apart where attention needs it."""
+        model = self.model
+        if model.rotary or not model.flash:
+            name = ("rotate" if model.rotary else "split heads") + way
+            self.made.moving(name, 2 * self.tokens * model.qkv // model.tp)
+
+    def _dropped(self, way: str = "") -> None:
+        """Drop some of what goes back into the residual: read, written, and a mask."""
+        if self.model.dropout:
+            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden)
+
+    def _attention(self) -> None:
+        made = self.made
+        if self.model.flash:
+            for piece in self.pieces:
+                made.kernel("attention", "attention", *self._attention_shape(piece))
+            return
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape(self.pieces[0])
+        scores = batch * heads * queries * keys
+        made.bmm("scores", batch * heads, queries, keys, dim)
+        made.moving("mask", 2 * scores)
+        made.kernel("softmax", "softmax", batch * heads * queries, keys)
+        made.moving("dropout", 2 * scores)
+        made.bmm("values", batch * heads, queries, dim, keys)
+
+    def _attention_backward(self) -> None:
+        made = self.made
+        if self.model.flash:
+            shape = self._attention_shape(self.pieces[0])
+            made.kernel("attention backward", "attention-backward", *shape)
+            return
+        batch, heads, _, queries, keys, dim, _ = self._attention_shape(self.pieces[0])
+        scores = batch * heads * queries * keys
+        made.bmm("values input gradient", batch * heads, queries, keys, dim)
+        made.bmm("values gradient", batch * heads, keys, dim, queries)
+        made.moving("dropout backward", 3 * scores)
+        made.kernel("softmax backward", "softmax-backward", batch * heads * queries, keys)
+        made.moving("mask backward", 2 * scores)
+        made.bmm("queries gradient", batch * heads, queries, dim, keys)
+        made.bmm("keys gradient", batch * heads, keys, dim, queries)
+
+    def _attention_shape(self, piece: Piece) -> tuple[int, ...]:
+        model = self.model
+        heads, kv = model.heads // model.tp, (model.kv_heads or model.heads) // model.tp
+        causal = int(model.causal and model.mode != "decode")
+        return (
+            *(piece.count, heads, max(1, kv), piece.queries, piece.keys, model.head_dim),
+            causal,
+        )
+
+    def _mlp(self) -> int:
+        model, made, tokens = self.model, self.made, self.tokens
+        inner = model.ffn // model.tp
+        made.gemm("up", tokens, inner * (2 if model.gated else 1), model.hidden)
+        made.moving("activation", tokens * inner * (3 if model.gated else 2))
+        return made.gemm("down", tokens, model.hidden, inner)
+
+    def _experts(self, *, factor: int = 1) -> int:
+        """Route tokens to experts, on other ranks where those are, and bring them back."""
+        model, made, tokens = self.model, self.made, self.tokens
+        made.gemm("router", tokens, model.experts, model.hidden)
+        made.kernel("routing", "softmax", tokens, model.experts)
+        moved = tokens * model.topk * model.hidden
+        sent = made.moving("dispatch", 2 * moved, family="copy")
+        if model.ep > 1:
+            sent = made.collective("all_to_all", moved * made.item, "ep", after=sent)
+        else:
+            sent = -1
+        shape = (
+            *(tokens * model.ep, model.hidden, model.ffn, model.topk, model.experts),
+            *(model.tp, model.ep),
+        )
+        for _ in range(factor):
+            done = made.kernel("experts", "moe", *shape, after=sent)
+            sent = -1
+        if model.ep > 1:
+            done = made.collective("all_to_all", moved * made.item, "ep", after=done)
+        combined = made.moving(
+            "combine", 2 * moved, family="copy", after=done if model.ep > 1 else -1
+        )
+        return (
+            combined if model.tp < 2 else self._reduced(moved // model.topk * made.item, combined)
+        )
+
+    def product_backward(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
+        """Write the products of a gradient: for the input and, unless it is frozen, the weight."""
+        made = self.made
+        done = made.gemm(f"{name} input gradient", m, k, n, after=after)
+        return done if self.model.frozen else made.gemm(f"{name} weight gradient", k, n, m)

@@ -1,0 +1,104 @@
+"""How the ranks of a job share a transformer: what divides, and what memory each needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.errors import UsageError
+from weft.schedule.values import Group
+from weft.workload.building import ITEM_BYTES
+from weft.workload.step import Memory
+
+if TYPE_CHECKING:
+    from weft.workload.transformer import Transformer
+
+
+class Layout:
+    """How ranks share the work; refuses what does not divide."""
+
+    def __init__(self, model: Transformer, num_ranks: int) -> None:
+        inner = model.tp * model.pp
+        if num_ranks % inner:
+            raise UsageError(
+                f"{num_ranks} ranks do not divide into tp {model.tp} times pp {model.pp}",
+                f"Use a multiple of {inner}.",
+            )
+        self.dp = num_ranks // inner
+        if model.batch < self.dp:
+            raise UsageError(
+                f"{self.dp} data-parallel ranks are more than the {model.batch} samples of a batch",
+                f"Use --set batch={self.dp} or more, or more of tp and pp.",
+            )
+        if model.batch % self.dp:
+            raise UsageError(
+                f"a batch of {model.batch} does not divide among {self.dp} data-parallel ranks",
+                f"Use --set batch={model.batch // self.dp * self.dp}.",
+            )
+        for what, size in (("heads", model.heads), ("ffn", model.ffn)):
+            if size % model.tp:
+                raise UsageError(f"{size} {what} do not divide among tp {model.tp}")
+        if model.ep > 1 and (not model.experts or model.experts % model.ep or self.dp % model.ep):
+            raise UsageError(
+                f"ep {model.ep} must divide the {model.experts} experts and the {self.dp} "
+                "data-parallel ranks"
+            )
+        if model.layers < model.pp:
+            raise UsageError(f"{model.pp} stages are more than {model.layers} layers")
+        local = model.batch // self.dp
+        self.micro = model.micro_batch or (1 if model.pp > 1 else local)
+        if local % self.micro:
+            raise UsageError(f"{local} samples a rank do not divide into batches of {self.micro}")
+        self.num_micro = local // self.micro
+        if model.interleave > 1 and (
+            self.num_micro % model.pp or model.layers < model.pp * model.interleave
+        ):
+            raise UsageError(
+                f"{self.num_micro} micro batches and {model.layers} layers cannot be interleaved "
+                f"{model.interleave} times over {model.pp} stages",
+                "Use a multiple of pp micro batches, and a layer for every chunk.",
+            )
+        self.groups = {
+            "tp": Group(model.tp),
+            "dp": Group(self.dp, model.tp),
+            "ep": Group(model.ep, model.tp),
+            "pp": Group(model.pp, model.tp * self.dp),
+            "pp back": Group(model.pp, model.tp * self.dp),
+        }
+
+
+def split(total: int, parts: int) -> list[int]:
+    """Cut a number into parts, the first ones larger where it does not divide."""
+    return [total // parts + (place < total % parts) for place in range(parts)]
+
+
+def memory_of(model: Transformer, layout: Layout) -> Memory:
+    """Weights, gradients and moments of the fullest stage; activations as arXiv 2205.05198."""
+    item = ITEM_BYTES[model.dtype]
+    layers = split(model.layers, model.pp)[0]
+    mlp = model.mlp_weights // model.tp * max(1, model.experts // model.ep)
+    held = layers * (model.attention_weights // model.tp + mlp)
+    held += (2 if model.pp == 1 else 1) * model.vocab * model.hidden // model.tp
+    shared = layout.dp if model.fsdp else 1
+    tokens = layout.micro * (1 if model.mode == "decode" else model.seq)
+    if model.mode != "train":
+        kv = 2 * (model.kv_heads or model.heads) * model.head_dim // model.tp
+        cache = layout.num_micro * layout.micro * model.seq * kv * layers * item
+        return Memory(
+            weights=held * item, activations=8 * tokens * model.hidden * item, other=cache
+        )
+    # 34 bytes a token and hidden element in half precision without the scores, two of them kept
+    # whole; a stage keeps as many micro batches as stages follow it.
+    each = tokens * model.hidden * (10 + 24 / model.tp) * item / 2
+    flying = min(model.pp, layout.num_micro)
+    kept = tokens * model.hidden * item if model.recompute else each
+    activations = int(flying * layers * kept + (each if model.recompute else 0))
+    activations += tokens * model.vocab // model.tp * (item + 4)
+    if model.frozen:
+        return Memory(weights=held * item // shared, activations=activations)
+    return Memory(
+        weights=held * item // shared,
+        gradients=held * item // shared,
+        optimizer=held * 12 // shared if item < 4 else held * 8 // shared,
+        activations=activations,
+        other=2 * (held // layers) * item if model.fsdp else 0,
+    )
