@@ -74,6 +74,17 @@ build/sanitize/%.thread: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NAT
 	@mkdir -p $(@D)
 	$(SANITIZE) -fsanitize=thread $< -o $@
 
+# Readers of the native core: targets in tests/fuzz/native, driven by coverage (-fsanitize-coverage).
+FUZZ_TARGETS := $(patsubst tests/fuzz/native/%.cpp,build/fuzz/%,$(wildcard tests/fuzz/native/fuzz_*.cpp))
+FUZZ := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
+
+build/fuzz/fuzz_%: tests/fuzz/native/fuzz_%.cpp $(wildcard tests/fuzz/native/*.hpp) build/fuzz/driver.o $(NATIVE)
+	$(SANITIZE) $(FUZZ) -fsanitize-coverage=trace-pc $< build/fuzz/driver.o -o $@
+
+build/fuzz/driver.o: tests/fuzz/native/driver.cpp tests/fuzz/native/target.hpp
+	@mkdir -p $(@D)
+	$(SANITIZE) $(FUZZ) -c $< -o $@
+
 lint: install ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
