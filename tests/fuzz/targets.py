@@ -16,6 +16,7 @@ import numpy as np
 
 from tests.fuzz import command_line, samples
 from tests.fuzz.guided import Target
+from weft._core import FRAME_HEAD, seal
 from weft.cli import main
 from weft.collectives import collective
 from weft.compress.codec import codec_of, encoded
@@ -62,16 +63,19 @@ def _command(given: bytes) -> None:
 
 
 def _decode(name: str, dtype: str, given: bytes) -> None:
-    """Take a frame; the first byte says how long the chunk is."""
-    chunk = np.zeros(4 * given[0] if given else 0, np.uint8)
-    codec_of(name, dtype).decode(np.frombuffer(given[1:], np.uint8), chunk)
+    """Take a frame; the first byte says how long the chunk is, its last bit whether to seal it."""
+    chunk = np.zeros(4 * (given[0] >> 1) if given else 0, np.uint8)
+    frame, codec = np.frombuffer(given[1:], np.uint8).copy(), codec_of(name, dtype)
+    if given[:1] and given[0] & 1 and len(frame) >= FRAME_HEAD and hasattr(codec, "_framed"):
+        seal(frame, *codec._framed._key, len(chunk), len(frame) - FRAME_HEAD)
+    codec.decode(frame, chunk)
 
 
 def _frames(name: str, dtype: str) -> tuple[bytes, ...]:
     width = 4 if dtype == "float32" else 2
     values = np.random.default_rng(1).normal(size=60).astype(f"f{width}").view(np.uint8)
     known = encoded(codec_of(name, dtype), values).tobytes()
-    return (bytes([len(values) // 4]) + known,)
+    return tuple(bytes([len(values) // 4 * 2 + sealed]) + known for sealed in (0, 1))
 
 
 def _units(text: str) -> None:

@@ -219,3 +219,14 @@ def test_no_wait_looks_at_the_wall_clock():
         if wall.search(path.read_text())
     }
     assert found <= allowed
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_home_that_may_not_be_entered_is_one_without_calibration(tmp_path):
+    """As ``sudo -u`` leaves it: HOME is still that of who called."""
+    (tmp_path / "weft").mkdir()
+    (tmp_path / "weft" / "here.toml").write_text("name = 'here'\n")
+    tmp_path.chmod(0o700)
+    look = "import os, weft.hardware as h; os.setuid(64001); print(h.is_calibrated())"
+    done = weft_of(["-c", look], XDG_CONFIG_HOME=str(tmp_path))
+    assert (done.stdout.strip(), done.returncode) == (b"False", 0), done.stderr

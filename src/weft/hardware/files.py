@@ -58,6 +58,11 @@ def here_path() -> Path:
     return Path(home) / "weft" / "here.toml"
 
 
+def is_calibrated() -> bool:
+    """Tell whether this machine was calibrated, by a user whose files this one may read."""
+    return os.access(here_path(), os.R_OK)
+
+
 def _find(spec: str | Path, seen: tuple[Path, ...]) -> Platform:
     if isinstance(spec, Path) or spec.endswith(".toml"):
         return _from_file(Path(spec), seen)
@@ -92,7 +97,7 @@ def _from_catalogue(node: str) -> Platform:
 
 
 def _here(seen: tuple[Path, ...]) -> Platform:
-    if not here_path().is_file():
+    if not is_calibrated():
         raise PlatformError(
             "this machine was not calibrated yet, so there is no platform 'here'",
             "Run: weft calibrate. Or use the platform cpu.",
