@@ -103,10 +103,10 @@ def parse_time(text: str) -> float:
 
 
 def file_name(path: object) -> str:
-    """Write the name of a file so that every text can hold it: a name may be no UTF-8.
+    r"""Write the name of a file so that every text can hold it: a name may be no UTF-8.
 
-    >>> file_name(b"rank\\xff.json".decode(errors="surrogateescape"))
-    'rank\ufffd.json'
+    >>> ascii(file_name(b"rank\xff.json".decode(errors="surrogateescape")))
+    "'rank\\ufffd.json'"
     """
     return os.fsencode(str(path)).decode(errors="replace")
 

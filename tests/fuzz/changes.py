@@ -14,7 +14,19 @@ ODD_VALUES: tuple[Any, ...] = (
     *("", "0", "-1", "1e999", "nan", "x" * 300, "\0", "\ud800", "é", "2GiB", "../..", "float32"),
     *([], {}, [[]], [None], {"": {}}, [0] * 70, {"kind": "Copy"}),
 )
-_ODD_TEXTS = (b"nan", b"inf", b"-1", b"0", b"1e999", b"[]", b"{}", b'""', b"true", b"9" * 400, b"[" * 3000)
+_ODD_TEXTS = (
+    b"nan",
+    b"inf",
+    b"-1",
+    b"0",
+    b"1e999",
+    b"[]",
+    b"{}",
+    b'""',
+    b"true",
+    b"9" * 400,
+    b"[" * 3000,
+)
 
 
 def changed(dice: random.Random, corpus: Sequence[bytes], words: Sequence[bytes]) -> bytes:

@@ -151,21 +151,29 @@ def targets() -> tuple[Target, ...]:
             partial(_by_file, "t.toml", lambda path: tables_of(str(path), {}, 8)),
             (samples.TABLES,),
         ),
-        Target(
-            "platform", partial(_by_file, "p.toml", platform), (samples.PLATFORM, *machines)
-        ),
+        Target("platform", partial(_by_file, "p.toml", platform), (samples.PLATFORM, *machines)),
         Target(
             "network",
             partial(_text, lambda text: platform(text.replace("\0", ""))),
-            (b"switch(8)@400GiB/s,936ns/switch(2048)@50GiB/s,2us", b"mi300x-8x16", b"ring(4)@1GB/s"),
+            (
+                b"switch(8)@400GiB/s,936ns/switch(2048)@50GiB/s,2us",
+                b"mi300x-8x16",
+                b"ring(4)@1GB/s",
+            ),
         ),
         Target("units", partial(_text, _units), (b"1KiB:64MiB,5", b"400Gbit/s", b"1.5ms", b"1e3k")),
-        Target("kernel csv", partial(_by_file, "k.csv", lambda p: _call([*priced, str(p)])), (kernels,)),
+        Target(
+            "kernel csv", partial(_by_file, "k.csv", lambda p: _call([*priced, str(p)])), (kernels,)
+        ),
         Target("sweep file", partial(_by_file, "s.jsonl", _sweep_file), (_SWEEP,)),
         Target("sdma packets", decode_packets, (bytes(64), bytes(range(1, 65)))),
         *(
             Target(f"codec {name}", partial(_decode, name, dtype), _frames(name, dtype))
-            for name, dtype in (("zfp:8", "float32"), ("blosc2:lz4", "float32"), ("pack", "float16"))
+            for name, dtype in (
+                ("zfp:8", "float32"),
+                ("blosc2:lz4", "float32"),
+                ("pack", "float16"),
+            )
         ),
         Target("command line", _command, command_line.SEEDS, command_line.WORDS),
     )

@@ -42,7 +42,10 @@ FOUND = {
     "a deep execution trace": ("execution trace", lambda: b'{"nodes": ' + _DEEP),
     "a deep chakra graph": ("chakra json", lambda: b'{"workload_graph": ' + _DEEP),
     "a deep file of rocprof": ("rocprof", lambda: b'{"rocprofiler-sdk-tool": ' + _DEEP),
-    "rocprof that is no UTF-8": ("rocprof", lambda: b'{"rocprofiler-sdk-tool": [{"agents": [{"name": "\xff"}]}]}'),
+    "rocprof that is no UTF-8": (
+        "rocprof",
+        lambda: b'{"rocprofiler-sdk-tool": [{"agents": [{"name": "\xff"}]}]}',
+    ),
     "a plan that is no UTF-8": ("plan", lambda: b'{"weft_plan": 1, "plan": {"workload": "\x8c"}}'),
     "a deep plan": ("plan", lambda: b'{"weft_plan": 1, "plan": ' + _DEEP),
     "a workload that is no UTF-8": ("workload json", lambda: b'{"weft_workload": 1, "\xd1": 1}'),
@@ -113,7 +116,9 @@ def test_a_payload_that_lies_about_its_size_is_refused(name):
 
 def test_a_trace_in_pieces_gives_what_the_whole_gives():
     """An object behind something lost began an event only if a piece began with it."""
-    text = b'["ph" 1\xff {"ph": "X", "name": "b", "ts": 5, "dur": 1}, {"ph": "X", "ts": 6, "dur": 1}]'
+    text = (
+        b'["ph" 1\xff {"ph": "X", "name": "b", "ts": 5, "dur": 1}, {"ph": "X", "ts": 6, "dur": 1}]'
+    )
     counts = set()
     for size in (1, 2, 3, 7, len(text)):
         scanner = TraceScanner()

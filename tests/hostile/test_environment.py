@@ -74,10 +74,8 @@ def test_every_verb_answers(python, environment):
 
 
 def test_what_cannot_be_written_at_home_is_an_error_of_one_line():
-    done = weft_of(
-        ["-m", "weft", "collective", "all_reduce", "--size", "1KiB", "--on", "h100-8"]
-        + ["-o", "/proc/nowhere/x.csv"]
-    )
+    asked = ["collective", "all_reduce", "--size", "1KiB", "--on", "h100-8"]
+    done = weft_of(["-m", "weft", *asked, "-o", "/proc/nowhere/x.csv"])
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) <= 2
     assert done.stderr.startswith(b"weft: ")
@@ -142,7 +140,7 @@ needs_mounts = pytest.mark.skipif(
 @needs_mounts
 @pytest.mark.multiprocess
 def test_a_full_shared_memory_is_an_error_that_says_so(tmp_path):
-    mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm && exec \"$@\""
+    mount = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
     done = ranks(tmp_path, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"], timeout=20)
     assert done.returncode != 0
     last = [line for line in done.stderr.splitlines() if line.startswith("weft.errors.")]
@@ -153,7 +151,7 @@ def test_a_full_shared_memory_is_an_error_that_says_so(tmp_path):
 @needs_mounts
 @pytest.mark.multiprocess
 def test_shared_memory_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
-    mount = "mount -t tmpfs -o ro tmpfs /dev/shm && exec \"$@\""
+    mount = 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"'
     done = ranks(tmp_path, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"], timeout=20)
     assert done.returncode != 0
     assert "weft.errors.RunError" in done.stderr
@@ -168,7 +166,10 @@ JUMPING = """
 #include <time.h>
 #include <unistd.h>
 /* The wall clock goes a day forward, then a day back, at every look at it; others go on. */
-static long jump(void) { static int looks; return (__sync_fetch_and_add(&looks, 1) % 2) * 172800L - 86400L; }
+static long jump(void) {
+  static int looks;
+  return (__sync_fetch_and_add(&looks, 1) % 2) * 172800L - 86400L;
+}
 int clock_gettime(clockid_t id, struct timespec* out) {
   int result = (int)syscall(SYS_clock_gettime, id, out);
   if (id == CLOCK_REALTIME && result == 0) out->tv_sec += jump();

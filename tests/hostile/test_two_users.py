@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import weft.runtime.meeting as meeting
 from weft.errors import RunError
+from weft.runtime import meeting
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming two users needs root")

@@ -68,7 +68,9 @@ def be_rank(name: str, rank: int, listen: int, say: int) -> None:
     with World(name, rank, timeout=30) as world:
         out = np.empty(RANKS * len(secret), np.uint8)
         world.all_gather(out, secret)
-        mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if PREFIX in line]
+        mapped = [
+            line for line in Path("/proc/self/maps").read_text().splitlines() if PREFIX in line
+        ]
         about = {"pid": os.getpid(), "at": secret.ctypes.data, "maps": mapped}
         os.write(say, json.dumps(about).encode() + b"\n")
         os.read(listen, 1)  # the other has done what he could
@@ -80,21 +82,37 @@ def be_rank(name: str, rank: int, listen: int, say: int) -> None:
 
 def attack(targets: list[dict[str, Any]], names: list[str]) -> list[str]:
     """Try everything that an ordinary user can; give what worked."""
-    worked = []
-    for target in targets:
-        pid = target["pid"]
-        worked += [f"signal {pid}"] if _works(lambda: os.kill(pid, signal.SIGSTOP)) else []
-        worked += [f"mem of {pid}"] if _works(lambda: _peek(pid, target["at"])) else []
-        worked += [f"read of {pid}"] if _reads(pid, target["at"]) else []
-        worked += [f"maps of {pid}"] if _works(lambda: os.listdir(f"/proc/{pid}/map_files")) else []
-        worked += [f"fds of {pid}"] if _works(lambda: os.listdir(f"/proc/{pid}/fd")) else []
-    for name in {*names, *(path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*"))}:
-        path = SHARED_MEMORY / name
-        worked += [f"open {name}"] if _works(lambda: os.close(os.open(path, os.O_RDONLY))) else []
-        worked += [f"write {name}"] if _works(lambda: os.close(os.open(path, os.O_RDWR))) else []
-        worked += [f"remove {name}"] if _works(path.unlink) else []
-        worked += [f"join {name}"] if _works(lambda: World(f"/{name}", 0, timeout=1)) else []
+    found = {*names, *(path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*"))}
+    tries = {
+        f"{what} {where}": attempt
+        for where, known in (
+            *((target["pid"], _on_process(target["pid"], target["at"])) for target in targets),
+            *((name, _on_segment(name)) for name in found),
+        )
+        for what, attempt in known.items()
+    }
+    worked = [what for what, attempt in tries.items() if _works(attempt)]
     return worked + [f"cleaned {name}" for name in remove_leftovers()]
+
+
+def _on_process(pid: int, place: int) -> dict[str, Callable[[], object]]:
+    return {
+        "signal": partial(os.kill, pid, signal.SIGSTOP),
+        "mem of": partial(_peek, pid, place),
+        "read of": partial(_read, pid, place),
+        "maps of": lambda: list(Path(f"/proc/{pid}/map_files").iterdir()),
+        "descriptors of": lambda: list(Path(f"/proc/{pid}/fd").iterdir()),
+    }
+
+
+def _on_segment(name: str) -> dict[str, Callable[[], object]]:
+    path = SHARED_MEMORY / name
+    return {
+        "open": lambda: os.close(os.open(path, os.O_RDONLY)),
+        "write": lambda: os.close(os.open(path, os.O_RDWR)),
+        "remove": path.unlink,
+        "join": partial(World, f"/{name}", 0, timeout=1),
+    }
 
 
 def _works(attempt: Callable[[], object]) -> bool:
@@ -111,7 +129,7 @@ def _peek(pid: int, place: int) -> None:
         file.read(len(SECRET))
 
 
-def _reads(pid: int, place: int) -> bool:
+def _read(pid: int, place: int) -> None:
     class Part(ctypes.Structure):
         _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
@@ -120,7 +138,8 @@ def _reads(pid: int, place: int) -> bool:
     there = Part(place, len(SECRET))
     call = ctypes.CDLL(None).process_vm_readv
     call.restype = ctypes.c_ssize_t
-    return bool(call(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) > 0)
+    if call(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) <= 0:
+        raise PermissionError
 
 
 def lead(listen: int, say: int) -> None:

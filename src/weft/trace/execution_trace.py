@@ -33,7 +33,14 @@ def read_execution_trace(path: Path | str) -> Graph:
     try:
         whole = msgspec.json.decode(text)
         nodes = tuple(_node(each) for each in whole["nodes"])
-    except (msgspec.DecodeError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        msgspec.DecodeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(
             f"{str(path)!r} is no complete execution trace: {error}{lost}",

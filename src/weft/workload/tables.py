@@ -103,7 +103,11 @@ _MOST_NUMBER = 1e15  # lookups of one sample, or a power: far beyond what means 
 
 def _number(entry: dict[str, Any], key: str, default: float, where: str) -> float:
     value = entry.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not 0 <= value <= _MOST_NUMBER
+    ):
         raise FormatError(f"{where}: {key} must be a number of zero or more, not {value!r}")
     return float(value)
 
