@@ -67,7 +67,8 @@ def _decode(name: str, dtype: str, given: bytes) -> None:
     chunk = np.zeros(4 * (given[0] >> 1) if given else 0, np.uint8)
     frame, codec = np.frombuffer(given[1:], np.uint8).copy(), codec_of(name, dtype)
     if given[:1] and given[0] & 1 and len(frame) >= FRAME_HEAD and hasattr(codec, "_framed"):
-        seal(frame, *codec._framed._key, len(chunk), len(frame) - FRAME_HEAD)
+        number, kind, parameter = codec._framed._key
+        seal(frame, number, kind, parameter, len(chunk), len(frame) - FRAME_HEAD)
     codec.decode(frame, chunk)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from weft.errors import RunError
 from weft.runtime import meeting
+from weft.runtime.leftovers import PREFIX
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming two users needs root")
@@ -40,7 +41,7 @@ def test_a_meeting_place_that_another_user_took_is_an_error_at_once(tmp_path, mo
     for key, value in known.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(meeting, "_name", lambda *_: "taken")
-    taken = tmp_path / f"{meeting.PREFIX}taken"
+    taken = tmp_path / f"{PREFIX}taken"
     taken.touch()
     os.chown(taken, 64002, 64002)
     with pytest.raises(RunError, match="belongs to another user"):

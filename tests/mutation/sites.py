@@ -99,7 +99,7 @@ def _change(node: ast.AST) -> bool:
         case ast.BoolOp():
             node.op = _OTHER[type(node.op)]()  # type: ignore[assignment]
         case ast.Compare() if type(node.ops[0]) in _OTHER:
-            node.ops[0] = _OTHER[type(node.ops[0])]()  # type: ignore[assignment]
+            node.ops = [_OTHER[type(node.ops[0])](), *node.ops[1:]]  # type: ignore[list-item]
         case ast.Constant(value=bool(value)):
             node.value = not value
         case ast.Constant(value=int(value) | float(value)):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import os
+import signal
 import sys
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from tests.runtime.left import files, nothing_left, threads
@@ -64,52 +65,66 @@ PIECES: tuple[tuple[Callable[[int], tuple[Tally, list[str]]], int], ...] = (
 )
 
 
-@contextmanager
-def a_busy_core() -> Iterator[None]:
-    """Keep one process computing beside everything else."""
-    busy = multiprocessing.get_context("fork").Process(target=_burn, daemon=True)
-    busy.start()
-    try:
-        yield
-    finally:
-        busy.kill()
-        busy.join()
-
-
-def _burn() -> None:
-    die_with(multiprocessing.parent_process().pid)  # type: ignore[union-attr]
-    while True:
-        pass
-
-
-def main() -> int:
+def soak(minutes: float, *, keep: bool) -> int:
     """Run pieces until the time is over; say what each found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak")
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--no-row", action="store_true", help="do not append to the results")
-    asked = parser.parse_args()
     began, total, wrong = time.monotonic(), Tally(), list[str]()
-    mine = held()
-    with nothing_left(), a_busy_core():
-        number = 0
-        while time.monotonic() - began < asked.minutes * 60 and not wrong:
+    mine, number = held(), 0
+    with nothing_left():
+        while time.monotonic() - began < minutes * 60 and not wrong:
             run, size = PIECES[number % len(PIECES)]
             tally, bad = run(size)
             total += tally
             wrong += bad + [f"left in shared memory: {left}" for left in files()]
-            passed = time.monotonic() - began
-            print(json.dumps({"at": round(passed), "piece": run.__name__, **tally}), flush=True)  # noqa: T201
+            _say({"at": round(time.monotonic() - began), "piece": run.__name__, **tally})
             number += 1
     after = held()
     if after.descriptors > mine.descriptors or threads() > mine.threads:
         wrong.append(f"the driver held {mine}, and at the end {after}")
     seconds = time.monotonic() - began
     more = {**total, "pieces": number, "wrong": wrong}
-    print(json.dumps({"seconds": round(seconds), **more}))  # noqa: T201
-    if not asked.no_row:
+    _say({"seconds": round(seconds), **more})
+    if keep:
         case = {"kind": "mixed", "busy": 1}
         append(ROOT / "benchmarks/results/soak.jsonl", [Row("soak", case, (seconds,), more=more)])
     return 1 if wrong else 0
+
+
+def _say(found: dict[str, Any]) -> None:
+    print(json.dumps(found), flush=True)  # noqa: T201
+
+
+def beside_a_busy_core(work: Callable[[], int]) -> int:
+    """Keep one process computing while ``work`` goes on in another, which has no children yet."""
+    parent = os.getpid()
+    busy = os.fork()
+    if busy == 0:
+        die_with(parent)
+        while True:
+            pass
+    worker = os.fork()
+    if worker == 0:
+        code = 1
+        try:
+            die_with(parent)
+            code = work()
+        except BaseException:  # noqa: BLE001 - said, and the code is 1
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    _, status = os.waitpid(worker, 0)
+    os.kill(busy, signal.SIGKILL)
+    os.waitpid(busy, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def main() -> int:
+    """Read how long, and run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--no-row", action="store_true", help="do not append to the results")
+    asked = parser.parse_args()
+    return beside_a_busy_core(lambda: soak(asked.minutes, keep=not asked.no_row))
 
 
 if __name__ == "__main__":
