@@ -231,3 +231,22 @@ def test_a_home_that_may_not_be_entered_is_one_without_calibration(tmp_path):
     look = "import os, weft.hardware as h; os.setuid(64001); print(h.is_calibrated())"
     done = weft_of(["-c", look], XDG_CONFIG_HOME=str(tmp_path))
     assert (done.stdout.strip(), done.returncode) == (b"False", 0), done.stderr
+
+
+@pytest.mark.parametrize("output", ["/proc/x.csv", "/dev/full/x.csv"])
+def test_an_output_that_cannot_be_written_is_told_in_a_line(output):
+    asked = ["collective", "all_reduce", "--size", "1KiB", "--on", "h100-8"]
+    done = weft_of(["-m", "weft", *asked, "-o", output])
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith(b"weft: ")
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_full_disk_under_the_answer_is_told_in_a_line():
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "weft", "platforms"]
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert b"weft: OSError: No space left on device" in done.stderr
