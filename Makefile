@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench peers soak sanitize lint format docs pages size install clean always
+.PHONY: help run test test-quick bench peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -55,8 +55,10 @@ bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS
 peers: install ## the environments of OpenMPI and MPICH that benchmarks need, in the user's cache
 	@$(BIN)/python -m weft.bench.environments
 
-soak: install ## the slow tests, bounded to ten minutes each
+MINUTES ?= 60
+soak: install ## the slow tests, bounded to ten minutes each, then MINUTES=60 of mixed traffic and trouble
 	$(PYTEST) -m slow --timeout 600 || [ $$? -eq 5 ] # 5: there is none
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 sanitize: $(foreach kind,address thread,$(NATIVE_TESTS:tests/native/%.cpp=build/sanitize/%.$(kind))) ## native tests under address, undefined and thread sanitizers
 	@for program in $^; do echo "$$program"; $(STILL) "$$program" || exit 1; done
@@ -73,6 +75,51 @@ build/sanitize/%.address: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NA
 build/sanitize/%.thread: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NATIVE)
 	@mkdir -p $(@D)
 	$(SANITIZE) -fsanitize=thread $< -o $@
+
+# Tests that start ranks, with a native core under the address sanitizer; Python itself is not built with it.
+ASAN := $(foreach name,libasan.so libstdc++.so,$(shell $(CXX) -print-file-name=$(name)))
+ASAN_TESTS ?= tests/runtime tests/fused tests/torch/test_collectives.py tests/torch/test_apply.py \
+  tests/torch/test_embedding.py tests/bench/test_planned.py tests/compress/test_codecs.py tests/trace
+sanitize-ranks: build/asan/.core ## tests with ranks, by a native core under the address sanitizer
+	LD_PRELOAD="$(ASAN)" PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZED=$(CURDIR)/build/asan \
+	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
+	  $(PYTEST) -q -p no:cacheprovider --timeout 900 -m 'not (slow or triton)' $(ASAN_TESTS)
+
+build/asan/.core: .venv/.core $(NATIVE)
+	$(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S native -B build/asan \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DSKBUILD_PROJECT_VERSION=asan \
+	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
+	  -DCMAKE_CXX_FLAGS='-fsanitize=address -fno-omit-frame-pointer'
+	$(BIN)/cmake --build build/asan
+	@touch $@
+
+# Readers of the native core: targets in tests/fuzz/native, driven by coverage (-fsanitize-coverage).
+FUZZ_TARGETS := $(patsubst tests/fuzz/native/%.cpp,build/fuzz/%,$(wildcard tests/fuzz/native/fuzz_*.cpp))
+FUZZ := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
+
+SECONDS ?= 600
+fuzz: install $(FUZZ_TARGETS) ## every reader and decoder, for SECONDS=600 in all; counts are appended to the results
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+COUNT ?= 40
+mutants: install ## COUNT=40 small wrong changes of schedule, simulator and planner each: do tests notice?
+	$(BIN)/python -m tests.mutation --count $(COUNT)
+
+# Ranks, too: coverage writes itself into every process that inherits its variable.
+coverage: install ## lines of the Python rooms that tests run, by room
+	$(PIP) install --constraint constraints.txt coverage
+	$(BIN)/coverage erase
+	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml PYTHONPATH=$(CURDIR)/tests/coverage \
+	  $(PYTEST) -q -m "not slow" $(TESTS) || true # what failed is said; lines are counted all the same
+	$(BIN)/coverage combine --quiet
+	$(BIN)/python tests/coverage/rooms.py
+
+build/fuzz/fuzz_%: tests/fuzz/native/fuzz_%.cpp $(wildcard tests/fuzz/native/*.hpp) build/fuzz/driver.o $(NATIVE)
+	$(SANITIZE) $(FUZZ) -fsanitize-coverage=trace-pc $< build/fuzz/driver.o -o $@
+
+build/fuzz/driver.o: tests/fuzz/native/driver.cpp tests/fuzz/native/target.hpp
+	@mkdir -p $(@D)
+	$(SANITIZE) $(FUZZ) -c $< -o $@
 
 lint: install ## ruff and mypy
 	$(BIN)/ruff check

@@ -48,6 +48,11 @@ class Scanner {
       done += used;
     }
     place_ += done;
+    for (std::size_t i = done; i > 0; --i) {
+      if (is_blank(held_[i - 1])) continue;
+      before_ = held_[i - 1];
+      break;
+    }
     held_.erase(0, done);
   }
 
@@ -172,9 +177,12 @@ class Scanner {
 
   // An event follows a comma or a bracket; an object inside one follows a colon.
   [[nodiscard]] bool may_begin_event(const char* at) const noexcept {
-    while (at != held_.data() && at[-1] <= ' ') --at;
-    return at == held_.data() || at[-1] == ',' || at[-1] == '[';
+    while (at != held_.data() && is_blank(at[-1])) --at;
+    const char last = at == held_.data() ? before_ : at[-1];
+    return last == '\0' || last == ',' || last == '[';
   }
+
+  static bool is_blank(char c) noexcept { return static_cast<unsigned char>(c) <= ' '; }
 
   static Found past_end(Text& text) {
     text.step();
@@ -294,6 +302,7 @@ class Scanner {
   State state_ = State::kStart;
   bool is_bare_ = false, found_events_ = false, has_nano_ = false, is_last_ = false, gave_up_ = false;
   std::string held_, rest_, detail_, thread_;
+  char before_ = '\0';  // the last in front of what is held that is not blank; 0 at the beginning
   std::uint64_t place_ = 0, num_events_ = 0, num_unpaired_ = 0;
   std::size_t wasted_ = 0;
   Columns columns_;

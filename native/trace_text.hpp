@@ -150,6 +150,7 @@ inline bool read_time(std::string_view text, std::int64_t& out, bool& is_nano) {
   if (copy.empty() || end != copy.c_str() + copy.size()) return false;
   if (!(number > -9.2e18 && number < 9.2e18)) return false;  // NaN is neither
   is_nano = number > static_cast<double>(kMost);
+  if (number < -static_cast<double>(kMost)) return false;  // before any clock began
   out = is_nano ? std::strtoll(copy.c_str(), nullptr, 10) : static_cast<std::int64_t>(number * 1000);
   return true;
 }

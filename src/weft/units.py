@@ -4,6 +4,7 @@ Inside weft there are only bytes, bytes per second and seconds.
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -31,6 +32,7 @@ _QUANTITY = re.compile(
     re.IGNORECASE,
 )
 _LARGEST = 2**63 - 1  # what the native core can count
+_LONGEST = 100  # letters of a quantity: a longer one is no number that anybody wrote
 
 
 def parse_size(text: str) -> int:
@@ -100,6 +102,15 @@ def parse_time(text: str) -> float:
     return seconds
 
 
+def file_name(path: object) -> str:
+    r"""Write the name of a file so that every text can hold it: a name may be no UTF-8.
+
+    >>> ascii(file_name(b"rank\xff.json".decode(errors="surrogateescape")))
+    "'rank\\ufffd.json'"
+    """
+    return os.fsencode(str(path)).decode(errors="replace")
+
+
 def format_size(nbytes: float) -> str:
     """Write bytes in binary units, to four digits.
 
@@ -134,10 +145,10 @@ def format_time(seconds: float) -> str:
 def _parse(
     text: str, units: Mapping[str, Fraction], expected: str, error: type[UsageError]
 ) -> Fraction:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     factor = units.get(match[3].lower()) if match else None
     if match is None or factor is None:
-        raise error(f"cannot read {text!r}", f"Expected {expected}.")
+        raise error(f"cannot read {text[:_LONGEST]!r}", f"Expected {expected}.")
     return Fraction(match[1].replace("_", "") + (match[2] or "")) * factor
 
 

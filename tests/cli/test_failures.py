@@ -98,6 +98,8 @@ def test_a_size_of_zero_is_allowed(capsys):
         (NoPlanError("x"), 1),
         (RankDiedError("x"), 1),
         (KeyboardInterrupt(), 130),
+        (OSError(28, "No space left on device"), 1),
+        (OSError("x"), None),
         (ZeroDivisionError("x"), None),
     ],
 )

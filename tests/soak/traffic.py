@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +21,11 @@ import torch.distributed as dist
 
 import weft.torch
 from tests.soak.calls import Bench, Flight, Schedules, by_torch, by_world
+from tests.soak.forks import answers_of
 from tests.soak.growth import Held, held
 from tests.soak.plan import Plan, Step
 from tests.soak.rooms import Rooms
 from tests.soak.values import case_of
-from weft._core import die_with
 from weft.collectives import collective
 from weft.runtime import World, prepare
 
@@ -163,38 +161,20 @@ class Traffic:
         self.report.wrong.append(f"{number}: {step}")
 
 
-def be_rank(rank: int, folder: Path, seed: int, count: int, asks: int) -> None:
-    """Take part, and leave a report in the folder."""
+def be_rank(rank: int, folder: Path, seed: int, count: int, asks: int) -> str:
+    """Take part, and report."""
     store = dist.FileStore(str(folder / "store"), RANKS)  # type: ignore[attr-defined]
     limit = timedelta(seconds=60)
     dist.init_process_group("weft", store=store, rank=rank, world_size=RANKS, timeout=limit)
     report = Traffic(seed, asks=asks).run(count)
     dist.destroy_process_group()
-    (folder / f"{rank}").write_text(json.dumps(vars(report)))
+    return json.dumps(vars(report))
 
 
 def main(seed: int, count: int, asks: int) -> list[str]:
-    """Fork the ranks, so that modules are imported once; give their reports."""
+    """Give the ranks' reports."""
     torch.set_num_threads(1)
-    parent, pids = os.getpid(), []
-    with tempfile.TemporaryDirectory() as name:
-        for rank in range(RANKS):
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    if die_with(parent):
-                        be_rank(rank, Path(name), seed, count, asks)
-                        code = 0
-                except BaseException:  # noqa: BLE001 - its output is the test's
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
-            pids.append(pid)
-        codes = [os.waitpid(pid, 0)[1] for pid in pids]
-        if any(codes):
-            sys.exit(f"ranks ended with {codes}")
-        return [(Path(name) / f"{rank}").read_text() for rank in range(RANKS)]
+    return answers_of(RANKS, partial(be_rank, seed=seed, count=count, asks=asks))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from weft.bench.rows import Options, Peer, Row
 from weft.bench.team import Team
 from weft.bench.teams import started
 from weft.errors import UnknownNameError, nearest
-from weft.hardware import Platform, here_path, platform
+from weft.hardware import Platform, is_calibrated, platform
 from weft.hardware.network import Level
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
@@ -86,7 +86,7 @@ class Planned:
 
 def machine(rate: float) -> Platform:
     """Give this machine, or two hosts like it with a rank each and a link of that rate."""
-    here = platform("here" if here_path().is_file() else "cpu", num_ranks=RANKS)
+    here = platform("here" if is_calibrated() else "cpu", num_ranks=RANKS)
     if not rate:
         return here
     inside = here.levels[0]

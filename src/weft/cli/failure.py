@@ -17,6 +17,8 @@ def exit_code_of(error: BaseException) -> int | None:
             return INTERRUPTED
         case WeftError():
             return NO if isinstance(error, _REFUSALS) else WRONG_USAGE
+        case OSError() if error.strerror:  # a full disk, a folder that may not be written
+            return NO
         case _ if _is_from_typer(error):
             return WRONG_USAGE
         case _:
@@ -29,6 +31,9 @@ def explain(error: BaseException) -> str:
         return ""
     if isinstance(error, WeftError):
         return _lines(type(error).__name__, str(error).split("\n\n")[0], error.hint)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _lines(type(error).__name__, f"{where}{error.strerror}", "")
     wrong: Any = error
     context = getattr(wrong, "ctx", None)
     path = context.command_path if context else "weft"

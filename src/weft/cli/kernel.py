@@ -79,6 +79,8 @@ def _read(path: Path, given: list[Row]) -> list[Row]:
         raise FormatError(f"{path} cannot be read as CSV: {error}") from error
     if not rows:
         raise FormatError(f"{path} has no rows", "Its first line must name the columns.")
+    if any(None in row for row in rows):  # where csv puts what has no column
+        raise FormatError(f"{path} has a line of more values than columns")
     return [{**row, **given[0]} for row in rows]
 
 

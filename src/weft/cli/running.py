@@ -11,7 +11,7 @@ from weft.cli.pricing import Answer, Question, answer, applying, result_row
 from weft.cli.progress import working
 from weft.cli.values import REDUCING, Values, dtype_for
 from weft.collectives import collective
-from weft.hardware import Platform, here_path, platform
+from weft.hardware import Platform, is_calibrated, platform
 from weft.runtime import Prepared, World, prepare, spawn
 from weft.runtime.measuring import Round, batches, pin, typical
 from weft.schedule import Schedule
@@ -54,7 +54,7 @@ def here(on: str | None, num_ranks: int) -> Platform:
     That is ``here`` after a calibration and ``cpu`` before. Ranks beyond its cores are priced as
     if each had one.
     """
-    found = platform(on or ("here" if here_path().is_file() else "cpu"))
+    found = platform(on or ("here" if is_calibrated() else "cpu"))
     if on in (None, "here") and num_ranks > found.num_ranks and len(found.levels) == 1:
         return replace(found, levels=(replace(found.levels[0], size=num_ranks),))
     return found.resized(num_ranks)

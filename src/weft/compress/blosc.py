@@ -9,6 +9,7 @@ from weft.errors import CodecError, UsageError
 
 _NUMBER = 33
 _KINDS = ("lz4", "zstd")  # their place is the parameter in the frame
+_HOLDS = slice(4, 8)  # where a payload says how many bytes it holds (blosc2.h, BLOSC2_CHUNK_NBYTES)
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -35,10 +36,14 @@ class Blosc:
         payload = self._framed.read(frame, chunk)
         if payload is None:
             return
-        values = _library().decompress(payload)
-        if len(values) != len(chunk):
-            raise CodecError(f"a frame of {self.name!r} holds {len(values)} bytes.")
-        chunk[:] = memoryview(values)
+        # The library takes as much memory as the payload says that it holds.
+        holds = int.from_bytes(payload[_HOLDS], "little")
+        if holds != len(chunk):
+            raise CodecError(f"a frame of {self.name!r} holds {holds} bytes.")
+        try:
+            chunk[:] = memoryview(_library().decompress(payload))
+        except (RuntimeError, ValueError) as error:
+            raise CodecError(f"a frame of {self.name!r} cannot be unpacked: {error}.") from error
 
     def _options(self) -> dict[str, Any]:
         quick = self._kind == "lz4"

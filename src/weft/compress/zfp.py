@@ -1,7 +1,7 @@
 """``zfp:RATE``: zfp at a fixed number of bits a value, by its own library. Lossy and slow."""
 
 import importlib
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from weft.errors import CodecError, UsageError
 
 _NUMBER = 32
 _USUAL = 16
+_HEAD = 12  # bytes: magic, 52 bits of type and shape, 12 bits of mode (zfp.h, ZFP_HEADER_FULL)
 
 
 class Zfp:
@@ -33,11 +34,22 @@ class Zfp:
     def decode(self, frame: Octets, chunk: Octets) -> None:
         """Fill ``chunk`` from its frame."""
         payload = self._framed.read(frame, chunk)
-        if payload is not None:
-            values = _library().decompress_numpy(payload)
-            if values.nbytes != len(chunk):
-                raise CodecError(f"a frame of {self.name!r} holds {values.nbytes} bytes.")
-            chunk[:] = values.view(np.uint8)
+        if payload is None:
+            return
+        # The library believes what the payload says of its size; a rate makes all of it known.
+        length, head = _shape(len(chunk) // 4, self._rate)
+        if not length or len(payload) != length or payload[: len(head)] != head:
+            raise CodecError(f"a frame of {self.name!r} is not of {len(chunk)} bytes.")
+        chunk[:] = _library().decompress_numpy(payload).view(np.uint8)
+
+
+@lru_cache(maxsize=64)
+def _shape(count: int, rate: int) -> tuple[int, bytes]:
+    """Give the length of the payload of so many values, and the head that it begins with."""
+    if not count:  # the library reads what is not there
+        return 0, b""
+    payload = _library().compress_numpy(np.zeros(count, np.float32), rate=rate)
+    return len(payload), payload[:_HEAD]
 
 
 def _rate_of(name: str) -> int:

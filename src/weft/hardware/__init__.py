@@ -5,7 +5,13 @@
 """
 
 from weft.hardware.device import Cores, Device, Dma, Flops, Kernels, Lookups, Power, WorkingSet
-from weft.hardware.files import here_path, platform, platform_from_table, platform_names
+from weft.hardware.files import (
+    here_path,
+    is_calibrated,
+    platform,
+    platform_from_table,
+    platform_names,
+)
 from weft.hardware.machine import Machine, cache_bytes, this_machine
 from weft.hardware.network import Level, LevelKind, format_network, parse_network
 from weft.hardware.platform import Entry, Host, Nic, Platform
@@ -32,6 +38,7 @@ __all__ = [
     "cache_bytes",
     "format_network",
     "here_path",
+    "is_calibrated",
     "parse_network",
     "platform",
     "platform_from_table",

@@ -28,6 +28,7 @@ from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
 from weft.hardware.recorded import Copies, Exchange, Overheads, Products, Recorded, Slowdown
+from weft.units import file_name
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -55,6 +56,11 @@ def here_path() -> Path:
     """Say where the calibration of this machine is kept."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "weft" / "here.toml"
+
+
+def is_calibrated() -> bool:
+    """Tell whether this machine was calibrated, by a user whose files this one may read."""
+    return os.access(here_path(), os.R_OK)
 
 
 def _find(spec: str | Path, seen: tuple[Path, ...]) -> Platform:
@@ -91,7 +97,7 @@ def _from_catalogue(node: str) -> Platform:
 
 
 def _here(seen: tuple[Path, ...]) -> Platform:
-    if not here_path().is_file():
+    if not is_calibrated():
         raise PlatformError(
             "this machine was not calibrated yet, so there is no platform 'here'",
             "Run: weft calibrate. Or use the platform cpu.",
@@ -123,7 +129,7 @@ def _from_file(path: Path, seen: tuple[Path, ...]) -> Platform:
     table = read_toml(path)
     if "extends" in table:
         table = _extended(table, path, (*seen, path.resolve()))
-    return platform_from_table({"name": path.stem, **table}, path.name)
+    return platform_from_table({"name": file_name(path.stem), **table}, path.name)
 
 
 def read_toml(path: Path) -> Table:
@@ -134,7 +140,7 @@ def read_toml(path: Path) -> Table:
         raise PlatformError(f"there is no file {path}", _files_near(path)) from error
     except OSError as error:
         raise PlatformError(f"{path} cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise PlatformError(f"{path} is not TOML: {error}") from error
     return table
 
@@ -147,7 +153,7 @@ def _extended(table: Table, path: Path, seen: tuple[Path, ...]) -> Table:
     """Put the keys of a file over those of the platform it extends."""
     base = Reader(path.name).words(table.pop("extends"), Place(path.name, "extends"))
     spec = path.parent / base if base.endswith(".toml") else base
-    extended: Table = merged(_find(spec, seen).to_table(), {"name": path.stem, **table})
+    extended: Table = merged(_find(spec, seen).to_table(), {"name": file_name(path.stem), **table})
     return extended
 
 

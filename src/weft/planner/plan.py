@@ -188,7 +188,7 @@ class Plan:
                     "Make it again with this version of weft.",
                 )
             plan = msgspec.json.decode(text, type=_File).plan
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(
                 f"this is no plan file: {error}", "weft plan -o writes one."
             ) from error

@@ -35,7 +35,7 @@ class Arrays(Crew):
         self.drain()
         self.agree(f"empty({nbytes} bytes)")
         block = self.blocks.take(max(nbytes, 1))
-        self.member.reserve(self.region(self.rank) + block, nbytes)
+        self.reserve(block, nbytes)
         self.agree(f"empty({nbytes} bytes) taken")
         for rank in range(self.num_ranks):  # nobody pays for the first touch later
             self.member.populate(self.region(rank) + block, nbytes)

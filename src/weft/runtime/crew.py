@@ -126,6 +126,15 @@ class Crew:
         self._require_same_call([name.decode(errors="replace") for name, _ in shown])
         return [text for _, text in shown]
 
+    def reserve(self, block: int, nbytes: int) -> None:
+        """Take memory of this rank's region; where there is no more, say what to do."""
+        try:
+            self.member.reserve(self.region(self.rank) + block, nbytes)
+        except OSError as error:
+            raise RunError(
+                f"{error.strerror}.", "Give /dev/shm more room (in a container: --shm-size)."
+            ) from error
+
     def region(self, rank: int) -> int:
         """Give the offset in the heap at which a rank's region starts."""
         return self.member.control_bytes + rank * self.member.region_bytes

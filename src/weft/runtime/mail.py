@@ -13,7 +13,7 @@ def open_slots(crew: Crew) -> None:
     """Make room for the messages of a world. Collective."""
     nbytes = mail_bytes(crew.num_ranks)
     block = crew.blocks.take(nbytes)
-    crew.member.reserve(crew.region(crew.rank) + block, nbytes)
+    crew.reserve(block, nbytes)
     open_mail(crew.member, crew.region(0) + block, crew.region(1) - crew.region(0))
     crew.agree("mail")
 

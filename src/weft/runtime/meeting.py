@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from weft.errors import RunError, RunTimeoutError, UsageError
@@ -97,6 +97,8 @@ def _created(path: Path) -> int | None:
     try:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except FileExistsError:
+        with suppress(FileNotFoundError):
+            _require_own(path.stat(follow_symlinks=False), path)
         return None
     fcntl.flock(file, fcntl.LOCK_EX)
     if is_at(file, path):  # nobody took it for a left one before it was locked
@@ -123,12 +125,26 @@ def _read_if_held(path: Path) -> str:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
+    except PermissionError:
+        raise _taken(path) from None
     try:
-        if os.fstat(file).st_uid != os.geteuid():
-            raise RunError(f"{path} belongs to another user.", "Have it removed.")
+        _require_own(os.fstat(file), path)
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return os.read(file, 256).decode()
     finally:
         os.close(file)
     return ""
+
+
+def _require_own(info: os.stat_result, path: Path) -> None:
+    if info.st_uid != os.geteuid():
+        raise _taken(path)
+
+
+def _taken(path: Path) -> RunError:
+    """Say that another user took the name first: it follows from the launcher's port and id."""
+    return RunError(
+        f"{path} belongs to another user.",
+        "Give this launch another port, or a run id that nobody can guess.",
+    )

@@ -7,7 +7,7 @@ from functools import cache
 
 from weft._core import set_streamed_from
 from weft.errors import PlatformError, SizeError, UsageError
-from weft.hardware import here_path, platform
+from weft.hardware import is_calibrated, platform
 from weft.hardware.device import Cores
 from weft.units import parse_size
 
@@ -18,7 +18,7 @@ VARIABLE = "WEFT_STREAMED_FROM"
 def measured_cores() -> Cores | None:
     """Give what was measured of this machine, if it was; a file of another one does not count."""
     with suppress(PlatformError):
-        if here_path().is_file() and (device := platform("here").device):
+        if is_calibrated() and (device := platform("here").device):
             return device.shared
     return None
 

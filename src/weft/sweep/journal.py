@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -91,20 +93,29 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         lines = _lines(path)
-        head = lines[0]
-        if head.get("weft_sweep") != _FORMAT:
-            raise FormatError(f"{path} holds no results of a sweep", "Use another -o.")
-        if head.get("fingerprint") != self.sweep.fingerprint:
-            said = " ".join(head.get("words", ()))
+        try:
+            head = msgspec.convert(lines[0], _Head)
+            answers = msgspec.convert(lines[1:], list[Answer])
+        except msgspec.ValidationError:
+            raise _no_sweep(path) from None
+        if head.weft_sweep != _FORMAT:
+            raise _no_sweep(path)
+        if head.fingerprint != self.sweep.fingerprint:
             raise UsageError(
-                f"{path} holds the results of another sweep: {said}",
+                f"{path} holds the results of another sweep: {' '.join(head.words)}",
                 "Remove it, or use another -o.",
             )
-        for line in lines[1:]:
-            answer = Answer(
-                line["number"], line["rows"], line.get("error", ""), line.get("again", False)
-            )
-            self.answers[answer.number] = answer
+        self.answers |= {answer.number: answer for answer in answers}
+
+
+class _Head(msgspec.Struct):
+    weft_sweep: int
+    fingerprint: str
+    words: list[str]
+
+
+def _no_sweep(path: Path) -> FormatError:
+    return FormatError(f"{path} holds no results of a sweep", "Use another -o.")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -114,10 +125,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     try:
         found = [json.loads(line) for line in whole.splitlines()]
         valid = bool(found) and all(isinstance(line, dict) for line in found)
-    except ValueError:
+    except (ValueError, RecursionError):
         valid = False
     if not valid:
-        raise FormatError(f"{path} holds no results of a sweep", "Use another -o.")
+        raise _no_sweep(path)
     if cut:
         path.write_text(whole + newline, encoding="utf-8")
     return found

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from weft.errors import PlanError, UsageError
-from weft.hardware import Platform, here_path, platform
+from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
 from weft.runtime import Engines
 from weft.torch.apply_modules import Swap, bucket_of, check_buckets, fuse, is_fused
@@ -182,7 +182,7 @@ def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | s
             f"this plan is for {plan.num_ranks} ranks, not {group.size()}.",
             "Make one for it with weft plan.",
         )
-    machine: Platform | str = on or ("here" if here_path().is_file() else "cpu")
+    machine: Platform | str = on or ("here" if is_calibrated() else "cpu")
     name = machine if isinstance(machine, str) else machine.name
     if plan.platform != name:
         raise PlanError(

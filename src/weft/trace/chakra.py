@@ -14,6 +14,7 @@ from weft.errors import FormatError
 from weft.trace.graph import Graph, Node
 from weft.trace.pieces import Pieces
 from weft.trace.wire import fields, varint, varints
+from weft.units import file_name
 
 _COLLECTIVE_NODE = 7
 _KINDS = (
@@ -41,7 +42,7 @@ def read_chakra(path: Path | str) -> Graph:
         )
     lost = f"{pieces.lost or 'the file is cut short'}: {len(nodes)} complete nodes were kept"
     return Graph(
-        path=str(path),
+        path=file_name(path),
         format="chakra",
         schema=str(about.get("schema", "")),
         nodes=nodes,
@@ -140,10 +141,17 @@ def read_chakra_json(path: Path | str) -> Graph:
         whole = msgspec.json.decode(b"".join(pieces))
         raw = whole["workload_graph"] if isinstance(whole, dict) else whole
         nodes = tuple(_json_node(each) for each in raw)
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (
+        msgspec.DecodeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(f"{str(path)!r} is no Chakra graph: {error}{lost}") from None
-    return Graph(path=str(path), format="chakra", schema="json", nodes=nodes)
+    return Graph(path=file_name(path), format="chakra", schema="json", nodes=nodes)
 
 
 def _json_node(raw: dict[str, Any]) -> Node:

@@ -12,6 +12,7 @@ import msgspec
 from weft.errors import FormatError
 from weft.trace.graph import Graph, Node
 from weft.trace.pieces import Pieces
+from weft.units import file_name
 
 # Attributes of schema 1.1 under the names that the profiler gives them.
 _COLLECTIVE = {
@@ -32,7 +33,14 @@ def read_execution_trace(path: Path | str) -> Graph:
     try:
         whole = msgspec.json.decode(text)
         nodes = tuple(_node(each) for each in whole["nodes"])
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+    except (
+        msgspec.DecodeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(
             f"{str(path)!r} is no complete execution trace: {error}{lost}",
@@ -40,7 +48,7 @@ def read_execution_trace(path: Path | str) -> Graph:
         ) from None
     pid = whole.get("pid")
     return Graph(
-        path=str(path),
+        path=file_name(path),
         format="execution trace",
         schema=str(whole.get("schema", "")),
         nodes=nodes,

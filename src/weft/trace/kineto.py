@@ -16,6 +16,7 @@ from weft import _core
 from weft.errors import FormatError
 from weft.trace.pieces import Pieces
 from weft.trace.trace import Columns, Kind, Trace
+from weft.units import file_name
 
 # Lower case: files of 2021 capitalise, and call operators, calls and copies by other names.
 _KINDS = {
@@ -59,7 +60,7 @@ def read_kineto(path: Path | str) -> Trace:
     distributed = _dict(about.get("distributedInfo"))
     device = _device(about, columns)
     return Trace(
-        path=str(path),
+        path=file_name(path),
         columns=columns,
         names=_texts(scanner.names()),
         threads=tuple(_thread(text) for text in _texts(scanner.threads())),

@@ -14,6 +14,7 @@ import numpy as np
 from weft.errors import FormatError
 from weft.trace.pieces import Pieces
 from weft.trace.trace import Columns, Kind, Trace
+from weft.units import file_name
 
 _GPU_AGENT = 2
 
@@ -89,7 +90,7 @@ def read_rocprof(path: Path | str) -> Trace:
     pieces = Pieces(Path(path))
     try:
         tools = msgspec.json.decode(b"".join(pieces), type=_File).tools
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(
             f"{str(path)!r} is no complete file of rocprofv3: {error}{lost}",
@@ -97,7 +98,7 @@ def read_rocprof(path: Path | str) -> Trace:
         ) from None
     if not tools:
         raise FormatError(f"{str(path)!r} holds no process of rocprofv3")
-    return _trace(str(path), tools[0], len(tools))
+    return _trace(file_name(path), tools[0], len(tools))
 
 
 def _trace(path: str, tool: _Tool, count: int) -> Trace:

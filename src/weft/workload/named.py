@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.units import file_name
 from weft.workload import dlrm, transformer_step
 from weft.workload.dlrm import Dlrm
 from weft.workload.step import Workload
@@ -84,16 +85,19 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
             given = value.split("-") if isinstance(value, str) else value
             return tuple(_positive(each) for each in given)
         return _positive(value) if isinstance(now, int) else str(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         like = "-".join(map(str, now)) if isinstance(now, tuple) else now
         raise UsageError(
             f"cannot read {key}={value!r}", f"Use a value such as {key}={str(like).lower()}."
         ) from None
 
 
+_LARGEST = 2**53  # what a float counts exactly
+
+
 def _positive(value: Any) -> int:
     number = int(value)
-    if number < 0 or number != float(value):
+    if not 0 <= number <= _LARGEST or number != float(value):
         raise ValueError(value)
     return number
 
@@ -143,7 +147,7 @@ def _document(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{path} is no TOML: {error}") from error
 
 
@@ -156,5 +160,5 @@ def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workl
         if not isinstance(base, Dlrm):
             raise FormatError(f"{path}: {document['model']} has no tables")
         base = replace(base, tables=read_tables(document, str(path)))
-    name = str(document.get("name", path.stem))
+    name = str(document.get("name", file_name(path.stem)))
     return _built(name, base, num_ranks, {**own, **settings})

@@ -151,7 +151,7 @@ class Workload:
         """Read what ``to_json`` wrote, and check it."""
         try:
             found = msgspec.json.decode(text, type=_File)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FormatError(f"this is no workload file: {error}") from error
         if found.weft_workload != _FORMAT:
             raise FormatError(
@@ -170,7 +170,7 @@ class _File(msgspec.Struct):
 def check(workload: Workload) -> None:
     """Raise the first thing that makes a workload mean nothing."""
     seen = sorted(rank for step in workload.steps for rank in step.ranks)
-    if seen != list(range(workload.num_ranks)):
+    if len(seen) != workload.num_ranks or seen != list(range(len(seen))):
         raise WorkloadError(
             f"{workload.name} has {workload.num_ranks} ranks, its steps are for "
             f"{len(seen)}: each rank needs one.",

@@ -61,6 +61,8 @@ def read_tables(document: dict[str, Any], where: str) -> tuple[Table, ...]:
     return tuple(found)
 
 
+# More bytes than a machine can address, or more tables than any model has.
+_MOST = {"rows": 2**53, "dim": 2**31, "count": 10**6, "itemsize": 2**10}
 _KNOWN = ("name", "rows", "dim", "pooling", "zipf", "itemsize", "count", "counts")
 
 
@@ -74,6 +76,8 @@ def _tables(entry: Any, where: str, first: int) -> list[Table]:
         value = entry.get(key, None if key in ("rows", "dim") else 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise FormatError(f"{where}: {key} must be a whole number above zero")
+        if value > _MOST[key]:
+            raise FormatError(f"{where}: {key} is over {_MOST[key]}")
     pooling, zipf = _number(entry, "pooling", 1.0, where), _number(entry, "zipf", 0.0, where)
     if pooling <= 0:
         raise FormatError(f"{where}: pooling must be above zero")
@@ -94,9 +98,16 @@ def _tables(entry: Any, where: str, first: int) -> list[Table]:
     ]
 
 
+_MOST_NUMBER = 1e15  # lookups of one sample, or a power: far beyond what means anything
+
+
 def _number(entry: dict[str, Any], key: str, default: float, where: str) -> float:
     value = entry.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < np.inf:
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not 0 <= value <= _MOST_NUMBER
+    ):
         raise FormatError(f"{where}: {key} must be a number of zero or more, not {value!r}")
     return float(value)
 
@@ -117,7 +128,10 @@ def _zipf_of_counts(entry: dict[str, Any], where: str) -> float:
 
 def zipf_of(counts: Sequence[Any], where: str) -> float:
     """Fit the power of Zipf's law to how often indices were seen: slope of log count over rank."""
-    values = np.asarray(counts, float)
+    try:
+        values = np.asarray(counts, float)
+    except OverflowError:
+        raise FormatError(f"{where}: a count is larger than any number of lookups") from None
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
         raise FormatError(f"{where}: counts must be a list of numbers")
     if (values < 0).any():

@@ -1,0 +1,5 @@
+"""Counts lines in every Python process that inherits this path: ranks, workers, command lines."""
+
+import coverage
+
+coverage.process_startup()

@@ -1,0 +1,147 @@
+"""Small good inputs of every format, from which fuzzing begins."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.trace.events import all_reduce, event, kernel, launch, mark, text
+
+KINETO = text(
+    [
+        mark(1, 0, 100),
+        mark(2, 100, 100),
+        event("aten::mm", "cpu_op", 1, 5, 1, **{"Input Dims": [[8, 8], [8, 8]], "External id": 3}),
+        launch(2, 1),
+        kernel(10, 30, correlation=1, grid=[1, 1, 1]),
+        launch(4, 2),
+        all_reduce(20, 40, correlation=2),
+        launch(104, 3),
+        kernel(110, 30, correlation=3),
+        all_reduce(120, 40, correlation=4),
+    ]
+)
+
+
+def number(value: int) -> bytes:
+    """Give a variable-length number as Protocol Buffers write it."""
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(key: int, value: int | str | bytes) -> bytes:
+    if isinstance(value, int):
+        return number(key << 3) + number(value)
+    raw = value if isinstance(value, bytes) else value.encode()
+    return number(key << 3 | 2) + number(len(raw)) + raw
+
+
+def _chakra_node(ident: int, name: str, micros: int, needs: tuple[int, ...] = ()) -> bytes:
+    attributes = (("is_cpu_op", 27, 0), ("tid", 9, 7), ("comm_type", 9, 0), ("comm_size", 9, 4096))
+    head = field(1, ident) + field(2, name) + field(3, 4) + field(7, micros) + field(6, ident * 9)
+    inputs = field(8, field(1, "[]") + field(2, "[[4, 4]]") + field(3, "['Tensor(float)']"))
+    return (
+        head
+        + field(5, b"".join(map(number, needs)))
+        + inputs
+        + b"".join(field(10, field(1, each) + field(key, value)) for each, key, value in attributes)
+    )
+
+
+_MESSAGES = (field(1, "0.0.4"), _chakra_node(1, "gemm", 30), _chakra_node(2, "nccl", 20, (1,)))
+CHAKRA = b"".join(number(len(message)) + message for message in _MESSAGES)
+
+NODES = json.dumps(
+    {
+        "schema": "1.0.1",
+        "pid": 7,
+        "nodes": [
+            {
+                "name": name,
+                "id": ident,
+                "rf_id": ident,
+                "parent": 1,
+                "tid": 1,
+                "inputs": {"shapes": [[4, 4]], "types": ["Tensor(float)"]},
+                "attrs": [{"name": "comm_type", "value": "4"}, {"name": "pg_size", "value": "2"}],
+            }
+            for ident, name in enumerate(("aten::mm", "nccl:all_reduce"), 2)
+        ],
+    }
+).encode()
+GRAPH = json.dumps(
+    {
+        "workload_graph": [
+            {"Id": 1, "Name": "gemm", "Runtime": 30, "isCpuOp": False, "DataDeps": []},
+            {"id": 2, "name": "nccl", "durationMicros": "9", "ctrlDeps": [1], "nodeType": 7},
+        ]
+    }
+).encode()
+
+
+def _record(start: int, end: int, **more: Any) -> dict[str, Any]:
+    known = {"start_timestamp": start, "end_timestamp": end, "thread_id": 1}
+    return {**known, "correlation_id": {"internal": start}, **more}
+
+
+ROCPROF = json.dumps(
+    {
+        "rocprofiler-sdk-tool": [
+            {
+                "kernel_symbols": [{"kernel_id": 1, "formatted_kernel_name": "ncclDevKernel"}],
+                "agents": [{"type": 2, "product_name": "AMD Instinct MI300X", "cu_count": 304}],
+                "strings": {"buffer_records": [{"kind": "a", "operations": ["x", "y"]}]},
+                "buffer_records": {
+                    "kernel_dispatch": [
+                        _record(9, 30, dispatch_info={"kernel_id": 1, "queue_id": {"handle": 2}})
+                    ],
+                    "memory_copy": [_record(40, 50, bytes=64, kind=0, operation=1)],
+                    "hip_api": [_record(1, 3, kind=0, operation=0)],
+                },
+            }
+        ]
+    }
+).encode()
+
+TABLES = b"""batch = 64
+[[tables]]
+rows = 1000
+dim = 64
+pooling = 20
+zipf = 1.05
+[[tables]]
+name = "small"
+rows = 10
+dim = 16
+dtype = "float16"
+count = 3
+"""
+WORKLOAD = b"""model = "gpt2"
+batch = 4
+seq = 128
+layers = 2
+tp = 2
+fsdp = true
+"""
+PLATFORM = b"""name = "made"
+device = "mi300x"
+extends = "mi300x-8"
+[[levels]]
+kind = "mesh"
+size = 4
+rate = { value = "336GB/s", basis = "achieved", source = "made" }
+latency = { value = "900ns", basis = "derived", source = "made" }
+[[levels]]
+kind = "switch"
+size = 2
+rate = "50GB/s"
+[host]
+memory_rate = { value = "921.6GB/s", basis = "rated", source = "made" }
+link_rate = "52.4GB/s"
+[nic]
+rate = { value = "50GB/s", basis = "rated", source = "made" }
+latency = "1.25us"
+"""

@@ -1,0 +1,153 @@
+"""What fuzzing found stays found, and a sample of it runs every day. ``make fuzz`` runs more."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.fuzz.changes import changed
+from tests.fuzz.guided import Target, fuzz, trial
+from tests.fuzz.targets import targets
+from weft._core import TraceScanner
+from weft.cli import main
+from weft.compress.codec import codec_of, encoded
+from weft.errors import CodecError, UsageError, WeftError
+from weft.units import parse_rate, parse_sizes, parse_time
+
+_DEEP = b"[" * 3000
+
+
+@cache
+def by_name() -> dict[str, Target]:
+    return {target.name: target for target in targets()}
+
+
+def with_change(name: str, **more: object) -> bytes:
+    """Give the first seed of a target, which is JSON, with other members."""
+    return json.dumps(json.loads(by_name()[name].seeds[0]) | more).encode()
+
+
+def workload(**more: object) -> bytes:
+    known = json.loads(by_name()["workload json"].seeds[0])
+    return json.dumps(known | {"workload": known["workload"] | more}).encode()
+
+
+# Each was an exception of another kind, a crash, or memory without end.
+FOUND = {
+    "nodes that are no objects": ("execution trace", lambda: b'{"nodes": ["2GiB", 0]}'),
+    "a deep execution trace": ("execution trace", lambda: b'{"nodes": ' + _DEEP),
+    "a deep chakra graph": ("chakra json", lambda: b'{"workload_graph": ' + _DEEP),
+    "a deep file of rocprof": ("rocprof", lambda: b'{"rocprofiler-sdk-tool": ' + _DEEP),
+    "rocprof that is no UTF-8": (
+        "rocprof",
+        lambda: b'{"rocprofiler-sdk-tool": [{"agents": [{"name": "\xff"}]}]}',
+    ),
+    "a plan that is no UTF-8": ("plan", lambda: b'{"weft_plan": 1, "plan": {"workload": "\x8c"}}'),
+    "a deep plan": ("plan", lambda: b'{"weft_plan": 1, "plan": ' + _DEEP),
+    "a workload that is no UTF-8": ("workload json", lambda: b'{"weft_workload": 1, "\xd1": 1}'),
+    "a deep workload": ("workload json", lambda: b'{"weft_workload": 1, "x": ' + _DEEP),
+    "four thousand million ranks": ("workload json", lambda: workload(num_ranks=2**32)),
+    "more ranks than a word counts": ("workload json", lambda: workload(num_ranks=2**64 - 1)),
+    "deep TOML": ("workload toml", lambda: b"batch = " + _DEEP),
+    "a setting beyond all floats": ("workload toml", lambda: b'model = "gpt2"\ntp = ' + b"9" * 400),
+    "a setting without end": ("workload toml", lambda: b'model = "gpt2"\nlayers = inf\n'),
+    "a deep platform": ("platform", lambda: b"name = " + _DEEP),
+    "a table count without end": (
+        "tables",
+        lambda: b"[[tables]]\nrows = 1\ndim = 1\ncount = 1000000000000\n",
+    ),
+    "counts beyond all floats": (
+        "tables",
+        lambda: b"[[tables]]\nrows = 9\ndim = 1\ncounts = [1, " + b"9" * 400 + b"]\n",
+    ),
+    "pooling beyond all floats": (
+        "tables",
+        lambda: b"[[tables]]\nrows = 9\ndim = 1\npooling = " + b"9" * 400,
+    ),
+    "a sweep's line without a number": (
+        "sweep file",
+        lambda: by_name()["sweep file"].seeds[0].replace(b'"number"', b'"nomber"'),
+    ),
+    "a sweep of other words": ("sweep file", lambda: b'{"weft_sweep": 1, "words": 3}\n'),
+    "a sealed frame of nothing": ("codec zfp:8", lambda: b"\x01" + bytes(60)),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), FOUND.values(), ids=FOUND.keys())
+def test_what_was_found_is_refused_in_a_line(name, make):
+    with pytest.raises(WeftError) as raised:
+        by_name()[name].read(make())
+    assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("parse", [parse_sizes, parse_rate, parse_time])
+def test_a_quantity_of_five_thousand_digits_is_refused(parse):
+    with pytest.raises(UsageError, match="cannot read"):
+        parse("9" * 5000)
+
+
+def test_a_line_of_more_values_than_columns_is_refused(tmp_path, capsys):
+    path = tmp_path / "k.csv"
+    path.write_text("m,n,k\n1,2,3,4\n")
+    assert main(["kernel", "gemm", "--on", "h100-8", "--from", str(path)]) == 2
+    assert "more values than columns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [target.name for target in targets()])
+def test_a_sample_of_inputs_is_answered_or_refused(name):
+    """Hundreds of neighbours of good inputs; the seed is new every day, and shown if it fails."""
+    seed = Random().randrange(1 << 30)
+    outcome = fuzz(by_name()[name], seconds=0.2, seed=seed, most=300)
+    assert not outcome.found, (seed, outcome.found)
+    assert outcome.inputs >= 1
+
+
+@pytest.mark.parametrize("name", ["zfp:8", "zfp:16"])
+def test_a_payload_that_lies_about_its_size_is_refused(name):
+    codec = codec_of(name, "float32")
+    frame = encoded(codec, np.ones(64, np.float32))
+    with pytest.raises(CodecError, match=r"is not of 512 bytes|another size"):
+        codec.decode(frame, np.zeros(512, np.uint8))
+
+
+def test_a_trace_in_pieces_gives_what_the_whole_gives():
+    """An object behind something lost began an event only if a piece began with it."""
+    text = (
+        b'["ph" 1\xff {"ph": "X", "name": "b", "ts": 5, "dur": 1}, {"ph": "X", "ts": 6, "dur": 1}]'
+    )
+    counts = set()
+    for size in (1, 2, 3, 7, len(text)):
+        scanner = TraceScanner()
+        for at in range(0, len(text), size):
+            scanner.feed(text[at : at + size])
+        scanner.finish()
+        counts.add(scanner.num_events)
+    assert counts == {1}
+
+
+def test_a_time_before_any_clock_is_refused():
+    scanner = TraceScanner()
+    scanner.feed(b'[{"ph": "X", "ts": -999999999999999999, "dur": 1}]')
+    assert scanner.finish()
+    assert scanner.losses()["num_untimed"] == 1
+
+
+def test_the_fuzzer_finds_what_is_wrong_behind_a_line():
+    """A reader with a fault that one byte in a certain place shows."""
+
+    def read(given: bytes) -> None:
+        if given[:1] == b"[" and len(given) > 9 and given[4:5] == b"]":
+            raise ZeroDivisionError
+
+    outcome = fuzz(Target("wrong", read, (b"[1, 2, 3, 4]",)), seconds=20, seed=1, most=20_000)
+    assert [*outcome.found] == ["ZeroDivisionError at outside"]
+    assert trial(Target("right", len, (b"",)), b"x") == ""
+
+
+def test_neighbours_of_an_input_differ_from_it():
+    dice, corpus = Random(1), [b'{"a": [1, 2, {"b": null}]}', b"a = 1\nb = 2\n"]
+    assert len({changed(dice, corpus, (b"word",)) for _ in range(200)}) > 100

@@ -1,0 +1,87 @@
+"""Do the tests notice? ``python -m tests.mutation --count 40 [--seed N] [ROOM..]``.
+
+A sample of small wrong changes of the rooms below, one at a time, each against the tests of its
+room. A change that no test notices is a survivor: it is printed, to be killed by a test, or
+explained in docs/hardening.md. Nothing is written to the sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.mutation.sites import Site, sites
+
+ROOT = Path(__file__).parents[2]
+ROOMS = {
+    "schedule": ("tests/schedule", "tests/collectives"),
+    "simulator": ("tests/simulator",),
+    "planner": ("tests/planner", "tests/cli/test_plan.py", "tests/cli/test_predict.py"),
+}
+_QUICK = "not (multiprocess or torch or triton or netns or browser or slow)"
+_PATIENCE = 240.0  # seconds: a change that makes a test run forever was noticed
+
+
+def main() -> int:
+    """Draw, run, count; the exit code says nothing: survivors are for people to look at."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser.add_argument("rooms", nargs="*", default=list(ROOMS))
+    parser.add_argument("--count", type=int, default=40, help="changes of each room")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no change after that")
+    asked = parser.parse_args()
+    end = time.monotonic() + asked.minutes * 60
+    for room in asked.rooms:
+        drawn = _drawn(room, asked.count, asked.seed)
+        killed = survived = 0
+        for module, site in drawn:
+            if time.monotonic() > end:
+                break
+            if _notices(module, site, ROOMS[room]):
+                killed += 1
+            else:
+                survived += 1
+                print(f"survived: {module}:{site.number} line {site.line}: {site.what}", flush=True)  # noqa: T201
+        print(json.dumps({"room": room, "killed": killed, "survived": survived}), flush=True)  # noqa: T201
+    return 0
+
+
+def _drawn(room: str, count: int, seed: int) -> list[tuple[str, Site]]:
+    files = sorted((ROOT / "src/weft" / room).glob("*.py"))
+    every = [
+        (f"weft.{room}.{path.stem}", site)
+        for path in files
+        if path.stem != "__init__"
+        for site in sites(path.read_text(encoding="utf-8"))
+    ]
+    random.Random(f"{seed} {room}").shuffle(every)
+    return every[:count]
+
+
+def _notices(module: str, site: Site, tests: tuple[str, ...]) -> bool:
+    """Whether a test fails with the change; new random inputs would make that an accident."""
+    command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", _QUICK, *tests]
+    environment = {**os.environ, "WEFT_MUTANT": f"{module}:{site.number}", "CI": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Ranks forked by a process that has one thread and no world, so that modules are imported once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from weft._core import die_with
+
+
+def answers_of(num_ranks: int, be_rank: Callable[[int, Path], str]) -> list[str]:
+    """Let ``be_rank(rank, folder)`` run in a process each; give what they answered."""
+    parent, pids = os.getpid(), []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for rank in range(num_ranks):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    if die_with(parent):
+                        (folder / f"{rank}").write_text(be_rank(rank, folder))
+                        code = 0
+                except BaseException:  # noqa: BLE001 - its output is the test's
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            pids.append(pid)
+        codes = [os.waitpid(pid, 0)[1] for pid in pids]
+        if any(codes):
+            sys.exit(f"ranks ended with {codes}")
+        return [(folder / f"{rank}").read_text() for rank in range(num_ranks)]
