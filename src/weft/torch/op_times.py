@@ -103,10 +103,12 @@ def best_paces(found: Sequence[Sequence[Repeated]]) -> list[Pace]:
 
 def _typical(repeated: Repeated, best: Pace) -> OpTime:
     """Give the middle of the calm repetitions, as if the core had been at its best."""
-    kept = calm(repeated, best)
-    cold, warm = (median(each[which] / each.pace.slower(best) for each in kept) for which in (0, 1))
-    away = [abs(each.cold / each.pace.slower(best) / max(cold, 1e-12) - 1) for each in kept]
-    return OpTime(cold, warm, median(away))
+    kept = [
+        (each.cold / each.pace.slower(best), each.warm / each.pace.slower(best))
+        for each in calm(repeated, best)
+    ]
+    cold, warm = (median(values) for values in zip(*kept, strict=True))
+    return OpTime(cold, warm, median(abs(each / max(cold, 1e-12) - 1) for each, _ in kept))
 
 
 def _repeated_calls(
