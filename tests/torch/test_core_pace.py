@@ -5,7 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.torch.core_pace import Pace, Probe, best_pace, calm  # noqa: E402
-from weft.torch.op_times import Repetition, together, typical  # noqa: E402
+from weft.torch.op_calls import Like, OpCall  # noqa: E402
+from weft.torch.op_times import Repetition, groups, together, typical  # noqa: E402
 
 pytestmark = pytest.mark.torch
 BEST = Pace(1.0, 1.0)
@@ -47,3 +48,11 @@ def test_ops_take_what_both_ranks_take_in_the_mean_on_cores_at_their_best():
 def test_passes_are_put_together_by_rank_and_call():
     one, two = (Repetition(x, x, BEST) for x in (1.0, 2.0))
     assert together([[[[one]], [[two]]], [[[two]], [[one]]]]) == [[[one, two]], [[two, one]]]
+
+
+def test_ops_are_cut_into_groups_whose_data_fit_into_memory():
+    table = Like((1 << 20, 64), (64, 1), "float32")  # 256 MiB, and a gradient of few of its rows
+    large = OpCall("aten::add_.Tensor", (table, Like((1 << 20, 64), (), "float32", rows=8)))
+    small = OpCall("aten::relu", (Like((4,), (1,), "float32"),))
+    assert [len(each) for each in groups([small] * 30)] == [24, 6]
+    assert [len(each) for each in groups([small, large, large, small])] == [1, 1, 1, 1]

@@ -121,12 +121,12 @@ def _repeated_calls(
     probe = Probe()
     found: list[Repeated] = []
     with torch.no_grad():
-        for group in _groups(calls):
+        for group in groups(calls):
             found += _repeated(world, group, probe, repeats)
     return found
 
 
-def _groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
+def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
     """Cut the calls into groups whose data fit into memory together."""
     group: list[OpCall] = []
     room = _GROUP_BYTES
