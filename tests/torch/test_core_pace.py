@@ -20,7 +20,7 @@ def test_a_probe_times_products_and_sweeps():
 
 def test_the_slower_of_both_decides():
     assert Pace(1.2, 1.5).beside(BEST) == 1.5
-    assert Pace(1.2, 1.0).slower(BEST) == 1.2
+    assert Pace(1.2, 1.0).beside(BEST) == 1.2
 
 
 def test_the_best_pace_is_that_of_the_fastest_moments():
@@ -32,7 +32,7 @@ def test_repetitions_on_slow_cores_are_left_out_unless_there_are_no_others():
     fast = [Repetition(2.0, 1.0, Pace(1.0, 1.05))] * 3
     slow = [Repetition(9.0, 9.0, Pace(1.0, 1.4)), Repetition(9.0, 9.0, Pace(1.5, 1.0))]
     assert calm([*slow, *fast], BEST) == fast
-    assert calm(slow, BEST) == slow
+    assert calm([*slow, *slow], BEST) == [slow[0], slow[0]]
 
 
 def test_ops_take_what_both_ranks_take_in_the_mean_on_cores_at_their_best():
@@ -40,7 +40,7 @@ def test_ops_take_what_both_ranks_take_in_the_mean_on_cores_at_their_best():
     other = [Repetition(4.0, 3.0, BEST)] * 3
     (found,) = typical([[steady], [other]])
     assert found == (3.0, 2.0, 0.0)
-    slowed = [*steady * 20, *[Repetition(2.2, 1.1, Pace(1.1, 1.0))] * 5]
+    slowed = [*steady * 20, *[Repetition(2.8, 1.4, Pace(1.4, 1.0))] * 50]
     (found,) = typical([[slowed]])
     assert found[:2] == pytest.approx((2.0, 1.0))
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from weft.bench.drawn_models import RANKS, Drawn, case_of, draw
 from weft.bench.rows import Options, Row
 from weft.bench.torch_foretold import Foretold, captured, current_platform, foretell
-from weft.bench.trained import BACKENDS, Key, Measured, Visit, gathered, repetition
+from weft.bench.trained import BACKENDS, Measured, gathered, repetition
 from weft.hardware import Platform
 from weft.torch.op_calls import OpCall
-from weft.torch.op_times import Repeated, best_paces, repeat_ops, together, typical
+from weft.torch.op_times import Repeated, repeat_ops, together, typical
 from weft.torch.steady import forked_ranks
 from weft.torch.timed_steps import CapturedStep
 
@@ -19,7 +19,7 @@ _TOGETHER = 2  # seeds whose models are measured in turn: processes are started 
 _REPEATS = 3  # of an op before each repetition of the steps
 _ERRORS = {
     "error": "predicted",
-    "unpaced_error": "unpaced",
+    "paced_error": "paced",
     "formula_error": "formula",
     "naive_error": "naive",
 }
@@ -47,20 +47,19 @@ class _Trial:
         self._models = {f"{each.model} {seed}": each for seed in seeds for each in draw(seed)}
         self._steps = {name: captured(model) for name, model in self._models.items()}
         self._calls = _unique(self._steps)
-        self._passes: list[list[list[Repeated]]] = []
 
     def rows(self, rounds: int) -> Iterator[Row]:
         """Measure and give a row for each model and backend."""
-        found: list[dict[Key, list[Visit]]] = []
-        for number in range(rounds):
-            shown = ", ".join(map(str, self._seeds))
-            print(f"seeds {shown}: repetition {number + 1} of {rounds}", file=sys.stderr)
-            with forked_ranks(_LOADED):
-                self._passes.append(repeat_ops(self._calls, repeats=_REPEATS))
-            found.append(repetition(self._models))
-        repeated = together(self._passes)
-        told, best = self._told(repeated), [each.product for each in best_paces(repeated)]
-        for (name, backend), measured in gathered(found, best).items():
+        passes, found = [], []
+        with forked_ranks(_LOADED):
+            for number in range(rounds):
+                shown = ", ".join(map(str, self._seeds))
+                print(f"seeds {shown}: repetition {number + 1} of {rounds}", file=sys.stderr)
+                passes.append(repeat_ops(self._calls, repeats=_REPEATS))
+                found.append(repetition(self._models))
+        repeated = together(passes)
+        told = self._told(repeated)
+        for (name, backend), measured in gathered(found).items():
             yield _row(self._models[name], backend, told[name], measured)
 
     def _told(self, repeated: Sequence[Sequence[Repeated]]) -> dict[str, Foretold]:
@@ -73,12 +72,12 @@ def _unique(steps: Mapping[str, CapturedStep]) -> list[OpCall]:
 
 
 def _row(model: Drawn, backend: str, told: Foretold, measured: Measured) -> Row:
-    """Compare; what is foretold of cores at their best is stretched by what a product took."""
+    """Compare; ``paced`` is stretched by what a product took beside the steps that count."""
     seconds, pace = measured.seconds, measured.pace
-    low, high = (pace * each for each in told.ranges[backend])
+    low, high = told.ranges[backend]
     predictions = {
-        "predicted": pace * told.predicted[backend],
-        "unpaced": told.predicted[backend],
+        "predicted": told.predicted[backend],
+        "paced": pace * told.predicted[backend],
         "formula": told.formula[backend],
         "naive": told.naive,
     }

@@ -8,7 +8,7 @@ visit by what others used meanwhile and by a copy before it, a step by a product
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,9 +50,8 @@ class Visit:
 
 @dataclass
 class Measured:
-    """All visits of one model and backend, by repetition; ``best`` is a product on each core."""
+    """All visits of one model and backend, by repetition."""
 
-    best: list[float]
     visits: list[list[Visit]] = field(default_factory=list)
 
     def clean(self) -> list[float]:
@@ -90,12 +89,12 @@ class Measured:
     def _kept(self) -> list[list[Stepped]]:
         """Steps by repetition: of clean visits, if there are any, those of a calm machine.
 
-        Where a core was hardly ever as fast as it can be, the calmest quarter counts.
+        Where a core was hardly ever as fast as it can be, the calmer half counts.
         """
         clean = self._is_clean if any(map(self._is_clean, self._all())) else lambda _: True
         steps = [[s for v in each if clean(v) for s in v.steps] for each in self.visits]
         paces = sorted(self._slower(step) for each in steps for step in each)
-        most = max(_PROBE, paces[len(paces) // 4])
+        most = max(_PROBE, paces[(len(paces) - 1) // 2])
         return [[step for step in each if self._slower(step) <= most] for each in steps]
 
     def _all(self) -> list[Visit]:
@@ -109,21 +108,22 @@ class Measured:
 
     def _slower(self, step: Stepped) -> float:
         """Say how many times its best the slower core took."""
-        return max(mine / best for mine, best in zip(step.products, self.best, strict=True))
+        return max(mine / best for mine, best in zip(step.products, self._best, strict=True))
+
+    @cached_property
+    def _best(self) -> list[float]:
+        """What a product takes beside a step on each core at its best: few are faster still."""
+        every = (step.products for visit in self._all() for step in visit.steps)
+        return [float(np.quantile(mine, 0.05)) for mine in zip(*every, strict=True)]
 
 
-def gathered(
-    found: Iterable[Mapping[Key, list[Visit]]], best: Sequence[float]
-) -> dict[Key, Measured]:
-    """Put repetitions together; ``best`` is what a product took on each core before, at best."""
-    by_key: dict[Key, list[list[Visit]]] = defaultdict(list)
+def gathered(found: Iterable[Mapping[Key, list[Visit]]]) -> dict[Key, Measured]:
+    """Put repetitions together."""
+    by_key: dict[Key, Measured] = defaultdict(Measured)
     for each in found:
         for key, visits in each.items():
-            by_key[key].append(visits)
-    steps = (s for all_of in by_key.values() for each in all_of for v in each for s in v.steps)
-    seen = zip(*(step.products for step in steps), strict=True)
-    least = [min(float(np.quantile(mine, 0.05)), own) for mine, own in zip(seen, best, strict=True)]
-    return {key: Measured(least, visits) for key, visits in by_key.items()}
+            by_key[key].visits.append(visits)
+    return dict(by_key)
 
 
 def repetition(models: Mapping[str, Drawn]) -> dict[Key, list[Visit]]:

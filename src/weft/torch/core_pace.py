@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 SWEPT = 48 << 20  # bytes that a rank goes through so that no cache holds anything else
 _EDGE = 96  # of the matrices that are multiplied: they stay in the nearest caches
-_TIMES = 2  # in a row; the better one counts
+_TIMES = (
+    6  # in a row, of which the best counts: the first ones find their data gone from the caches
+)
 SLOWER = 1.1  # times the best: beyond, a core was not its own
-_FEW = 3  # of what counts less is no middle
 
 
 class Pace(NamedTuple):
@@ -31,11 +32,7 @@ class Pace(NamedTuple):
 
     def beside(self, best: Pace) -> float:
         """Say how many times the best the slower of both is."""
-        return max(self.slower(best), self.sweep / best.sweep)
-
-    def slower(self, best: Pace) -> float:
-        """Say how many times the best a product takes: whatever a core does then takes as much."""
-        return self.product / best.product
+        return max(self.product / best.product, self.sweep / best.sweep)
 
 
 class _Paced(Protocol):
@@ -80,7 +77,7 @@ def best_pace(paces: Sequence[Pace]) -> Pace:
 
 
 def calm(taken: Sequence[Timed], best: Pace) -> list[Timed]:
-    """Keep what was timed while the core was about as fast as at its best, or the nearest to it."""
+    """Keep what was timed while the core was about as fast as at its best, or the calmer half."""
     ranked = sorted(taken, key=lambda each: each.pace.beside(best))
     kept = [each for each in ranked if each.pace.beside(best) <= SLOWER]
-    return kept if len(kept) >= _FEW else ranked[:_FEW]
+    return max(kept, ranked[: (len(ranked) + 1) // 2], key=len)

@@ -106,10 +106,7 @@ def _timed_phases(world: World) -> Taken:
                 if turn >= _WARMUPS:
                     found.setdefault((name, phase), []).append(taken)
     best = best_pace([each.pace for every in found.values() for each in every])
-    return {
-        key: median(each.seconds / each.pace.slower(best) for each in calm(every, best))
-        for key, every in found.items()
-    }
+    return {key: median(each.seconds for each in calm(every, best)) for key, every in found.items()}
 
 
 def _once(act: Callable[[], Any], probe: Probe) -> _Phase:

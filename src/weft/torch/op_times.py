@@ -88,7 +88,7 @@ def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
     A rank meets the other only now and then, so what both take in the mean counts: the slower
     of the two in every single op would be more than the slower of two steps.
     """
-    best = best_paces(found)
+    best = [best_pace([each.pace for each in chain.from_iterable(mine)]) for mine in found]
     times = []
     for each in zip(*found, strict=True):
         kept = [_typical(mine, least) for mine, least in zip(each, best, strict=True)]
@@ -96,19 +96,11 @@ def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
     return times
 
 
-def best_paces(found: Sequence[Sequence[Repeated]]) -> list[Pace]:
-    """Give the pace of the core of every rank at its best."""
-    return [best_pace([each.pace for each in chain.from_iterable(mine)]) for mine in found]
-
-
 def _typical(repeated: Repeated, best: Pace) -> OpTime:
-    """Give the middle of the calm repetitions, as if the core had been at its best."""
-    kept = [
-        (each.cold / each.pace.slower(best), each.warm / each.pace.slower(best))
-        for each in calm(repeated, best)
-    ]
-    cold, warm = (median(values) for values in zip(*kept, strict=True))
-    return OpTime(cold, warm, median(abs(each / max(cold, 1e-12) - 1) for each, _ in kept))
+    """Give the middle of the calm repetitions."""
+    kept = calm(repeated, best)
+    cold, warm = median(each.cold for each in kept), median(each.warm for each in kept)
+    return OpTime(cold, warm, median(abs(each.cold / max(cold, 1e-12) - 1) for each in kept))
 
 
 def _repeated_calls(
