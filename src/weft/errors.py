@@ -47,6 +47,10 @@ class CodecError(WeftError, ValueError):
     verdict: int | None = None  # what a frame was found to be, as weft.compress numbers it
 
 
+class NotQuietError(WeftError, RuntimeError):
+    """Others used the machine while it was to be measured."""
+
+
 class NoPlanError(WeftError, ValueError):
     """No plan fits."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from weft.bench.drawn_models import Dlrm, case_of, draw, model_of, rough_seconds
 from weft.bench.rows import Row
-from weft.bench.trained import Measured, Visit
+from weft.bench.trained import Measured, Stepped, Visit, gathered
 from weft.cli.bench_predict import print_predict_rows, summaries
 
 
@@ -30,28 +30,60 @@ def test_a_model_survives_its_case(model):
     assert model_of(json.loads(json.dumps(case_of(model)))) == model
 
 
+def _visit(seconds, probe=1.0, own=0.98, foreign=0.0, products=(1.0, 1.0)):
+    return Visit([Stepped(seconds, products)], probe, own, foreign)
+
+
+def _measured(visits):
+    return Measured(visits)
+
+
 def test_disturbed_visits_do_not_count():
-    calm = [Visit(1.0, 1.0, 0.98, 0.0), Visit(1.02, 1.05, 0.97, 0.01)]
-    busy = [Visit(9.0, 1.0, 0.98, 0.5), Visit(9.0, 2.0, 0.98, 0.0), Visit(9.0, 1.0, 0.5, 0.0)]
-    found = Measured([[*calm, *busy], calm])
+    calm = [_visit(1.0), _visit(1.02, 1.05, 0.97, 0.01)]
+    busy = [_visit(9.0, foreign=0.5), _visit(9.0, probe=2.0), _visit(9.0, own=0.5)]
+    found = _measured([[*calm, *busy], calm])
     assert found.seconds == pytest.approx(1.01)
     assert found.discarded == pytest.approx(3 / 7)
 
 
-def test_where_everything_was_disturbed_everything_counts():
-    found = Measured([[Visit(3.0, 1.0, 0.98, 0.5)], [Visit(5.0, 1.0, 0.98, 0.5)]])
+def test_steps_on_a_slow_core_do_not_count():
+    calm, slow = (
+        [_visit(1.0), _visit(1.1, products=(1.0, 1.05))],
+        [_visit(1.6, products=(1.0, 1.5))],
+    )
+    found = _measured([[*calm, *slow]])
+    assert found.seconds == pytest.approx(1.05)
+    assert found.discarded == pytest.approx(1 / 3)
+    assert found.typical == 1.1
+
+
+def test_where_cores_were_always_slow_the_calmest_steps_count_with_their_pace():
+    paces = [1.3, 1.4, 1.5, 1.6, 1.7]
+    found = _measured([[_visit(x, products=(x, 1.0)) for x in paces]])
+    assert found.seconds == pytest.approx(1.4)
+    assert found.pace == pytest.approx(1.4 / 1.32)
+
+
+def test_where_everything_was_disturbed_everything_calm_counts():
+    found = _measured([[_visit(3.0, foreign=0.5)], [_visit(5.0, foreign=0.5)]])
     assert found.seconds == 4.0
-    assert found.discarded == 1.0
+    assert found.discarded == 0.0
 
 
 def test_the_floor_is_how_far_repetitions_are_apart():
-    found = Measured([[Visit(x, 1.0, 1.0, 0.0)] for x in (1.0, 1.1, 0.9)])
+    found = _measured([[_visit(x)] for x in (1.0, 1.1, 0.9)])
     assert found.floor == pytest.approx(0.1)
+
+
+def test_repetitions_are_put_together():
+    one, two = {("a", "gloo"): [_visit(1.0)]}, {("a", "gloo"): [_visit(3.0)]}
+    assert gathered([one, two])["a", "gloo"].clean() == [1.0, 3.0]
 
 
 def _row(model, error):
     case = {"model": model, "backend": "gloo", "seed": 1}
     more = {"predicted": 1.0 + error, "measured": 1.0, "error": error, "floor": 0.01}
+    more |= {"low": 0.9, "high": 1.1, "pace": 1.0, "paced_error": error}
     more |= {"formula": 1.1, "formula_error": 0.1, "naive": 0.5, "naive_error": -0.5}
     return Row("predict", case, (1.0,), {}, {**more, "discarded": 0.0})
 
@@ -63,7 +95,9 @@ def test_errors_are_summed_up_by_kind_of_model(capsys):
     assert (mine["geomean"], mine["mean"], mine["worst"]) == pytest.approx((0.06, 0.065, 0.09))
     assert found["transformers", "naive sum"]["worst"] == pytest.approx(0.5)
     print_predict_rows(rows)
-    assert "naive sum" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "naive sum" in shown
+    assert "3 of 3 measured steps lie in the predicted range" in shown
 
 
 def test_tables_are_spread_over_both_ranks():

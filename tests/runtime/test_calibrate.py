@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft._core import streamed_from
-from weft.errors import PlatformError, UsageError
+from weft.errors import NotQuietError, PlatformError, UsageError
 from weft.hardware import here_path, platform, this_machine
 from weft.hardware.files import read_toml
-from weft.runtime.calibrate import calibrated, first_of_the_rest, save
+from weft.hardware.measured import Calm
+from weft.runtime.calibrate import calibrated, first_of_the_rest, require_quiet, save
 from weft.runtime.choice import Choice
 from weft.runtime.measuring import DTYPES, SETS, WAY_SIZES, WAYS, WAYS_OF, Round, typical
 from weft.runtime.spawn import spawn
@@ -55,6 +56,13 @@ def test_what_was_measured_stands_in_the_platform_with_its_source():
     source = found.sources["device.shared.sets.1MiB.cached"]
     assert source.basis == "achieved"
     assert source.source.endswith("measured here on 2026-01-02 by weft calibrate")
+
+
+def test_what_was_measured_beside_others_is_refused():
+    found = calibrated(measured())
+    require_quiet(replace(found, calm=Calm(0.1, 0.3, 20.0)))
+    with pytest.raises(NotQuietError, match="others used 50% of the cores"):
+        require_quiet(replace(found, calm=Calm(0.5, 0.0, 20.0)))
 
 
 def test_the_file_gives_the_same_platform_again(tmp_path, monkeypatch):

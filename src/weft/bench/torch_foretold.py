@@ -15,7 +15,6 @@ from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
 from weft.torch.calibrate import calibrated_here, is_current
 from weft.torch.op_calls import OpCall
-from weft.torch.op_store import stored_times
 from weft.torch.op_times import OpTime
 from weft.torch.timed_steps import CapturedStep, captured_step
 
@@ -25,6 +24,7 @@ class Foretold:
     """Seconds of a step by backend: with its ops timed singly, by formulas alone, naively."""
 
     predicted: dict[str, float]
+    ranges: dict[str, tuple[float, float]]
     formula: dict[str, float]
     naive: float
     parts: dict[str, dict[str, float]]
@@ -53,14 +53,20 @@ def captured(model: Drawn) -> CapturedStep:
     )
 
 
-def foretell(model: Drawn, here: Platform) -> Foretold:
+def foretell(step: CapturedStep, here: Platform, times: Mapping[OpCall, OpTime]) -> Foretold:
     """Predict one step, without ever running it."""
-    step = captured(model)
-    times = stored_times(step.unique)
     exact = {name: _predicted(step, here, name, times) for name in BACKENDS}
+    ranges = {
+        name: (
+            _predicted(step, here, name, times, -1.0).low,
+            _predicted(step, here, name, times, 1.0).high,
+        )
+        for name in BACKENDS
+    }
     formula = {name: _predicted(step, here, name, {}) for name in BACKENDS}
     return Foretold(
         {name: each.seconds for name, each in exact.items()},
+        ranges,
         {name: each.seconds for name, each in formula.items()},
         step.hot_sum(times),
         {name: each.breakdown for name, each in exact.items()},
@@ -68,9 +74,16 @@ def foretell(model: Drawn, here: Platform) -> Foretold:
 
 
 def _predicted(
-    step: CapturedStep, here: Platform, library: str, times: Mapping[OpCall, OpTime]
+    step: CapturedStep,
+    here: Platform,
+    library: str,
+    times: Mapping[OpCall, OpTime],
+    side: float = 0.0,
 ) -> Prediction:
     cut = here.resized(RANKS)
     return predict(
-        step.timed(times, cut, library), cut, anyway=True, prices=Prices(cut, library=library)
+        step.timed(times, cut, library, side=side),
+        cut,
+        anyway=True,
+        prices=Prices(cut, library=library),
     )

@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 import time
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from weft.bench.drawn_models import model_of
 from weft.bench.serving import Work, pin
 from weft.bench.torch_joining import answer_until_told, join
 from weft.bench.torch_models import training
+from weft.torch.core_pace import Probe
 
 _WARMUPS = 3
 _PROBE = 16 << 20  # bytes that the probe copies
@@ -32,13 +34,14 @@ class Trained:
         self.act = training(model_of(model))
         self._source = np.ones(_PROBE // 8)
         self._copy = np.empty_like(self._source)
+        self._pace = Probe(_PROBE)
         for _ in range(_WARMUPS):
             self.act()
         begin = time.perf_counter()
         self.act()
         passed = torch.tensor(time.perf_counter() - begin)
         dist.all_reduce(passed, dist.ReduceOp.MAX)
-        self._count = max(5, int(seconds / float(passed)))
+        self._count = max(3, int(seconds / float(passed)))
 
     def answer(self) -> dict[str, Any]:
         """Train some steps."""
@@ -47,13 +50,16 @@ class Trained:
         self.act()
         dist.barrier()
         used, start = _cpu(), time.perf_counter()
-        steps = []
+        steps, products = [], [self._pace.product()]
         for _ in range(self._count):
             begin = time.perf_counter()
             self.act()
             steps.append(time.perf_counter() - begin)
+            products.append(self._pace.product())
         wall = time.perf_counter() - start
-        return {"steps": steps, "probe": probe, "cpu": _cpu() - used, "wall": wall}
+        slower = [max(pair) for pair in pairwise(products)]  # of before and after
+        used = _cpu() - used
+        return {"steps": steps, "products": slower, "probe": probe, "cpu": used, "wall": wall}
 
     def _probe(self) -> float:
         begin = time.perf_counter()

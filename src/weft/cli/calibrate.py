@@ -31,6 +31,9 @@ def calibrate(
     ] = None,
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     on: On = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Keep what was measured while others used the cores.")
+    ] = False,
     json: Json = False,
     output: Annotated[
         str | None,
@@ -40,13 +43,15 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure step by step, write the file, show what matters."""
-    from weft.runtime.calibrate import save
+    from weft.runtime.calibrate import require_quiet, save
 
     path = output_path(output, (".toml",))
     if traces or more or on:
         _calibrate_from([*(traces or ()), *(more or ())], on, path, json=json)
         return
     platform = _measured()
+    if not anyway:
+        require_quiet(platform)
     where = save(platform, path)
     if json:
         calm = None if platform.calm is None else asdict(platform.calm)

@@ -79,6 +79,11 @@ class Calm:
         """Whether measurements may be off by more than the models are."""
         return self.foreign > _FOREIGN or self.spread > _SPREAD
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether measurements say more about others than about the machine."""
+        return self.foreign > _BUSY
 
-_FOREIGN = 0.05
+
+_FOREIGN, _BUSY = 0.05, 0.2
 _SPREAD = 0.10

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from weft.errors import UsageError
+from weft.errors import NotQuietError, UsageError
 from weft.hardware import Machine, Platform, here_path, platform_from_table, this_machine
 from weft.runtime import measuring
 from weft.runtime.measuring import DTYPES, EDGE, RANKS, SETS, WAY_SIZES, Measured, one_thread
@@ -47,6 +47,16 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     seconds = {"flags": found["flags"], "calls": found["calls"], "ways": found["ways"]}
     table = _table(rates | seconds, this_machine(), _Writer(source))
     return platform_from_table(table, "here.toml")
+
+
+def require_quiet(platform: Platform) -> None:
+    """Refuse a calibration during which others used the cores: ops look ten times as long then."""
+    if platform.calm is not None and platform.calm.is_busy:
+        raise NotQuietError(
+            f"others used {platform.calm.foreign:.0%} of the cores during the calibration, so it "
+            "was not kept: predictions from it could be wrong by ten times",
+            "Calibrate again when the machine is quiet, or keep it all the same with --anyway.",
+        )
 
 
 def save(platform: Platform, path: Path | None = None) -> Path:

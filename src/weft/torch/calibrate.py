@@ -151,6 +151,7 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
 def calibrated_here() -> Platform:
     """Measure this machine and keep the result as ``here``."""
     platform = measured_here()
+    base.require_quiet(platform)
     base.save(platform)
     return platform
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,7 @@ from weft.hardware import cache_bytes
 from weft.hardware.measured import TorchHost
 from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
+from weft.torch.core_pace import Pace, Probe, best_pace, calm
 from weft.torch.op_times import time_ops
 from weft.torch.reference_steps import REFERENCES
 from weft.torch.steady import steady_memory
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from weft.runtime.world import World
 
 PHASES = ("forward", "backward", "optimizer")
-_WARMUPS, _REPEATS = 4, 20
+_WARMUPS, _REPEATS = 4, 30
+_OF_OPS = 9  # repetitions of an op, some of which are calm
 _TIMEOUT = 60.0
 
 Taken = dict[tuple[str, str], float]  # by model and phase
@@ -40,7 +42,7 @@ def time_host() -> TorchHost:
     room = max(cache_bytes()) / RANKS
     steps = {name: captured_step(_whole(name), 1, name=name) for name in REFERENCES}
     calls = list(dict.fromkeys(call for step in steps.values() for call in step.unique))
-    times = dict(zip(calls, time_ops(calls, repeats=3), strict=True))
+    times = dict(zip(calls, time_ops(calls, repeats=_OF_OPS), strict=True))
     summed: Taken = defaultdict(float)
     count: Counter[tuple[str, str]] = Counter()
     for name, step in steps.items():
@@ -77,24 +79,38 @@ def _whole(name: str) -> Callable[[], Callable[[], Any]]:
 
 
 def _taken() -> Taken:
+    """Give what phases take on both ranks in the mean: they do not wait for each other."""
     with steady_memory():
         ranks = spawn(_timed_phases, RANKS, timeout=_TIMEOUT)
-    return {key: max(rank[key] for rank in ranks) for key in ranks[0]}
+    return {key: fmean(rank[key] for rank in ranks) for key in ranks[0]}
+
+
+class _Phase(NamedTuple):
+    """One phase carried out once."""
+
+    seconds: float
+    pace: Pace
 
 
 def _timed_phases(world: World) -> Taken:
     pin(world)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    models = {name: made() for name, made in REFERENCES.items()}
-    found: dict[tuple[str, str], list[float]] = {}
+    models, probe = {name: made() for name, made in REFERENCES.items()}, Probe()
+    found: dict[tuple[str, str], list[_Phase]] = {}
     for turn in range(_WARMUPS + _REPEATS):
         for name, phases in models.items():
             world.barrier()
             for phase, act in phases.items():
-                begin = time.perf_counter()
-                act()
-                passed = time.perf_counter() - begin
+                taken = _once(act, probe)
                 if turn >= _WARMUPS:
-                    found.setdefault((name, phase), []).append(passed)
-    return {key: median(each) for key, each in found.items()}
+                    found.setdefault((name, phase), []).append(taken)
+    best = best_pace([each.pace for every in found.values() for each in every])
+    return {key: median(each.seconds for each in calm(every, best)) for key, every in found.items()}
+
+
+def _once(act: Callable[[], Any], probe: Probe) -> _Phase:
+    first, begin = probe.product(), time.perf_counter()
+    act()
+    passed = time.perf_counter() - begin
+    return _Phase(passed, Pace(max(first, probe.product()), probe.swept))

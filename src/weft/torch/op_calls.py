@@ -40,8 +40,11 @@ class Like:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements, each counted once."""
-        sides = (s for s, t in zip(self.shape, self.stride, strict=True) if t)
+        """Bytes of its elements, each counted once; of a sparse one those of its rows."""
+        if self.rows:
+            sides: Iterable[int] = (self.rows, *self.shape[1:])
+        else:
+            sides = (s for s, t in zip(self.shape, self.stride, strict=True) if t)
         return math.prod(sides) * int(getattr(torch, self.dtype).itemsize)
 
     def make(self, drawn: np.random.Generator) -> torch.Tensor:

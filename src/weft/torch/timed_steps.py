@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from weft.workload import Workload
 
 
+# Half of the repetitions of an op lie within its spread; four of five within twice that, where
+# they are spread as chance does it. All ops of a step tend to lie on the same side.
+_WIDE = 1.9
+
+
 @dataclass(frozen=True)
 class CapturedStep:
     """A step as a CPU carries it out: its workload, and the calls behind the ops of each rank."""
@@ -36,27 +41,34 @@ class CapturedStep:
         every = (called.call for mine in self.calls.values() for called in mine.values())
         return [call for call in dict.fromkeys(every) if call.op.startswith("aten")]
 
-    def timed(self, times: Mapping[OpCall, OpTime], here: Platform, library: str) -> Workload:
-        """Give every op its seconds where its call was timed, and what the host adds to it."""
+    def timed(
+        self, times: Mapping[OpCall, OpTime], here: Platform, library: str, *, side: float = 0.0
+    ) -> Workload:
+        """Give every op its seconds where its call was timed, and what the host adds to it.
+
+        With a ``side`` of -1 or 1 all ops take as little or as much as repetitions of them did.
+        """
         host = here.torch or TorchHost()
         steps = []
         for place, step in enumerate(self.workload.steps):
             called = self.calls[step.ranks[0]]
             ops = [
                 _hosted(op, called[number], host)
-                for number, op in enumerate(self.priced(times, host.cached, place))
+                for number, op in enumerate(self.priced(times, host.cached, place, side=side))
             ]
             steps.append(replace(step, ops=_wrapped(ops, host.ddp.get(library, Ddp()))))
         return replace(self.workload, steps=tuple(steps))
 
-    def priced(self, times: Mapping[OpCall, OpTime], room: float, place: int = 0) -> list[Op]:
+    def priced(
+        self, times: Mapping[OpCall, OpTime], room: float, place: int = 0, *, side: float = 0.0
+    ) -> list[Op]:
         """Give the ops of a class of ranks, each between its time with cached and other data."""
         step = self.workload.steps[place]
         mine = self.calls[step.ranks[0]]
         touched = [(*mine[n].given, *mine[n].made) for n in range(len(step.ops))]
         shares = missing_shares(touched, room)
         return [
-            _op_priced(op, times.get(mine[number].call), shares[number])
+            _op_priced(op, times.get(mine[number].call), shares[number], side)
             for number, op in enumerate(step.ops)
         ]
 
@@ -68,10 +80,11 @@ class CapturedStep:
         )
 
 
-def _op_priced(op: Op, time: OpTime | None, missing: float) -> Op:
+def _op_priced(op: Op, time: OpTime | None, missing: float, side: float) -> Op:
     if time is None:
         return op
-    return replace(op, seconds=time.warm + missing * max(0.0, time.cold - time.warm))
+    seconds = time.warm + missing * max(0.0, time.cold - time.warm)
+    return replace(op, seconds=seconds * max(0.5, 1 + side * _WIDE * time.spread))
 
 
 def _hosted(op: Op, called: Called, host: TorchHost) -> Op:

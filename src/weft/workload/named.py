@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.units import file_name
@@ -22,11 +22,16 @@ else:
     import tomli as tomllib
 
 _MODES = ("train", "prefill", "decode")
+# Settings of which there must be one at least; elsewhere 0 means that there is none.
+_AT_LEAST_ONE = frozenset(
+    ("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave")
+)
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
 _CRITEO = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27),
     *(14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
 )
+Model = TypeVar("Model", bound=Dlrm | Transformer)
 _DLRMS = {
     "dlrm": Dlrm(tuple(Table(f"table{n}", rows, 128) for n, rows in enumerate(_CRITEO))),
     "dlrm-rm2": Dlrm(
@@ -60,7 +65,7 @@ def model_named(name: str) -> Dlrm | Transformer:
 def _built(
     name: str, model: Dlrm | Transformer, num_ranks: int, settings: Mapping[str, Any]
 ) -> Workload:
-    changed = replace(model, **{k: _value(model, k, v) for k, v in settings.items()})
+    changed = _changed(name, model, settings)
     if isinstance(changed, Dlrm):
         return dlrm.build(name, changed, num_ranks)
     if changed.mode not in ("train", "prefill", "decode"):
@@ -69,6 +74,15 @@ def _built(
             nearest(changed.mode, ("train", "prefill", "decode")),
         )
     return transformer_step.build(name, changed, num_ranks)
+
+
+def _changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
+    """Change settings of a model; none may leave nothing of it."""
+    given = {key: _value(model, key, value) for key, value in settings.items()}
+    for key in _AT_LEAST_ONE & given.keys():
+        if not given[key]:
+            raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
+    return replace(model, **given)
 
 
 def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
@@ -116,12 +130,7 @@ def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
     document.pop("name", None)
     if not isinstance(model, Transformer):
         raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
-    given: dict[str, Any] = {**document, **settings}
-    found = replace(model, **{key: _value(model, key, value) for key, value in given.items()})
-    for key in ("hidden", "layers", "heads", "ffn", "vocab", "tp", "ep"):
-        if not getattr(found, key):
-            raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
-    return found
+    return _changed(name, model, {**document, **settings})
 
 
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
