@@ -147,12 +147,13 @@ class SpreadExchange:
         with place.talk(call, 0) as talk:
             rooms = self._rooms(place)
             coming: list[Coming] = []
-            for peer, number in product(self._peers(), range(self.batch.slices)):
-                block = self._pooled(peer, number, rooms)
-                talk.send(block, peer)
+            with place.wire.behind():
+                for peer, number in product(self._peers(), range(self.batch.slices)):
+                    block = self._pooled(peer, number, rooms)
+                    talk.send(block, peer)
+                    coming = coming or self._all_awaited(talk, rooms)
                 coming = coming or self._all_awaited(talk, rooms)
-            coming = coming or self._all_awaited(talk, rooms)
-            partial = dict(self._own(out, rooms))
+                partial = dict(self._own(out, rooms))
             for each in coming:
                 wait_for(each.transfers)
                 self._put(out, each.source, each.number, each.block)
