@@ -119,6 +119,10 @@ void bind_embedding(nb::module_& module) {
       .def("change", [](Pooling& self, std::uint64_t first, std::size_t samples) {
              self.change(at<const float>(first), samples);
            }, nb::arg("first"), nb::arg("samples"), Release())
+      .def("pool_rows", [](const Pooling& self, std::uint64_t first, std::uint64_t last, std::uint64_t out,
+                           std::uint64_t pitch) {
+             self.pool_rows({first, last}, at<float>(out), pitch);
+           }, nb::arg("first"), nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release())
       .def("begin", &Pooling::begin)
       .def_prop_ro("delivered", &Pooling::delivered)
       .def("wait_delivered", &wait_delivered, nb::arg("count"), nb::arg("seconds"), Release());

@@ -82,6 +82,11 @@ class Pooling : public Kernels {
   [[nodiscard]] std::uint64_t delivered() const noexcept { return delivered_.load(std::memory_order_acquire); }
   void begin() noexcept { delivered_.store(0, std::memory_order_relaxed); }
 
+  // Pools samples of every lookup into its columns of rows that are ``pitch`` floats apart.
+  void pool_rows(Range samples, float* out, std::size_t pitch) const {
+    for (const Lookup& lookup : lookups_) pool(lookup.shard, lookup.bags, samples, out + lookup.column, pitch);
+  }
+
   // The same as a task of that kind, with the gradients of so many samples in one piece.
   void change(const float* first, std::size_t num_samples) {
     Gradients rows;

@@ -12,8 +12,8 @@ from weft.errors import UnknownNameError
 seconds = st.floats(0.01, 10)
 
 
-def found(compute, communicate, fused):
-    times = {"compute": compute, "communicate": communicate, "fused": fused}
+def found(compute, communicate, fused, core=0.0):
+    times = {"compute": compute, "communicate": communicate, "core": core, "fused": fused}
     case = {"operator": "all_gather_linear", "rows": 8, "depth": 4, "width": 2}
     return {"case": case, "times": [times] * 3, "same": True}
 
@@ -31,6 +31,18 @@ def test_all_is_gained_at_the_longer_half_and_nothing_at_the_sum(compute, commun
     assert worst.more["share_of_ideal"] == pytest.approx(0, abs=1e-9)
     assert worst.more["share_of_sum_removed"] == pytest.approx(0, abs=1e-9)
     assert not worst.more["met"]
+
+
+@given(seconds, seconds)
+def test_core_time_of_sending_hides_only_behind_the_wire(compute, communicate):
+    spent = row(compute, communicate, compute + communicate, communicate)
+    assert spent.more["attainable"] == pytest.approx(0, abs=1e-9)
+    assert row(compute, communicate, compute + communicate).more["attainable"] == pytest.approx(1)
+
+
+def test_attainable_lies_between_where_some_core_time_is_spent():
+    # Alone 2 and 1, together 2.25 at best: a third of the speed that could be gained is lost.
+    assert row(2.0, 1.0, 3.0, 0.25).more["attainable"] == pytest.approx(2 / 3)
 
 
 def test_the_share_of_the_sum_that_is_gone_is_told():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.bench.lookups import Lookups
 from weft.bench.torch_alone import Pooled
 from weft.bench.torch_lookups import Fused
-from weft.bench.torch_slowest import slowest
+from weft.bench.torch_slowest import slowest, took
 from weft.torch import AllGatherLinear, LinearReduceScatter
 
 Act = Callable[[], Any]
@@ -45,9 +45,11 @@ def fused(groups: dict[str, Any], job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _once(halves: Halves) -> dict[str, float]:
+    compute, communicate = slowest(halves.compute), took(halves.communicate)
     return {
-        "compute": slowest(halves.compute),
-        "communicate": slowest(halves.communicate),
+        "compute": compute,
+        "communicate": communicate.wall,
+        "core": communicate.core,
         "fused": slowest(halves.fused),
     }
 

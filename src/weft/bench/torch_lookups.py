@@ -79,19 +79,25 @@ class Serial(Looking):
 
 
 def torch_bags(lookups: Lookups, rank: int, num_ranks: int) -> Pool:
-    """Pool by nn.EmbeddingBag, which has one call for a table, in one thread."""
+    """Pool by nn.EmbeddingBag, which has one call for a table, in one thread.
+
+    Tables lie in the memory that nn.EmbeddingBag takes: numpy's would lend them large pages and
+    rows that share a line of the cache, neither of which its users have.
+    """
     torch.set_num_threads(1)
-    bags = [
-        nn.EmbeddingBag.from_pretrained(
-            torch.from_numpy(lookups.values(table)), mode="sum", include_last_offset=True
-        )
-        for table in lookups.held(rank, num_ranks)
-    ]
+    bags = [_torch_bag(lookups, table) for table in lookups.held(rank, num_ranks)]
 
     def pool(given: Bags) -> Tensor:
         return torch.cat([bag(i, o) for bag, (i, o) in zip(bags, given, strict=True)], 1)
 
     return pool
+
+
+def _torch_bag(lookups: Lookups, table: int) -> nn.EmbeddingBag:
+    bag = nn.EmbeddingBag(lookups.rows, lookups.dim, mode="sum", include_last_offset=True)
+    with torch.no_grad():
+        bag.weight.copy_(torch.from_numpy(lookups.values(table)))
+    return bag.requires_grad_(requires_grad=False)
 
 
 def fbgemm_bags(lookups: Lookups, rank: int, num_ranks: int) -> Pool:

@@ -1,14 +1,14 @@
 """An embedding over ranks of several hosts: slices go out by the wire while others are pooled."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import product
+from itertools import accumulate, product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from weft._core import Pooling, pool_into
+from weft._core import Pooling
 from weft.fused import Batch, Shard
 from weft.fused.embedding_all_to_all import FLOAT
 from weft.torch.embedding_lookups import Lookups, Result
@@ -68,6 +68,18 @@ class Columns:
         """The columns that are complete as they come."""
         return self.pairs(self.shards)
 
+    @property
+    def in_rows(self) -> dict[Shard, int]:
+        """The first columns, in the output, of shards that are complete as they come."""
+        return {shard: self.start(shard) for shard in self.shards}
+
+    @property
+    def in_blocks(self) -> dict[Shard, int]:
+        """The first columns of all shards in what is sent."""
+        order = self.shards + self.partial
+        starts = accumulate((shard.dim for shard in order), initial=0)
+        return dict(zip(order, starts, strict=False))
+
     @cached_property
     def joined(self) -> list[tuple[slice, slice]]:
         """The columns that are to be added to those of others."""
@@ -82,13 +94,14 @@ class SpreadExchange:
         self._channel, self._rank = channel, channel.rank
         self._num_ranks = batch.sharding.num_ranks
         self._columns = [Columns(batch, rank) for rank in range(self._num_ranks)]
-        self._lookups: Lookups | None = None
-        self._order = self._columns[self._rank].shards + self._columns[self._rank].partial
-        self._returning = Pooling(self._columns[self._rank].width, 0)
+        mine = self._columns[self._rank]
+        self._in_rows, self._in_blocks = mine.in_rows, mine.in_blocks
+        self._kept, self._sent, self._returning = (Pooling(mine.width, 0) for _ in range(3))
 
     def set(self, lookups: Lookups) -> None:
         """Say what is looked up next."""
-        self._lookups = lookups
+        _set(self._kept, lookups, self._in_rows)
+        _set(self._sent, lookups, self._in_blocks)
 
     def run(self, call: str) -> Tensor:
         """Pool for all ranks; give this rank's rows."""
@@ -107,12 +120,7 @@ class SpreadExchange:
 
     def sort(self, lookups: Lookups) -> list[int]:
         """Say whose gradients come next; give how many rows of each shard are asked for."""
-        where, at = {}, 0
-        for shard in self._order:
-            where[shard] = (at, False, 0)
-            at += shard.dim
-        placed = [where[shard] for shard in lookups.shards]
-        self._returning.set(lookups.memory, placed, lookups.bags, lookups.mean)
+        _set(self._returning, lookups, self._in_blocks)
         return self._returning.sort()
 
     def bring_back(self, gradients: Tensor, results: list[Result], call: str) -> None:
@@ -139,12 +147,13 @@ class SpreadExchange:
         with place.talk(call, 0) as talk:
             rooms = self._rooms(place)
             coming: list[Coming] = []
-            for peer, number in product(self._peers(), range(self.batch.slices)):
-                block = self._pooled(peer, number, rooms)
-                talk.send(block, peer)
+            with place.wire.behind():
+                for peer, number in product(self._peers(), range(self.batch.slices)):
+                    block = self._pooled(peer, number, rooms)
+                    talk.send(block, peer)
+                    coming = coming or self._all_awaited(talk, rooms)
                 coming = coming or self._all_awaited(talk, rooms)
-            coming = coming or self._all_awaited(talk, rooms)
-            partial = dict(self._own(out, rooms))
+                partial = dict(self._own(out, rooms))
             for each in coming:
                 wait_for(each.transfers)
                 self._put(out, each.source, each.number, each.block)
@@ -180,29 +189,19 @@ class SpreadExchange:
     def _pooled(self, peer: int, number: int, rooms: Iterator[Tensor]) -> Tensor:
         """Pool a slice of a peer's samples, a row each, this rank's shards side by side."""
         block = self._block(peer, number, self._rank, rooms)
-        at = block.data_ptr()
-        for shard in self._order:
-            self._pool_into(shard, peer, number, at, block.shape[1])
-            at += FLOAT * shard.dim
-        return block
-
-    def _pool_into(self, shard: Shard, peer: int, number: int, at: int, pitch: int) -> None:
-        assert self._lookups is not None
-        memory, bags = self._lookups.of(shard)
         first, last = self.batch.slices_of(peer)[number]
         start = self.batch.of(peer)[0]
-        pool_into(memory, bags, self._lookups.mean, start + first, start + last, at, pitch)
+        self._sent.pool_rows(start + first, start + last, block.data_ptr(), block.shape[1])
+        return block
 
     def _own(
         self, out: Tensor, rooms: Iterator[Tensor]
     ) -> Iterator[tuple[tuple[int, int], Tensor]]:
         """Pool this rank's own samples straight into their rows; give partial sums."""
-        me, mine = self._rank, self._columns[self._rank]
-        for number, (first, _) in enumerate(self.batch.slices_of(me)):
-            for shard in mine.shards:
-                at = out.data_ptr() + FLOAT * (first * out.shape[1] + mine.start(shard))
-                self._pool_into(shard, me, number, at, out.shape[1])
-            if mine.partial:
+        me = self._rank
+        self._kept.pool_rows(*self.batch.of(me), out.data_ptr(), out.shape[1])
+        if self._columns[me].partial:
+            for number in range(self.batch.slices):
                 yield (me, number), self._pooled(me, number, rooms)
 
     def _put(self, out: Tensor, source: int, number: int, block: Tensor) -> None:
@@ -236,3 +235,11 @@ class SpreadExchange:
         columns = self._columns[holder]
         parts = [gradients[:, to] for to, _ in (*columns.direct, *columns.joined)]
         return torch.cat(parts, 1) if parts else gradients[:, :0]
+
+
+def _set(pooling: Pooling, lookups: Lookups, columns: Mapping[Shard, int]) -> None:
+    """Let the shards that have a column be pooled there."""
+    given = zip(lookups.shards, lookups.memory, lookups.bags, strict=True)
+    chosen = [(memory, (columns[s], False, 0), bags) for s, memory, bags in given if s in columns]
+    memory, where, bags = zip(*chosen, strict=True) if chosen else ((), (), ())
+    pooling.set(memory, where, bags, lookups.mean)

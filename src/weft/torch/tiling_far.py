@@ -40,7 +40,7 @@ class FarTiling:
 
     def _scatter(self, place: Place, tiles: Tiles, acts: Scattered, call: str) -> None:
         others, numbers = after(self._rank, tiles.num_ranks), range(tiles.slices)
-        with place.talk(call, tiles.nbytes) as talk:
+        with place.talk(call, tiles.nbytes) as talk, place.wire.behind():
             rooms = _rooms(place, tiles, 2 * len(others) * tiles.slices)
             lines = acts.lines or (lambda *_: tiles.extent)
             coming: Coming = {}
@@ -62,7 +62,7 @@ class FarTiling:
     ) -> None:
         keep, use = acts
         others, numbers = after(self._rank, tiles.num_ranks), range(tiles.slices)
-        with place.talk(call, tiles.nbytes) as talk:
+        with place.talk(call, tiles.nbytes) as talk, place.wire.behind():
             rooms = _rooms(place, tiles, len(others) * tiles.slices)
             coming = _awaited(talk, tiles, dict.fromkeys(others, tiles.extent), rooms)
             for number, peer in product(numbers, others):
@@ -75,7 +75,7 @@ class FarTiling:
     def _reduce(self, place: Place, tiles: Tiles, acts: tuple[Make, Take], call: str) -> None:
         make, take = acts
         others, numbers = after(self._rank, tiles.num_ranks), range(tiles.slices)
-        with place.talk(call, tiles.nbytes) as talk:
+        with place.talk(call, tiles.nbytes) as talk, place.wire.behind():
             rooms = _rooms(place, tiles, (len(others) + 1) * tiles.slices)
             coming = _awaited(talk, tiles, dict.fromkeys(others, tiles.extent), rooms)
             made = [_room(tiles, number, tiles.extent, rooms) for number in numbers]
