@@ -166,6 +166,7 @@ Program build(Member& member, const Columns& c, bool elastic,
   if (!program.rows.empty()) program.stamps = &heap.word(stamps);
   weft::link_lanes(program);
   weft::Checker(program).check();
+  program.copied = weft::count_copied(program);
   return program;
 }
 

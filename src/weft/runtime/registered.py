@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft._core import Standing
-from weft.collectives import collective
+from weft.collectives import collective, push
 from weft.collectives.catalogue import MOST_EAGER
 from weft.errors import UsageError
 from weft.runtime.choice import REDUCING, ROOTED, Choice
@@ -19,6 +19,7 @@ Halt = tuple[int, int, int, int, int]
 # nothing, and at 8 KiB all lose. Four ranks on two cores, broadcast of 8 KiB: 3.6 against 24 us.
 LAID_OUT = {"broadcast": 2 << 10, "all_reduce": 2 << 10}
 LAID_OUT_CROWDED = {"broadcast": 16 << 10}
+PUSHED = 16 << 20  # bytes of an output, which the caches do not hold
 
 
 def prepare_collective(
@@ -35,9 +36,11 @@ def prepare_collective(
     limits = LAID_OUT_CROWDED if world.is_crowded else LAID_OUT
     laid_out = nbytes <= limits.get(kind, 0) and 1 < world.num_ranks <= MOST_EAGER
     turns = Choice().turns_of(kind, nbytes) if laid_out else 1
-    made = collective(
-        kind, "eager" if laid_out else "pull", num_ranks=world.num_ranks, nbytes=nbytes, **options
-    )
+    if kind == "all_gather" and nbytes >= PUSHED and world.num_ranks > 1:
+        made = push.all_gather(world.num_ranks, nbytes)
+    else:
+        algorithm = "eager" if laid_out else "pull"
+        made = collective(kind, algorithm, num_ranks=world.num_ranks, nbytes=nbytes, **options)
     return prepare(made, world, bound=True, turns=turns)
 
 
