@@ -6,18 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
-#include "bind_runtime.hpp"
-#include "ready.hpp"
+#include "bind_ready.hpp"
+#include "dlpack.hpp"
 
 using weft::Bound;
 using weft::Bytes;
-using weft::Halt;
 using weft::Member;
 using weft::Ready;
 
@@ -68,6 +68,46 @@ class Shown {
   bool has_;
 };
 
+// Tensors of one type, looked at without Python. The names of their dtypes are those by which
+// calls are known at a desk.
+class Tensors {
+ public:
+  // ``examples``: a tensor of each dtype, with the name. ValueError where the type's library
+  // has no table of this version.
+  Tensors(nb::handle type, const nb::list& examples) : type_(nb::borrow(type)) {
+    const nb::object capsule = nb::getattr(type, weft::dlpack::kAttribute, nb::none());
+    if (!PyCapsule_IsValid(capsule.ptr(), weft::dlpack::kName)) throw nb::value_error("no table");
+    table_ = static_cast<const weft::dlpack::Table*>(
+        PyCapsule_GetPointer(capsule.ptr(), weft::dlpack::kName));
+    if (table_->major != weft::dlpack::kMajor || table_->look == nullptr) {
+      throw nb::value_error("another version");
+    }
+    for (const nb::handle example : examples) {
+      if (const auto tensor = look(example[0])) names_.insert_or_assign(tensor->type, example[1]);
+    }
+  }
+
+  // Nothing for other objects, and for what the library does not tell.
+  [[nodiscard]] std::optional<weft::dlpack::Tensor> look(nb::handle object) const {
+    weft::dlpack::Tensor tensor{};
+    if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != type_.ptr()) return std::nullopt;
+    if (table_->look(object.ptr(), &tensor) == 0) return tensor;
+    PyErr_Clear();
+    return std::nullopt;
+  }
+
+  // Null: it has none.
+  [[nodiscard]] PyObject* name_of(weft::dlpack::Type type) const noexcept {
+    const auto found = names_.find(type);
+    return found == names_.end() ? nullptr : found->second.ptr();
+  }
+
+ private:
+  nb::object type_;
+  const weft::dlpack::Table* table_ = nullptr;
+  std::map<weft::dlpack::Type, nb::object> names_;
+};
+
 class Desk {
  public:
   static constexpr std::size_t kMost = 1024;
@@ -104,6 +144,21 @@ class Desk {
     return to && serve({kind.ptr(), dtype, op.ptr(), root, 0}, from.bytes(), to.bytes());
   }
 
+  // The same for tensors. The first dimension of the output must have ``parts`` equal parts.
+  bool tensors(const Tensors& known, nb::handle kind, nb::handle out, nb::handle x, nb::handle op,
+               std::int64_t root, std::int64_t parts) {
+    const auto from = known.look(x);
+    const auto input = from ? weft::dlpack::bytes_of(*from) : std::nullopt;
+    PyObject* dtype = input ? known.name_of(from->type) : nullptr;
+    if (dtype == nullptr) return false;
+    const Question question{kind.ptr(), dtype, op.ptr(), root, 0};
+    if (out.is_none()) return serve(question, *input, std::nullopt);
+    const auto to = known.look(out);
+    const auto output = to ? weft::dlpack::bytes_of(*to) : std::nullopt;
+    if (!output || to->type != from->type || !weft::dlpack::has_rows_for(*to, parts)) return false;
+    return serve(question, *input, output);
+  }
+
   // The same for memory by its address; an output at 0 is none.
   bool memory(nb::handle kind, std::uint64_t to, std::uint64_t to_bytes, std::uint64_t from,
               std::uint64_t from_bytes, nb::handle dtype, nb::handle op, std::int64_t root) {
@@ -135,17 +190,8 @@ class Desk {
   void run(const Entry& entry, std::span<const Bound> bound) {
     // While Python runs other threads, one of them may clear the desk.
     const nb::object held = entry.held;
-    Ready& ready = *entry.ready;
-    const std::string_view call = entry.call;
-    std::optional<Halt> halt;
-    try {
-      const nb::gil_scoped_release release;
-      halt = ready.run(member_, bound, call, false, hooks_);
-    } catch (nb::python_error& error) {
-      failed_(held[4], nb::none(), error.value());
-      throw;
-    }
-    if (halt) failed_(held[4], to_tuple(halt), nb::none());
+    carry_out(*entry.ready, member_, bound, entry.call, hooks_,
+              [&](nb::handle halt, nb::handle error) { failed_(held[4], halt, error); });
   }
 
   Member& member_;
@@ -157,6 +203,8 @@ class Desk {
 }  // namespace
 
 void bind_desk(nb::module_& module) {
+  nb::class_<Tensors>(module, "Tensors", "How tensors of a type are looked at without Python.")
+      .def(nb::init<nb::handle, const nb::list&>(), nb::arg("type"), nb::arg("examples"));
   nb::class_<Desk>(module, "Desk", "What was asked before, served at once.")
       .def(nb::init<Member&, nb::object>(), nb::arg("member"), nb::arg("failed"),
            nb::keep_alive<1, 2>())
@@ -165,6 +213,8 @@ void bind_desk(nb::module_& module) {
       .def("clear", &Desk::clear)
       .def("arrays", &Desk::arrays, nb::arg("kind"), nb::arg("out").none(), nb::arg("x"),
            nb::arg("op"), nb::arg("root"))
+      .def("tensors", &Desk::tensors, nb::arg("known"), nb::arg("kind"), nb::arg("out").none(),
+           nb::arg("x"), nb::arg("op"), nb::arg("root"), nb::arg("parts") = 1)
       .def("memory", &Desk::memory, nb::arg("kind"), nb::arg("to"), nb::arg("to_bytes"),
            nb::arg("from_address"), nb::arg("from_bytes"), nb::arg("dtype"), nb::arg("op"),
            nb::arg("root"));

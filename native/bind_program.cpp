@@ -1,5 +1,5 @@
 // Programs for Python: columns become rows, rows are executed.
-#include "bind_runtime.hpp"
+#include "bind_ready.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -15,7 +15,6 @@
 
 #include "kernels.hpp"
 #include "lent_coder.hpp"
-#include "ready.hpp"
 #include "reductions.hpp"
 
 using weft::Condition;
@@ -167,6 +166,7 @@ Program build(Member& member, const Columns& c, bool elastic,
   if (!program.rows.empty()) program.stamps = &heap.word(stamps);
   weft::link_lanes(program);
   weft::Checker(program).check();
+  program.copied = weft::count_copied(program);
   return program;
 }
 
@@ -201,6 +201,37 @@ nb::object run(Ready& ready, Member& member, bool stamps, nb::object kernel, con
   return to_tuple(halt);
 }
 
+// A program whose memory is bound for good, and which has no kernels: what is left is a call
+// without arguments.
+class Standing {
+ public:
+  // ``keep`` owns the memory.
+  Standing(nb::handle program, Member& member, const Binds& binds, nb::object failed,
+           nb::object keep)
+      : held_(nb::borrow(program)),
+        ready_(nb::cast<Ready&>(program)),
+        member_(member),
+        bound_(bound_of(binds)),
+        failed_(std::move(failed)),
+        keep_(std::move(keep)) {
+    hooks_.poll = poll_signals;
+  }
+
+  void call() {
+    carry_out(ready_, member_, bound_, {}, hooks_,
+              [this](nb::handle halt, nb::handle error) { failed_(halt, error); });
+  }
+
+ private:
+  nb::object held_;
+  Ready& ready_;
+  Member& member_;
+  std::vector<weft::Bound> bound_;
+  weft::Hooks hooks_;
+  nb::object failed_;
+  nb::object keep_;
+};
+
 // Whoever submits keeps the kernels until the job is done.
 std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::string call,
                      weft::Kernels* kernels) {
@@ -223,6 +254,11 @@ void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, s
 }  // namespace
 
 void bind_program(nb::module_& module) {
+  nb::class_<Standing>(module, "Standing", "A program on memory that is bound for good.")
+      .def(nb::init<nb::handle, Member&, const Binds&, nb::object, nb::object>(),
+           nb::arg("program"), nb::arg("member"), nb::arg("binds"), nb::arg("failed"),
+           nb::arg("keep"), nb::keep_alive<1, 3>())
+      .def("__call__", &Standing::call);
   module.def("reduction_item_bytes", [](const std::string& dtype, const std::string& op) {
     return weft::reduction_of(dtype, op).item_bytes;
   }, nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");

@@ -221,9 +221,10 @@ class Executor {
     const std::span<const Bytes> slices(near_);
     switch (row.kind) {
       case Kind::copy:
-        return row.slot ? copy_slot(row, slices[0], slices[1]) : copy(slices[0], slices[1]);
+        return row.slot ? copy_slot(row, slices[0], slices[1])
+                        : copy(slices[0], slices[1], program_.streamed());
       case Kind::broadcast:
-        return broadcast(slices[0], slices.subspan(1));
+        return broadcast(slices[0], slices.subspan(1), program_.streamed());
       case Kind::swap:
         return swap(slices[0], slices[1]);
       case Kind::reduce:

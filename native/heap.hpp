@@ -33,6 +33,8 @@ inline std::size_t page_bytes() {
 
 class Heap {
  public:
+  static constexpr std::size_t kLargePage = 2 << 20;
+
   // A new segment, readable by this user only, under a name that cannot be guessed.
   static Heap create(std::size_t nbytes) {
     for (;;) {
@@ -89,6 +91,7 @@ class Heap {
       result = ::fallocate(file_.get(), 0, range.data() - base_, static_cast<off_t>(range.size()));
     } while (result != 0 && errno == EINTR);
     if (result != 0) throw_errno("taking " + std::to_string(nbytes) + " bytes of shared memory");
+    join_pages(range);
     populate(offset, nbytes);
   }
 
@@ -136,12 +139,45 @@ class Heap {
  private:
   Heap(std::string name, Descriptor file, std::size_t nbytes)
       : name_(std::move(name)), file_(std::move(file)), nbytes_(nbytes) {
-    void* mapped =
-        ::mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-    if (mapped == MAP_FAILED) throw_errno("mapping shared memory");
-    base_ = static_cast<std::byte*>(mapped);
+    base_ = map(file_, nbytes);
     // A core dump needs none of it; whether the kernel agrees does not matter.
-    static_cast<void>(::madvise(mapped, nbytes, MADV_DONTDUMP));
+    static_cast<void>(::madvise(base_, nbytes, MADV_DONTDUMP));
+  }
+
+  // At a multiple of a large page: only so can one be mapped. Addresses are taken with room on
+  // both sides, which is given back.
+  static std::byte* map(const Descriptor& file, std::size_t nbytes) {
+    void* taken = ::mmap(nullptr, nbytes + kLargePage, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (taken == MAP_FAILED) throw_errno("taking addresses for shared memory");
+    const auto first = reinterpret_cast<std::uintptr_t>(taken);
+    const std::size_t page = page_bytes(), whole = (nbytes + page - 1) / page * page;
+    const std::uintptr_t start = (first + kLargePage - 1) / kLargePage * kLargePage;
+    void* mapped = ::mmap(reinterpret_cast<void*>(start), nbytes, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_FIXED, file.get(), 0);
+    if (mapped == MAP_FAILED) {
+      ::munmap(taken, nbytes + kLargePage);
+      throw_errno("mapping shared memory");
+    }
+    const std::size_t before = start - first;
+    const std::size_t after = (nbytes + kLargePage + page - 1) / page * page - before - whole;
+    if (before != 0) ::munmap(taken, before);
+    if (after != 0) ::munmap(reinterpret_cast<void*>(start + whole), after);
+    return static_cast<std::byte*>(mapped);
+  }
+
+  // Lets the kernel make large pages of what lies whole in a range that was just taken. Systems
+  // give shared memory small ones, by default even where they would give large ones on request;
+  // a copy of 16 MiB and more is half again as fast with large ones on a virtual machine. Where
+  // this cannot be done (before Linux 6.1, or no large page is free), nothing is lost.
+  void join_pages(std::span<std::byte> range) const noexcept {
+#if defined(__linux__)
+    constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+    const auto first = static_cast<std::size_t>(range.data() - base_), last = first + range.size();
+    const std::size_t start = (first + kLargePage - 1) / kLargePage * kLargePage;
+    const std::size_t stop = last / kLargePage * kLargePage;
+    if (start < stop) static_cast<void>(::madvise(base_ + start, stop - start, kCollapse));
+#endif
   }
 
   struct UnlinkOnError {

@@ -51,15 +51,16 @@ inline std::size_t streamed_from() noexcept {
 
 #if defined(__x86_64__)
 // The spans must not overlap. SSE2 is always there, and wider stores are no faster here: the
-// write-combining buffers hold a line either way.
-inline void copy_streamed(Bytes src, Bytes dst) noexcept {
+// write-combining buffers hold a line either way. What is read ``again`` soon stays in the caches.
+template <bool again = false>
+void copy_streamed(Bytes src, Bytes dst) noexcept {
   const auto lead = static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63);
   std::memcpy(dst.data(), src.data(), lead);
   std::size_t at = lead;
   for (; at + 64 <= dst.size(); at += 64) {
     const auto* from = reinterpret_cast<const __m128i*>(src.data() + at);
     auto* to = reinterpret_cast<__m128i*>(dst.data() + at);
-    _mm_prefetch(reinterpret_cast<const char*>(from) + 1024, _MM_HINT_NTA);
+    if constexpr (!again) _mm_prefetch(reinterpret_cast<const char*>(from) + 1024, _MM_HINT_NTA);
     const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
     const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
     _mm_stream_si128(to, a);
@@ -72,7 +73,8 @@ inline void copy_streamed(Bytes src, Bytes dst) noexcept {
   _mm_sfence();
 }
 #else
-inline void copy_streamed(Bytes src, Bytes dst) noexcept {
+template <bool again = false>
+void copy_streamed(Bytes src, Bytes dst) noexcept {
   std::memcpy(dst.data(), src.data(), dst.size());
 }
 #endif
@@ -85,11 +87,20 @@ inline void copy(Bytes src, Bytes dst, std::size_t streamed = streamed_from()) n
 }
 
 // Reads each piece once from memory: what fits the cache is written to all before the next.
-inline void broadcast(Bytes src, std::span<const Bytes> dsts) noexcept {
+inline void broadcast(Bytes src, std::span<const Bytes> dsts,
+                      std::size_t streamed = streamed_from()) noexcept {
   constexpr std::size_t kPiece = 64 << 10;
+  const bool streams = src.size() >= streamed;
   for (std::size_t at = 0; at < src.size(); at += kPiece) {
-    const std::size_t size = std::min(kPiece, src.size() - at);
-    for (const Bytes dst : dsts) copy(src.subspan(at, size), dst.subspan(at, size));
+    const Bytes piece = src.subspan(at, std::min(kPiece, src.size() - at));
+    for (const Bytes dst : dsts) {
+      const Bytes room = dst.subspan(at, piece.size());
+      if (streams && !overlap(piece, room)) {
+        copy_streamed<true>(piece, room);
+      } else if (piece.data() != room.data()) {
+        std::memmove(room.data(), piece.data(), piece.size());
+      }
+    }
   }
 }
 

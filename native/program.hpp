@@ -102,6 +102,16 @@ struct Program {
   std::vector<std::uint32_t> engines;  // the runners above 0 that are used
   std::uint64_t turns = 1;  // copies of what rotates, one execution after another
   std::uint64_t* stamps = nullptr;  // begin and end of each row, nanoseconds
+  std::uint64_t copied = 0;  // see count_copied
+
+  // The size from which a copy goes past the caches. Where all ranks together write more than
+  // the last-level cache holds, four times the limit of a single copy, none of it is found there
+  // again however short the copies are: 4 ranks, all_to_all of 16 MiB in parts of 4.
+  [[nodiscard]] std::size_t streamed() const noexcept {
+    constexpr std::size_t kLeast = 64 << 10;
+    const std::size_t limit = streamed_from();
+    return copied / 4 >= limit ? std::min(limit, kLeast) : limit;
+  }
 
   [[nodiscard]] std::span<const Access> of(const Row& row) const noexcept {
     return std::span(accesses).subspan(row.first_access, row.num_accesses);
@@ -215,6 +225,18 @@ class Checker {
 
   const Program& program_;
 };
+
+// Bytes that copies write on all ranks in one execution, if all do as much as this one. None
+// where other commands read what they write, or have just read it: that is in the caches.
+inline std::uint64_t count_copied(const Program& program) noexcept {
+  std::uint64_t result = 0;
+  for (const Row& row : program.rows) {
+    if (row.kind == Kind::kernel || row.kind == Kind::reduce || row.coder >= 0) return 0;
+    if (row.kind != Kind::copy && row.kind != Kind::broadcast) continue;
+    for (const Access& written : program.of(row).subspan(1)) result += written.size();
+  }
+  return program.finder.elastic ? 0 : result * program.finder.pids.size();
+}
 
 // Gives each launch its lanes and the row after the last of them.
 inline void link_lanes(Program& program) {

@@ -171,6 +171,17 @@ class Program:
         self, member: Member, binds: Sequence[_Bind], call: str, kernels: Kernels | None = None
     ) -> int: ...
 
+class Standing:
+    def __init__(
+        self,
+        program: Program,
+        member: Member,
+        binds: Sequence[_Bind],
+        failed: Callable[[_Halt | None, BaseException | None], None],
+        keep: object,
+    ) -> None: ...
+    def __call__(self) -> None: ...
+
 class Kernels: ...
 
 _Shard: TypeAlias = tuple[str, int, int, int, int, int, int]
@@ -205,6 +216,9 @@ def pool_into(
     shard: _Shard, bags: _Bags, mean: bool, first: int, last: int, out: int, pitch: int
 ) -> None: ...
 
+class Tensors:
+    def __init__(self, type: type, examples: list[tuple[object, str]]) -> None: ...
+
 class Desk:
     def __init__(
         self,
@@ -223,6 +237,16 @@ class Desk:
     ) -> None: ...
     def clear(self) -> None: ...
     def arrays(self, kind: str, out: object, x: object, op: str, root: int) -> bool: ...
+    def tensors(
+        self,
+        known: Tensors,
+        kind: str,
+        out: object,
+        x: object,
+        op: str,
+        root: int,
+        parts: int = 1,
+    ) -> bool: ...
     def memory(
         self,
         kind: str,

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from tests.arrays import Machine
 from tests.collective_values import expected, inputs
-from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
+from weft.collectives import KINDS, algorithms, collective, push, uneven_all_to_all
 from weft.errors import UsageError
+from weft.schedule import Broadcast
+from weft.schedule.check import check
 
 SIZES = (0, 7, 129)
 MORE_SIZES = (1, 64)  # for few ranks: what is slow is many
@@ -43,6 +45,16 @@ def test_every_rank_ends_with_what_it_should(kind, algorithm, num_ranks):
                 assert algorithm in ("halving-doubling", "hierarchical")
                 continue
             check_collective(kind, schedule, seed=nbytes)
+
+
+@pytest.mark.parametrize("num_ranks", range(2, 6))
+def test_a_pushed_all_gather_reads_every_part_once(num_ranks):
+    for size in SIZES:
+        made = push.all_gather(num_ranks, size * num_ranks)
+        check_collective("all_gather", made, seed=size)
+        check(made)
+        spread = [c for _, c in made.commands() if isinstance(c, Broadcast)]
+        assert [len(command.dsts) for command in spread] == [num_ranks] * num_ranks
 
 
 @pytest.mark.parametrize("algorithm", algorithms("broadcast"))

@@ -338,9 +338,27 @@ void test_rows_that_could_do_harm_are_refused() {
   CHECK_THROWS(finish(program), std::invalid_argument);
 }
 
+void test_short_copies_of_much_go_past_the_caches() {
+  const std::size_t limit = weft::streamed_from();
+  std::vector<std::byte> memory(64);
+  const auto of = [&](std::size_t nbytes) { return Bytes(memory.data(), nbytes); };  // not touched
+  Program program;
+  program.finder.pids = {1, 2};
+  program.rows = {copy(program, of(limit), of(limit)), copy(program, of(limit / 2), of(limit / 2))};
+  CHECK(weft::count_copied(program) == 3 * limit);
+  program.copied = weft::count_copied(program);
+  CHECK(program.streamed() == limit);  // the caches hold it
+  program.rows.push_back(copy(program, of(limit / 2), of(limit / 2)));
+  program.copied = weft::count_copied(program);
+  CHECK(program.streamed() < limit);
+  program.rows.push_back(row_of(Kind::reduce));  // it reads what was copied
+  CHECK(weft::count_copied(program) == 0);
+}
+
 }  // namespace
 
 int main() {
+  test_short_copies_of_much_go_past_the_caches();
   test_two_ranks_exchange_through_an_engine_and_lanes();
   test_a_timeout_names_the_row_and_the_count();
   test_a_rank_that_gives_runs_ahead_but_not_round();

@@ -73,9 +73,31 @@ void test_nothing_outside_can_be_reached() {
   heap.word(8184) = 1;
 }
 
+// Whether the pages become large ones is the system's business: bytes stay what they were.
+void test_large_ranges_keep_their_bytes() {
+  constexpr std::size_t large = Heap::kLargePage, start = large - 4096, size = 3 * large;
+  const Heap one = Heap::create(kSize);
+  const Heap two = Heap::open(one.name());
+  one.unlink();
+  for (const Heap* heap : {&one, &two}) {
+    CHECK(reinterpret_cast<std::uintptr_t>(heap->bytes(0, 1).data()) % large == 0);
+  }
+  for (int turn = 0; turn < 2; ++turn) {
+    one.reserve(start, size);
+    two.populate(start, size);
+    for (std::size_t at = start; at < start + size; at += 4096) {
+      CHECK(two.bytes(at, 1)[0] == std::byte{0});
+      one.bytes(at, 1)[0] = static_cast<std::byte>(at >> 12);
+      CHECK(two.bytes(at, 1)[0] == static_cast<std::byte>(at >> 12));
+    }
+    one.release(start, size);
+  }
+}
+
 }  // namespace
 
 int main() {
+  test_large_ranges_keep_their_bytes();
   test_two_mappings_share_bytes();
   test_a_segment_is_private_and_unguessable();
   test_only_a_dead_segment_has_no_owner();

@@ -116,9 +116,14 @@ void test_moves() {
     Skewed<std::uint8_t> a(x, 1), b(y, 3), c(y, 0);
     weft::swap(a.bytes(), b.bytes());
     CHECK(a.values() == y && b.values() == x);
-    const std::vector<Bytes> dsts = {a.bytes(), c.bytes()};
-    weft::broadcast(b.bytes(), dsts);
-    CHECK(a.values() == x && c.values() == x);
+    const std::vector<Bytes> dsts = {a.bytes(), b.bytes(), c.bytes()};  // itself stays as it is
+    for (const std::size_t streamed : {std::size_t{0}, size + 1}) {
+      const std::vector<std::uint8_t> spoiled(size, 0xaa);
+      std::memcpy(a.bytes().data(), spoiled.data(), size);
+      std::memcpy(c.bytes().data(), spoiled.data(), size);
+      weft::broadcast(b.bytes(), dsts, streamed);
+      CHECK(a.values() == x && b.values() == x && c.values() == x);
+    }
     Skewed<std::uint8_t> slot(std::vector<std::uint8_t>(size + 20), 5), out(y, 0);
     weft::encode_none(a.bytes(), slot.bytes());
     CHECK(!weft::decode_none(slot.bytes(), out.bytes()) && out.values() == x);

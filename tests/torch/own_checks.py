@@ -16,6 +16,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 import weft.torch
 from tests.torch.collective_cases import values
 from weft.errors import UsageError
+from weft.torch import repeated
 
 CHECKS: dict[str, Callable[[], None]] = {}
 
@@ -230,3 +231,28 @@ def run_checks(names: list[str]) -> dict[str, str]:
         except Exception:  # noqa: BLE001 - told by the test of that name
             results[name] = traceback.format_exc()
     return results
+
+
+@check
+def calls_made_again_are_right_in_any_layout() -> None:
+    """A call that the desk knows must not be mistaken for one of other memory."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    desk_ways = [repeated.TENSORS, None]  # by the tensors' own table, and by their attributes
+    assert desk_ways[0] is not None
+    for way in desk_ways:
+        repeated.TENSORS = way
+        for dtype in ("float32", "bfloat16", "int64", "bool", "float8_e5m2"):
+            given = [each.view(size, 6) for each in everyone(6 * size, dtype=dtype)]
+            want = torch.stack([each[rank] for each in given])
+            for x in (given[rank], given[rank].T.contiguous().T, given[rank].clone()):
+                for out in (torch.zeros_like(want), torch.zeros(6, size, dtype=want.dtype).T):
+                    dist.all_to_all_single(out, x)
+                    assert torch.equal(out.float(), want.float())
+        x = values(5 * size + 1)
+        for _ in range(3):
+            try:
+                dist.all_to_all_single(torch.empty_like(x), x)
+            except UsageError:
+                continue
+            raise AssertionError("rows that the ranks cannot share")
+    repeated.TENSORS = desk_ways[0]

@@ -79,7 +79,7 @@ def reduce_scatter(
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     add = Reduce(_everyones(chunks, "in"), own("out", 0, chunk), dtype, op)
-    queue = _together(chunks.group, (add,))
+    queue = together(chunks.group, (add,))
     return schedule_of("pull reduce_scatter", num_ranks, [queue], in_out(nbytes, chunk), 2)
 
 
@@ -98,7 +98,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
             everywhere = tuple(Slice(r, "data", at, size) for r in range(num_ranks))
             mine, others = everywhere[rank], everywhere[:rank] + everywhere[rank + 1 :]
             work += (Reduce(everywhere, mine, dtype, op), *_written(mine, others))
-        programs.append(Program((rank,), (_together(chunks.group, work),)))
+        programs.append(Program((rank,), (together(chunks.group, work),)))
     return Schedule("pull all_reduce", num_ranks, tuple(programs), (in_place(nbytes),), 2)
 
 
@@ -111,7 +111,7 @@ def reduce(
     add = Reduce(_everyones(chunks, "in"), result, dtype, op)
     sizes = tuple(nbytes if r == root else 0 for r in range(num_ranks))
     buffers = (Buffer("in", nbytes, "in"), Buffer("out", sizes, "out"))
-    queue = _together(chunks.group, (add,))
+    queue = together(chunks.group, (add,))
     return schedule_of("pull reduce", num_ranks, [queue], buffers, 2)
 
 
@@ -162,7 +162,7 @@ def _pulling(group: Group, local: Items, each: Items) -> Queue:
     return launched(first, Repeat(others, (wait(READY, others), *each, signal(peer, DONE))))
 
 
-def _together(group: Group, work: Items) -> Queue:
+def together(group: Group, work: Items) -> Queue:
     """Greet, work when all are there, leave when all are done."""
     others = group.size - 1
     lane = (to_all(group, READY), wait(READY, others), *work)

@@ -4,7 +4,7 @@ from weft.runtime.engines import Engines
 from weft.runtime.interpreter import Prepared, prepare, run
 from weft.runtime.meeting import world
 from weft.runtime.memory import Memory
-from weft.runtime.registered import prepare_collective
+from weft.runtime.registered import prepare_collective, standing
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 
@@ -17,5 +17,6 @@ __all__ = [
     "prepare_collective",
     "run",
     "spawn",
+    "standing",
     "world",
 ]

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from weft._core import Tensors
+from weft.collectives.parts import ITEM_BYTES
 from weft.torch.c10d import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, Work
 from weft.torch.channel import NAMES
 from weft.torch.gathers import Gathers
@@ -53,10 +56,8 @@ class Repeated(Gathers, Reduces):
         opts: Any = ALL_TO_ALL,
     ) -> Work:
         """Give each rank some rows; without splits all get as many."""
-        if (
-            not (opts.asyncOp or output_splits or input_splits)
-            and self._has_rows_for_all(output)
-            and self._from_to("all_to_all", output, input, "")
+        if not (opts.asyncOp or output_splits or input_splits) and self._from_to(
+            "all_to_all", output, input, "", self._size
         ):
             return DONE
         work: Work = super().all_to_all_single(output, input, output_splits, input_splits, opts)
@@ -84,21 +85,38 @@ class Repeated(Gathers, Reduces):
         if self.desk is None or len(tensors) != 1:
             return False
         x = tensors[0]
+        if TENSORS is not None:
+            return self.desk.tensors(TENSORS, kind, None, x, op, root)
         return _is_plain(x) and self.desk.memory(
             kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root
         )
 
-    def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str) -> bool:
-        dtype = x.dtype
-        if self.desk is None or dtype is not out.dtype or not _is_plain(x) or not _is_plain(out):
+    def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str, parts: int = 1) -> bool:
+        """Serve a call; the output's rows are for so many ``parts``."""
+        if self.desk is None:
+            return False
+        if TENSORS is not None:
+            return self.desk.tensors(TENSORS, kind, out, x, op, -1, parts)
+        alike = x.dtype is out.dtype and _is_plain(x) and _is_plain(out)
+        if not alike or (out.dim() and out.shape[0] % parts):
             return False
         return self.desk.memory(
-            kind, out.data_ptr(), out.nbytes, x.data_ptr(), x.nbytes, NAMES[dtype], op, -1
+            kind, out.data_ptr(), out.nbytes, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, -1
         )
-
-    def _has_rows_for_all(self, tensor: Tensor) -> bool:
-        return not tensor.dim() or tensor.shape[0] % self._size == 0
 
 
 def _is_plain(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_sparse
+
+
+def _known_tensors() -> Tensors | None:
+    """Let the native core look at tensors itself, where this torch can tell it how (from 2.10)."""
+    known = ((dtype, name) for dtype, name in NAMES.items() if name in ITEM_BYTES)
+    examples = [(torch.empty(0, dtype=dtype), name) for dtype, name in known]
+    try:
+        return Tensors(Tensor, examples)
+    except ValueError:
+        return None
+
+
+TENSORS = _known_tensors()
