@@ -7,7 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.torch.chunks import CHUNK, IN_FLIGHT, chunk_bytes, chunks, pipelined
+from weft.torch.chunks import (
+    CHUNK,
+    FIRST_ASKED,
+    IN_FLIGHT,
+    asked_before,
+    chunk_bytes,
+    chunks,
+    pipelined,
+)
 from weft.torch.hosts import Hosts, identity
 
 pytestmark = pytest.mark.torch
@@ -66,6 +74,16 @@ def test_blocks_pass_the_stages_in_order_and_some_apart(num_blocks, num_stages):
         assert block == 0 or (stage, block - 1) in before
         ahead = sum(1 for other, _ in before if other == 0) - block
         assert ahead <= IN_FLIGHT * stage + 1
+
+
+@given(st.integers(0, 300), st.integers(0, 100))
+def test_receives_are_asked_for_once_each_in_time_and_few_before_the_first(num_blocks, most):
+    asked = list(asked_before(num_blocks, most))
+    assert [number for some in asked for number in some] == list(range(num_blocks))
+    for block, some in enumerate(asked):
+        assert some.stop > block
+        assert some.stop <= block + max(most, 1)
+    assert not asked or len(asked[0]) <= FIRST_ASKED
 
 
 def test_a_name_tells_hosts_apart_but_never_joins_machines(monkeypatch):

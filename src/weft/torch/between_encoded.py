@@ -18,7 +18,7 @@ from weft.errors import CodecError
 from weft.torch import between_moves
 from weft.torch.agreed import agreed_cut, end_together
 from weft.torch.channel import NAMES
-from weft.torch.chunks import as_bytes
+from weft.torch.chunks import as_bytes, asked_before
 from weft.torch.coders import Aside, Changes, Coder, Whole, shrinks
 from weft.torch.pace import LONG, Cut
 from weft.torch.place import Place
@@ -95,11 +95,10 @@ class _Line:
     def run(self) -> None:
         """Take, pass on, share and decode every piece."""
         try:
-            for tick in range(self.count + self._ahead):
-                if tick < self.count:
-                    self._take(tick)
-                if tick >= self._ahead:
-                    self._give(tick - self._ahead)
+            for number, asked in enumerate(asked_before(self.count, self._ahead)):
+                for each in asked:
+                    self._take(each)
+                self._give(number)
         finally:
             self._aside.close()
 

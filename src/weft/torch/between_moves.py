@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.errors import DisagreeError
 from weft.torch.agreed import agreed_cut, end_together
-from weft.torch.chunks import as_bytes, chunks, pipelined
+from weft.torch.chunks import as_bytes, asked_before, chunks
 from weft.torch.place import Place
 from weft.torch.talk import LENGTH, Talk, wait_for
 from weft.torch.wire import Transfer
@@ -42,9 +42,12 @@ def broadcast(place: Place, x: Tensor, root: int) -> None:
                 talk.send(blocks[block], hosts.leader(place.to[0], root))
             place.inside.broadcast(blocks[block], at)
 
-        # All are taken from the start: a receive that is asked for while others come waits for
-        # Gloo's thread, which holds what it needs as long as it reads.
-        pipelined(len(blocks), (take, give), max(len(blocks), 1))
+        # Far ahead: a receive that is asked for while others come waits for Gloo's thread, which
+        # holds what it needs as long as it reads.
+        for block, asked in enumerate(asked_before(len(blocks), len(blocks))):
+            for number in asked:
+                take(number)
+            give(block)
         end_together(place, talk, root, timed=cut.timed)
     if place.rank == root:
         place.pace.note((x.nbytes, "none"), cut, x.nbytes, time.perf_counter() - begin)

@@ -11,6 +11,7 @@ LONE_CHUNK = (
 )  # to a rank that shares none: fewer switches beside a GEMM than with shorter ones
 MOST_CHUNKS = 64  # of one tensor: a longer one is cut into longer chunks
 IN_FLIGHT = 4  # blocks between two stages of a pipeline
+FIRST_ASKED = 8  # receives that are asked for before the first block is passed on
 
 
 def as_bytes(x: Tensor) -> Tensor:
@@ -42,6 +43,19 @@ def pipelined(
     for tick in range(num_blocks + apart * (len(stages) - 1)):
         for block, stage in _due(tick, num_blocks, stages, apart):
             stage(block)
+
+
+def asked_before(num_blocks: int, most: int) -> Iterator[range]:
+    """Say for every block which receives to ask for before it is passed on; ``most`` ahead of it.
+
+    A receive takes 20 us to ask for. A few are enough to begin with, so that the next host does not
+    wait for all of them; then two for each block, so that soon as many as allowed are asked for.
+    """
+    asked = 0
+    for block in range(num_blocks):
+        until = min(num_blocks, block + max(most, 1), FIRST_ASKED + 2 * block)
+        yield range(asked, until)
+        asked = until
 
 
 def _due(
