@@ -83,7 +83,7 @@ def test_repetitions_are_put_together():
 def _row(model, error):
     case = {"model": model, "backend": "gloo", "seed": 1}
     more = {"predicted": 1.0 + error, "measured": 1.0, "error": error, "floor": 0.01}
-    more |= {"low": 0.9, "high": 1.1, "pace": 1.0, "paced_error": error}
+    more |= {"low": 0.9, "high": 1.1, "pace": 1.0}
     more |= {"formula": 1.1, "formula_error": 0.1, "naive": 0.5, "naive_error": -0.5}
     return Row("predict", case, (1.0,), {}, {**more, "discarded": 0.0})
 
