@@ -110,3 +110,20 @@ def test_tables_are_spread_over_both_ranks():
     assert sorted(both) == list(range(len(model.tables)))
     assert held(model, 0)
     assert held(model, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.multiprocess
+@pytest.mark.timeout(300)
+def test_small_models_are_predicted_and_trained(monkeypatch):
+    pytest.importorskip("torch")
+    from weft.bench import predict
+    from weft.hardware import platform
+
+    small = Dlrm(((64, 2, 0.0), (32, 1, 1.05)), 8, (16, 8), (8, 1), 32)
+    monkeypatch.setattr(predict, "draw", lambda _: (small,))
+    monkeypatch.setattr(predict, "current_platform", lambda: platform("h100-8"))
+    rows = list(predict.run(predict.Options(seeds=(1,), rounds=1)))
+    assert [row.case["backend"] for row in rows] == ["gloo", "weft"]
+    assert all(row.more["low"] <= row.more["predicted"] <= row.more["high"] for row in rows)
