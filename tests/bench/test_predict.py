@@ -83,7 +83,7 @@ def test_repetitions_are_put_together():
 def _row(model, error):
     case = {"model": model, "backend": "gloo", "seed": 1}
     more = {"predicted": 1.0 + error, "measured": 1.0, "error": error, "floor": 0.01}
-    more |= {"low": 0.9, "high": 1.1, "pace": 1.0, "paced_error": error}
+    more |= {"low": 0.9, "high": 1.1, "pace": 1.0}
     more |= {"formula": 1.1, "formula_error": 0.1, "naive": 0.5, "naive_error": -0.5}
     return Row("predict", case, (1.0,), {}, {**more, "discarded": 0.0})
 
@@ -110,3 +110,20 @@ def test_tables_are_spread_over_both_ranks():
     assert sorted(both) == list(range(len(model.tables)))
     assert held(model, 0)
     assert held(model, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.multiprocess
+@pytest.mark.timeout(300)
+def test_small_models_are_predicted_and_trained(monkeypatch):
+    pytest.importorskip("torch")
+    from weft.bench import predict
+    from weft.hardware import platform
+
+    small = Dlrm(((64, 2, 0.0), (32, 1, 1.05)), 8, (16, 8), (8, 1), 32)
+    monkeypatch.setattr(predict, "draw", lambda _: (small,))
+    monkeypatch.setattr(predict, "current_platform", lambda: platform("h100-8"))
+    rows = list(predict.run(predict.Options(seeds=(1,), rounds=1)))
+    assert [row.case["backend"] for row in rows] == ["gloo", "weft"]
+    assert all(row.more["low"] <= row.more["predicted"] <= row.more["high"] for row in rows)

@@ -19,7 +19,6 @@ _TOGETHER = 2  # seeds whose models are measured in turn: processes are started 
 _REPEATS = 3  # of an op before each repetition of the steps
 _ERRORS = {
     "error": "predicted",
-    "paced_error": "paced",
     "formula_error": "formula",
     "naive_error": "naive",
 }
@@ -72,12 +71,10 @@ def _unique(steps: Mapping[str, CapturedStep]) -> list[OpCall]:
 
 
 def _row(model: Drawn, backend: str, told: Foretold, measured: Measured) -> Row:
-    """Compare; ``paced`` is stretched by what a product took beside the steps that count."""
-    seconds, pace = measured.seconds, measured.pace
+    seconds = measured.seconds
     low, high = told.ranges[backend]
     predictions = {
         "predicted": told.predicted[backend],
-        "paced": pace * told.predicted[backend],
         "formula": told.formula[backend],
         "naive": told.naive,
     }
@@ -89,7 +86,7 @@ def _row(model: Drawn, backend: str, told: Foretold, measured: Measured) -> Row:
         "high": high,
         "measured": seconds,
         "floor": measured.floor,
-        "pace": pace,
+        "pace": measured.pace,
         "typical": measured.typical,
         "discarded": measured.discarded,
         "parts": told.parts[backend],

@@ -11,7 +11,6 @@ from weft.units import format_time
 _SMALLEST = 4e-4  # an error counts as no less in a geometric mean, as arXiv 2404.12674 has it
 _KINDS = (
     ("ops timed", "error"),
-    ("the same, times the pace", "paced_error"),
     ("formulas only", "formula_error"),
     ("naive sum", "naive_error"),
 )
@@ -28,7 +27,6 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
         Column("error", "error", "{:+.1%}".format),
         Column("floor", "floor", "{:.1%}".format),
         Column("pace", "pace", "{:.2f}".format),
-        Column("paced_error", "with pace", "{:+.1%}".format),
         Column("formula_error", "formulas only", "{:+.1%}".format),
         Column("naive_error", "naive sum", "{:+.1%}".format),
         Column("discarded", "discarded", "{:.0%}".format),
