@@ -7,6 +7,7 @@ are the medians of all rounds, so that a row also says how unsteady the machine 
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from statistics import median
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ SIZE = 256 << 10  # of a chunk: what a broadcast encodes at once
 _MOST_CHUNKS = 40
 _ROUNDS, _SLOW_ROUNDS = 15, 3
 _LINE, _PAGE = 64, 4096  # bytes
+_LARGE = 8 << 20  # bytes for which numpy asks the kernel for large pages, and gets some
 
 
 class _Kind(NamedTuple):
@@ -56,6 +58,7 @@ def count_rows(options: Options) -> int:
     return 2 * len(_kinds()) * max(len(options.sizes), 1)
 
 
+@cache
 def chunks_of(data: str, dtype: str, nbytes: int) -> list[Octets]:
     """Give chunks of trained weights, of zeros, or of weights of which 90 % are zero."""
     from weft.bench.torch_weights import trained_weights
@@ -68,18 +71,18 @@ def chunks_of(data: str, dtype: str, nbytes: int) -> list[Octets]:
         values = np.where(kept, values, np.float32(0))
     whole = _rounded(values) if dtype == "bfloat16" else values.view(np.uint8)
     count = min(len(whole) // nbytes, _MOST_CHUNKS)
-    chunks = [_memory(nbytes) for _ in range(count)]
-    for at, chunk in enumerate(chunks):
-        chunk[:] = whole[at * nbytes : (at + 1) * nbytes]
-    return chunks
+    held = _memory(count * nbytes)
+    held[:] = whole[: len(held)]
+    return list(held.reshape(count, nbytes))
 
 
 def _memory(nbytes: int, place: int = 0) -> Octets:
-    """Give memory that begins at a place of its page: as tensors do, with a line.
+    """Give memory that begins at a place of its page, as tensors do with a line, on large pages.
 
-    Where two arrays lie at the same place, a load waits for stores to the other one.
+    Where two arrays lie at the same place, a load waits for stores to the other one. Small pages
+    lie anywhere, so that by chance more of them meet in a set of the second cache than it holds.
     """
-    raw = np.zeros(nbytes + 2 * _PAGE, np.uint8)
+    raw = np.zeros(max(nbytes + 2 * _PAGE, _LARGE), np.uint8)
     first = (place - raw.ctypes.data) % _PAGE
     return raw[first : first + nbytes]
 
