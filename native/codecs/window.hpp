@@ -286,7 +286,7 @@ WEFT_AVX2 bool read_codes_avx2(const std::byte* planes, std::size_t groups, Wind
 
 // A whole block of float32: exponents and what they are joined with take turns, since each alone
 // leaves half of the core idle. Some groups apart: a vector that was patched can be loaded only when
-// it has left the queue of stores. bfloat16, which has less to join, was slower this way.
+// it has left the queue of stores. bfloat16, which has less to join, gained nothing.
 inline constexpr std::size_t kBetween = 3;
 
 template <int kBits>
