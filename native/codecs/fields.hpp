@@ -193,23 +193,27 @@ WEFT_AVX2 inline void split_avx2<BrainFields>(const std::byte* src, std::size_t 
   split_from<BrainFields>(src, i, count, exponents, extra, rest);
 }
 
-template <>
-WEFT_AVX2 inline void join_avx2<Single>(const std::uint8_t* exponents, const std::uint8_t* extra,
-                                        const std::byte* rest, std::size_t behind,
-                                        std::size_t count, std::byte* dst) noexcept {
-  // Loaded from four bytes before, the middle of 24 bytes is where halves of a vector meet:
-  // shuffles do not cross it. What stands there is the head of a block.
+// Eight values from the i-th on. Loaded from four bytes before, the middle of 24 bytes is where
+// halves of a vector meet: shuffles do not cross it. What stands there is the head of a block. Four
+// bytes behind the 24 are read as well.
+WEFT_AVX2 inline void join_eight(const std::uint8_t* exponents, const std::byte* rest, std::size_t i,
+                                 std::byte* dst) noexcept {
   const __m256i low = _mm256_setr_epi8(4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1,  //
                                        0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
   const __m256i top = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1, 3,  //
                                        -1, -1, -1, 4, -1, -1, -1, 5, -1, -1, -1, 6, -1, -1, -1, 7);
+  const __m256i three = load_words(rest + 3 * i - 4);
+  const __m256i eight = _mm256_set1_epi64x(word_at<long long>(reinterpret_cast<const std::byte*>(exponents), i / 8));
+  const __m256i turned = _mm256_or_si256(_mm256_shuffle_epi8(three, low), _mm256_shuffle_epi8(eight, top));
+  store_words(dst + 4 * i, _mm256_or_si256(_mm256_srli_epi32(turned, 1), _mm256_slli_epi32(turned, 31)));
+}
+
+template <>
+WEFT_AVX2 inline void join_avx2<Single>(const std::uint8_t* exponents, const std::uint8_t* extra,
+                                        const std::byte* rest, std::size_t behind,
+                                        std::size_t count, std::byte* dst) noexcept {
   std::size_t i = 0;
-  for (; 3 * i + 28 <= 3 * count + behind && i + 8 <= count; i += 8) {  // a load reads 28 bytes
-    const __m256i three = load_words(rest + 3 * i - 4);
-    const __m256i eight = _mm256_set1_epi64x(word_at<long long>(reinterpret_cast<const std::byte*>(exponents), i / 8));
-    const __m256i turned = _mm256_or_si256(_mm256_shuffle_epi8(three, low), _mm256_shuffle_epi8(eight, top));
-    store_words(dst + 4 * i, _mm256_or_si256(_mm256_srli_epi32(turned, 1), _mm256_slli_epi32(turned, 31)));
-  }
+  for (; 3 * i + 28 <= 3 * count + behind && i + 8 <= count; i += 8) join_eight(exponents, rest, i, dst);
   join_from<Single>(exponents, extra, rest, i, count, dst);
 }
 

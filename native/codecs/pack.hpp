@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "codecs/fields.hpp"
 #include "codecs/window.hpp"
@@ -303,27 +304,84 @@ class Pack {
     std::memcpy(&kept, from.data() + map, 2);
     const Bytes present = from.first(map);
     from = from.subspan(map + 2);
-    std::size_t bits = 0;
-    for (std::size_t at = 0; at < count; at += kPlaneGroup) {
-      bits += static_cast<std::size_t>(std::popcount(presence(present, at, count)));
-    }
-    if (bits != kept) return false;
-    alignas(64) Words values;
+    if (number_of(present, count) != kept) return false;
+    alignas(64) Words values;  // what lies behind those that are kept is read, and not used
     const Bytes held(reinterpret_cast<std::byte*>(values.data()), kept * kItem);
     if (kept != 0 && !decode_values(from, held)) return false;
-    const Word* next = values.data();
-    std::memset(dst.data(), 0, dst.size());
-    for (std::size_t at = 0; at < count; at += kPlaneGroup) {
-      for (std::uint32_t left = signs.empty() ? 0 : presence(signs, at, count); left != 0; left &= left - 1) {
-        const std::size_t i = at + static_cast<std::size_t>(std::countr_zero(left));
-        std::memcpy(dst.data() + i * kItem, &kSign, kItem);
-      }
-      for (std::uint32_t left = presence(present, at, count); left != 0; left &= left - 1) {
-        const std::size_t i = at + static_cast<std::size_t>(std::countr_zero(left));
-        std::memcpy(dst.data() + i * kItem, next++, kItem);
-      }
+    if (!signs.empty()) {
+      place_signed(present, signs, values.data(), count, dst.data());
+    } else {
+      place(present, values.data(), count, dst.data());
     }
     return true;
+  }
+
+  WEFT_INLINE static std::size_t number_loop(Bytes map, std::size_t count) noexcept {
+    std::size_t bits = 0;
+    for (std::size_t at = 0; at < count; at += kPlaneGroup) {
+      bits += static_cast<std::size_t>(std::popcount(presence(map, at, count)));
+    }
+    return bits;
+  }
+  // Values at their places, zeros between them, from the first on, which begins a group.
+  WEFT_INLINE static void place_from(Bytes present, const Word* next, std::size_t first,
+                                     std::size_t count, std::byte* dst) noexcept {
+    std::memset(dst + first * kItem, 0, (count - first) * kItem);
+    for (std::size_t at = first; at < count; at += kPlaneGroup) {
+      for (std::uint32_t left = presence(present, at, count); left != 0; left &= left - 1) {
+        const std::size_t i = at + static_cast<std::size_t>(std::countr_zero(left));
+        std::memcpy(dst + i * kItem, next++, kItem);
+      }
+    }
+  }
+#if defined(__x86_64__)
+  WEFT_AVX2 static std::size_t number_avx2(Bytes map, std::size_t count) noexcept {
+    return number_loop(map, count);
+  }
+  // Some are always put, and counted or not, as they were taken: what is none goes behind the group
+  // and is written over by the next one.
+  WEFT_AVX2 static void place_avx2(Bytes present, const Word* next, std::size_t count,
+                                   std::byte* dst) noexcept {
+    std::size_t at = 0;
+    for (; at + 2 * kPlaneGroup <= count; at += kPlaneGroup) {
+      std::byte* to = dst + at * kItem;
+      for (std::size_t k = 0; k < kPlaneGroup * kItem; k += 32) store_words(to + k, _mm256_setzero_si256());
+      std::uint32_t left = word_at<std::uint32_t>(present.data(), at / kPlaneGroup);
+      const auto found = static_cast<std::size_t>(std::popcount(left));
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < kOftenKept; ++k, left = _blsr_u32(left)) {
+        std::memcpy(to + _tzcnt_u32(left) * kItem, next + k, kItem);
+      }
+      for (std::size_t k = kOftenKept; k < found; ++k, left = _blsr_u32(left)) {
+        std::memcpy(to + _tzcnt_u32(left) * kItem, next + k, kItem);
+      }
+      next += found;
+    }
+    place_from(present, next, at, count, dst);
+  }
+#endif
+  static std::size_t number_of(Bytes map, std::size_t count) noexcept {
+#if defined(__x86_64__)
+    if (level() != Level::plain) return number_avx2(map, count);
+#endif
+    return number_loop(map, count);
+  }
+  static void place(Bytes present, const Word* values, std::size_t count, std::byte* dst) noexcept {
+#if defined(__x86_64__)
+    if (level() != Level::plain) return place_avx2(present, values, count, dst);
+#endif
+    place_from(present, values, 0, count, dst);
+  }
+  static void place_signed(Bytes present, Bytes signs, const Word* values, std::size_t count,
+                           std::byte* dst) noexcept {
+    place(present, values, count, dst);
+    for (std::size_t at = 0; at < count; at += kPlaneGroup) {
+      const std::uint32_t zeros = presence(signs, at, count) & ~presence(present, at, count);
+      for (std::uint32_t left = zeros; left != 0; left &= left - 1) {
+        const std::size_t i = at + static_cast<std::size_t>(std::countr_zero(left));
+        std::memcpy(dst + i * kItem, &kSign, kItem);
+      }
+    }
   }
 
   static std::uint32_t presence(Bytes map, std::size_t at, std::size_t count) noexcept {
@@ -340,9 +398,17 @@ class Pack {
     if (window.bits > kMostBits) return false;
     const std::size_t size = kHead + window.nbytes(count) + beside(count);
     if (from.size() < size) return false;
-    alignas(32) BlockBytes exponents, extra;
     const std::byte* rest = from.data() + kHead;
     const std::byte* planes = rest + Fields::kRest * count;
+#if defined(__x86_64__)
+    if constexpr (std::is_same_v<Fields, Single>) {
+      if (count == kPackBlock && window.bits != 0 && level() != Level::plain) {
+        from = from.subspan(size);
+        return by_bits<JoinCodes>(window.bits, rest, planes, window, dst.data());
+      }
+    }
+#endif
+    alignas(32) BlockBytes exponents, extra;
     if constexpr (Fields::kExtra != 0) {
       unpack_planes(planes, count, Fields::kExtra, extra.data());
       planes += Fields::kExtra * plane_bytes(count);

@@ -242,33 +242,70 @@ struct PlaneWords {
   }
 };
 
-// Whether there are as many exceptions as the window says.
+// Reads one group of codes after another. A window has no more exceptions than a block has values.
+template <int kBits>
+class CodeReader {
+ public:
+  WEFT_AVX2 CodeReader(const std::byte* planes, std::size_t groups, Window window) noexcept
+      : planes_(planes), from_(_mm256_set1_epi8(static_cast<char>(window.base))), held_(window.exceptions) {
+    std::memcpy(exceptions_.data(), planes + groups * 4 * kBits, held_);
+    std::memset(exceptions_.data() + held_, 0, kPlaneGroup);
+  }
+  // What it writes behind the group the next one writes over.
+  WEFT_AVX2 void read(std::uint8_t* exponents) noexcept {
+    __m256i exponent = from_;
+    std::uint32_t all = ~0U;
+    const PlaneWords<kBits> words(planes_);
+#pragma GCC unroll 8
+    for (int j = 0; j < kBits; ++j, planes_ += 4) {
+      const __m256i one = _mm256_set1_epi8(static_cast<char>(1 << j));
+      exponent = _mm256_sub_epi8(exponent, _mm256_and_si256(words.bytes(j), one));
+      all &= word_of_plane(planes_);
+    }
+    store32(exponents, exponent);
+    used_ += put_marked(exceptions_.data() + std::min(used_, held_), all, exponents);
+  }
+  // Whether there were as many exceptions as the window says.
+  [[nodiscard]] bool whole() const noexcept { return used_ == held_; }
+
+ private:
+  const std::byte* planes_;
+  __m256i from_;
+  std::size_t held_, used_ = 0;
+  BlockBytes exceptions_;
+};
+
 template <int kBits>
 WEFT_AVX2 bool read_codes_avx2(const std::byte* planes, std::size_t groups, Window window,
                                std::uint8_t* exponents) noexcept {
-  const __m256i from = _mm256_set1_epi8(static_cast<char>(window.base));
-  const std::size_t held = window.exceptions;
-  BlockBytes exceptions;
-  if (held > kPackBlock) return false;
-  std::memcpy(exceptions.data(), planes + groups * 4 * kBits, held);
-  std::memset(exceptions.data() + held, 0, kPlaneGroup);
-  std::size_t used = 0;
-  for (std::size_t g = 0; g < groups; ++g) {
-    __m256i exponent = from;
-    std::uint32_t all = ~0U;
-    const PlaneWords<kBits> words(planes);
-#pragma GCC unroll 8
-    for (int j = 0; j < kBits; ++j, planes += 4) {
-      const __m256i one = _mm256_set1_epi8(static_cast<char>(1 << j));
-      exponent = _mm256_sub_epi8(exponent, _mm256_and_si256(words.bytes(j), one));
-      all &= word_of_plane(planes);
-    }
-    store32(exponents + g * kPlaneGroup, exponent);
-    // What it writes behind the group the next one writes over.
-    const std::size_t first = std::min(used, held);
-    used += put_marked(exceptions.data() + first, all, exponents + g * kPlaneGroup);
+  if (window.exceptions > kPackBlock) return false;
+  CodeReader<kBits> reader(planes, groups, window);
+  for (std::size_t g = 0; g < groups; ++g) reader.read(exponents + g * kPlaneGroup);
+  return reader.whole();
+}
+
+// A whole block of float32: exponents and what they are joined with take turns, since each alone
+// leaves half of the core idle. Some groups apart: a vector that was patched can be loaded only when
+// it has left the queue of stores. bfloat16, which has less to join, gained nothing.
+inline constexpr std::size_t kBetween = 3;
+
+template <int kBits>
+WEFT_AVX2 bool join_codes_avx2(const std::byte* rest, const std::byte* planes, Window window,
+                               std::byte* dst) noexcept {
+  constexpr std::size_t kGroups = kPackBlock / kPlaneGroup;
+  if (window.exceptions > kPackBlock) return false;
+  alignas(32) BlockBytes exponents;
+  CodeReader<kBits> reader(planes, kGroups, window);
+  const auto join = [&](std::size_t group) __attribute__((target("avx2"), always_inline)) {
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < kPlaneGroup; k += 8) join_eight(exponents.data(), rest, group * kPlaneGroup + k, dst);
+  };
+  for (std::size_t g = 0; g < kGroups; ++g) {
+    reader.read(exponents.data() + g * kPlaneGroup);
+    if (g >= kBetween) join(g - kBetween);
   }
-  return used == held;
+  for (std::size_t g = kGroups - kBetween; g < kGroups; ++g) join(g);
+  return reader.whole();
 }
 #endif
 
@@ -289,7 +326,7 @@ inline bool read_codes_plain(const std::byte* planes, std::size_t groups, Window
   return next == end;
 }
 
-// Calls F<bits>() for bits from 1 to 7.
+// Calls F<bits>::call for bits from 1 to 7.
 template <template <int> class F, class... Arguments>
 auto by_bits(int bits, Arguments... arguments) {
   switch (bits) {
@@ -315,6 +352,13 @@ struct ReadCodes {
   static bool call(const std::byte* planes, std::size_t groups, Window window,
                    std::uint8_t* exponents) noexcept {
     return read_codes_avx2<kBits>(planes, groups, window, exponents);
+  }
+};
+template <int kBits>
+struct JoinCodes {
+  static bool call(const std::byte* rest, const std::byte* planes, Window window,
+                   std::byte* dst) noexcept {
+    return join_codes_avx2<kBits>(rest, planes, window, dst);
   }
 };
 #endif

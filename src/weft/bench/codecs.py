@@ -1,8 +1,15 @@
-"""What codecs make of weights, and how fast, on one core."""
+"""What codecs make of weights, and how fast, on one core.
+
+A core that others share changes its speed by half within seconds, so all codecs take turns, and
+the rate is that of every chunk's shortest time, the median over the chunks. ``seconds`` of a row
+are the medians of all rounds, so that a row also says how unsteady the machine was.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +23,42 @@ QUESTION = "How fast is each codec on one core, and how much does it save of tra
 CODECS = ("pack", "bf16", "fp16", "fp8", "int8", "int8:64", "int4", "blosc2:lz4", "blosc2:zstd")
 SLOW = ("zfp:16", "zfp:8")
 SIZE = 256 << 10  # of a chunk: what a broadcast encodes at once
-_DATA = ("weights", "zeros", "sparse")
 _MOST_CHUNKS = 40
+_ROUNDS, _SLOW_ROUNDS = 15, 3
+_LINE, _PAGE = 64, 4096  # bytes
+_LARGE = 8 << 20  # bytes for which numpy asks the kernel for large pages, and gets some
+
+
+class _Kind(NamedTuple):
+    name: str
+    dtype: str = "float32"
+    data: str = "weights"  # or zeros, or sparse
+
+
+def _kinds() -> list[_Kind]:
+    both = [_Kind(name, dtype) for name in CODECS for dtype in ("float32", "bfloat16")]
+    zeros = [_Kind("pack", data=data) for data in ("zeros", "sparse")]
+    return [*both, *map(_Kind, SLOW), *zeros]
 
 
 def run(options: Options) -> Iterator[Row]:
     """Encode and decode weights chunk by chunk, as a broadcast does."""
     for nbytes in options.sizes or (SIZE,):
-        for name in (*CODECS, *SLOW):
-            for dtype in ("float32",) if name.startswith("zfp") else ("float32", "bfloat16"):
-                yield from _measure(name, dtype, "weights", nbytes, options.rounds)
-        for data in _DATA[1:]:
-            yield from _measure("pack", "float32", data, nbytes, options.rounds)
+        timings = [_Timing(kind, nbytes) for kind in _kinds()]
+        for number in range(max(options.rounds, _ROUNDS)):
+            for timing in timings:
+                if number < _SLOW_ROUNDS or isinstance(timing.codec, Native):
+                    timing.take()
+        for timing in timings:
+            yield from timing.rows()
 
 
+def count_rows(options: Options) -> int:
+    """Say how many rows there will be: one each way."""
+    return 2 * len(_kinds()) * max(len(options.sizes), 1)
+
+
+@cache
 def chunks_of(data: str, dtype: str, nbytes: int) -> list[Octets]:
     """Give chunks of trained weights, of zeros, or of weights of which 90 % are zero."""
     from weft.bench.torch_weights import trained_weights
@@ -42,7 +71,20 @@ def chunks_of(data: str, dtype: str, nbytes: int) -> list[Octets]:
         values = np.where(kept, values, np.float32(0))
     whole = _rounded(values) if dtype == "bfloat16" else values.view(np.uint8)
     count = min(len(whole) // nbytes, _MOST_CHUNKS)
-    return [whole[at * nbytes : (at + 1) * nbytes].copy() for at in range(count)]
+    held = _memory(count * nbytes)
+    held[:] = whole[: len(held)]
+    return list(held.reshape(count, nbytes))
+
+
+def _memory(nbytes: int, place: int = 0) -> Octets:
+    """Give memory that begins at a place of its page, as tensors do with a line, on large pages.
+
+    Where two arrays lie at the same place, a load waits for stores to the other one. Small pages
+    lie anywhere, so that by chance more of them meet in a set of the second cache than it holds.
+    """
+    raw = np.zeros(max(nbytes + 2 * _PAGE, _LARGE), np.uint8)
+    first = (place - raw.ctypes.data) % _PAGE
+    return raw[first : first + nbytes]
 
 
 def _rounded(values: NDArray[np.float32]) -> Octets:
@@ -53,20 +95,39 @@ def _rounded(values: NDArray[np.float32]) -> Octets:
     return frame[size - values.nbytes // 2 : size]
 
 
-def _measure(name: str, dtype: str, data: str, nbytes: int, rounds: int) -> Iterator[Row]:
-    codec, chunks = codec_of(name, dtype), chunks_of(data, dtype, nbytes)
-    frame, back = np.empty(codec.room(nbytes), np.uint8), np.empty(nbytes, np.uint8)
-    encode, decode, total = [], [], 0
-    for _ in range(max(rounds, 3)):
-        each = [_timed(codec, chunk, frame, back) for chunk in chunks]
-        encode.append(median(times[0] for times in each))
-        decode.append(median(times[1] for times in each))
-        total = sum(times[2] for times in each)
-    more = {"ratio": nbytes * len(chunks) / total, "error": _error(codec, chunks)}
-    for operator, times in (("encode", encode), ("decode", decode)):
-        case = {"codec": name, "dtype": dtype, "data": data, "nbytes": nbytes, "operator": operator}
-        rate = nbytes / median(times) / 1e9
-        yield Row("codecs", case, tuple(times), {}, {"gb_per_s": rate, **more})
+class _Timing:
+    """One codec on one kind of data, round by round."""
+
+    def __init__(self, kind: _Kind, nbytes: int) -> None:
+        self._kind, self._nbytes = kind, nbytes
+        self.codec = codec_of(kind.name, kind.dtype)
+        self._chunks = chunks_of(kind.data, kind.dtype, nbytes)
+        self._frame = _memory(self.codec.room(nbytes), 9 * _LINE)
+        self._back = _memory(nbytes, 17 * _LINE)
+        self._rounds: list[list[tuple[float, float, int]]] = []
+
+    def take(self) -> None:
+        """Time every chunk once."""
+        each = [_timed(self.codec, chunk, self._frame, self._back) for chunk in self._chunks]
+        self._rounds.append(each)
+
+    def rows(self) -> Iterator[Row]:
+        """Say what came out, each way."""
+        total = sum(times[2] for times in self._rounds[0])
+        ratio = self._nbytes * len(self._chunks) / total
+        more = {"ratio": ratio, "error": _error(self.codec, self._chunks)}
+        for way, operator in enumerate(("encode", "decode")):
+            times = [[chunk[way] for chunk in each] for each in self._rounds]
+            rate = self._nbytes / _least(times) / 1e9
+            case = {**self._kind._asdict(), "nbytes": self._nbytes, "operator": operator}
+            case["codec"] = case.pop("name")
+            medians = tuple(median(each) for each in times)
+            yield Row("codecs", case, medians, {}, {"gb_per_s": rate, **more})
+
+
+def _least(rounds: Sequence[Sequence[float]]) -> float:
+    """Give the median over the chunks of the shortest time of each."""
+    return float(median(min(times) for times in zip(*rounds, strict=True)))
 
 
 def _timed(codec: Codec, chunk: Octets, frame: Octets, back: Octets) -> tuple[float, float, int]:
