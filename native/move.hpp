@@ -54,7 +54,8 @@ inline std::size_t streamed_from() noexcept {
 // write-combining buffers hold a line either way. What is read ``again`` soon stays in the caches.
 template <bool again = false>
 void copy_streamed(Bytes src, Bytes dst) noexcept {
-  const auto lead = static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63);
+  const auto lead = std::min(
+      dst.size(), static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(dst.data()) & 63));
   std::memcpy(dst.data(), src.data(), lead);
   std::size_t at = lead;
   for (; at + 64 <= dst.size(); at += 64) {

@@ -118,9 +118,7 @@ void test_moves() {
     CHECK(a.values() == y && b.values() == x);
     const std::vector<Bytes> dsts = {a.bytes(), b.bytes(), c.bytes()};  // itself stays as it is
     for (const std::size_t streamed : {std::size_t{0}, size + 1}) {
-      const std::vector<std::uint8_t> spoiled(size, 0xaa);
-      std::memcpy(a.bytes().data(), spoiled.data(), size);
-      std::memcpy(c.bytes().data(), spoiled.data(), size);
+      for (const Bytes dst : {a.bytes(), c.bytes()}) std::fill(dst.begin(), dst.end(), std::byte{0xaa});
       weft::broadcast(b.bytes(), dsts, streamed);
       CHECK(a.values() == x && b.values() == x && c.values() == x);
     }

@@ -20,8 +20,9 @@ _NAMES = {
 
 # An operation hashes to the number of its kind: asking for that is a third of asking for the
 # kind and looking it up, 2 us less a call.
-_NUMBERED = {int(kind): name for kind, name in _NAMES.items()}
-_IS_NUMBERED = all(hash(ReduceOp(kind)) == int(kind) for kind in list(_NAMES)[:-1])
+_NUMBERED: dict[int, str] = {kind.value: name for kind, name in _NAMES.items()}
+_PLAIN = [kind for kind, name in _NAMES.items() if name != "premul"]  # which takes a factor
+_IS_NUMBERED = all(hash(ReduceOp(kind)) == kind.value for kind in _PLAIN)
 
 
 def reduction_of(op: Any) -> str:
