@@ -20,7 +20,8 @@ def policies():
 
 def test_threads_of_the_wire_give_way_only_while_asked():
     others = set(policies())
-    wire = Wire(dist.HashStore(), 0, Hosts.told_apart(["a"]), timedelta(seconds=30))
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    wire = Wire(store, 0, Hosts.told_apart(["a"]), timedelta(seconds=30))
     before = policies()
     with wire.behind():
         during = policies()
