@@ -256,6 +256,19 @@ void test_slices_land_in_the_rows_of_their_samples() {
   CHECK_THROWS(pooling.run(5, slices), std::out_of_range);
 }
 
+void test_rows_are_woven_of_all_lookups() {
+  Rows left(Element::float32, 10, 3), right(Element::float32, 12, 2);
+  const Drawn drawn_left(6, 10, false), drawn_right(6, 12, false);
+  weft::Pooling pooling(/*pitch=*/5, /*partial_pitch=*/0);
+  pooling.set({{left.shard(), drawn_left.bags(true, false), 2, false, 0}, {right.shard(), drawn_right.bags(true, false), 0, false, 0}});
+  std::vector<float> have(3 * 5, -1), each(3 * 3);
+  pooling.pool_rows({1, 4}, have.data(), 5);
+  weft::pool(left.shard(), drawn_left.bags(true, false), {1, 4}, each.data(), 3);
+  for (std::size_t i = 0; i < 9; ++i) CHECK(have[i / 3 * 5 + 2 + i % 3] == each[i]);
+  weft::pool(right.shard(), drawn_right.bags(true, false), {1, 4}, each.data(), 2);
+  for (std::size_t i = 0; i < 6; ++i) CHECK(have[i / 2 * 5 + i % 2] == each[i]);
+}
+
 }  // namespace
 
 int main() {
@@ -266,4 +279,5 @@ int main() {
   test_the_gradient_of_a_row_is_the_sum_of_its_uses();
   test_adagrad_and_narrow_rows_step();
   test_slices_land_in_the_rows_of_their_samples();
+  test_rows_are_woven_of_all_lookups();
 }

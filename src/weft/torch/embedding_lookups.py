@@ -17,8 +17,3 @@ class Lookups(NamedTuple):
     where: list[tuple[int, bool, int]]
     bags: list[Addresses]
     mean: bool
-
-    def of(self, shard: Shard) -> tuple[Memory, Addresses]:
-        """Give the memory and the bags of a shard."""
-        number = self.shards.index(shard)
-        return self.memory[number], self.bags[number]

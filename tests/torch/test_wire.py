@@ -1,0 +1,31 @@
+"""The threads that carry messages between hosts."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from weft.torch.hosts import Hosts
+from weft.torch.wire import Wire
+
+pytestmark = pytest.mark.torch
+
+
+def policies():
+    threads = [int(each.name) for each in Path("/proc/self/task").iterdir()]
+    return {thread: os.sched_getscheduler(thread) for thread in threads}
+
+
+def test_threads_of_the_wire_give_way_only_while_asked():
+    others = set(policies())
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    wire = Wire(store, 0, Hosts.told_apart(["a"]), timedelta(seconds=30))
+    before = policies()
+    with wire.behind():
+        during = policies()
+    assert {t for t, policy in during.items() if policy == os.SCHED_BATCH} == set(before) - others
+    assert policies() == before
+    assert os.SCHED_BATCH not in before.values()
+    wire.close()
