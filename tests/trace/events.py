@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 
 
 def event(name="k", cat="kernel", ts=0.0, dur=1.0, tid=7, **args):
@@ -78,3 +79,23 @@ def job(folder, starts, *, clocks=(0.0, 0.0), steps=3):
             written(folder / f"rank{rank}.json", events, rank=rank, world_size=len(starts))
         )
     return paths
+
+
+def one_step(**more):
+    """A step of 100 us: 30 of compute, 40 of communication, 10 of both, 30 idle in between."""
+    return [
+        mark(1, 0, 100),
+        launch(1, 1),
+        kernel(10, 30, correlation=1),
+        launch(2, 2),
+        all_reduce(30, 40, correlation=2, **more),
+    ]
+
+
+def nans(value):
+    """Find the numbers of a row that are none."""
+    if isinstance(value, dict):
+        return [n for inner in value.values() for n in nans(inner)]
+    if isinstance(value, list | tuple):
+        return [n for inner in value for n in nans(inner)]
+    return [value] if isinstance(value, float) and not math.isfinite(value) else []

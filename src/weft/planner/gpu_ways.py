@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from weft.c3 import STRATEGIES as BESIDE
-from weft.collectives import KINDS, algorithms, collective
+from weft.collectives import KINDS, algorithms
 from weft.cost.price import Price
 from weft.errors import WeftError
 from weft.planner.beside import slow_down
@@ -21,8 +21,9 @@ from weft.planner.pair_effects import (
     effect,
     pair_prices,
 )
+from weft.planner.prices import SIMULATED_RANGE, ranged, seconds_by
 from weft.planner.ways import OCCUPANCY, SLICES, Way, refused
-from weft.simulator import collective_units, simulate
+from weft.simulator import collective_units
 from weft.units import format_time
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 MOVES = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send", "recv")
 _FUSED = ("all_to_all", "all_reduce", "reduce_scatter")
 _SMALL = 32 << 20  # bytes up to which how engines are fed matters (arXiv 2511.06605)
-# A simulated algorithm beside another simulated one, or beside what was measured of a library.
-_SIMULATED = (0.8, 1.35)
 _ALGORITHMS = ("direct", "ring", "tree", "binomial", "halving-doubling", "scatter-allgather")
 _WORTH = 0.95  # what another algorithm must be below to be worth leaving the library
 
@@ -242,17 +241,9 @@ _known: dict[tuple[object, ...], Price | None] = {}
 def _algorithm_price(node: Platform, kind: str, name: str, nbytes: int) -> Price | None:
     key = node.name, node.levels, kind, name, nbytes
     if key not in _known:
-        _known[key] = _simulated_price(node, kind, name, nbytes)
+        seconds = seconds_by(node, kind, name, nbytes)
+        found = None
+        if seconds is not None:
+            found = ranged(seconds, SIMULATED_RANGE, f"{name}, simulated")
+        _known[key] = found
     return _known[key]
-
-
-def _simulated_price(node: Platform, kind: str, name: str, nbytes: int) -> Price | None:
-    ranks = node.num_ranks
-    whole = -(-nbytes // ranks) * ranks
-    try:
-        schedule = collective(kind, name, num_ranks=ranks, nbytes=whole)
-        seconds = simulate(schedule, node).makespan
-    except WeftError:
-        return None
-    low, high = (seconds * each for each in _SIMULATED)
-    return Price(seconds, low, high, model=f"{name}, simulated")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from weft.c3.strategies import STRATEGIES as PAIRED
 from weft.errors import FormatError, PlanError, UnknownNameError, nearest
 from weft.workload.step import Collective
 
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
     from weft.workload import Workload
 
 # How one pair of computation and communication is carried out.
-STRATEGIES = (
-    *("serial", "concurrent", "priority", "partition", "priority+partition"),
-    *("dma", "dma+partition", "fused", "compressed"),
-)
+STRATEGIES = (*PAIRED, "fused", "compressed")
 SETTINGS = ("backend", "algorithm", "engines", "priority", "units", "codec", "bucket", "fused")
 _FORMAT = 1
 

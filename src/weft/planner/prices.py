@@ -38,7 +38,7 @@ _INSIDE = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "direct"
 _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
 # A simulated collective beside the measured ones of NCCL: within that factor for most.
-_SIMULATED_RANGE = (0.8, 1.35)
+SIMULATED_RANGE = (0.8, 1.35)
 _MEASURED_RANGE = (0.93, 1.1)
 
 
@@ -117,9 +117,9 @@ def _collective_price(
     inner = platform.node_levels
     used = tuple(level for level in levels if level.size > 1)
     if not used or (not what.nbytes and what.kind != "barrier"):
-        return _ranged(0.0, (1.0, 1.0), "nothing to move")
+        return ranged(0.0, (1.0, 1.0), "nothing to move")
     if what.kind in ("send", "recv"):
-        return _ranged(_message(what, used), _SIMULATED_RANGE, "link")
+        return ranged(_message(what, used), SIMULATED_RANGE, "link")
     narrow = replace(platform, levels=used, node_levels=_inside(levels, inner), sources={})
     inside = all(level.size == 1 for level in levels[inner:])
     if inside:
@@ -128,8 +128,8 @@ def _collective_price(
         except WeftError:
             pass
         else:
-            return _ranged(found.seconds, _MEASURED_RANGE, f"{library}, measured")
-    return _ranged(_simulated(narrow, what, inside=inside), _SIMULATED_RANGE, "simulated")
+            return ranged(found.seconds, _MEASURED_RANGE, f"{library}, measured")
+    return ranged(_simulated(narrow, what, inside=inside), SIMULATED_RANGE, "simulated")
 
 
 def _inside(levels: tuple[Level, ...], node_levels: int) -> int:
@@ -160,7 +160,7 @@ def _simulated(platform: Platform, what: Collective, *, inside: bool) -> float:
     for algorithm in (*first, *_ALGORITHMS[kind]):
         if found and platform.num_ranks > _MANY:
             break
-        seconds = _by(platform, kind, algorithm, size)
+        seconds = seconds_by(platform, kind, algorithm, size)
         found += [] if seconds is None else [seconds]
     if not found:
         raise UsageError(
@@ -170,8 +170,8 @@ def _simulated(platform: Platform, what: Collective, *, inside: bool) -> float:
     return min(found)
 
 
-def _by(platform: Platform, kind: str, algorithm: str, size: int) -> float | None:
-    """Simulate one algorithm; None where it does not apply."""
+def seconds_by(platform: Platform, kind: str, algorithm: str, size: int) -> float | None:
+    """Simulate a collective by one algorithm; None where it does not apply."""
     num_ranks = platform.num_ranks
     try:
         schedule = collective(
@@ -197,5 +197,6 @@ def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
     return fewer, round(size * left / (1 - fewer.node_size / fewer.num_ranks))
 
 
-def _ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:
+def ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:
+    """Give a price with its range."""
     return Price(seconds, seconds * factors[0], seconds * factors[1], "predicted", model)

@@ -46,7 +46,7 @@ def moving(job: Job, steps: Sequence[Steps], links: Links) -> list[list[Moving |
         last = match.members[int(np.argmax(starts))][0]
         rank = job.ranks[last].trace.rank
         for number, index in match.members:
-            out[number][index] = Moving(max(starts), min(ends), MEASURED, rank, len(starts))
+            out[number][index] = Moving(max(starts), min(ends), MEASURED, rank)
     return out
 
 
