@@ -3,7 +3,7 @@
 import pytest
 
 from weft.bench.drawn_models import Dlrm, case_of, draw, model_of, rough_seconds
-from weft.bench.rows import Row
+from weft.bench.rows import Options, Row
 from weft.bench.trained import Measured, Stepped, Visit, gathered
 from weft.cli.bench_predict import print_predict_rows, summaries
 
@@ -124,6 +124,6 @@ def test_small_models_are_predicted_and_trained(monkeypatch):
     small = Dlrm(((64, 2, 0.0), (32, 1, 1.05)), 8, (16, 8), (8, 1), 32)
     monkeypatch.setattr(predict, "draw", lambda _: (small,))
     monkeypatch.setattr(predict, "current_platform", lambda: platform("h100-8"))
-    rows = list(predict.run(predict.Options(seeds=(1,), rounds=1)))
+    rows = list(predict.run(Options(seeds=(1,), rounds=1)))
     assert [row.case["backend"] for row in rows] == ["gloo", "weft"]
     assert all(row.more["low"] <= row.more["predicted"] <= row.more["high"] for row in rows)
