@@ -81,7 +81,7 @@ def test_a_rank_that_dies_is_an_error_with_its_last_words(fake):
 
 
 def test_a_rank_that_crashes_says_where(fake):
-    contestant = fake(manner="crash")
+    contestant = fake(num_ranks=1, manner="crash")
     contestant.ask("open", "w", case={})
     told = r"fake ended: a heap of rubble; Fatal Python error: Aborted; File .* in"
     with pytest.raises(RunError, match=told):
