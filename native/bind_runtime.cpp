@@ -121,8 +121,7 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
   bool done = worker->is_done(job);
   if (!done) {
     const nb::gil_scoped_release release;
-    done = worker->wait(job, to_duration(timeout), poll_signals, self.spins(),
-                        self.neighbours());
+    done = worker->wait(job, to_duration(timeout), poll_signals, self.spins());
   }
   return {done, done ? to_tuple(worker->take_halt(job)) : nb::none()};
 }
@@ -131,8 +130,7 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
 void linger(Member& self, std::uint64_t job, double seconds) {
   if (self.worker() == nullptr) return;
   const nb::gil_scoped_release release;
-  static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins(),
-                                          self.neighbours()));
+  static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins()));
 }
 
 // Returns when nothing is handed over: every job ends by its own deadline.
@@ -239,12 +237,6 @@ void bind_member(nb::module_& module) {
            }, nb::arg("job"))
       .def("drain", &drain)
       .def("linger", &linger, nb::arg("job"), nb::arg("seconds"))
-      .def("set_neighbours",
-           [](Member& self, const std::vector<int>& ranks) {
-             for (const int rank : ranks) checked_rank(self, rank);
-             self.set_neighbours(ranks);
-           },
-           nb::arg("ranks"))
       .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
       .def("is_worker", &Member::is_worker)
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())

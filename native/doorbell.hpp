@@ -5,13 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
 #include <cstdint>
 #include <ctime>
-#include <vector>
 
 #include "flag.hpp"
 
@@ -24,8 +22,6 @@ namespace weft {
 struct alignas(kLine) Doorbell {
   std::uint32_t rung;
   std::uint32_t sleepers;
-  std::uint32_t resting;  // calling threads of the rank that sleep
-  std::uint32_t heard;    // how often it had rung when the last of them fell asleep
 
   void ring_if_needed() noexcept {
     if (std::atomic_ref(sleepers).load(std::memory_order_seq_cst) == 0) return;
@@ -39,37 +35,10 @@ struct alignas(kLine) Doorbell {
     return std::atomic_ref(rung).load(std::memory_order_seq_cst);
   }
 
-  // Whether the rank can use its core: what it waits for has come, or it does not wait. Relaxed:
-  // who asks does so again and again, and nothing hangs on one answer.
-  [[nodiscard]] bool wants_core() noexcept {
-    return std::atomic_ref(resting).load(std::memory_order_relaxed) == 0 ||
-           std::atomic_ref(rung).load(std::memory_order_relaxed) !=
-               std::atomic_ref(heard).load(std::memory_order_relaxed);
-  }
-
-  // Sleeps as a calling thread does, which leaves its core to the others.
-  void rest(std::uint32_t seen, std::chrono::nanoseconds most) noexcept {
-    std::atomic_ref(heard).store(seen, std::memory_order_relaxed);
-    std::atomic_ref(resting).fetch_add(1, std::memory_order_relaxed);
-    sleep(seen, most);
-    std::atomic_ref(resting).fetch_sub(1, std::memory_order_relaxed);
-  }
-
   // Returns when it was rung since it counted ``seen``, after that time, or for no reason.
   void sleep(std::uint32_t seen, std::chrono::nanoseconds most) noexcept {
     const timespec time{most.count() / 1'000'000'000, most.count() % 1'000'000'000};
     static_cast<void>(::syscall(SYS_futex, &rung, FUTEX_WAIT, seen, &time, nullptr, 0));
-  }
-};
-
-// The bells of other ranks on the core of this one, where a yield does not reach them: the system
-// schedules groups of processes (sessions, where it has autogroups; containers), and a yield only
-// lets others of one's own group go first. torchrun makes a session of every rank.
-struct Neighbours {
-  std::vector<Doorbell*> bells;
-
-  [[nodiscard]] bool want_core() const noexcept {
-    return std::any_of(bells.begin(), bells.end(), [](Doorbell* bell) { return bell->wants_core(); });
   }
 };
 

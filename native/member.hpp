@@ -69,15 +69,6 @@ class Member {
   void set_spins(bool spins) noexcept { spins_ = spins; }
   [[nodiscard]] bool spins() const noexcept { return spins_; }
 
-  // The ranks that take turns with this one on a core and that a yield does not reach.
-  void set_neighbours(const std::vector<int>& ranks) {
-    neighbours_.bells.clear();
-    for (const int rank : ranks) neighbours_.bells.push_back(&control_.bell(rank));
-  }
-  [[nodiscard]] const Neighbours* neighbours() const noexcept {
-    return neighbours_.bells.empty() ? nullptr : &neighbours_;
-  }
-
   // Whether the worker has one besides that of the caller; it is asked when the worker starts.
   void set_core_for_worker(bool has) noexcept { has_core_for_worker_ = has; }
 
@@ -251,7 +242,7 @@ class Member {
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     Watch watch(control_, rank_, stop, hooks.poll);
     Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation,
-                      &control_.bell(rank_), alone ? neighbours() : nullptr);
+                      &control_.bell(rank_));
     auto halt = executor.run(execution, stamps, hooks, watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
     if (halt) stop.store(true, std::memory_order_relaxed);
@@ -370,7 +361,6 @@ class Member {
   int rank_;
   std::chrono::nanoseconds timeout_;
   bool spins_ = false;
-  Neighbours neighbours_;
   bool has_core_for_worker_ = true;
   std::uint64_t num_asked_ = 0;
   pid_t pid_ = ::getpid();

@@ -43,12 +43,6 @@ inline void relax() noexcept {
 // Where a doorbell wakes it, a thread can sleep for long. It does so early where ranks share cores:
 // a core on which somebody yields is not idle, so the system moves nobody there that waits for the
 // other one. Four ranks of a training step on two cores: 26 against 29 ms.
-//
-// Where a yield does not reach the other ranks of its core (see Neighbours), a thread sleeps soon if
-// one of them could run, and stays awake while all of them wait as well: a core that has nobody takes
-// 50 us to wake. Soon is what ranks of other cores may be late: who sleeps after 5 us does so twice
-// as often. Four ranks on two cores, all_to_all of 1 KiB by torch.distributed: 48 against 143 us by
-// yielding (the faster fifth of short rounds on a busy machine), core time of a call 31 against 75.
 enum class Beside : std::uint8_t { nobody, computation };
 
 class Patience {
@@ -58,15 +52,14 @@ class Patience {
   static constexpr auto kTurn = std::chrono::microseconds(2);  // the most that one yield counts
   static constexpr auto kYield = std::chrono::milliseconds(1);
   static constexpr auto kYieldCrowded = std::chrono::microseconds(100);
-  static constexpr auto kBeforeTurn = std::chrono::microseconds(15);
   static constexpr auto kShortSleep = std::chrono::microseconds(60);
   static constexpr auto kLongSleep = std::chrono::milliseconds(1);
   static constexpr auto kUntilRung = std::chrono::milliseconds(4);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
   Patience(bool spins, Clock::duration timeout, Beside beside = Beside::nobody,
-           Doorbell* bell = nullptr, const Neighbours* neighbours = nullptr) noexcept
-      : spins_(spins), beside_(beside), bell_(bell), neighbours_(neighbours), timeout_(timeout) {}
+           Doorbell* bell = nullptr) noexcept
+      : spins_(spins), beside_(beside), bell_(bell), timeout_(timeout) {}
   Patience(const Patience&) = delete;
   Patience& operator=(const Patience&) = delete;
   ~Patience() { reset(); }
@@ -74,15 +67,13 @@ class Patience {
   // What was waited for came.
   void reset() noexcept {
     waiting_ = false;
-    stop_listening();
+    if (std::exchange(listening_, false)) bell_->leave();
   }
 
   void pause() {
     if (!waiting_) begin();
     if (spins_ && awake_ < kSpin) {
       for (int i = 0; i < 8; ++i) relax();
-    } else if (neighbours_ != nullptr && awake_ < kYield) {
-      take_turns();
     } else if (beside_ == Beside::nobody ? awake_ < most_yielding() : now_ - since_ < kBackground) {
       ::sched_yield();
     } else if (bell_ != nullptr) {
@@ -115,20 +106,10 @@ class Patience {
     return spins_ || bell_ == nullptr ? kYield : kYieldCrowded;
   }
 
-  void take_turns() noexcept {
-    if (awake_ >= kBeforeTurn && neighbours_->want_core()) return listen();
-    stop_listening();
-    relax();
-  }
-
-  void stop_listening() noexcept {
-    if (std::exchange(listening_, false)) bell_->leave();
-  }
-
   // The first time it only begins to listen: what came before that is not rung for.
   void listen() noexcept {
     if (std::exchange(listening_, true)) {
-      beside_ == Beside::nobody ? bell_->rest(heard_, kUntilRung) : bell_->sleep(heard_, kUntilRung);
+      bell_->sleep(heard_, kUntilRung);
     } else {
       bell_->enter();
     }
@@ -147,7 +128,6 @@ class Patience {
   bool listening_ = false;
   std::uint32_t heard_ = 0;
   Doorbell* bell_;
-  const Neighbours* neighbours_;  // null: a yield reaches them, or there are none
   Clock::duration timeout_;
   Clock::duration awake_{};
   Clock::time_point since_{};

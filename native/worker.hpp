@@ -116,10 +116,9 @@ class Worker {
   }
 
   // Whether it came in time. ``poll`` may throw. ``spins``: a core is there for who waits.
-  bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false,
-            const Neighbours* neighbours = nullptr) {
+  bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false) {
     const auto deadline = Clock::now() + timeout;
-    Patience patience(spins, kLong, Beside::nobody, bell_, neighbours);
+    Patience patience(spins, kLong, Beside::nobody, bell_);
     while (!is_done(number)) {
       // Not with the poll: what it calls may come back to us, and would wait for its own turn.
       if (carry_on(number, nullptr, /*blocking=*/false)) {

@@ -21,7 +21,7 @@ from weft.runtime.engines import Cores, Engines, move
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
 from weft.runtime.permission import let_siblings_read
-from weft.runtime.placement import neighbours, num_cores, own_core, scheduled_with
+from weft.runtime.placement import num_cores, own_core
 from weft.runtime.stores import choose_stores
 
 T = TypeVar("T", bound="Crew")
@@ -105,9 +105,6 @@ class Crew:
         masks = self._masks()
         self._num_cores = num_cores(masks)
         self._own_core = own_core(rank, masks)
-        if self.is_crowded:
-            groups = self.agree("groups", scheduled_with().encode()[:_MOST_SHOWN])
-            self.member.set_neighbours(neighbours(rank, masks, groups))
         self.stages = not (self._can_read_all() or (let_siblings_read() and self._can_read_all()))
         self.member.set_staging(self.stages, STAGED)
         if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from pathlib import Path
 
 from weft.errors import UsageError
 
@@ -42,43 +41,3 @@ def own_core(
 def num_cores(masks: Sequence[int]) -> int:
     """Count the cores that all ranks may use together."""
     return reduce(or_, masks).bit_count()
-
-
-def neighbours(
-    rank: int,
-    masks: Sequence[int],
-    groups: Sequence[object],
-    environ: Mapping[str, str] = os.environ,
-) -> list[int]:
-    """List the ranks that take turns with this one on a core and that a yield does not reach.
-
-    ``groups`` are what the system schedules each rank with; a yield reaches one's own group. Of
-    ranks that have no core of their own any other one may stand in the way.
-
-    >>> (
-    ...     neighbours(0, [0b11] * 4, ["a", "b", "c", "d"], {}),
-    ...     neighbours(0, [0b11] * 4, ["a"] * 4, {}),
-    ... )
-    ([2], [])
-    """
-    if len(masks) <= num_cores(masks):
-        return []
-    mine = own_core(rank, masks, environ)
-    others = [r for r in range(len(masks)) if r != rank and own_core(r, masks, environ) == mine]
-    return others if any(groups[other] != groups[rank] for other in others) else []
-
-
-def scheduled_with(pid: int | str = "self", proc: Path = Path("/proc")) -> str:
-    """Name the group with which the system schedules a process: its session and its container.
-
-    Sessions are groups where ``sched_autogroup_enabled`` says so: sched(7).
-    """
-    words = []
-    enabled = proc / "sys/kernel/sched_autogroup_enabled"
-    for path in (proc / str(pid) / "autogroup", proc / str(pid) / "cgroup"):
-        try:
-            if path.name != "autogroup" or enabled.read_text(encoding="ascii").strip() != "0":
-                words.append(path.read_text(encoding="utf-8").split(" nice ")[0].strip())
-        except OSError:  # this system has none
-            words.append("")
-    return " ".join(words)
