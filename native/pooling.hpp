@@ -2,6 +2,7 @@
 // its way back.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -161,9 +162,22 @@ class Pooling : public Kernels {
   void change_all(const Gradients& rows) {
     Gradients gradients;
     for (std::size_t i = 0; i < lookups_.size(); ++i) {
+      const Shard& shard = lookups_[i].shard;
       gradients.clear();
       for (const float* row : rows) gradients.push_back(row + lookups_[i].column);
-      change(lookups_[i].shard, uses_.at(i), gradients, results_.at(i));
+      if (uses_.at(i).all().size() > rows.size()) pack(gradients, shard.dim);
+      change(shard, uses_.at(i), gradients, results_.at(i));
+    }
+  }
+
+  // Gradients that are read again and again, side by side: in rows that are a power of two apart
+  // they would fall into few sets of a cache, and half of them lie in memory of another rank.
+  void pack(Gradients& gradients, std::size_t dim) {
+    packed_.resize(gradients.size() * dim);
+    float* to = packed_.data();
+    for (const float*& gradient : gradients) {
+      std::copy(gradient, gradient + dim, to);
+      gradient = std::exchange(to, to + dim);
     }
   }
 
@@ -179,6 +193,7 @@ class Pooling : public Kernels {
   std::vector<Joined> joined_;
   std::vector<std::size_t> samples_;
   std::vector<Uses> uses_;
+  std::vector<float> packed_;  // kept from one table to the next
   std::vector<Result> results_;
   std::unordered_map<std::size_t, PoolingTask> tasks_;
   std::atomic<std::uint64_t> delivered_ = 0;

@@ -37,7 +37,9 @@ MODELS: dict[str, Drawn] = {
 _ROUNDS = 6
 _PATIENCE = 4.0  # seconds of rounds for each way of each model
 _NOISY = 0.1  # of the cores: others that use more disturb what is measured
-_LONG = 60.0  # seconds after which the tour hurries: ops are priced by laws, not timed one by one
+# Seconds after which the tour hurries: ops are priced by laws, not timed one by one, and there are
+# fewer rounds.
+_LONG = 60.0
 _SHOWN_BYTES = 1 << 20
 _SHOWN = ("native core", "torch", "cores", "GPUs")
 
@@ -113,7 +115,8 @@ class Tour:
                     )
                     for way, path in traces.items()
                 }
-                outcome = compete(entries, _ROUNDS, patience=_PATIENCE)
+                patience = _PATIENCE if self._has_time else _PATIENCE / 4
+                outcome = compete(entries, _ROUNDS, patience=patience)
                 self.compared.append(_compared(name, made, outcome))
                 self.written += traces.values()
         print_table(COMPARED, [each.row() for each in self.compared])
