@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,9 @@ collect_ignore = [] if find_spec("torch") else ["hosts", "soak", "torch"]
 
 # What somebody calibrated on this machine must not change what tests see; ranks inherit it.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no-config")
+
+# A shell lets what it starts in the background ignore Ctrl-C, and all that starts from there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The machine may be busy: a slow example is no failure, the timeout of a test is.
 settings.register_profile("weft", deadline=None, derandomize="CI" in os.environ)
