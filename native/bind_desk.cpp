@@ -204,7 +204,7 @@ class Desk {
 
 void bind_desk(nb::module_& module) {
   nb::class_<Tensors>(module, "Tensors", "How tensors of a type are looked at without Python.")
-      .def(nb::init<nb::handle, const nb::list&>(), nb::arg("type"), nb::arg("examples"));
+      .def(nb::init<nb::handle, const nb::list&>(), nb::arg("kind"), nb::arg("examples"));
   nb::class_<Desk>(module, "Desk", "What was asked before, served at once.")
       .def(nb::init<Member&, nb::object>(), nb::arg("member"), nb::arg("failed"),
            nb::keep_alive<1, 2>())

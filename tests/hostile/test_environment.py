@@ -144,21 +144,14 @@ needs_mounts = pytest.mark.skipif(
 
 @needs_mounts
 @pytest.mark.multiprocess
-def test_a_full_shared_memory_is_an_error_that_says_so(tmp_path):
-    mount = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"'
+@pytest.mark.parametrize(
+    ("option", "told"), [("size=64k", "No space left"), ("ro", "Read-only file system")]
+)
+def test_shared_memory_that_cannot_be_had_is_an_error_that_says_so(tmp_path, option, told):
+    mount = f'mount -t tmpfs -o {option} tmpfs /dev/shm && exec "$@"'
     done = ranks(tmp_path, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"], timeout=20)
     assert done.returncode == 1
-    assert "No space left" in done.stderr
-    assert "/dev/shm" in done.stderr
-
-
-@needs_mounts
-@pytest.mark.multiprocess
-def test_shared_memory_that_cannot_be_written_is_an_error_that_says_so(tmp_path):
-    mount = 'mount -t tmpfs -o ro tmpfs /dev/shm && exec "$@"'
-    done = ranks(tmp_path, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"], timeout=20)
-    assert done.returncode == 1
-    assert "Read-only file system" in done.stderr
+    assert told in done.stderr
     assert "/dev/shm" in done.stderr
 
 

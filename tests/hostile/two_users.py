@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import weft
+from tests.soak.forks import forked
 from weft._core import die_with
 from weft.runtime import World
 from weft.runtime.crew import launch
@@ -45,18 +45,13 @@ def become(user: int) -> None:
 def child(user: int, run: Callable[[int, int], Any]) -> tuple[int, int, int]:
     """Fork as a user; give its pid, a pipe to hear it and one to tell it something."""
     parent, (hear, say), (listen, tell) = os.getpid(), os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            become(user)
-            if die_with(parent):
-                run(listen, say)
-                code = 0
-        except BaseException:  # noqa: BLE001 - its output is the test's
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+
+    def be_user() -> None:
+        become(user)
+        if die_with(parent):  # again: who becomes another user outlives its parent
+            run(listen, say)
+
+    pid = forked(be_user)
     os.close(say)
     os.close(listen)
     return pid, hear, tell

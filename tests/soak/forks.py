@@ -7,29 +7,38 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from weft._core import die_with
 
 
+def forked(run: Callable[[], object]) -> int:
+    """Let a process do something that ends with this one; 0 is the code of success."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        if die_with(parent):
+            run()
+            code = 0
+    except BaseException:  # noqa: BLE001 - its output is the test's
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
 def answers_of(num_ranks: int, be_rank: Callable[[int, Path], str]) -> list[str]:
     """Let ``be_rank(rank, folder)`` run in a process each; give what they answered."""
-    parent, pids = os.getpid(), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rank in range(num_ranks):
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    if die_with(parent):
-                        (folder / f"{rank}").write_text(be_rank(rank, folder))
-                        code = 0
-                except BaseException:  # noqa: BLE001 - its output is the test's
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
-            pids.append(pid)
+
+        def answer(rank: int) -> None:
+            (folder / f"{rank}").write_text(be_rank(rank, folder))
+
+        pids = [forked(partial(answer, rank)) for rank in range(num_ranks)]
         codes = [os.waitpid(pid, 0)[1] for pid in pids]
         if any(codes):
             sys.exit(f"ranks ended with {codes}")

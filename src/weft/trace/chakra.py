@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from weft.errors import FormatError
-from weft.trace.graph import Graph, Node
+from weft.trace.graph import DAMAGED, Graph, Node
 from weft.trace.pieces import Pieces
 from weft.trace.wire import fields, varint, varints
 from weft.units import file_name
@@ -141,14 +141,7 @@ def read_chakra_json(path: Path | str) -> Graph:
         whole = msgspec.json.decode(b"".join(pieces))
         raw = whole["workload_graph"] if isinstance(whole, dict) else whole
         nodes = tuple(_json_node(each) for each in raw)
-    except (
-        msgspec.DecodeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except DAMAGED as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(f"{str(path)!r} is no Chakra graph: {error}{lost}") from None
     return Graph(path=file_name(path), format="chakra", schema="json", nodes=nodes)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from weft.errors import FormatError
-from weft.trace.graph import Graph, Node
+from weft.trace.graph import DAMAGED, Graph, Node
 from weft.trace.pieces import Pieces
 from weft.units import file_name
 
@@ -33,14 +33,7 @@ def read_execution_trace(path: Path | str) -> Graph:
     try:
         whole = msgspec.json.decode(text)
         nodes = tuple(_node(each) for each in whole["nodes"])
-    except (
-        msgspec.DecodeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except DAMAGED as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(
             f"{str(path)!r} is no complete execution trace: {error}{lost}",

@@ -21,6 +21,16 @@ from weft.trace.collectives import (
 from weft.trace.trace import Columns, Kind, Trace
 from weft.units import format_size
 
+# What reading nodes raises where a file is cut, too deep, or holds other types than its format.
+DAMAGED = (
+    msgspec.DecodeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    RecursionError,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
