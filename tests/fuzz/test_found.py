@@ -15,7 +15,8 @@ from tests.fuzz.targets import targets
 from weft._core import TraceScanner
 from weft.cli import main
 from weft.compress.codec import codec_of, encoded
-from weft.errors import CodecError, UsageError, WeftError
+from weft.errors import CodecError, FormatError, UsageError, WeftError
+from weft.trace.chakra import read_chakra
 from weft.units import parse_rate, parse_sizes, parse_time
 
 _DEEP = b"[" * 3000
@@ -99,11 +100,18 @@ def test_a_line_of_more_values_than_columns_is_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [target.name for target in targets()])
 def test_a_sample_of_inputs_is_answered_or_refused(name):
-    """Hundreds of neighbours of good inputs; the seed is new every day, and shown if it fails."""
-    seed = Random().randrange(1 << 30)
-    outcome = fuzz(by_name()[name], seconds=0.2, seed=seed, most=300)
-    assert not outcome.found, (seed, outcome.found)
+    """Hundreds of neighbours of good inputs, always the same: new ones are what make fuzz is for."""
+    outcome = fuzz(by_name()[name], seconds=0.2, seed=1, most=300)
+    assert not outcome.found
     assert outcome.inputs >= 1
+
+
+@pytest.mark.parametrize("node", [b"2\x01a", b"R\x0e\n\x03tid\x19" + b"\0" * 6 + b"\xf0\x7f"])
+def test_a_chakra_node_whose_fields_have_other_types_is_refused(tmp_path, node):
+    path = tmp_path / "rank.et"
+    path.write_bytes(b"\x07\n\x050.0.4" + bytes([len(node)]) + node)
+    with pytest.raises(FormatError, match="is no Chakra trace"):
+        read_chakra(path)
 
 
 @pytest.mark.parametrize("name", ["zfp:8", "zfp:16"])

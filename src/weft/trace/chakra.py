@@ -33,7 +33,7 @@ def read_chakra(path: Path | str) -> Graph:
     try:
         about = _attributes(messages[0], 2) if messages else {}
         nodes = tuple(_node(message) for message in messages[1:])
-    except (FormatError, ValueError, AttributeError, struct.error) as error:
+    except (FormatError, struct.error, *DAMAGED) as error:
         raise FormatError(f"{str(path)!r} is no Chakra trace: {error}") from None
     if not nodes:
         raise FormatError(

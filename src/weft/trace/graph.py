@@ -28,6 +28,7 @@ DAMAGED = (
     TypeError,
     ValueError,
     AttributeError,
+    OverflowError,
     RecursionError,
 )
 
