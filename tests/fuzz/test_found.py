@@ -100,7 +100,7 @@ def test_a_line_of_more_values_than_columns_is_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [target.name for target in targets()])
 def test_a_sample_of_inputs_is_answered_or_refused(name):
-    """Hundreds of neighbours of good inputs, always the same: new ones are what make fuzz is for."""
+    """Hundreds of neighbours of good inputs, always the same; make fuzz looks for new ones."""
     outcome = fuzz(by_name()[name], seconds=0.2, seed=1, most=300)
     assert not outcome.found
     assert outcome.inputs >= 1
