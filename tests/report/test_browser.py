@@ -15,6 +15,11 @@ from weft.trace import analyze
 pytestmark = pytest.mark.browser
 READY = "document.querySelector('.stage')?.dataset.drawn === 'yes'"
 CONTROL = "document.querySelector('[data-timeline]').control"
+COLOURS = (
+    "(() => { const c = document.querySelector('canvas');"
+    "const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+    "return new Set(new Uint32Array(p.buffer)).size; })()"
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +91,9 @@ def test_a_report_is_drawn_without_a_complaint(show, tmp_path, width, dark):
     assert browser.evaluate("document.documentElement.scrollWidth") == width
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (not dark)
-    colours = browser.evaluate(
-        "(() => { const c = document.querySelector('canvas');"
-        "const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
-        "return new Set(new Uint32Array(p.buffer)).size; })()"
-    )
-    assert colours > 5
+    assert browser.evaluate(COLOURS) > 5
+    # A canvas of a new size is empty: it is drawn before anyone can see it.
+    assert browser.evaluate(f"({CONTROL}.resize(), {COLOURS})") > 5
 
 
 def test_names_from_a_trace_are_shown_and_never_carried_out(show, tmp_path):

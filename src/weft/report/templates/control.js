@@ -65,7 +65,7 @@ class Control {
     stage.style.height = `${height}px`;
     space.style.height = `${this.drawing.height - height}px`;
     this.drawing.resize(stage.clientWidth, height);
-    this.later();
+    this.draw(); // at once: a canvas of a new size is empty, and would be shown so for a frame
   }
 
   later() {
@@ -73,11 +73,15 @@ class Control {
     this.waiting = true;
     requestAnimationFrame(() => {
       this.waiting = false;
-      this.drawing.top = this.parts.stage.scrollTop;
-      this.drawing.draw();
-      if (!this.parts.stage.dataset.drawn) performance.mark("timeline");
-      this.parts.stage.dataset.drawn = "yes";
+      this.draw();
     });
+  }
+
+  draw() {
+    this.drawing.top = this.parts.stage.scrollTop;
+    this.drawing.draw();
+    if (!this.parts.stage.dataset.drawn) performance.mark("timeline");
+    this.parts.stage.dataset.drawn = "yes";
   }
 
   // Zoom by a factor around a moment, and keep inside what there is.
