@@ -115,12 +115,15 @@ def _links(options: Options) -> dict[str, float]:
 @contextmanager
 def _places(rate: float) -> Iterator[Teams]:
     """Give what starts contestants on this host, or on two that a link of that rate joins."""
+    from weft.torch.steady import steady_memory
+
     names = ("dist", "gloo")
-    if not rate:
-        yield partial(started, names, RANKS, pin=True)
-        return
-    with two_hosts(rate) as hosts:
-        yield partial(started_on, hosts, names)
+    with steady_memory():  # in which single ops were timed
+        if not rate:
+            yield partial(started, names, RANKS, pin=True)
+            return
+        with two_hosts(rate) as hosts:
+            yield partial(started_on, hosts, names)
 
 
 def _repeated(jobs: Mapping[str, Planned], teams: Teams, rounds: int) -> dict[str, list[Outcome]]:
@@ -137,10 +140,13 @@ def _repeated(jobs: Mapping[str, Planned], teams: Teams, rounds: int) -> dict[st
 
 
 def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
-    ratios = [outcome.beside("gloo", "dist").ratio for outcome in outcomes]
+    from weft.bench.torch_planned import calm_rounds
+
+    kept = calm_rounds(outcomes)
+    ratios = [median(each.default / each.by_plan for each in mine) for mine in kept if mine]
     times = {
-        who: tuple(t / STEPS for each in outcomes for t in each.times[who])
-        for who in ("dist", "gloo")
+        who: tuple(getattr(each, who) / STEPS for mine in kept for each in mine)
+        for who in ("by_plan", "default")
     }
     ratio = median(ratios)
     gain, predicted = 1 - 1 / ratio, job.plan.gain
@@ -160,11 +166,13 @@ def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
         "loss_difference": apart,
         "paths": sorted({f"{r['collective']} {r['path']}" for a in answers for r in a["rows"]}),
         "foreign": max(each.foreign for each in outcomes),
+        "discarded": 1 - sum(map(len, kept)) / sum(len(each.times["dist"]) for each in outcomes),
         "must": f"{wanted:g}x gloo; gain within max(10 points, 1.5 floor)",
         "reached": f"{ratio:.2f}x gloo; gain {gain:.1%}, predicted {predicted:.1%}",
         "met": ratio >= wanted and off <= max(_POINTS, _FLOORS * floor) and apart <= _SAME,
     }
-    return Row("planned", case, times["dist"], {"gloo": Peer(median(times["gloo"]), ratio)}, more)
+    peer = Peer(median(times["default"]), ratio)
+    return Row("planned", case, times["by_plan"], {"gloo": peer}, more)
 
 
 def _apart(outcome: Outcome) -> float:

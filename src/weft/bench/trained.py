@@ -21,6 +21,7 @@ from weft.bench.drawn_models import RANKS, Drawn, case_of
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
 from weft.runtime.calm import busy_seconds
+from weft.torch.core_pace import still_calm
 from weft.torch.steady import SETTINGS
 
 BACKENDS = ("gloo", "weft")
@@ -93,8 +94,7 @@ class Measured:
         """
         clean = self._is_clean if any(map(self._is_clean, self._all())) else lambda _: True
         steps = [[s for v in each if clean(v) for s in v.steps] for each in self.visits]
-        paces = sorted(self._slower(step) for each in steps for step in each)
-        most = max(_PROBE, paces[(len(paces) - 1) // 2])
+        most = still_calm([self._slower(step) for each in steps for step in each])
         return [[step for step in each if self._slower(step) <= most] for each in steps]
 
     def _all(self) -> list[Visit]:

@@ -8,6 +8,7 @@ that of something known beside it.
 from __future__ import annotations
 
 import time
+from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -78,6 +79,11 @@ def best_pace(paces: Sequence[Pace]) -> Pace:
 
 def calm(taken: Sequence[Timed], best: Pace) -> list[Timed]:
     """Keep what was timed while the core was about as fast as at its best, or the calmer half."""
-    ranked = sorted(taken, key=lambda each: each.pace.beside(best))
-    kept = [each for each in ranked if each.pace.beside(best) <= SLOWER]
-    return max(kept, ranked[: (len(ranked) + 1) // 2], key=len)
+    slower = [each.pace.beside(best) for each in taken]
+    most = still_calm(slower)
+    return [each for each, times in zip(taken, slower, strict=True) if times <= most]
+
+
+def still_calm(slower: Sequence[float]) -> float:
+    """Say how many times its best a core may have taken: a little, or what half of all did."""
+    return max(SLOWER, median_low(slower))
