@@ -32,6 +32,8 @@ WAY_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
 FAR = 1 << 20
 EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
 _ROUNDS = 5
+_FEW_FLAGS, _MANY_FLAGS, _FLAG_SECONDS = 20, 2000, 0.01
+_MANY_WAYS, _WAY_SECONDS = 10, 0.004
 _BATCHES = 25
 _BATCH_SECONDS = 0.001  # long enough for the clock, less than a turn of another thread
 _MOST_IN_A_BATCH = 200
@@ -104,13 +106,17 @@ def flags(world: World) -> Measured:
     mine, _ = located(word)
     block = mine - located(world.member.view(world.region(world.rank), 8))[0]
     theirs, _ = located(world.member.view(world.region(1 - world.rank) + block, 8))
-    count, raised, first = 2000, 0, world.rank == 0
-    found: dict[str, list[float]] = {"spin": [], "yield": []}
-    for _ in range(_ROUNDS):
-        for name, each in found.items():
+    raised, first = 0, world.rank == 0
+    found: dict[str, list[float]] = {}
+    for name in ("spin", "yield"):
+        count = _FEW_FLAGS
+        for turn in range(_ROUNDS + 1):
             world.barrier()
-            each.append(time_round_trips(mine, theirs, raised, first, name == "spin", count))
+            each = time_round_trips(mine, theirs, raised, first, name == "spin", count)
             raised += count
+            found.setdefault(name, []).append(each)
+            if turn == 0:  # where others have the cores a yield takes a thousand times as long
+                count = max(_FEW_FLAGS, _agreed_count(world, each, _FLAG_SECONDS, _MANY_FLAGS))
     return _best(found)
 
 
@@ -139,11 +145,13 @@ def ways(world: World) -> Measured:
     }
     for act in acts.values():
         act()  # the first one prepares
+    once = max(_seconds_of(act, 4) for act in acts.values())
+    count = _agreed_count(world, once, _WAY_SECONDS, _MANY_WAYS)
     found: dict[str, list[float]] = {name: [] for name in acts}
     for _ in range(_ROUNDS):
         for name, act in acts.items():
             world.barrier()
-            found[name].append(median(_seconds_of(act, 4) for _ in range(10)))
+            found[name].append(median(_seconds_of(act, 4) for _ in range(count)))
     return _best(found)
 
 
@@ -240,14 +248,16 @@ class Rounds:
 
 
 def batches(world: World, act: Callable[[], Any], most: int = _BATCHES) -> list[Round]:
-    """Time batches of a collective act, as nccl-tests does; seconds of one in each.
-
-    All ranks must agree on the length of a batch, so rank 0 says it.
-    """
+    """Time batches of a collective act, as nccl-tests does; seconds of one in each."""
     once = min(each.seconds for each in _timed(world, act, 1, 3))
-    shown = world.agree("length of a batch", str(once).encode())
-    count = int(min(max(_BATCH_SECONDS / max(float(shown[0]), 1e-9), 1), _MOST_IN_A_BATCH))
+    count = _agreed_count(world, once, _BATCH_SECONDS, _MOST_IN_A_BATCH)
     return _timed(world, act, count, most)
+
+
+def _agreed_count(world: World, once: float, seconds: float, most: int) -> int:
+    """Say how often something is done in so many seconds; ranks must agree, so rank 0 says it."""
+    shown = world.agree("how often", str(once).encode())
+    return int(min(max(seconds / max(float(shown[0]), 1e-9), 1), most))
 
 
 def _timed(world: World, act: Callable[[], Any], count: int, most: int) -> list[Round]:
