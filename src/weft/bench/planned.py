@@ -22,6 +22,9 @@ from weft.planner.plan import Plan
 from weft.planner.planning import plan
 
 if TYPE_CHECKING:
+    from weft.torch.op_calls import OpCall
+    from weft.torch.op_times import OpTime
+    from weft.torch.timed_steps import CapturedStep
     from weft.workload import Workload
 
 QUESTION = "How much faster is a step by plan than with torch and Gloo, and was that foretold?"
@@ -50,9 +53,9 @@ def run(options: Options) -> Iterator[Row]:
         on = machine(rate)
         with _places(rate) as teams:
             jobs = {name: Planned.of(model, on) for name, model in chosen.items()}
-            found = _repeated(jobs, teams, options.rounds)
+            found, times = _repeated(jobs, teams, options.rounds)
             for name, job in jobs.items():
-                yield _row(name, link, job, found[name])
+                yield _row(name, link, job.again(times) if times else job, found[name])
 
 
 def count_rows(options: Options) -> int:
@@ -65,17 +68,34 @@ class Planned:
     """A model, the plan for its step, and the platform it was made for."""
 
     model: Drawn
+    step: "CapturedStep"
     workload: "Workload"
     plan: Plan
     on: Platform
 
     @classmethod
     def of(cls, model: Drawn, on: Platform, *, exact: bool = True) -> "Planned":
-        """Capture a step and plan it; ``exact``: its ops are timed one by one first."""
-        from weft.bench.torch_planned import captured
+        """Capture a step and plan it.
 
-        workload = captured(model, on, exact=exact)
-        return cls(model, workload, plan(workload, on), on)
+        ``exact``: ops have the seconds that they take here by themselves, where this machine was
+        calibrated; otherwise laws price them.
+        """
+        from weft.bench.torch_planned import captured
+        from weft.torch.op_store import stored_times
+
+        step = captured(model)
+        return cls._timed(model, step, on, stored_times(step.unique) if exact and on.torch else {})
+
+    def again(self, times: "Mapping[OpCall, OpTime]") -> "Planned":
+        """Plan the same step by other times of its ops."""
+        return self._timed(self.model, self.step, self.on, times)
+
+    @classmethod
+    def _timed(
+        cls, model: Drawn, step: "CapturedStep", on: Platform, times: "Mapping[OpCall, OpTime]"
+    ) -> "Planned":
+        workload = step.timed(times, on, "gloo") if on.torch else step.workload
+        return cls(model, step, workload, plan(workload, on), on)
 
     def case(self, *, by_plan: bool, trace: str = "") -> dict[str, Any]:
         """Say what a rank does."""
@@ -126,9 +146,20 @@ def _places(rate: float) -> Iterator[Teams]:
             yield partial(started_on, hosts, names)
 
 
-def _repeated(jobs: Mapping[str, Planned], teams: Teams, rounds: int) -> dict[str, list[Outcome]]:
+def _repeated(
+    jobs: Mapping[str, Planned], teams: Teams, rounds: int
+) -> tuple[dict[str, list[Outcome]], "dict[OpCall, OpTime]"]:
+    """Run all jobs both ways, and time their ops by themselves in between.
+
+    The machine changes its speed within minutes: what was timed before may not hold any more.
+    """
+    from weft.torch.op_times import repeat_ops, together, typical
+
     found: dict[str, list[Outcome]] = {name: [] for name in jobs}
+    calls = list(dict.fromkeys(c for job in jobs.values() if job.on.torch for c in job.step.unique))
+    passes = []
     for _ in range(REPETITIONS):
+        passes += [repeat_ops(calls)] if calls else []
         with teams() as contestants:
             for name, job in jobs.items():
                 entries = {
@@ -136,7 +167,7 @@ def _repeated(jobs: Mapping[str, Planned], teams: Teams, rounds: int) -> dict[st
                     "gloo": Entry(contestants["gloo"], job.case(by_plan=False)),
                 }
                 found[name].append(compete(entries, rounds))
-    return found
+    return found, dict(zip(calls, typical(together(passes)), strict=True)) if calls else {}
 
 
 def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:

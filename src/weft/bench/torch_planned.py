@@ -18,13 +18,11 @@ from weft.bench import drawn_models
 from weft.bench.contest import Outcome
 from weft.bench.drawn_models import RANKS, Drawn, model_of
 from weft.bench.torch_models import NUMBERS, Dense, Transformer
-from weft.hardware import Platform
 from weft.planner.plan import Plan
 from weft.torch.core_pace import Pace, Probe, best_pace, still_calm
 from weft.torch.op_calls import drawn_rows
-from weft.torch.op_store import stored_times
-from weft.torch.timed_steps import captured_step
-from weft.workload import Op, Workload
+from weft.torch.timed_steps import CapturedStep, captured_step
+from weft.workload import Op
 
 _RATE = 0.01
 _TURNS = 3  # sets of indices, one step after another
@@ -34,20 +32,17 @@ _SWEPT = 16 << 20  # bytes
 Step = Callable[[], Tensor]
 
 
-def captured(model: Drawn, on: Platform, *, exact: bool = True) -> Workload:
-    """Write down one step of a model, as torch does it on a CPU without a plan.
-
-    ``exact``: ops have the seconds that they took here by themselves, where this machine was
-    calibrated; otherwise laws price them.
-    """
+def captured(model: Drawn) -> CapturedStep:
+    """Write down one step of a model, as torch does it on a CPU without a plan."""
     zipfs = {rows: zipf for rows, _, zipf in model.tables} if _is_dlrm(model) else {}
     step = captured_step(
         lambda: Job(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
-    times = stored_times(step.unique) if exact and on.torch else {}
-    found = step.timed(times, on, "gloo") if on.torch else step.workload
-    steps = [replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops)) for each in found.steps]
-    return replace(found, steps=tuple(steps))
+    steps = [
+        replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops))
+        for each in step.workload.steps
+    ]
+    return replace(step, workload=replace(step.workload, steps=tuple(steps)))
 
 
 def _is_dlrm(model: Drawn) -> TypeGuard[drawn_models.Dlrm]:
