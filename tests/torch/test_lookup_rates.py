@@ -1,18 +1,26 @@
 """Lookups measured on this machine: what is measured, and what is written of it."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from weft.cost.lookups import core_seconds
 from weft.hardware import Lookups, platform, platform_from_table
 from weft.workload.tables import Table
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from weft.torch.lookup_rates import cases, columns_of, lookups_table  # noqa: E402
-from weft.torch.lookup_times import Stopwatch, Taken, undisturbed  # noqa: E402
+from weft.torch.lookup_rates import (  # noqa: E402
+    ITEM,
+    Case,
+    cases,
+    columns_of,
+    lookups_table,
+    sharpened,
+)
+from weft.torch.lookup_times import Stopwatch, Taken, Times, undisturbed  # noqa: E402
 
 
 def test_every_way_to_look_up_is_measured():
@@ -45,3 +53,23 @@ def test_what_was_found_stands_in_a_platform_file():
     sources = {key for key in read.sources if key.startswith("device.lookups.torch")}
     assert len(sources) == len(fields(Lookups))
     assert np.isfinite(read.require_device().lookups["torch"].error)
+
+
+def test_lookups_that_took_half_as_long_again_are_priced_so():
+    law = Lookups(start=1e-6, lookup=2e-8, memory_byte=1e-10)
+    here = platform("cpu")
+    device = replace(here.require_device(), lookups={"weft": law, "weft_backward": law})
+    given = [Case(Table("t", rows, 64, 20, 1.05), 256) for rows in (1000, 100_000)]
+    columns = columns_of(given)
+    taken = {
+        name: 1.5 * core_seconds(columns, ITEM, law, backward=name.endswith("_backward"))
+        for name in device.lookups
+    }
+    found = [
+        (case, {name: Times(float(taken[name][n]), 0.0, 2) for name in taken})
+        for n, case in enumerate(given)
+    ]
+    sharp = sharpened(replace(here, device=device), [found]).require_device().lookups
+    for name, each in sharp.items():
+        again = core_seconds(columns, ITEM, each, backward=name.endswith("_backward"))
+        assert again == pytest.approx(taken[name])

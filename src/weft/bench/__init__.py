@@ -51,6 +51,7 @@ _PARTS = {
     "torch_placed",
     "torch_planned",
     "torch_rank",
+    "torch_seen",
     "torch_sharding",
     "torch_slowest",
     "torch_step_rank",

@@ -1,6 +1,6 @@
 """Training by plan against torch with Gloo: the gain that was predicted beside the measured one."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from weft.planner.plan import Plan
 from weft.planner.planning import plan
 
 if TYPE_CHECKING:
+    from weft.bench.torch_seen import Seen
     from weft.torch.op_calls import OpCall
     from weft.torch.op_times import OpTime
     from weft.torch.timed_steps import CapturedStep
@@ -53,9 +54,10 @@ def run(options: Options) -> Iterator[Row]:
         on = machine(rate)
         with _places(rate) as teams:
             jobs = {name: Planned.of(model, on) for name, model in chosen.items()}
-            found, times = _repeated(jobs, teams, options.rounds)
+            seen = _seen(jobs.values()) if on.torch else None
+            found = _repeated(jobs, teams, seen, options.rounds)
             for name, job in jobs.items():
-                yield _row(name, link, job.again(times) if times else job, found[name])
+                yield _row(name, link, job.again(seen) if seen else job, found[name])
 
 
 def count_rows(options: Options) -> int:
@@ -86,9 +88,9 @@ class Planned:
         step = captured(model)
         return cls._timed(model, step, on, stored_times(step.unique) if exact and on.torch else {})
 
-    def again(self, times: "Mapping[OpCall, OpTime]") -> "Planned":
-        """Plan the same step by other times of its ops."""
-        return self._timed(self.model, self.step, self.on, times)
+    def again(self, seen: "Seen") -> "Planned":
+        """Plan the same step by what its ops and lookups took at other times."""
+        return self._timed(self.model, self.step, seen.sharpened(self.on), seen.times())
 
     @classmethod
     def _timed(
@@ -146,20 +148,19 @@ def _places(rate: float) -> Iterator[Teams]:
             yield partial(started_on, hosts, names)
 
 
+def _seen(jobs: Iterable[Planned]) -> "Seen":
+    from weft.bench.torch_seen import Seen
+
+    return Seen([(job.model, job.step) for job in jobs])
+
+
 def _repeated(
-    jobs: Mapping[str, Planned], teams: Teams, rounds: int
-) -> tuple[dict[str, list[Outcome]], "dict[OpCall, OpTime]"]:
-    """Run all jobs both ways, and time their ops by themselves in between.
-
-    The machine changes its speed within minutes: what was timed before may not hold any more.
-    """
-    from weft.torch.op_times import repeat_ops, together, typical
-
+    jobs: Mapping[str, Planned], teams: Teams, seen: "Seen | None", rounds: int
+) -> dict[str, list[Outcome]]:
     found: dict[str, list[Outcome]] = {name: [] for name in jobs}
-    calls = list(dict.fromkeys(c for job in jobs.values() if job.on.torch for c in job.step.unique))
-    passes = []
     for _ in range(REPETITIONS):
-        passes += [repeat_ops(calls)] if calls else []
+        if seen is not None:
+            seen.look()
         with teams() as contestants:
             for name, job in jobs.items():
                 entries = {
@@ -167,7 +168,7 @@ def _repeated(
                     "gloo": Entry(contestants["gloo"], job.case(by_plan=False)),
                 }
                 found[name].append(compete(entries, rounds))
-    return found, dict(zip(calls, typical(together(passes)), strict=True)) if calls else {}
+    return found
 
 
 def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.cost.lookups import BIN_NAMES, fitted_lookups
+from weft.cost.lookups import BIN_NAMES, TERMS, core_seconds, fitted_lookups
 from weft.cost.matmul import Columns
-from weft.hardware import Lookups, cache_bytes
+from weft.hardware import Lookups, Platform, cache_bytes
 from weft.runtime.measuring import pin
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
@@ -60,6 +60,18 @@ def measured(
     with steady_memory():
         found, *_ = spawn(_measure, ranks, list(given), seconds, rounds, timeout=_TIMEOUT)
     return found
+
+
+def sharpened(here: Platform, found: Sequence[Measured]) -> Platform:
+    """Let lookups take what they took in these cases: what laws miss in the mean is put right."""
+    device, lookups = here.require_device(), {}
+    for name, takes in device.lookups.items():
+        rows = [(case, times[name].seconds) for each in found for case, times in each]
+        columns = columns_of([case for case, _ in rows])
+        by_law = core_seconds(columns, ITEM, takes, backward=name.endswith("_backward"))
+        off = float(np.exp(np.median(np.log([seconds for _, seconds in rows] / by_law))))
+        lookups[name] = replace(takes, **{term: off * getattr(takes, term) for term in TERMS})
+    return replace(here, device=replace(device, lookups=lookups))
 
 
 def lookups_table(found: Mapping[str, Lookups], source: str) -> dict[str, Any]:

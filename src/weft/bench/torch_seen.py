@@ -1,0 +1,47 @@
+"""What ops and lookups of some steps take by themselves, looked at again and again."""
+
+from collections.abc import Sequence
+
+from weft.bench.drawn_models import RANKS, Dlrm, Drawn
+from weft.hardware import Platform
+from weft.torch.lookup_rates import Case, Measured, measured, sharpened
+from weft.torch.op_calls import OpCall
+from weft.torch.op_times import OpTime, Repeated, repeat_ops, together, typical
+from weft.torch.timed_steps import CapturedStep
+from weft.workload.tables import Table
+
+
+class Seen:
+    """Models and their steps, of which each look times what is in them, never a step.
+
+    The machine changes its speed within minutes: what was timed before may not hold any more.
+    """
+
+    def __init__(self, steps: Sequence[tuple[Drawn, CapturedStep]]) -> None:
+        self._calls: list[OpCall] = list(
+            dict.fromkeys(call for _, step in steps for call in step.unique)
+        )
+        self._cases = list(
+            dict.fromkeys(
+                Case(Table("table", rows, model.dim, pooling, zipf), model.batch)
+                for model, _ in steps
+                if isinstance(model, Dlrm)
+                for rows, pooling, zipf in model.tables
+            )
+        )
+        self._passes: list[list[list[Repeated]]] = []
+        self._lookups: list[Measured] = []
+
+    def look(self) -> None:
+        """Time everything some times."""
+        self._passes.append(repeat_ops(self._calls))
+        if self._cases:
+            self._lookups.append(measured(self._cases, ranks=RANKS))
+
+    def times(self) -> dict[OpCall, OpTime]:
+        """Give what ops took."""
+        return dict(zip(self._calls, typical(together(self._passes)), strict=True))
+
+    def sharpened(self, on: Platform) -> Platform:
+        """Give the platform as lookups found it."""
+        return sharpened(on, self._lookups) if self._lookups else on
