@@ -20,7 +20,7 @@ namespace weft {
 // Where the gradient of each sample lies: in the memory of the rank that has the sample.
 using Gradients = std::vector<const float*>;
 
-// One entry of a bag: the row it asks for, and where it stands.
+// One entry of a bag: the row it asks for, and its index; its sample, where all count alike.
 struct Use {
   std::uint32_t row;
   std::uint32_t at;
@@ -44,6 +44,7 @@ class Uses {
     if (bags.num_indices > UINT32_MAX || shard.held_rows > UINT32_MAX) {
       throw std::invalid_argument("more indices or rows than four bytes count");
     }
+    firsts_.assign(1, 0);  // nothing, should a bag be bad
     collect(shard, bags);
     other_.resize(uses_.size());
     // Two or three passes of equal digits, least significant first.
@@ -52,29 +53,30 @@ class Uses {
     const std::size_t passes = (bits + kDigit - 1) / kDigit;
     const std::size_t digit = (bits + passes - 1) / passes;
     for (std::size_t pass = 0; pass < passes; ++pass) sort_by(pass * digit, digit);
+    find_rows();
   }
 
   [[nodiscard]] std::span<const Use> all() const noexcept { return uses_; }
-  [[nodiscard]] std::uint32_t sample(const Use& use) const noexcept { return samples_[use.at]; }
+  // Whether every gradient counts once: no weights, no means.
+  [[nodiscard]] bool alike() const noexcept { return factors_.empty(); }
+  [[nodiscard]] std::uint32_t sample(const Use& use) const noexcept {
+    return alike() ? use.at : samples_[use.at];
+  }
   // By how much the gradient of its sample counts.
-  [[nodiscard]] float factor(const Use& use) const noexcept {
-    return factors_.empty() ? 1.0F : factors_[use.at];
-  }
+  [[nodiscard]] float factor(const Use& use) const noexcept { return alike() ? 1.0F : factors_[use.at]; }
 
-  [[nodiscard]] std::size_t num_rows() const noexcept {
-    std::size_t count = uses_.empty() ? 0 : 1;
-    for (std::size_t i = 1; i < uses_.size(); ++i) count += uses_[i].row != uses_[i - 1].row;
-    return count;
-  }
+  [[nodiscard]] std::size_t num_rows() const noexcept { return firsts_.size() - 1; }
+  // The uses of the n-th of these rows.
+  [[nodiscard]] Range of(std::size_t n) const noexcept { return {firsts_[n], firsts_[n + 1]}; }
 
  private:
   static constexpr std::size_t kDigit = 11;
 
   void collect(const Shard& shard, const Bags& bags) {
-    uses_.clear();
-    uses_.reserve(bags.num_indices);
-    samples_.resize(bags.num_indices);
+    uses_.resize(bags.num_indices);
+    Use* next = uses_.data();
     factors_.resize(bags.weights != nullptr || bags.mean ? bags.num_indices : 0);
+    samples_.resize(factors_.size());
     for (std::size_t sample = 0; sample < bags.num_samples; ++sample) {
       const Range bag = bag_of(shard, bags, sample);
       const float scale = bags.mean ? 1.0F / static_cast<float>(bag.last - bag.first) : 1.0F;
@@ -82,11 +84,15 @@ class Uses {
         const std::int64_t index = bags.indices[i];
         if (static_cast<std::uint64_t>(index) >= shard.num_rows) throw_bad_index(shard, sample, index);
         const std::size_t row = static_cast<std::size_t>(index) - shard.first_row;
-        samples_[i] = static_cast<std::uint32_t>(sample);
-        if (!factors_.empty()) factors_[i] = bags.weights != nullptr ? bags.weights[i] * scale : scale;
-        if (row < shard.held_rows) uses_.push_back({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(i)});
+        if (!alike()) {
+          samples_[i] = static_cast<std::uint32_t>(sample);
+          factors_[i] = bags.weights != nullptr ? bags.weights[i] * scale : scale;
+        }
+        *next = {static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(alike() ? sample : i)};
+        next += row < shard.held_rows;
       }
     }
+    uses_.resize(static_cast<std::size_t>(next - uses_.data()));
   }
 
   void sort_by(std::size_t shift, std::size_t digit) {
@@ -98,39 +104,66 @@ class Uses {
     std::swap(uses_, other_);
   }
 
+  void find_rows() {
+    firsts_.resize(uses_.size() + 1);
+    firsts_[0] = 0;
+    std::size_t count = uses_.empty() ? 0 : 1;
+    for (std::size_t i = 1; i < uses_.size(); ++i) {  // no branch: nobody foresees which rows are new
+      firsts_[count] = static_cast<std::uint32_t>(i);
+      count += uses_[i].row != uses_[i - 1].row;
+    }
+    firsts_.resize(count + 1);
+    firsts_[count] = static_cast<std::uint32_t>(uses_.size());
+  }
+
   std::vector<Use> uses_, other_;
-  std::vector<std::uint32_t> samples_;  // by index
-  std::vector<float> factors_;          // by index, where they are not all one
+  std::vector<std::uint32_t> firsts_{0};  // the first use of each row, and the end of all
+  std::vector<std::uint32_t> samples_;    // by index, where gradients do not count alike
+  std::vector<float> factors_;            // the same
 };
 
 namespace updating {
 
-inline constexpr std::size_t kAhead = 8;  // uses
+inline constexpr std::size_t kUsesAhead = 8, kRowsAhead = 8;
 
-// sum[0..dim) = the gradients of the uses from ``first`` up to ``last``, in their order.
-template <class L>
-WEFT_INLINE void add_up(const Uses& uses, const Gradients& gradients, Range range, std::size_t dim, float* sum) noexcept {
+// sum[first..first + kVectors * L) = the gradients of the uses in ``range``, in their order.
+template <class L, std::size_t kVectors, bool kAlike>
+WEFT_INLINE void add_columns(const Uses& uses, const Gradients& gradients, Range range, std::size_t first,
+                             float* sum) noexcept {
   using Float = typename L::Float;
   const auto all = uses.all();
-  std::fill(sum, sum + dim, 0.0F);
+  Float held[kVectors]{};
   for (std::size_t u = range.first; u < range.last; ++u) {
-    if (u + kAhead < all.size()) {
-      const float* later = gradients[uses.sample(all[u + kAhead])];
-      for (std::size_t at = 0; at < dim; at += 16) __builtin_prefetch(later + at);
+    const float* gradient = gradients[uses.sample(all[u])] + first;
+#pragma GCC unroll 8
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      Float value = *reinterpret_cast<const Float*>(gradient + v * L::kCount);
+      if constexpr (!kAlike) {
+        value = value * uses.factor(all[u]);
+        asm("" : "+x"(value));  // not fused: every level rounds alike
+      }
+      held[v] += value;
     }
-    const float* gradient = gradients[uses.sample(all[u])];
-    const float factor = uses.factor(all[u]);
-    std::size_t at = 0;
-    for (; at + L::kCount <= dim; at += L::kCount) {
-      Float value = *reinterpret_cast<const Float*>(gradient + at) * factor;
-      asm("" : "+x"(value));  // not fused: every level rounds alike
-      *reinterpret_cast<Float*>(sum + at) += value;
-    }
-    for (; at < dim; ++at) {
-      float value = gradient[at] * factor;
+  }
+#pragma GCC unroll 8
+  for (std::size_t v = 0; v < kVectors; ++v) *reinterpret_cast<Float*>(sum + first + v * L::kCount) = held[v];
+}
+
+// sum[0..dim) = the gradients of the uses in ``range``, in their order.
+template <class L, bool kAlike>
+WEFT_INLINE void add_up(const Uses& uses, const Gradients& gradients, Range range, std::size_t dim, float* sum) noexcept {
+  const auto all = uses.all();
+  std::size_t at = 0;
+  for (; at + 8 * L::kCount <= dim; at += 8 * L::kCount) add_columns<L, 8, kAlike>(uses, gradients, range, at, sum);
+  for (; at + L::kCount <= dim; at += L::kCount) add_columns<L, 1, kAlike>(uses, gradients, range, at, sum);
+  for (; at < dim; ++at) {
+    float held = 0;
+    for (std::size_t u = range.first; u < range.last; ++u) {
+      float value = gradients[uses.sample(all[u])][at] * uses.factor(all[u]);
       asm("" : "+x"(value));
-      sum[at] += value;
+      held += value;
     }
+    sum[at] = held;
   }
 }
 
@@ -175,21 +208,36 @@ inline float rate_of(const UpdateStep& step, std::size_t row, const float* sum, 
   return step.rate / (std::sqrt(step.state[row]) + step.epsilon);
 }
 
-template <class L, class Act>
-WEFT_INLINE void each_row(const Shard& shard, const Uses& uses, const Gradients& gradients, const Act& act) {
+// Brings memory near before it is needed: to be read, or changed.
+template <bool kChanged>
+WEFT_INLINE void fetch(const void* from, std::size_t size) noexcept {
+  for (std::size_t byte = 0; byte < size; byte += 64) {
+    __builtin_prefetch(static_cast<const std::byte*>(from) + byte, kChanged);
+  }
+}
+
+template <class L, bool kAlike, class Act>
+WEFT_INLINE void each_row_of(const Shard& shard, const Uses& uses, const Gradients& gradients, const Act& act) {
   const auto all = uses.all();
   std::vector<float> sum(shard.dim);
-  for (std::size_t first = 0; first < all.size();) {
-    std::size_t last = first + 1;
-    while (last < all.size() && all[last].row == all[first].row) ++last;
-    if (last + kAhead < all.size()) {
-      const std::byte* later = shard.rows + all[last + kAhead].row * shard.stride();
-      for (std::size_t byte = 0; byte < shard.stride(); byte += 64) __builtin_prefetch(later + byte, 1);
+  for (std::size_t n = 0; n < uses.num_rows(); ++n) {
+    const Range range = uses.of(n);
+    if (n + kRowsAhead < uses.num_rows()) {
+      const std::size_t later = uses.of(n + kRowsAhead).first;
+      fetch<true>(shard.rows + all[later].row * shard.stride(), shard.stride());
     }
-    add_up<L>(uses, gradients, {first, last}, shard.dim, sum.data());
-    act(static_cast<std::size_t>(all[first].row), sum.data());
-    first = last;
+    for (std::size_t u = range.first; u < range.last && u + kUsesAhead < all.size(); ++u) {
+      fetch<false>(gradients[uses.sample(all[u + kUsesAhead])], shard.dim * sizeof(float));
+    }
+    add_up<L, kAlike>(uses, gradients, range, shard.dim, sum.data());
+    act(static_cast<std::size_t>(all[range.first].row), sum.data());
   }
+}
+
+template <class L, class Act>
+WEFT_INLINE void each_row(const Shard& shard, const Uses& uses, const Gradients& gradients, const Act& act) {
+  if (uses.alike()) return each_row_of<L, true>(shard, uses, gradients, act);
+  each_row_of<L, false>(shard, uses, gradients, act);
 }
 
 using Update = void(const Shard&, const Uses&, const Gradients&, const UpdateStep&);
