@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.torch.core_pace import Pace, Probe, best_pace, calm  # noqa: E402
+from weft.torch.core_pace import Pace, Probe, best_pace, calm, still_calm  # noqa: E402
 from weft.torch.op_calls import Like, OpCall  # noqa: E402
 from weft.torch.op_times import Repetition, groups, together, typical  # noqa: E402
 
@@ -56,3 +56,9 @@ def test_ops_are_cut_into_groups_whose_data_fit_into_memory():
     small = OpCall("aten::relu", (Like((4,), (1,), "float32"),))
     assert [len(each) for each in groups([small] * 30)] == [24, 6]
     assert [len(each) for each in groups([small, large, large, small])] == [1, 1, 1, 1]
+
+
+def test_of_many_that_were_slow_the_calmest_few_count():
+    assert still_calm([1.0 + n / 10 for n in range(2, 22)]) == pytest.approx(1.6)  # five of twenty
+    assert still_calm([2.0 + n / 100 for n in range(100)]) == pytest.approx(2.09)
+    assert still_calm([1.0] * 3 + [3.0] * 97) == 3.0  # three are too few

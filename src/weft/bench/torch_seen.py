@@ -10,6 +10,8 @@ from weft.torch.op_times import OpTime, Repeated, repeat_ops, together, typical
 from weft.torch.timed_steps import CapturedStep
 from weft.workload.tables import Table
 
+_REPEATS = 12  # of an op at each look
+
 
 class Seen:
     """Models and their steps, of which each look times what is in them, never a step.
@@ -34,7 +36,7 @@ class Seen:
 
     def look(self) -> None:
         """Time everything some times."""
-        self._passes.append(repeat_ops(self._calls))
+        self._passes.append(repeat_ops(self._calls, repeats=_REPEATS))
         if self._cases:
             self._lookups.append(measured(self._cases, ranks=RANKS))
 

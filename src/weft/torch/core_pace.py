@@ -8,7 +8,6 @@ that of something known beside it.
 from __future__ import annotations
 
 import time
-from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ _EDGE = 96  # of the matrices that are multiplied: they stay in the nearest cach
 _TIMES = (
     6  # in a row, of which the best counts: the first ones find their data gone from the caches
 )
+_ENOUGH = 5  # measurements
 SLOWER = 1.1  # times the best: beyond, a core was not its own
 
 
@@ -78,12 +78,16 @@ def best_pace(paces: Sequence[Pace]) -> Pace:
 
 
 def calm(taken: Sequence[Timed], best: Pace) -> list[Timed]:
-    """Keep what was timed while the core was about as fast as at its best, or the calmer half."""
+    """Keep what was timed while the core was about as fast as at its best, or the calmest."""
     slower = [each.pace.beside(best) for each in taken]
     most = still_calm(slower)
     return [each for each, times in zip(taken, slower, strict=True) if times <= most]
 
 
 def still_calm(slower: Sequence[float]) -> float:
-    """Say how many times its best a core may have taken: a little, or what half of all did."""
-    return max(SLOWER, median_low(slower))
+    """Say how many times its best a core may have taken: a little.
+
+    Where few were so calm, what the calmest tenth did: five of them, but no more than half.
+    """
+    enough = min((len(slower) + 1) // 2, max(_ENOUGH, len(slower) // 10))
+    return max(SLOWER, sorted(slower)[enough - 1])
