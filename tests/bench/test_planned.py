@@ -46,20 +46,3 @@ def test_planned_steps_lose_as_default_ones_do_and_say_their_ways(monkeypatch, t
         assert row.more["predicted"] <= row.more["predicted_default"]
         assert row.more["gain"] == pytest.approx(1 - 1 / row.peers["gloo"].ratio)
         assert any("all_reduce" in way for way in row.more["paths"])
-
-
-@pytest.mark.torch
-def test_rounds_beside_a_core_that_was_slow_do_not_count():
-    calm_rounds = pytest.importorskip("weft.bench.torch_planned").calm_rounds
-
-    def repetition(slow):
-        paces = [(9.0, 9.0), *((1.0, 3.0 if at == slow else 2.0) for at in range(5))]
-        mine, theirs = ([{"paces": []}] * 2 + [{"paces": each}] * 2 for each in (paces, paces[1:]))
-        times = {"gloo": (2.0, 2.1, 2.2, 2.3, 2.4), "dist": (1.0,) * 5}
-        return contest.Outcome(times, {"dist": mine, "gloo": theirs})
-
-    kept = calm_rounds([repetition(3), repetition(1)])
-    assert [[each.default for each in mine] for mine in kept] == [
-        [2.0, 2.1, 2.2, 2.4],
-        [2.0, 2.2, 2.3, 2.4],
-    ]

@@ -35,8 +35,8 @@ MODELS: dict[str, Drawn] = {
 }
 LINKS = {"local": 0.0, "1gbit": 1e9 / 8}  # bytes a second between hosts; 0: one host
 REPETITIONS = 3  # each in fresh processes: a step repeats worse between processes than inside one
-STEPS = 2  # of a measurement: a core is seldom calm for longer
-_MORE = 4  # times the rounds, of which those of calm cores count
+STEPS = 2  # of a measurement: the speed of a core changes within seconds
+_MORE = 3  # times the rounds that other benchmarks have
 _SAME = 1e-3  # of a loss: rows of gradients add up in other orders
 _POINTS = 0.10  # of a step: how far a predicted gain may be off, or 1.5 times the floor
 _FLOORS = 1.5
@@ -173,13 +173,10 @@ def _repeated(
 
 
 def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
-    from weft.bench.torch_planned import calm_rounds
-
-    kept = calm_rounds(outcomes)
-    ratios = [median(each.default / each.by_plan for each in mine) for mine in kept if mine]
+    ratios = [outcome.beside("gloo", "dist").ratio for outcome in outcomes]
     times = {
-        who: tuple(getattr(each, who) / STEPS for mine in kept for each in mine)
-        for who in ("by_plan", "default")
+        who: tuple(t / STEPS for each in outcomes for t in each.times[who])
+        for who in ("dist", "gloo")
     }
     ratio = median(ratios)
     gain, predicted = 1 - 1 / ratio, job.plan.gain
@@ -199,13 +196,11 @@ def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
         "loss_difference": apart,
         "paths": sorted({f"{r['collective']} {r['path']}" for a in answers for r in a["rows"]}),
         "foreign": max(each.foreign for each in outcomes),
-        "discarded": 1 - sum(map(len, kept)) / sum(len(each.times["dist"]) for each in outcomes),
         "must": f"{wanted:g}x gloo; gain within max(10 points, 1.5 floor)",
         "reached": f"{ratio:.2f}x gloo; gain {gain:.1%}, predicted {predicted:.1%}",
         "met": ratio >= wanted and off <= max(_POINTS, _FLOORS * floor) and apart <= _SAME,
     }
-    peer = Peer(median(times["default"]), ratio)
-    return Row("planned", case, times["by_plan"], {"gloo": peer}, more)
+    return Row("planned", case, times["dist"], {"gloo": Peer(median(times["gloo"]), ratio)}, more)
 
 
 def _apart(outcome: Outcome) -> float:

@@ -1,9 +1,9 @@
 """Steps of training by a plan or without: one function makes what is run and captured."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import cycle
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import weft.torch
 from weft.bench import drawn_models
-from weft.bench.contest import Outcome
 from weft.bench.drawn_models import RANKS, Drawn, model_of
 from weft.bench.torch_models import NUMBERS, Dense, Transformer
 from weft.planner.plan import Plan
-from weft.torch.core_pace import Pace, Probe, best_pace, still_calm
 from weft.torch.op_calls import drawn_rows
 from weft.torch.timed_steps import CapturedStep, captured_step
 from weft.workload import Op
@@ -28,7 +26,6 @@ _RATE = 0.01
 _TURNS = 3  # sets of indices, one step after another
 _SIZES = 4  # of a captured lookup: batch, rows, columns, rows of a bag
 _CHECKED = 4  # steps whose losses are compared
-_SWEPT = 16 << 20  # bytes
 Step = Callable[[], Tensor]
 
 
@@ -148,7 +145,6 @@ def _tokens(model: drawn_models.Transformer, whole: nn.Module) -> Step:
 class PlannedSteps:
     """A job as a rank of a benchmark does it: ``steps`` at a time.
 
-    How fast its core was is written down each time, by a sweep before and products on both sides.
     ``trace`` is where the first rank writes what one step looked like to torch's profiler.
     """
 
@@ -159,30 +155,24 @@ class PlannedSteps:
         found = None if plan is None else Plan.from_json(plan)
         self._job, self._steps, self._trace = Job(model_of(model), found, on), steps, trace
         self._losses = [float(self._job.step()) for _ in range(_CHECKED)]
-        self._probe, self._before = Probe(_SWEPT), 0.0
-        self._paces: list[Pace] = []
 
     def ready(self) -> None:
         """Take a step that does not count: others had the caches meanwhile."""
-        self._probe.sweep()
         self._job.step()
-        self._before = self._probe.product()
 
     def act(self) -> None:
         """Train some steps."""
         for _ in range(self._steps):
             self._job.step()
-        product = max(self._before, self._probe.product())
-        self._paces.append(Pace(product, self._probe.swept))
 
     def answer(self) -> dict[str, Any]:
-        """Give the losses of the first steps, the ways of collectives and how fast the core was."""
+        """Give the losses of the first steps and the ways of collectives."""
         if self._trace:
             self._write_trace()
         applied = self._job.applied
         rows = [] if applied is None else applied.rows()
         state = "default" if applied is None else applied.state
-        return {"losses": self._losses, "rows": rows, "state": state, "paces": self._paces}
+        return {"losses": self._losses, "rows": rows, "state": state}
 
     def _write_trace(self) -> None:
         """Record one step; every rank takes it, the first one writes it down."""
@@ -197,37 +187,3 @@ class PlannedSteps:
         """Let the group be as it was."""
         if self._job.applied is not None:
             self._job.applied.remove()
-
-
-class Round(NamedTuple):
-    """One turn of both, and how many times its best the slowest of their cores took."""
-
-    default: float
-    by_plan: float
-    slower: float
-
-
-def calm_rounds(outcomes: Sequence[Outcome]) -> list[list[Round]]:
-    """Give, by repetition, the rounds in which the cores were about as fast as at their best.
-
-    The speed of a core moves by a half within seconds, that of memory at other times.
-    """
-    cores = [(way, rank) for way in ("gloo", "dist") for rank in range(RANKS)]
-    paces = [[_paces(outcome, *core) for core in cores] for outcome in outcomes]
-    best = [best_pace([p for each in mine for p in each]) for mine in zip(*paces, strict=True)]
-    rounds = []
-    for outcome, mine in zip(outcomes, paces, strict=True):
-        times = zip(outcome.times["gloo"], outcome.times["dist"], *mine, strict=False)
-        rounds.append([Round(a, b, _slower(each, best)) for a, b, *each in times])
-    most = still_calm([each.slower for mine in rounds for each in mine])
-    return [[each for each in mine if each.slower <= most] for mine in rounds]
-
-
-def _paces(outcome: Outcome, way: str, rank: int) -> list[Pace]:
-    """Give how fast a rank's core was in each round: the last ones of which it tells."""
-    told = outcome.answers[way][rank - RANKS]["paces"]
-    return [Pace(*each) for each in told[-len(outcome.times[way]) :]]
-
-
-def _slower(paces: Sequence[Pace], best: Sequence[Pace]) -> float:
-    return max(mine.beside(least) for mine, least in zip(paces, best, strict=True))

@@ -16,7 +16,8 @@ _REPEATS = 12  # of an op at each look
 class Seen:
     """Models and their steps, of which each look times what is in them, never a step.
 
-    The machine changes its speed within minutes: what was timed before may not hold any more.
+    The machine changes its speed within minutes: what was timed before may not hold any more. Nor
+    is it always calm, so every repetition counts, as every step does that they are compared with.
     """
 
     def __init__(self, steps: Sequence[tuple[Drawn, CapturedStep]]) -> None:
@@ -42,7 +43,7 @@ class Seen:
 
     def times(self) -> dict[OpCall, OpTime]:
         """Give what ops took."""
-        return dict(zip(self._calls, typical(together(self._passes)), strict=True))
+        return dict(zip(self._calls, typical(together(self._passes), calm_only=False), strict=True))
 
     def sharpened(self, on: Platform) -> Platform:
         """Give the platform as lookups found it."""

@@ -82,8 +82,8 @@ def together(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeat
     ]
 
 
-def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
-    """Say what calls take by the repetitions of each rank.
+def typical(found: Sequence[Sequence[Repeated]], *, calm_only: bool = True) -> list[OpTime]:
+    """Say what calls take by the repetitions of each rank, of which the calm ones count, or all.
 
     A rank meets the other only now and then, so what both take in the mean counts: the slower
     of the two in every single op would be more than the slower of two steps.
@@ -91,14 +91,16 @@ def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
     best = [best_pace([each.pace for each in chain.from_iterable(mine)]) for mine in found]
     times = []
     for each in zip(*found, strict=True):
-        kept = [_typical(mine, least) for mine, least in zip(each, best, strict=True)]
+        kept = [
+            _typical(calm(mine, least) if calm_only else mine)
+            for mine, least in zip(each, best, strict=True)
+        ]
         times.append(OpTime(*(fmean(values) for values in zip(*kept, strict=True))))
     return times
 
 
-def _typical(repeated: Repeated, best: Pace) -> OpTime:
-    """Give the middle of the calm repetitions."""
-    kept = calm(repeated, best)
+def _typical(kept: Repeated) -> OpTime:
+    """Give the middle of some repetitions."""
     cold, warm = median(each.cold for each in kept), median(each.warm for each in kept)
     return OpTime(cold, warm, median(abs(each.cold / max(cold, 1e-12) - 1) for each in kept))
 
