@@ -44,6 +44,7 @@ _LEAST = 0.98  # times as fast as the default, whatever is planned
 _WANTED = {("dlrm", "local"): 1.5, ("dlrm", "1gbit"): 1.2}
 # A message between processes of one machine by sockets: two wake-ups and two calls.
 _LATENCY = 250e-6
+_EXCHANGED, _LOOKS = 4 << 20, 5  # bytes of an exchange by which a link is looked at, and how often
 
 Teams = Callable[[], AbstractContextManager[Mapping[str, Team]]]
 
@@ -52,8 +53,8 @@ def run(options: Options) -> Iterator[Row]:
     """Measure every model on one host and between two; --collective names models, --rate links."""
     chosen = _models(options)
     for link, rate in _links(options).items():
-        on = machine(rate)
         with _places(rate) as teams:
+            on = machine(rate, _achieved(teams) if rate else 0.0)
             jobs = {name: Planned.of(model, on) for name, model in chosen.items()}
             seen = _seen(jobs.values()) if on.torch else None
             found = _repeated(jobs, teams, seen, options.rounds)
@@ -107,19 +108,34 @@ class Planned:
         return {"planned": {**asked, "steps": STEPS}}
 
 
-def machine(rate: float) -> Platform:
-    """Give this machine, or two hosts like it with a rank each and a link of that rate."""
+def machine(rate: float, achieved: float = 0.0) -> Platform:
+    """Give this machine, or two hosts like it with a rank each and a link of that rate.
+
+    ``achieved`` is what an exchange gets through the link, where that was looked at.
+    """
     here = platform("here" if is_calibrated() else "cpu", num_ranks=RANKS)
     if not rate:
         return here
     inside = here.levels[0]
-    link = Level("switch", RANKS, rate, _LATENCY)
+    link = Level("switch", RANKS, achieved or rate, _LATENCY)
     return replace(
         here,
         name=f"{here.name}@{8 * rate / 1e9:g}gbit",
         levels=(inside.cut(1), link),
         node_levels=1,
     )
+
+
+def _achieved(teams: Teams) -> float:
+    """Give the bytes a second that the faster library exchanges: both ways at once, by TCP.
+
+    Acknowledgements wait behind what goes the other way, so it is far less than the link's rate.
+    """
+    asked = {"kind": "all_to_all", "nbytes": _EXCHANGED}
+    with teams() as contestants:
+        found = compete({name: Entry(team, asked) for name, team in contestants.items()}, _LOOKS)
+    seconds = min(median(each) for each in found.times.values())
+    return _EXCHANGED / RANKS / (seconds - _LATENCY)
 
 
 def _models(options: Options) -> dict[str, Drawn]:
