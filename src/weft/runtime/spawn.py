@@ -1,5 +1,6 @@
 """Start the processes of a world, collect what they return, leave nothing behind."""
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -141,7 +142,8 @@ def _serve(
         answer = pickle.dumps((False, _failure_of(rank, error)))
     if world is not None:
         world.close()
-    results.send_bytes(answer)
+    with contextlib.suppress(BrokenPipeError):  # who started it was interrupted and is gone
+        results.send_bytes(answer)
     results.close()
 
 

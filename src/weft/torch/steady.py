@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -39,9 +41,24 @@ def forked_ranks(modules: Sequence[str]) -> Iterator[None]:
     with steady_memory():
         multiprocessing.set_start_method("forkserver", force=True)
         multiprocessing.set_forkserver_preload(list(modules))
+        with _no_interrupts():
+            forkserver.ensure_running()
         try:
             yield
         finally:
             multiprocessing.set_start_method(before, force=True)
             server: Any = forkserver
             server._forkserver._stop()  # noqa: SLF001 - there is no other way to end it
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Let processes started meanwhile leave Ctrl-C to this one, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
