@@ -12,7 +12,7 @@ import numpy as np
 from weft.errors import NoPlanError
 from weft.planner.beside import overlaps, slowed
 from weft.planner.on_cores import on_cores
-from weft.planner.prices import Prices, default_library
+from weft.planner.prices import MEASURED_RANGE, Prices, default_library
 from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
 from weft.simulator import simulate
@@ -185,13 +185,28 @@ def step_range(
 ) -> tuple[float, float]:
     """Give the ends of the range of a step: all prices at theirs, no slow-down and the most."""
     low, high = _Edge(prices, "low"), _Edge(prices, "high")
-    worst = workload
+    best, worst = (_repeated(workload, factor) for factor in MEASURED_RANGE)
     if overlaps(workload, platform):
-        worst = slowed(workload, platform, high, host=host, met=met, times=_WORST)
+        worst = slowed(worst, platform, high, host=host, met=met, times=_WORST)
     return (
-        max(walk(workload, platform, low, host=host, met=met)),
+        max(walk(best, platform, low, host=host, met=met)),
         max(walk(worst, platform, high, host=host, met=met)),
     )
+
+
+def _repeated(workload: Workload, factor: float) -> Workload:
+    """Let ops with times of their own take so many times as long, as they may another time."""
+    steps = [
+        replace(
+            step,
+            ops=tuple(
+                op if op.seconds is None else replace(op, seconds=factor * op.seconds)
+                for op in step.ops
+            ),
+        )
+        for step in workload.steps
+    ]
+    return replace(workload, steps=tuple(steps))
 
 
 def predict_seconds(

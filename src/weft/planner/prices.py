@@ -39,7 +39,7 @@ _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
 # A simulated collective beside the measured ones of NCCL: within that factor for most.
 SIMULATED_RANGE = (0.8, 1.35)
-_MEASURED_RANGE = (0.93, 1.1)
+MEASURED_RANGE = (0.93, 1.1)
 
 
 @dataclass
@@ -128,7 +128,7 @@ def _collective_price(
         except WeftError:
             pass
         else:
-            return ranged(found.seconds, _MEASURED_RANGE, f"{library}, measured")
+            return ranged(found.seconds, MEASURED_RANGE, f"{library}, measured")
     return ranged(_simulated(narrow, what, inside=inside), SIMULATED_RANGE, "simulated")
 
 
