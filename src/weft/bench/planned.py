@@ -34,9 +34,9 @@ MODELS: dict[str, Drawn] = {
     "transformer": Transformer("gpt2", 256, 4, 4, 1024, 2048, 64, 8),
 }
 LINKS = {"local": 0.0, "1gbit": 1e9 / 8}  # bytes a second between hosts; 0: one host
-REPETITIONS = 3  # each in fresh processes: a step repeats worse between processes than inside one
+REPETITIONS = 5  # each in fresh processes: a step repeats worse between processes than inside one
 STEPS = 2  # of a measurement: the speed of a core changes within seconds
-_MORE = 3  # times the rounds that other benchmarks have
+_MORE = 2  # times the rounds that other benchmarks have
 _SAME = 1e-3  # of a loss: rows of gradients add up in other orders
 _POINTS = 0.10  # of a step: how far a predicted gain may be off, or 1.5 times the floor
 _FLOORS = 1.5
