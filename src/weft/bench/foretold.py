@@ -45,6 +45,9 @@ class Coded(NamedTuple):
     keep_root: bool = True
 
 
+_PLAIN = Coded("chain", "float32")
+
+
 @dataclass(frozen=True, slots=True)
 class Hosts:
     """Hosts as a chain finds them: what links carry, what starting takes, the cores they share."""
@@ -59,7 +62,7 @@ class Hosts:
         """Learn from a chain without a codec: of its limit, be it the links or the cores."""
         filled = sent.wire_bytes + (self.count - 2) * sent.piece
         hops = (self.count - 1) * HOP
-        links, cores = filled / self.rate + hops, self._busy(sent)
+        links, cores = filled / self.rate + hops, self._cores(sent, _PLAIN)
         if cores > links:
             own = _beside(seconds - self.start, links)
             return replace(self, switching=self.switching * own / cores)
@@ -67,14 +70,24 @@ class Hosts:
 
     def seconds(self, sent: Sent, coded: Coded) -> float:
         """Foretell a broadcast."""
-        links = self._simulated(sent, coded)
-        cores = self._busy(sent) + self.switching * self._coding(coded) / self.cores
-        return self.start + _together(links, cores)
+        return self.start + _together(self._simulated(sent, coded), self._cores(sent, coded))
 
-    def _busy(self, sent: Sent) -> float:
-        """Give the seconds that the cores are busy with moving."""
+    def _cores(self, sent: Sent, coded: Coded) -> float:
+        """Give the seconds of the cores: an even share of all work, and what one does alone.
+
+        While the first piece goes its way the other cores have little to do. Graham's bound for
+        work in order: W / m + (1 - 1 / m) L, with L the work of the longest way.
+        """
         hop = BYTE * sent.wire_bytes + MESSAGE * sent.pieces
-        return self.switching * (self.count - 1) * hop / self.cores
+        moving = (self.count - 1) * hop
+        way = (moving + self._coded_way(coded)) / sent.pieces
+        shared = (moving + self._coding(coded)) / self.cores
+        return self.switching * (shared + (1 - 1 / self.cores) * way)
+
+    def _coded_way(self, coded: Coded) -> float:
+        """Give the seconds of the passes of the codec from the root to the last host."""
+        again = self.count - 1 if coded.algorithm.startswith("p2p") else 1
+        return again * (coded.encode + coded.decode)
 
     def _coding(self, coded: Coded) -> float:
         """Give the seconds of one core for all passes of the codec on all hosts."""
