@@ -119,3 +119,10 @@ def test_samples_of_the_grid_can_be_carried_out():
 def test_a_call_names_its_overload():
     assert OpCall("aten::add.Tensor", ()).function is torch.ops.aten.add.Tensor
     assert OpCall("aten::mm", ()).function is torch.ops.aten.mm.default
+
+
+def test_a_sparse_gradient_is_handed_on_and_not_copied():
+    ops = _captured(DLRM).workload.steps[0].ops
+    names = [op.name for op in ops if op.phase == "backward"]
+    assert "aten._embedding_bag_backward" in names
+    assert "aten.clone" not in names

@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         what = self.groups.collective(func, args, outputs)
         if what is None and why == "" and is_free(func):
             return
-        if self._is_bookkeeping(func, inputs):
+        if self._is_bookkeeping(func, inputs) or self._is_handed_on(func, args):
             return
         if what is not None:
             op = self._communication(func, what)
@@ -149,6 +149,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "optimizer":
             return name == "zeros_like" or all(not tensor.dim() for tensor in inputs)
         return name == "_local_scalar_dense" and _is_constant(inputs)
+
+    def _is_handed_on(self, func: Any, args: Sequence[Any]) -> bool:
+        """Recognise a sparse gradient that autograd copies only because somebody holds it here."""
+        copied = op_name(func) == "clone" and isinstance(args[0], torch.Tensor)
+        return copied and args[0].is_sparse and self.phase_now == "backward"
 
     def _communication(self, func: Any, what: Collective) -> Op:
         name = f"{func.namespace}.{op_name(func)}"
