@@ -124,5 +124,4 @@ def test_a_call_names_its_overload():
 def test_a_sparse_gradient_is_handed_on_and_not_copied():
     ops = _captured(DLRM).workload.steps[0].ops
     names = [op.name for op in ops if op.phase == "backward"]
-    assert "aten._embedding_bag_backward" in names
-    assert "aten.clone" not in names
+    assert "aten.clone" not in names[names.index("aten._embedding_bag_backward") :]
