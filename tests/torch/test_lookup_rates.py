@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from weft.torch.lookup_rates import (  # noqa: E402
     ITEM,
     Case,
+    Measured,
     cases,
     columns_of,
     lookups_table,
@@ -65,7 +66,7 @@ def test_lookups_that_took_half_as_long_again_are_priced_so():
         name: 1.5 * core_seconds(columns, ITEM, law, backward=name.endswith("_backward"))
         for name in device.lookups
     }
-    found = [
+    found: Measured = [
         (case, {name: Times(float(taken[name][n]), 0.0, 2) for name in taken})
         for n, case in enumerate(given)
     ]
