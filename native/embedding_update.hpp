@@ -155,6 +155,7 @@ WEFT_INLINE void add_up(const Uses& uses, const Gradients& gradients, Range rang
   const auto all = uses.all();
   std::size_t at = 0;
   for (; at + 8 * L::kCount <= dim; at += 8 * L::kCount) add_columns<L, 8, kAlike>(uses, gradients, range, at, sum);
+  for (; at + 4 * L::kCount <= dim; at += 4 * L::kCount) add_columns<L, 4, kAlike>(uses, gradients, range, at, sum);
   for (; at + L::kCount <= dim; at += L::kCount) add_columns<L, 1, kAlike>(uses, gradients, range, at, sum);
   for (; at < dim; ++at) {
     float held = 0;

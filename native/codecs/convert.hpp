@@ -160,14 +160,15 @@ WEFT_AVX2 inline void from_integers_avx2(const std::int8_t* from, std::size_t co
                                          Loose* to) noexcept {
   const __m256 by = _mm256_set1_ps(scale);
   std::size_t i = 0;
+  const auto eight = [&](std::size_t at) __attribute__((target("avx2"))) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + at));
+    const __m256 values = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + at), _mm256_mul_ps(values, by));
+  };
   for (; i + 32 <= count; i += 32) {  // so many at once: a block's end is then foreseen
-#pragma GCC unroll 4
-    for (std::size_t k = i; k < i + 32; k += 8) {
-      const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + k));
-      const __m256 values = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight));
-      _mm256_storeu_ps(reinterpret_cast<float*>(to + k), _mm256_mul_ps(values, by));
-    }
+    eight(i), eight(i + 8), eight(i + 16), eight(i + 24);
   }
+  for (; i + 8 <= count; i += 8) eight(i);
   from_integers_from(from, i, count, scale, to);
 }
 

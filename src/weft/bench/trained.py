@@ -90,7 +90,7 @@ class Measured:
     def _kept(self) -> list[list[Stepped]]:
         """Steps by repetition: of clean visits, if there are any, those of a calm machine.
 
-        Where a core was hardly ever as fast as it can be, the calmer half counts.
+        Where a core was hardly ever as fast as it can be, the calmest of them count.
         """
         clean = self._is_clean if any(map(self._is_clean, self._all())) else lambda _: True
         steps = [[s for v in each if clean(v) for s in v.steps] for each in self.visits]
