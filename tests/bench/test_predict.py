@@ -4,7 +4,7 @@ import pytest
 
 from weft.bench.drawn_models import Dlrm, case_of, draw, model_of, rough_seconds
 from weft.bench.rows import Options, Row
-from weft.bench.trained import Measured, Stepped, Visit, gathered
+from weft.bench.trained import Measured, Visit, gathered
 from weft.cli.bench_predict import print_predict_rows, summaries
 
 
@@ -30,60 +30,63 @@ def test_a_model_survives_its_case(model):
     assert model_of(json.loads(json.dumps(case_of(model)))) == model
 
 
-def _visit(seconds, probe=1.0, own=0.98, foreign=0.0, products=(1.0, 1.0)):
-    return Visit([Stepped(seconds, products)], probe, own, foreign)
+def _visit(seconds, probe=1.0, own=0.98, foreign=0.0):
+    return Visit([seconds], probe, own, foreign)
 
 
-def _measured(visits):
-    return Measured(visits)
-
-
-def test_disturbed_visits_do_not_count():
+def test_visits_without_the_cores_to_themselves_do_not_count():
     calm = [_visit(1.0), _visit(1.02, 1.05, 0.97, 0.01)]
-    busy = [_visit(9.0, foreign=0.5), _visit(9.0, probe=2.0), _visit(9.0, own=0.5)]
-    found = _measured([[*calm, *busy], calm])
-    assert found.seconds == pytest.approx(1.01)
-    assert found.discarded == pytest.approx(3 / 7)
-
-
-def test_steps_on_a_slow_core_do_not_count():
-    calm, slow = (
-        [_visit(1.0), _visit(1.1, products=(1.0, 1.05))],
-        [_visit(1.6, products=(1.0, 1.5))],
-    )
-    found = _measured([[*calm, *slow]])
-    assert found.seconds == pytest.approx(1.05)
+    busy = [_visit(9.0, foreign=0.5), _visit(9.0, own=0.5)]
+    found = Measured([[*calm, *busy], calm])
+    assert found.repetitions() == pytest.approx([1.01, 1.01])
     assert found.discarded == pytest.approx(1 / 3)
-    assert found.typical == 1.1
 
 
-def test_where_cores_were_always_slow_the_calmest_steps_count_with_their_pace():
-    paces = [1.3, 1.4, 1.5, 1.6, 1.7]
-    found = _measured([[_visit(x, products=(x, 1.0)) for x in paces]])
-    assert found.seconds == pytest.approx(1.4)
-    assert found.pace == pytest.approx(1.4 / 1.32)
-
-
-def test_where_everything_was_disturbed_everything_calm_counts():
-    found = _measured([[_visit(3.0, foreign=0.5)], [_visit(5.0, foreign=0.5)]])
-    assert found.seconds == 4.0
+def test_slow_memory_is_said_and_counts():
+    found = Measured([[_visit(1.0, probe=1.0)], [_visit(3.0, probe=2.0)]])
+    assert found.seconds == 2.0
     assert found.discarded == 0.0
+    assert found.moved == pytest.approx(1.95 / 1.05 - 1)
+
+
+def test_where_everything_was_disturbed_everything_counts():
+    found = Measured([[_visit(3.0, foreign=0.5)], [_visit(5.0, foreign=0.5)]])
+    assert found.seconds == 4.0
+    assert found.discarded == 1.0
+
+
+@pytest.mark.torch
+def test_each_repetition_is_compared_with_what_was_foretold_around_it():
+    """The machine was slow for one of them, and for the ops around it: nothing is off."""
+    pytest.importorskip("torch")
+    from weft.bench.predict import compared
+    from weft.bench.torch_foretold import Foretold
+
+    measured = Measured([[_visit(1.0)], [_visit(2.0)], [_visit(1.0)]])
+    told = [
+        Foretold({"gloo": x}, {"gloo": (0.5, 9.0)}, {"gloo": 1.0}, 0.5, {"gloo": {"host": x}})
+        for x in (1.1, 2.2, 1.1)
+    ]
+    row = compared(draw(1)[0], "gloo", told, measured)
+    assert row.more["error"] == pytest.approx(0.1)
+    assert row.more["predicted"] == pytest.approx(1.1)
+    assert row.more["parts"] == {"host": pytest.approx(1.1)}
 
 
 def test_the_floor_is_how_far_repetitions_are_apart():
-    found = _measured([[_visit(x)] for x in (1.0, 1.1, 0.9)])
+    found = Measured([[_visit(x)] for x in (1.0, 1.1, 0.9)])
     assert found.floor == pytest.approx(0.1)
 
 
 def test_repetitions_are_put_together():
     one, two = {("a", "gloo"): [_visit(1.0)]}, {("a", "gloo"): [_visit(3.0)]}
-    assert gathered([one, two])["a", "gloo"].clean() == [1.0, 3.0]
+    assert gathered([one, two])["a", "gloo"].repetitions() == [1.0, 3.0]
 
 
 def _row(model, error):
     case = {"model": model, "backend": "gloo", "seed": 1}
     more = {"predicted": 1.0 + error, "measured": 1.0, "error": error, "floor": 0.01}
-    more |= {"low": 0.9, "high": 1.1, "pace": 1.0}
+    more |= {"low": 0.9, "high": 1.1, "moved": 0.1}
     more |= {"formula": 1.1, "formula_error": 0.1, "naive": 0.5, "naive_error": -0.5}
     return Row("predict", case, (1.0,), {}, {**more, "discarded": 0.0})
 

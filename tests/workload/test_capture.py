@@ -43,6 +43,14 @@ def test_products_have_their_shapes():
     assert first.cost.dtype == "fp32"
 
 
+def test_a_sparse_gradient_changes_rows_and_not_a_table():
+    workload = capture(steps.sparse)
+    found = {op.name: op.cost for op in ops_of(workload, "kernel")}
+    assert found["aten._embedding_bag_backward"].family == "embedding-backward"
+    assert found["aten._embedding_bag_backward"].shape == (8, 100_000, 16, 4)
+    assert found["aten.add_"].nbytes == 0  # with the lookups that the gradient is of
+
+
 def test_ddp_reduces_buckets_as_they_fill():
     workload = capture(steps.ddp, 8)
     reduced = [op.collective.nbytes for op in ops_of(workload, "collective")]

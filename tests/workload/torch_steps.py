@@ -32,6 +32,20 @@ def alone(width=64):
     return training(mlp(width=width).cuda(), width)
 
 
+def sparse():
+    """Lookups whose gradient has the rows that were looked up."""
+    bag = nn.EmbeddingBag(100_000, 16, mode="sum", include_last_offset=True, sparse=True)
+    optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)
+    indices, offsets = torch.arange(32), torch.arange(0, 33, 4)
+
+    def step():
+        bag(indices, offsets).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def ddp():
     return training(nn.parallel.DistributedDataParallel(mlp(4, 1024).cuda()), 1024)
 

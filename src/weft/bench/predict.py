@@ -1,28 +1,31 @@
 """How far predicted steps of training are from measured ones, on this machine."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
 
 from weft.bench.drawn_models import RANKS, Drawn, case_of, draw
 from weft.bench.rows import Options, Row
 from weft.bench.torch_foretold import Foretold, captured, current_platform, foretell
+from weft.bench.torch_seen import Seen
 from weft.bench.trained import BACKENDS, Measured, gathered, repetition
 from weft.hardware import Platform
-from weft.torch.op_calls import OpCall
-from weft.torch.op_times import Repeated, repeat_ops, together, typical
+from weft.hardware.measured import TorchHost
+from weft.torch.measured_host import PHASES, Host
 from weft.torch.steady import forked_ranks
 from weft.torch.timed_steps import CapturedStep
 
 QUESTION = "How far are predicted training steps from measured ones, on this machine?"
 SEEDS = (1, 2, 3)
 _TOGETHER = 2  # seeds whose models are measured in turn: processes are started for all of them
-_REPEATS = 3  # of an op before each repetition of the steps
+_REPEATS, _TURNS = 1, 2  # of ops and of the host at a look: five looks in each repetition
 _ERRORS = {
     "error": "predicted",
     "formula_error": "formula",
     "naive_error": "naive",
 }
-_LOADED = ("torch", "torch.nn.parallel", "weft.torch.op_times")
+_LOADED = ("torch", "torch.nn.parallel", "weft.torch.measured_host")
 
 
 def count_rows(options: Options) -> int:
@@ -45,51 +48,71 @@ class _Trial:
         self._seeds, self._platform = seeds, platform
         self._models = {f"{each.model} {seed}": each for seed in seeds for each in draw(seed)}
         self._steps = {name: captured(model) for name, model in self._models.items()}
-        self._calls = _unique(self._steps)
+        self._pairs = [(self._models[name], step) for name, step in self._steps.items()]
+        self._host = Host()
 
     def rows(self, rounds: int) -> Iterator[Row]:
         """Measure and give a row for each model and backend."""
-        passes, found = [], []
+        told, found = [], []
         with forked_ranks(_LOADED):
             for number in range(rounds):
                 shown = ", ".join(map(str, self._seeds))
                 print(f"seeds {shown}: repetition {number + 1} of {rounds}", file=sys.stderr)
-                passes.append(repeat_ops(self._calls, repeats=_REPEATS))
-                found.append(repetition(self._models))
-        repeated = together(passes)
-        told = self._told(repeated)
+                looks = _Looks(self._pairs, self._host)
+                found.append(repetition(self._models, looks.look))
+                told.append(self._told(looks))
         for (name, backend), measured in gathered(found).items():
-            yield _row(self._models[name], backend, told[name], measured)
+            yield compared(self._models[name], backend, [each[name] for each in told], measured)
 
-    def _told(self, repeated: Sequence[Sequence[Repeated]]) -> dict[str, Foretold]:
-        times = dict(zip(self._calls, typical(repeated), strict=True))
-        return {name: foretell(step, self._platform, times) for name, step in self._steps.items()}
-
-
-def _unique(steps: Mapping[str, CapturedStep]) -> list[OpCall]:
-    return list(dict.fromkeys(call for step in steps.values() for call in step.unique))
+    def _told(self, looks: "_Looks") -> dict[str, Foretold]:
+        times, here = looks.seen.times(), looks.here(self._platform)
+        return {name: foretell(step, here, times) for name, step in self._steps.items()}
 
 
-def _row(model: Drawn, backend: str, told: Foretold, measured: Measured) -> Row:
-    seconds = measured.seconds
-    low, high = told.ranges[backend]
+class _Looks:
+    """What ops and the host took around the steps of one repetition."""
+
+    def __init__(self, pairs: Sequence[tuple[Drawn, CapturedStep]], host: Host) -> None:
+        self.seen = Seen(pairs, repeats=_REPEATS, lookups=False)
+        self._host = host
+        self._turns: list[dict[str, float]] = []
+
+    def look(self) -> None:
+        """Time everything once more."""
+        self.seen.look()
+        self._turns += self._host.turns(_TURNS)
+
+    def here(self, calibrated: Platform) -> Platform:
+        """Give the platform with the overheads of the host that were found."""
+        found, known = self._host.typical(self._turns), calibrated.torch or TorchHost()
+        phases = {phase: getattr(found, phase) for phase in PHASES}
+        return replace(calibrated, torch=replace(known, **phases))
+
+
+def compared(model: Drawn, backend: str, told: Sequence[Foretold], measured: Measured) -> Row:
+    """Compare each repetition with what ops foretold around it; the medians of all are shown."""
     predictions = {
-        "predicted": told.predicted[backend],
-        "formula": told.formula[backend],
-        "naive": told.naive,
+        "predicted": [each.predicted[backend] for each in told],
+        "formula": [each.formula[backend] for each in told],
+        "naive": [each.naive for each in told],
     }
-    errors = {key: predictions[name] / seconds - 1 for key, name in _ERRORS.items()}
+    taken = measured.repetitions()
+    errors = {
+        key: median(p / m for p, m in zip(predictions[name], taken, strict=True)) - 1
+        for key, name in _ERRORS.items()
+    }
+    low, high = (median(each.ranges[backend][side] for each in told) for side in (0, 1))
+    parts = [each.parts[backend] for each in told]
     more = {
-        **predictions,
+        **{name: median(each) for name, each in predictions.items()},
         **errors,
         "low": low,
         "high": high,
-        "measured": seconds,
+        "measured": measured.seconds,
         "floor": measured.floor,
-        "pace": measured.pace,
-        "typical": measured.typical,
+        "moved": measured.moved,
         "discarded": measured.discarded,
-        "parts": told.parts[backend],
+        "parts": {key: median(each[key] for each in parts) for key in parts[0]},
     }
     case = {**case_of(model), "backend": backend, "ranks": RANKS}
-    return Row("predict", case, tuple(measured.clean()), {}, more)
+    return Row("predict", case, tuple(taken), {}, more)

@@ -10,17 +10,22 @@ from weft.torch.op_times import OpTime, Repeated, repeat_ops, together, typical
 from weft.torch.timed_steps import CapturedStep
 from weft.workload.tables import Table
 
-_REPEATS = 12  # of an op at each look
-
 
 class Seen:
     """Models and their steps, of which each look times what is in them, never a step.
 
-    The machine changes its speed within minutes: what was timed before may not hold any more. Nor
-    is it always calm, so every repetition counts, as every step does that they are compared with.
+    The machine changes its speed within minutes: what was timed before may not hold any more.
+    ``repeats`` are those of an op at each look; ``lookups``: those by weft are timed, too.
     """
 
-    def __init__(self, steps: Sequence[tuple[Drawn, CapturedStep]]) -> None:
+    def __init__(
+        self,
+        steps: Sequence[tuple[Drawn, CapturedStep]],
+        *,
+        repeats: int = 12,
+        lookups: bool = True,
+    ) -> None:
+        self._repeats = repeats
         self._calls: list[OpCall] = list(
             dict.fromkeys(call for _, step in steps for call in step.unique)
         )
@@ -28,7 +33,7 @@ class Seen:
             dict.fromkeys(
                 Case(Table("table", rows, model.dim, pooling, zipf), model.batch)
                 for model, _ in steps
-                if isinstance(model, Dlrm)
+                if lookups and isinstance(model, Dlrm)
                 for rows, pooling, zipf in model.tables
             )
         )
@@ -37,13 +42,13 @@ class Seen:
 
     def look(self) -> None:
         """Time everything some times."""
-        self._passes.append(repeat_ops(self._calls, repeats=_REPEATS))
+        self._passes.append(repeat_ops(self._calls, repeats=self._repeats))
         if self._cases:
             self._lookups.append(measured(self._cases, ranks=RANKS))
 
     def times(self) -> dict[OpCall, OpTime]:
         """Give what ops took."""
-        return dict(zip(self._calls, typical(together(self._passes), calm_only=False), strict=True))
+        return dict(zip(self._calls, typical(together(self._passes)), strict=True))
 
     def sharpened(self, on: Platform) -> Platform:
         """Give the platform as lookups found it."""

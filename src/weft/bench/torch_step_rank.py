@@ -8,7 +8,6 @@ import os
 import resource
 import sys
 import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from weft.bench.drawn_models import model_of
 from weft.bench.serving import Work, pin
 from weft.bench.torch_joining import answer_until_told, join
 from weft.bench.torch_models import training
-from weft.torch.core_pace import Probe
 
 _WARMUPS = 3
 _PROBE = 16 << 20  # bytes that the probe copies
@@ -34,7 +32,6 @@ class Trained:
         self.act = training(model_of(model))
         self._source = np.ones(_PROBE // 8)
         self._copy = np.empty_like(self._source)
-        self._pace = Probe(_PROBE)
         for _ in range(_WARMUPS):
             self.act()
         begin = time.perf_counter()
@@ -50,16 +47,13 @@ class Trained:
         self.act()
         dist.barrier()
         used, start = _cpu(), time.perf_counter()
-        steps, products = [], [self._pace.product()]
+        steps = []
         for _ in range(self._count):
             begin = time.perf_counter()
             self.act()
             steps.append(time.perf_counter() - begin)
-            products.append(self._pace.product())
-        wall = time.perf_counter() - start
-        slower = [max(pair) for pair in pairwise(products)]  # of before and after
-        used = _cpu() - used
-        return {"steps": steps, "products": slower, "probe": probe, "cpu": used, "wall": wall}
+        wall, used = time.perf_counter() - start, _cpu() - used
+        return {"steps": steps, "probe": probe, "cpu": used, "wall": wall}
 
     def _probe(self) -> float:
         begin = time.perf_counter()

@@ -1,19 +1,18 @@
 """Small models trained for real, by rules that let the same step be measured again.
 
 Every repetition has fresh processes, pinned, that keep their memory; models and backends take
-turns in it. What was measured does not count if ranks did not have their cores to themselves: a
-visit by what others used meanwhile and by a copy before it, a step by a product on either side.
+turns in it, and in between somebody may look at the machine. A visit does not count if ranks did
+not have their cores to themselves. How fast memory was is only said: it moves by a quarter with
+nobody else there, so what is compared with steps has to be timed in turn with them.
 """
 
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import cached_property
-from statistics import median
-from typing import NamedTuple
+from statistics import fmean, median
 
 import numpy as np
 
@@ -21,29 +20,21 @@ from weft.bench.drawn_models import RANKS, Drawn, case_of
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
 from weft.runtime.calm import busy_seconds
-from weft.torch.core_pace import still_calm
 from weft.torch.steady import SETTINGS
 
 BACKENDS = ("gloo", "weft")
 _VISITS = 4  # of each model and backend in a repetition, in turn
 _SECONDS = 0.3  # of steps in a visit
-_OWN, _FOREIGN, _PROBE = 0.9, 0.02, 1.1  # what a visit may show to count
+_OWN, _FOREIGN = 0.9, 0.02  # what a visit may show to count
 
 Key = tuple[str, str]  # a model's name and a backend
 
 
-class Stepped(NamedTuple):
-    """A step of all ranks, and what a product took on each of their cores beside it."""
-
-    seconds: float
-    products: tuple[float, ...]
-
-
 @dataclass
 class Visit:
-    """Some steps of one model, and whether the machine was its own meanwhile."""
+    """Seconds of some steps, those of a copy before, and whose the cores were meanwhile."""
 
-    steps: list[Stepped]
+    steps: list[float]
     probe: float
     own: float
     foreign: float
@@ -55,66 +46,45 @@ class Measured:
 
     visits: list[list[Visit]] = field(default_factory=list)
 
-    def clean(self) -> list[float]:
-        """Give the medians of repetitions, of steps that nothing disturbed."""
-        return [median(s.seconds for s in each) for each in self._kept if each]
-
-    @property
-    def typical(self) -> float:
-        """The median of all repetitions, whatever disturbed them."""
-        return median(median(s.seconds for v in each for s in v.steps) for each in self.visits)
+    def repetitions(self) -> list[float]:
+        """Give the median of each repetition: of undisturbed visits, if it has any."""
+        return [
+            median(_steps(filter(self._is_clean, each)) or _steps(each)) for each in self.visits
+        ]
 
     @property
     def seconds(self) -> float:
         """The median of the repetitions."""
-        return median(self.clean())
-
-    @property
-    def pace(self) -> float:
-        """How many times the best a product took beside the steps that count."""
-        return median(self._slower(step) for each in self._kept for step in each)
+        return median(self.repetitions())
 
     @property
     def floor(self) -> float:
         """How far a repetition is from the median of all, in the middle: nobody can do better."""
         middle = self.seconds
-        return median(abs(each / middle - 1) for each in self.clean())
+        return median(abs(each / middle - 1) for each in self.repetitions())
 
     @property
     def discarded(self) -> float:
-        """The share of steps that did not count."""
-        every = sum(len(visit.steps) for visit in self._all())
-        return 1 - sum(map(len, self._kept)) / every
+        """The share of visits in which ranks did not have their cores."""
+        return 1 - fmean(map(self._is_clean, self._all()))
 
-    @cached_property
-    def _kept(self) -> list[list[Stepped]]:
-        """Steps by repetition: of clean visits, if there are any, those of a calm machine.
-
-        Where a core was hardly ever as fast as it can be, the calmest of them count.
-        """
-        clean = self._is_clean if any(map(self._is_clean, self._all())) else lambda _: True
-        steps = [[s for v in each if clean(v) for s in v.steps] for each in self.visits]
-        most = still_calm([self._slower(step) for each in steps for step in each])
-        return [[step for step in each if self._slower(step) <= most] for each in steps]
+    @property
+    def moved(self) -> float:
+        """How far the speed of memory moved: nine of ten copies lie within."""
+        least, most = np.quantile([visit.probe for visit in self._all()], (0.05, 0.95))
+        return float(most / least - 1)
 
     def _all(self) -> list[Visit]:
         return [visit for each in self.visits for visit in each]
 
     def _is_clean(self, visit: Visit) -> bool:
         """Tell whether ranks had their cores; as Gloo sleeps while it waits, the best counts."""
-        own, probe = max(v.own for v in self._all()), min(v.probe for v in self._all())
-        mine = visit.own >= _OWN * own and visit.probe <= _PROBE * probe
-        return mine and visit.foreign <= _FOREIGN
+        own = max(v.own for v in self._all())
+        return visit.own >= _OWN * own and visit.foreign <= _FOREIGN
 
-    def _slower(self, step: Stepped) -> float:
-        """Say how many times its best the slower core took."""
-        return max(mine / best for mine, best in zip(step.products, self._best, strict=True))
 
-    @cached_property
-    def _best(self) -> list[float]:
-        """What a product takes beside a step on each core at its best: few are faster still."""
-        every = (step.products for visit in self._all() for step in visit.steps)
-        return [float(np.quantile(mine, 0.05)) for mine in zip(*every, strict=True)]
+def _steps(visits: Iterable[Visit]) -> list[float]:
+    return [seconds for visit in visits for seconds in visit.steps]
 
 
 def gathered(found: Iterable[Mapping[Key, list[Visit]]]) -> dict[Key, Measured]:
@@ -126,8 +96,13 @@ def gathered(found: Iterable[Mapping[Key, list[Visit]]]) -> dict[Key, Measured]:
     return dict(by_key)
 
 
-def repetition(models: Mapping[str, Drawn]) -> dict[Key, list[Visit]]:
-    """Train every model by every backend for a while, in turn, in fresh processes."""
+def repetition(
+    models: Mapping[str, Drawn], look: Callable[[], None] = lambda: None
+) -> dict[Key, list[Visit]]:
+    """Train every model by every backend for a while, in turn, in fresh processes.
+
+    Before, between and after these turns ``look`` may see how the machine is.
+    """
     found: dict[Key, list[Visit]] = defaultdict(list)
     with ExitStack() as stack:
         teams = {name: stack.enter_context(closing(_team(name))) for name in BACKENDS}
@@ -135,9 +110,11 @@ def repetition(models: Mapping[str, Drawn]) -> dict[Key, list[Visit]]:
             for team in teams.values():
                 team.ask("open", name, case={"model": case_of(model), "seconds": _SECONDS})
         for _ in range(_VISITS):
+            look()
             for name in models:
                 for backend, team in teams.items():
                     found[name, backend].append(_visit(team, name))
+        look()
     return found
 
 
@@ -151,14 +128,7 @@ def _visit(team: Team, name: str) -> Visit:
     answers = [reply["answer"] for reply in team.ask("answer", name)]
     busy, passed = busy_seconds() - busy, time.perf_counter() - begin
     # Ranks wait for each other in every step, so a step is what the slower one says.
-    steps = [
-        Stepped(max(seconds), products)
-        for seconds, products in zip(
-            zip(*(each["steps"] for each in answers), strict=True),
-            zip(*(each["products"] for each in answers), strict=True),
-            strict=True,
-        )
-    ]
+    steps = [max(each) for each in zip(*(mine["steps"] for mine in answers), strict=True)]
     timed = max(each["wall"] for each in answers)
     used = sum(each["cpu"] for each in answers)
     # What ranks do around the timed steps is theirs too: it is as busy as the steps are.

@@ -26,7 +26,7 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
         Column("measured", "measured", format_time),
         Column("error", "error", "{:+.1%}".format),
         Column("floor", "floor", "{:.1%}".format),
-        Column("pace", "pace", "{:.2f}".format),
+        Column("moved", "memory moved", "{:.0%}".format),
         Column("formula_error", "formulas only", "{:+.1%}".format),
         Column("naive_error", "naive sum", "{:+.1%}".format),
         Column("discarded", "discarded", "{:.0%}".format),
@@ -44,8 +44,8 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
     print(f"\n{sum(inside)} of {len(rows)} measured steps lie in the predicted range")
     print(
         "ops were timed one by one at their shapes as part of the calibration, never a step; "
-        '"formulas only" has laws instead; pace is how many times its best a small product took '
-        "beside the steps"
+        '"formulas only" has laws instead; an error is the median of those of the repetitions, '
+        "each beside ops timed around it; memory moved as far as nine of ten copies say"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,9 @@ SIZES = tuple(1 << shift for shift in (10, 13, 16, 18, 20, 22, 24))
 # Parameters and bytes of each, of models that do nothing but have gradients.
 WRAPPED = ((4, 1 << 10), (64, 1 << 10), (8, 1 << 17), (8, 1 << 20), (64, 1 << 17))
 _TIMEOUT = 60.0
-_REPEATS, _LEAST = 24, 5
-_WARMUPS, _DIFFERENCES = 3, 9
+_REPEATS, _LEAST = 8, 2  # of a size in a round: a library may be slow for some moments
+_ROUNDS = 3
+_WARMUPS, _DIFFERENCES = 3, 12
 
 Curves = dict[tuple[str, str], list[tuple[int, float]]]  # by library and kind: bytes, seconds
 Wrapped = dict[tuple[str, int, int], float]  # by library, parameters, bytes of each: seconds more
@@ -51,8 +53,10 @@ def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
         for (kind, nbytes), seconds in first[0].items():
             slower = max(seconds, second[0][kind, nbytes])
             curves.setdefault((library, kind), []).append((nbytes, slower))
-        for (count, nbytes), seconds in first[1].items():
-            wrapped[library, count, nbytes] = (seconds + second[1][count, nbytes]) / 2
+        for (count, nbytes), differences in first[1].items():
+            both = zip(differences, second[1][count, nbytes], strict=True)
+            # Who is faster alone comes early to the next wrapped step, and waits there.
+            wrapped[library, count, nbytes] = median(map(min, both))
     return curves, wrapped
 
 
@@ -65,7 +69,7 @@ def _free_port() -> int:
 
 def _timed(
     world: World, library: str, port: int, kinds: tuple[str, ...]
-) -> tuple[dict[tuple[str, int], float], dict[tuple[int, int], float]]:
+) -> tuple[dict[tuple[str, int], float], dict[tuple[int, int], list[float]]]:
     pin(world)  # before there are other threads, so that all stay there
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -73,12 +77,12 @@ def _timed(
         import weft.torch  # noqa: F401 - it registers the backend
     dist.init_process_group(library, rank=world.rank, world_size=world.num_ranks)
     try:
-        found = {
-            (kind, nbytes): _median(_collective(kind, nbytes, world.num_ranks), _count(nbytes))
-            for nbytes in SIZES
-            for kind in kinds
-        }
-        return found, dict(_wrapped())
+        found: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for nbytes in SIZES * _ROUNDS:
+            for kind in kinds:
+                act = _collective(kind, nbytes, world.num_ranks)
+                found[kind, nbytes] += _repeated(act, _count(nbytes))
+        return {key: median(each) for key, each in found.items()}, dict(_wrapped())
     finally:
         dist.destroy_process_group()
 
@@ -101,18 +105,18 @@ def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
 
 def _count(nbytes: int) -> int:
     """Say how often a size is repeated: the same number on both ranks, few times for large ones."""
-    return max(_LEAST, min(_REPEATS, (16 << 20) // nbytes))
+    return max(_LEAST, min(_REPEATS, (6 << 20) // nbytes))
 
 
-def _median(act: Callable[[], Any], count: int) -> float:
-    """Give the median of calls one after another; the last one lets both ranks meet."""
+def _repeated(act: Callable[[], Any], count: int) -> list[float]:
+    """Time calls one after another; the first one lets both ranks meet."""
     act()
     found = []
     for _ in range(count):
         begin = time.perf_counter()
         act()
         found.append(time.perf_counter() - begin)
-    return median(found)
+    return found
 
 
 class _Held(nn.Module):
@@ -128,11 +132,11 @@ class _Held(nn.Module):
         return torch.stack([(each * x).sum() for each in self.held]).sum()
 
 
-def _wrapped() -> Iterator[tuple[tuple[int, int], float]]:
+def _wrapped() -> Iterator[tuple[tuple[int, int], list[float]]]:
     for count, nbytes in WRAPPED:
         plain = _step(_Held(count, nbytes), nbytes)
         wrapped = _step(DistributedDataParallel(_Held(count, nbytes)), nbytes)
-        yield (count, nbytes), _difference(wrapped, plain)
+        yield (count, nbytes), _differences(wrapped, plain)
 
 
 def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:
@@ -145,7 +149,7 @@ def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:
     return step
 
 
-def _difference(first: Callable[[], Any], second: Callable[[], Any]) -> float:
+def _differences(first: Callable[[], Any], second: Callable[[], Any]) -> list[float]:
     """Give how much longer the first takes, in turn with the second."""
     found: list[float] = []
     for turn in range(_WARMUPS + _DIFFERENCES):
@@ -156,4 +160,4 @@ def _difference(first: Callable[[], Any], second: Callable[[], Any]) -> float:
             times.append(time.perf_counter() - begin)
         if turn >= _WARMUPS:
             found.append(times[0] - times[1])
-    return median(found)
+    return found

@@ -3,6 +3,9 @@
 Reference models are trained on two ranks at once, phase by phase. What a phase takes beyond its
 ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
 It may be less than nothing: an op that Python calls costs more than one that autograd calls.
+
+Phases and ops take turns, and each turn has its own overhead, because the difference of two times
+of other moments is mostly the difference of these: from -21 to 33 us an op in five calibrations.
 """
 
 from __future__ import annotations
@@ -18,46 +21,66 @@ from weft.hardware import cache_bytes
 from weft.hardware.measured import TorchHost
 from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
-from weft.torch.core_pace import Pace, Probe, best_pace, calm
-from weft.torch.op_times import time_ops
-from weft.torch.reference_steps import REFERENCES
+from weft.torch.op_times import Lined, Repetition, groups, typical
+from weft.torch.reference_steps import REFERENCES, Phases
 from weft.torch.steady import steady_memory
 from weft.torch.timed_steps import captured_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from weft.runtime.world import World
+    from weft.torch.op_calls import OpCall
 
 PHASES = ("forward", "backward", "optimizer")
-_WARMUPS, _REPEATS = 4, 30
-_OF_OPS = 9  # repetitions of an op, some of which are calm
+_WARMUPS, _TURNS = 1, 10
 _TIMEOUT = 60.0
 
 Taken = dict[tuple[str, str], float]  # by model and phase
 
 
 def time_host() -> TorchHost:
-    """Measure the overheads of one op in each phase; ranks share the last cache."""
-    room = max(cache_bytes()) / RANKS
-    steps = {name: captured_step(_whole(name), 1, name=name) for name in REFERENCES}
-    calls = list(dict.fromkeys(call for step in steps.values() for call in step.unique))
-    times = dict(zip(calls, time_ops(calls, repeats=_OF_OPS), strict=True))
-    summed: Taken = defaultdict(float)
-    count: Counter[tuple[str, str]] = Counter()
-    for name, step in steps.items():
-        called = step.calls[0]
-        for number, op in enumerate(step.priced(times, room)):
-            summed[name, op.phase] += op.seconds or 0.0
-            count[name, op.phase] += 1 + called[number].free
-    found = gaps(_taken(), summed, count)
-    return TorchHost(
-        found["forward"],
-        found["backward"],
-        found["optimizer"],
-        cached=room,
-        version=torch.__version__,
-    )
+    """Measure the overheads of one op in each phase."""
+    host = Host()
+    return host.typical(host.turns(_TURNS))
+
+
+class Host:
+    """Overheads of torch, measured turn by turn; ranks share the last cache."""
+
+    def __init__(self) -> None:
+        self._room = max(cache_bytes()) / RANKS
+        self._steps = {name: captured_step(_whole(name), 1, name=name) for name in REFERENCES}
+        self._calls = list(
+            dict.fromkeys(call for step in self._steps.values() for call in step.unique)
+        )
+
+    def turns(self, count: int) -> list[dict[str, float]]:
+        """Measure some turns: overheads of an op by phase."""
+        with steady_memory():
+            ranks = spawn(_timed_turns, RANKS, self._calls, count, timeout=_TIMEOUT)
+        return [self._gaps(turns) for turns in zip(*ranks, strict=True)]
+
+    def typical(self, turns: Sequence[Mapping[str, float]]) -> TorchHost:
+        """Give the middle of turns."""
+        forward, backward, optimizer = (
+            float(f"{median(each[phase] for each in turns):.4g}") for phase in PHASES
+        )
+        return TorchHost(forward, backward, optimizer, cached=self._room, version=torch.__version__)
+
+    def _gaps(self, turns: Sequence[_Turn]) -> dict[str, float]:
+        """Give the overheads of a turn by what both ranks took in the mean: they do not wait."""
+        taken = {key: fmean(turn.phases[key] for turn in turns) for key in turns[0].phases}
+        every = typical([[[op] for op in turn.ops] for turn in turns])
+        times = dict(zip(self._calls, every, strict=True))
+        summed: Taken = defaultdict(float)
+        count: Counter[tuple[str, str]] = Counter()
+        for name, step in self._steps.items():
+            called = step.calls[0]
+            for number, op in enumerate(step.priced(times, self._room)):
+                summed[name, op.phase] += op.seconds or 0.0
+                count[name, op.phase] += 1 + called[number].free
+        return gaps(taken, summed, count)
 
 
 def gaps(taken: Taken, summed: Taken, count: Counter[tuple[str, str]]) -> dict[str, float]:
@@ -66,7 +89,7 @@ def gaps(taken: Taken, summed: Taken, count: Counter[tuple[str, str]]) -> dict[s
     for phase in PHASES:
         keys = [key for key in taken if key[1] == phase]
         more = sum(taken[key] - summed[key] for key in keys)
-        found[phase] = float(f"{more / max(1, sum(count[key] for key in keys)):.4g}")
+        found[phase] = more / max(1, sum(count[key] for key in keys))
     return found
 
 
@@ -78,39 +101,33 @@ def _whole(name: str) -> Callable[[], Callable[[], Any]]:
     return prepare
 
 
-def _taken() -> Taken:
-    """Give what phases take on both ranks in the mean: they do not wait for each other."""
-    with steady_memory():
-        ranks = spawn(_timed_phases, RANKS, timeout=_TIMEOUT)
-    return {key: fmean(rank[key] for rank in ranks) for key in ranks[0]}
+class _Turn(NamedTuple):
+    """Seconds of the phases of all models, and those of their ops right after them."""
+
+    phases: Taken
+    ops: list[Repetition]
 
 
-class _Phase(NamedTuple):
-    """One phase carried out once."""
-
-    seconds: float
-    pace: Pace
-
-
-def _timed_phases(world: World) -> Taken:
+def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Turn]:
     pin(world)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    models, probe = {name: made() for name, made in REFERENCES.items()}, Probe()
-    found: dict[tuple[str, str], list[_Phase]] = {}
-    for turn in range(_WARMUPS + _REPEATS):
-        for name, phases in models.items():
-            world.barrier()
-            for phase, act in phases.items():
-                taken = _once(act, probe)
-                if turn >= _WARMUPS:
-                    found.setdefault((name, phase), []).append(taken)
-    best = best_pace([each.pace for every in found.values() for each in every])
-    return {key: median(each.seconds for each in calm(every, best)) for key, every in found.items()}
+    models = {name: made() for name, made in REFERENCES.items()}
+    ops = [Lined(world, group) for group in groups(calls)]
+    turns = []
+    for _ in range(_WARMUPS + count):
+        _timed_phases(world, models)  # in a loop of training every step follows another one
+        phases = _timed_phases(world, models)
+        turns.append(_Turn(phases, [one for some in ops for one in some.repeated(1)[0]]))
+    return turns[_WARMUPS:]
 
 
-def _once(act: Callable[[], Any], probe: Probe) -> _Phase:
-    first, begin = probe.product(), time.perf_counter()
-    act()
-    passed = time.perf_counter() - begin
-    return _Phase(passed, Pace(max(first, probe.product()), probe.swept))
+def _timed_phases(world: World, models: Mapping[str, Phases]) -> Taken:
+    found: Taken = {}
+    for name, phases in models.items():
+        world.barrier()
+        for phase, act in phases.items():
+            begin = time.perf_counter()
+            act()
+            found[name, phase] = time.perf_counter() - begin
+    return found

@@ -3,10 +3,11 @@
 Two ranks, each on a core of its own, carry out the same op at the same time, as the ranks of a
 data-parallel job do. Nothing of the step that is predicted is ever run.
 
-A core is not always equally fast: others on the same machine have a share of what lies below it.
-So every repetition stands between two products of small matrices and behind a sweep of the caches,
-and counts only if these were about as fast as the fastest: what is said of an op is what it takes
-on a core that has all of its own to itself.
+What a core did just before decides how fast it is: a product of small matrices that takes 21 us in
+a loop takes 25 us after scalar code, 40 us after a millisecond of sleep and 45 us after rows of a
+table were changed, and stays slow for milliseconds. So ops are timed in the order in which they
+were given, which is that of the step, each behind another op and not behind a warm-up of its own,
+and every repetition counts: a slow one is as likely in a step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import torch
 
 from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
-from weft.torch.core_pace import Pace, Probe, best_pace, calm
 from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _REPEATS = 5
 _TIMEOUT = 120.0
 # Ops of a group are timed after one sweep: their data together are more than caches hold anyway.
 _GROUP_OPS, _GROUP_BYTES = 24, 256 << 20
+_SWEPT = 48 << 20  # bytes that a rank goes through so that no cache holds anything else
 
 
 class OpTime(NamedTuple):
@@ -50,11 +51,10 @@ class OpTime(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """An op carried out once with its data in memory and once more, and how fast the core was."""
+    """An op carried out once with its data in memory and once more."""
 
     cold: float
     warm: float
-    pace: Pace
 
 
 Repeated = list[Repetition]
@@ -82,21 +82,16 @@ def together(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeat
     ]
 
 
-def typical(found: Sequence[Sequence[Repeated]], *, calm_only: bool = True) -> list[OpTime]:
-    """Say what calls take by the repetitions of each rank, of which the calm ones count, or all.
+def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
+    """Say what calls take by the repetitions of each rank.
 
     A rank meets the other only now and then, so what both take in the mean counts: the slower
     of the two in every single op would be more than the slower of two steps.
     """
-    best = [best_pace([each.pace for each in chain.from_iterable(mine)]) for mine in found]
-    times = []
-    for each in zip(*found, strict=True):
-        kept = [
-            _typical(calm(mine, least) if calm_only else mine)
-            for mine, least in zip(each, best, strict=True)
-        ]
-        times.append(OpTime(*(fmean(values) for values in zip(*kept, strict=True))))
-    return times
+    return [
+        OpTime(*(fmean(values) for values in zip(*map(_typical, each), strict=True)))
+        for each in zip(*found, strict=True)
+    ]
 
 
 def _typical(kept: Repeated) -> OpTime:
@@ -112,12 +107,11 @@ def _repeated_calls(
         pin(world)
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    probe = Probe()
-    found: list[Repeated] = []
-    with torch.no_grad():
-        for group in groups(calls):
-            found += _repeated(world, group, probe, repeats)
-    return found
+    return [
+        list(each)
+        for group in groups(calls)
+        for each in zip(*Lined(world, group).repeated(repeats), strict=True)
+    ]
 
 
 def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
@@ -134,40 +128,41 @@ def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
         yield group
 
 
-def _repeated(
-    world: World, group: Sequence[OpCall], probe: Probe, repeats: int
-) -> Iterator[Repeated]:
-    pairs = [(_act(call, 0), _act(call, 1)) for call in group]
-    for act, _ in pairs:
-        act()  # what only a first call does
-    found: list[Repeated] = [[] for _ in group]
-    for _ in range(repeats):
-        probe.sweep()
-        for (act, other), mine in zip(pairs, found, strict=True):
-            mine.append(_once(world, act, other, probe))
-    yield from found
+class Lined:
+    """Some calls with their data, carried out one behind the other."""
+
+    def __init__(self, world: World, calls: Sequence[OpCall]) -> None:
+        self._world = world
+        self._acts = [_act(call) for call in calls]
+        self._swept = np.ones(_SWEPT // 8)
+        for act in self._acts:
+            act()  # what only a first call does
+
+    def repeated(self, repeats: int) -> list[list[Repetition]]:
+        """Carry all of them out some times."""
+        with torch.no_grad():
+            return [self._once() for _ in range(repeats)]
+
+    def _once(self) -> list[Repetition]:
+        np.add(self._swept, 1.0, out=self._swept)
+        found = []
+        # A result lives until the next op has its own: no op finds memory that was just used.
+        kept: list[object] = []
+        for act in self._acts:
+            self._world.barrier()
+            cold, kept[:] = _timed(act)
+            warm, kept[:] = _timed(act)
+            found.append(Repetition(cold, warm))
+        return found
 
 
-def _once(
-    world: World, act: Callable[[], object], other: Callable[[], object], probe: Probe
-) -> Repetition:
-    """Carry an op out with its code in the caches and none of its data, its result included."""
-    kept = other()
-    world.barrier()
-    first = probe.product()
-    cold, warm = _seconds(act), _seconds(act)
-    product = max(first, probe.product())
-    del kept  # until here, so that the op found no memory that was used just before
-    return Repetition(cold, warm, Pace(product, probe.swept))
-
-
-def _act(call: OpCall, seed: int) -> Callable[[], object]:
+def _act(call: OpCall) -> Callable[[], object]:
     function = call.function
-    args, kwargs = call.made(np.random.default_rng(seed))
+    args, kwargs = call.made(np.random.default_rng(0))
     return lambda: function(*args, **kwargs)
 
 
-def _seconds(act: Callable[[], object]) -> float:
+def _timed(act: Callable[[], object]) -> tuple[float, tuple[object]]:
     begin = time.perf_counter()
-    act()
-    return time.perf_counter() - begin
+    made = act()
+    return time.perf_counter() - begin, (made,)

@@ -69,7 +69,12 @@ def cost_of(func: Any, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -
 
 
 def _traffic(func: Any, name: str, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> int:
-    """Add up what is read and written; what is changed in place is both."""
+    """Add up what is read and written; what is changed in place is both.
+
+    Rows that a sparse gradient changes count with the lookups whose gradient it is, not as a table.
+    """
+    if any(isinstance(each, torch.Tensor) and each.is_sparse for each in args):
+        return 0
     if name == "all_gather_copy_in":  # the shard alone goes into its place in the result
         return 2 * nbytes_of(tensors_in([args[0]]))
     if name in _PICKS:  # of the first tensor no more is read than comes out
@@ -252,6 +257,13 @@ def _bag(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
     return "embedding", (bags, rows, dim, max(1, round(args[1].numel() / bags))), 0.0
 
 
+def _sparse_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    """Gradients of rows that were looked up; the law has what it takes to change them, too."""
+    bags, dim = (max(1, int(size)) for size in args[0].shape)
+    pooling = max(1, round(args[1].numel() / bags))
+    return "embedding-backward", (bags, int(args[6]), dim, pooling), 0.0
+
+
 def _convolution(products: int, weight: int) -> Callable[..., Shaped]:
     def shaped(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
         result = args[0] if products > 1 else outputs[0]  # backward: the gradient of the result
@@ -302,6 +314,7 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
     "embedding": _embedding,
     "_embedding_bag": _bag,
     "_embedding_bag_forward_only": _bag,
+    "_embedding_bag_backward": _sparse_backward,
     "convolution": _convolution(1, 1),
     "_convolution": _convolution(1, 1),
     "convolution_backward": _convolution(2, 2),
