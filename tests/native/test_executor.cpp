@@ -344,11 +344,11 @@ void test_short_copies_of_much_go_past_the_caches() {
   const auto of = [&](std::size_t nbytes) { return Bytes(memory.data(), nbytes); };  // not touched
   Program program;
   program.finder.pids = {1, 2};
-  program.rows = {copy(program, of(limit), of(limit)), copy(program, of(limit / 2), of(limit / 2))};
-  CHECK(weft::count_copied(program) == 3 * limit);
+  program.rows = {copy(program, of(limit / 2), of(limit / 2)), copy(program, of(limit / 4), of(limit / 4))};
+  CHECK(weft::count_copied(program) == 3 * limit / 2);
   program.copied = weft::count_copied(program);
   CHECK(program.streamed() == limit);  // the caches hold it
-  program.rows.push_back(copy(program, of(limit / 2), of(limit / 2)));
+  program.rows.push_back(copy(program, of(limit / 4), of(limit / 4)));
   program.copied = weft::count_copied(program);
   CHECK(program.streamed() < limit);
   program.rows.push_back(row_of(Kind::reduce));  // it reads what was copied

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import NotQuietError, UsageError
-from weft.hardware import Machine, Platform, here_path, platform_from_table, this_machine
+from weft.hardware import (
+    Machine,
+    Platform,
+    cache_bytes,
+    here_path,
+    platform_from_table,
+    this_machine,
+)
 from weft.runtime import measuring
 from weft.runtime.measuring import DTYPES, EDGE, RANKS, SETS, WAY_SIZES, Measured, one_thread
 from weft.runtime.spawn import spawn
@@ -200,9 +207,13 @@ def _key(nbytes: int) -> str:
 
 
 def _streamed_from(copy: Measured) -> int:
-    """Give the size of a copy from which going past the caches wins, with both cores at it."""
+    """Give the size of a copy from which going past the caches wins, with both cores at it.
+
+    That of a quarter of the last cache at most: two cores read and write four times as much.
+    """
     wins = [copy[f"{s} streamed both"] > _ENOUGH * copy[f"{s} cached both"] for s in SETS]
-    return first_of_the_rest([each // 2 for each in SETS], wins)
+    found = first_of_the_rest([each // 2 for each in SETS], wins)
+    return min(found, max(cache_bytes()) // 4)
 
 
 def _eager_up_to(ways: Measured, kind: str, write: _Writer) -> dict[str, Any]:
