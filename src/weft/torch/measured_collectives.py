@@ -38,7 +38,7 @@ Curves = dict[tuple[str, str], list[tuple[int, float]]]  # by library and kind: 
 Wrapped = dict[tuple[str, int, int], float]  # by library, parameters, bytes of each: seconds more
 
 
-def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
+def time_collectives() -> tuple[Curves, Wrapped]:
     """Time collectives of all sizes and the steps of wrapped models; the slower rank counts.
 
     Each library has processes of its own: threads of one would be in the other's way.
@@ -47,7 +47,7 @@ def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
     wrapped: Wrapped = {}
     for library in LIBRARIES:
         with steady_memory():
-            first, second = spawn(_timed, RANKS, library, _free_port(), kinds, timeout=_TIMEOUT)
+            first, second = spawn(_timed, RANKS, library, _free_port(), timeout=_TIMEOUT)
         for (kind, nbytes), seconds in first[0].items():
             slower = max(seconds, second[0][kind, nbytes])
             curves.setdefault((library, kind), []).append((nbytes, slower))
@@ -64,7 +64,7 @@ def _free_port() -> int:
 
 
 def _timed(
-    world: World, library: str, port: int, kinds: tuple[str, ...]
+    world: World, library: str, port: int
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[int, int], float]]:
     pin(world)  # before there are other threads, so that all stay there
     torch.set_num_threads(1)
@@ -76,7 +76,7 @@ def _timed(
         found = {
             (kind, nbytes): _median(_collective(kind, nbytes, world.num_ranks), _count(nbytes))
             for nbytes in SIZES
-            for kind in kinds
+            for kind in KINDS
         }
         return found, dict(_wrapped())
     finally:

@@ -38,9 +38,9 @@ def joined_error(cells: Iterable[int], errors: Iterable[float]) -> float:
     return float(np.exp(np.average(np.log(list(errors)), weights=list(cells))))
 
 
-def share_within(errors: Iterable[float], limit: float = 0.2) -> float:
-    """Give the share of relative errors within a limit."""
-    return float(np.mean(np.abs(np.fromiter(errors, float)) <= limit))
+def within_20(errors: Iterable[float]) -> float:
+    """Give the share of relative errors of 20 % or less."""
+    return float(np.mean(np.abs(np.fromiter(errors, float)) <= 0.2))
 
 
 def errors_of(fit: Fit, cells: Iterable[Cell]) -> list[float]:
@@ -162,7 +162,7 @@ def cross_validated(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
         cells=len(cells),
         fit=geomean_error(errors_of(fit, cells)),
         held_back=geomean_error(held_back),
-        within_20=share_within(held_back),
+        within_20=within_20(held_back),
         count_left_out=geomean_error(unseen(lambda c: c.num_ranks)) if counts else None,
     )
     return replace(fit, errors=errors)
