@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.c3.strategies import REDUCTIONS
+from weft.collectives.catalogue import REDUCING
 
 if TYPE_CHECKING:
     from weft.c3.heuristics import Rule
@@ -45,7 +45,7 @@ def _why_fewer(scenario: Scenario, units: int, rule: Rule) -> str:
     less = _percent_slower(scenario, units, rule)
     if less < 0:
         return f"engines move it, and without {units} units the GEMM thrashes less ({less:+.0f} %)"
-    if scenario.collective in REDUCTIONS:
+    if scenario.collective in REDUCING:
         return f"engines move it, and {units} units are kept free for its sums"
     return f"engines move it, and on {units} units fewer the GEMM asks less of memory"
 

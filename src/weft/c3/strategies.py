@@ -41,7 +41,6 @@ ENGINES: dict[str, Callable[..., Schedule]] = {
     "all_reduce": engines.all_reduce,
     "broadcast": engines.broadcast,
 }
-REDUCTIONS = ("reduce_scatter", "all_reduce")
 COMPUTE, COMM = "stream0", "stream1"
 
 

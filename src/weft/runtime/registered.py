@@ -5,9 +5,9 @@ from typing import Any
 
 from weft._core import Standing
 from weft.collectives import collective, push
-from weft.collectives.catalogue import MOST_EAGER
+from weft.collectives.catalogue import MOST_EAGER, REDUCING, ROOTED
 from weft.errors import UsageError
-from weft.runtime.choice import REDUCING, ROOTED, Choice
+from weft.runtime.choice import Choice
 from weft.runtime.crew import Crew
 from weft.runtime.interpreter import Prepared, prepare
 from weft.runtime.memory import Bindable
