@@ -1,5 +1,6 @@
 """``weft plan``: which strategy each pair of a step should use, what that saves, and why."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,8 +105,6 @@ def _limits(
 def _of_workload(
     workload: str, machine: "Platform", given: dict[str, str], mode: str, limits: "Limits"
 ) -> "Plan":
-    from dataclasses import replace
-
     from weft.planner.planning import plan as planned
     from weft.planner.spreading import spread
 
