@@ -66,7 +66,7 @@ def c3(
     output: Annotated[
         str | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="Write all rows (.csv) or a page (.html)."
+            "-o", "--output", metavar="FILE", help="Write all rows (.csv) or a report (.html)."
         ),
     ] = None,
 ) -> None:

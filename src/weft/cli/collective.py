@@ -57,7 +57,7 @@ def collective(
             "--output",
             metavar="FILE",
             help="Write the timeline of the last one (.json, .json.gz; - is stdout), its "
-            "schedule (.schedule.json), all rows (.csv) or a page of both (.html).",
+            "schedule (.schedule.json), all rows (.csv) or a report of both (.html).",
         ),
     ] = None,
 ) -> int:

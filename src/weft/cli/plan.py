@@ -26,9 +26,7 @@ _SUFFIXES = (".json", ".html", ".csv")
 
 
 def plan(
-    workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD|TRACE", autocompletion=complete_workload)
-    ],
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload)],
     *,
     on: On = None,
     ranks: Ranks = None,
@@ -67,7 +65,8 @@ def plan(
             "-o",
             "--output",
             metavar="FILE",
-            help="Write the plan (.json, for weft.torch.apply), a report (.html) or rows (.csv).",
+            help="Write the plan (.json, for weft.torch.apply), a report (.html) or all rows "
+            "(.csv).",
         ),
     ] = None,
 ) -> None:

@@ -21,7 +21,9 @@ _WRITTEN = 4  # timelines in one file: more than a screen shows
 def whatif(
     traces: Annotated[
         list[str],
-        typer.Argument(metavar="TRACE..", help="Traces of PyTorch's profiler, .gz or not."),
+        typer.Argument(
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
+        ),
     ],
     *,
     strategy: Annotated[
@@ -41,7 +43,7 @@ def whatif(
             "--output",
             metavar="FILE",
             help="Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
-            "rows (.csv).",
+            "all rows (.csv).",
         ),
     ] = None,
 ) -> int:
