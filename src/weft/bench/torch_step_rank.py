@@ -5,7 +5,6 @@ process: see docs/predict.md.
 """
 
 import os
-import resource
 import sys
 import time
 from itertools import pairwise
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from weft._core import die_with
+from weft.bench.cost import cpu_seconds
 from weft.bench.drawn_models import model_of
 from weft.bench.serving import Work, pin
 from weft.bench.torch_joining import answer_until_told, join
@@ -49,7 +49,7 @@ class Trained:
         probe = min(self._probe() for _ in range(3))
         self.act()
         dist.barrier()
-        used, start = _cpu(), time.perf_counter()
+        used, start = cpu_seconds(), time.perf_counter()
         steps, products = [], [self._pace.product()]
         for _ in range(self._count):
             begin = time.perf_counter()
@@ -58,7 +58,7 @@ class Trained:
             products.append(self._pace.product())
         wall = time.perf_counter() - start
         slower = [max(pair) for pair in pairwise(products)]  # of before and after
-        used = _cpu() - used
+        used = cpu_seconds() - used
         return {"steps": steps, "products": slower, "probe": probe, "cpu": used, "wall": wall}
 
     def _probe(self) -> float:
@@ -68,11 +68,6 @@ class Trained:
 
     def free(self) -> None:
         """Leave its memory to Python."""
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 class StepRank:

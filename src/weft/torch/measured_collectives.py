@@ -6,7 +6,6 @@ Two ranks, each with all its threads on a core of its own, as ``weft bench predi
 from __future__ import annotations
 
 import os
-import socket
 import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from weft.runtime.measuring import RANKS, pin
+from weft.runtime.meeting import free_port
 from weft.runtime.spawn import spawn
 from weft.torch.steady import steady_memory
 
@@ -47,20 +47,13 @@ def time_collectives() -> tuple[Curves, Wrapped]:
     wrapped: Wrapped = {}
     for library in LIBRARIES:
         with steady_memory():
-            first, second = spawn(_timed, RANKS, library, _free_port(), timeout=_TIMEOUT)
+            first, second = spawn(_timed, RANKS, library, free_port(), timeout=_TIMEOUT)
         for (kind, nbytes), seconds in first[0].items():
             slower = max(seconds, second[0][kind, nbytes])
             curves.setdefault((library, kind), []).append((nbytes, slower))
         for (count, nbytes), seconds in first[1].items():
             wrapped[library, count, nbytes] = (seconds + second[1][count, nbytes]) / 2
     return curves, wrapped
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _timed(
