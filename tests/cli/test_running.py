@@ -7,8 +7,6 @@ from weft.cli import main
 from weft.cli.values import Values, dtype_for
 from weft.collectives import KINDS, algorithms, collective
 
-RUN = ("collective", "--run")
-
 
 def results(capsys, *arguments, code=0):
     assert main(["collective", *arguments, "--run", "--json"]) == code
