@@ -81,6 +81,7 @@ def test_an_all_to_all_transposes():
     [
         ("all_reduce", 8, "float32"),
         ("all_reduce", 9, "uint8"),
+        ("reduce", 8, "float32"),
         ("reduce_scatter", 16, "float32"),
         ("reduce_scatter", 8, "uint8"),
         ("all_gather", 16, "uint8"),
