@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import non_negative_least_squares
 from weft.cost.nccl import law_seconds
 from weft.hardware import platform
@@ -20,11 +21,9 @@ from weft.validate.nccl_fit import (
     errors_of,
     fit_cells,
     fitted_library,
-    geomean_error,
     groups_of,
     half_of,
     other_version,
-    within_20,
 )
 from weft.validate.nccl_tables import TABLES, Cell, data_folder, read_cells, read_nccl_tests
 

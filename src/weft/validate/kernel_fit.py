@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.grid import corrections
 from weft.hardware.kernel_fits import (
     SMALLEST_STEP,
@@ -22,7 +23,6 @@ from weft.validate.grid_fit import fit_grid
 from weft.validate.kernel_tables import Floats, Mask, Study
 from weft.validate.law_fit import fit_law
 from weft.validate.law_ranges import grid_of, ranges_of
-from weft.validate.nccl_fit import geomean_error, within_20
 
 ROWS = 2000  # of a table that a law is fitted to: more change its numbers by less than their use
 _COARSE = 0.03
