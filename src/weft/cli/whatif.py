@@ -46,7 +46,7 @@ def whatif(
             "all rows (.csv).",
         ),
     ] = None,
-) -> int:
+) -> None:
     """Answer for each job among the traces."""
     path = output_path(output, (".html", ".json", ".csv"))
     machine = None if on is None else machine_of(on)
@@ -60,7 +60,6 @@ def whatif(
             print_answer(answer)
     if path:
         _write(path, answers, quiet=json)
-    return 0
 
 
 def _answers(
