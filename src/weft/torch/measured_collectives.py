@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from weft.runtime.measuring import RANKS, pin
 from weft.runtime.meeting import free_port
 from weft.runtime.spawn import spawn
+from weft.torch.c10d import all_gather_single, reduce_scatter_single
 from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
@@ -79,14 +80,12 @@ def _timed(
 def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
     """Give the call; ``nbytes`` counts as nccl-tests does."""
     whole, part = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4 // num_ranks)
-    gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     other = torch.zeros_like(whole)
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
-        "all_gather": lambda: gathered(whole, part),
-        "reduce_scatter": lambda: scattered(part, whole),
+        "all_gather": lambda: all_gather_single(whole, part),
+        "reduce_scatter": lambda: reduce_scatter_single(part, whole),
         "broadcast": lambda: dist.broadcast(whole, 0),
     }
     return calls[kind]
