@@ -14,6 +14,7 @@ from typing import Any
 from weft.bench.exchange import KINDS
 from weft.bench.namespaces import NetHost, two_hosts
 from weft.bench.rows import Options, Peer, Row
+from weft.c3.ideal import percent_of_ideal
 from weft.errors import RunError
 from weft.runtime.meeting import free_port
 
@@ -59,9 +60,8 @@ def _overlap(hosts: tuple[NetHost, NetHost], link: str, ratio: float, rounds: in
 
 def _share(times: Mapping[str, float]) -> float:
     """Give the share of the possible gain that was realised (1 if all, 0 as if in turn)."""
-    serial = times["gemm"] + times["all_gather"]
-    ideal = max(times["gemm"], times["all_gather"])
-    return (serial / times["concurrent"] - 1) / (serial / ideal - 1)
+    halves = times["gemm"], times["all_gather"]
+    return percent_of_ideal(sum(halves), max(halves), times["concurrent"]) / 100
 
 
 def _collectives(
