@@ -126,11 +126,11 @@ def _show(
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),
-        Column("ttft_alone_gain", "gain", _times),
+        Column("ttft_alone_gain", "gain", "{:.2f}x".format),
         Column("ttft", "first token", format_time),
         Column("itl", "between tokens", format_time),
         Column("throughput", "tokens/s", "{:.0f}".format),
-        Column("throughput_gain", "gain", _times),
+        Column("throughput_gain", "gain", "{:.2f}x".format),
     ]
     load, model = question.load, question.model
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
@@ -140,7 +140,3 @@ def _show(
     )
     print_table(columns, rows, title=title)
     print("gain: over per-copy")
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}x"
