@@ -1,4 +1,4 @@
-"""What a pair is judged by: how much of the possible gain was realised, and which side is longer."""
+"""What a pair is judged by: how much of the possible gain was realised, which side is longer."""
 
 _EQUAL = 1.15  # times as long, up to which two sides count as equally long
 
