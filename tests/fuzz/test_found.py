@@ -27,11 +27,6 @@ def by_name() -> dict[str, Target]:
     return {target.name: target for target in targets()}
 
 
-def with_change(name: str, **more: object) -> bytes:
-    """Give the first seed of a target, which is JSON, with other members."""
-    return json.dumps(json.loads(by_name()[name].seeds[0]) | more).encode()
-
-
 def workload(**more: object) -> bytes:
     known = json.loads(by_name()["workload json"].seeds[0])
     return json.dumps(known | {"workload": known["workload"] | more}).encode()

@@ -16,7 +16,7 @@ def analyze(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE..", help="Files of PyTorch's profiler, one a rank, plain or .gz."
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
         ),
     ],
     *,

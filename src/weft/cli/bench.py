@@ -54,13 +54,11 @@ def bench(
     ] = None,
 ) -> None:
     """Run one benchmark, or list the questions."""
-    from weft.bench import Options, bench_names, find_bench
+    from weft.bench import Options, find_bench
     from weft.units import parse_rate, parse_sizes
 
     if name is None:
-        page = output_path(output, (".md",))
-        benches = [find_bench(each) for each in bench_names()]
-        _write_page(benches, page) if page else _list(benches, json=json)
+        _tell_of_all(output_path(output, (".md",)), json=json)
         return
     found = find_bench(name)
     options = Options(
@@ -77,6 +75,17 @@ def bench(
     )
     path = output_path(output, (".jsonl",)) or _in_checkout(name)
     _answer(found, options, path, json=json)
+
+
+def _tell_of_all(page: Path | None, *, json: bool) -> None:
+    """List the questions, or write what was recorded of them as a page."""
+    from weft.bench import bench_names, find_bench
+
+    benches = [find_bench(name) for name in bench_names()]
+    if page:
+        _write_page(benches, page)
+    else:
+        _list(benches, json=json)
 
 
 def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool) -> None:

@@ -57,13 +57,11 @@ def collective(
             "--output",
             metavar="FILE",
             help="Write the timeline of the last one (.json, .json.gz; - is stdout), its "
-            "schedule (.schedule.json), all rows (.csv) or a page of both (.html).",
+            "schedule (.schedule.json), all rows (.csv) or a report of both (.html).",
         ),
     ] = None,
 ) -> int:
     """Price a collective or run it; 1 if a run gave wrong values."""
-    from weft.units import parse_sizes
-
     path = output_path(None if output == "-" else output, _SUFFIXES)
     if energy and (run or _is_file(kind)):
         raise UsageError("energy is predicted, for collectives by name", "Use --on without --run.")
@@ -71,13 +69,8 @@ def collective(
     if _is_file(kind):
         platform, answers = _of_file(kind, on, ranks, run=run)
     else:
-        known = _known(kind)
-        platform = _platform(on, ranks, run=run)
-        names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
-        questions = _questions(kind, parse_sizes(size), platform)
-        if run:
-            _can_be_run(names)
-        answers = _answers(questions, names, every=algorithm == "all", run=run)
+        known, platform = _known(kind), _platform(on, ranks, run=run)
+        answers = _answers(_questions(kind, size, platform), algorithm, known, run=run)
     rows = _rows(answers, energy=energy)
     if output == "-":
         _print_trace(answers)
@@ -111,12 +104,16 @@ def _of_file(
 
 
 def _answers(
-    questions: list["Question"], names: list[str], *, every: bool, run: bool
+    questions: list["Question"], algorithm: str, known: tuple[str, ...], *, run: bool
 ) -> "Sequence[Answer | Measured]":
+    """Price or measure by every algorithm named; ``all`` alone leaves out what does not apply."""
+    every = algorithm == "all"
+    names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
     if not run:
         return _predicted(questions, names, every=every)
     from weft.cli.running import measured
 
+    _can_be_run(names)
     return measured(questions, names, every=every)
 
 
@@ -146,14 +143,14 @@ def _known(kind: str) -> tuple[str, ...]:
     return algorithms(kind)
 
 
-def _questions(kind: str, sizes: list[int], platform: "Platform") -> list["Question"]:
+def _questions(kind: str, sizes: str, platform: "Platform") -> list["Question"]:
     from weft.cli.pricing import Question
+    from weft.units import parse_sizes
 
-    return [Question(kind, nbytes, platform) for nbytes in sizes]
+    return [Question(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
 
 
 def _predicted(questions: list["Question"], names: list[str], *, every: bool) -> list["Answer"]:
-    """Price every algorithm asked for; ``every`` leaves out those that do not apply."""
     from weft.cli.pricing import answer, applying
 
     if every:

@@ -80,7 +80,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the same requests in every way."""
-    from weft.serving import FETCHES, Limits, Load, Question
+    from weft.serving import Limits, Load, Question
     from weft.units import parse_sizes, parse_time
     from weft.workload.named import transformer_of
 
@@ -89,15 +89,21 @@ def serve(
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
     limits = Limits(batch, tokens, ahead, parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines)
-    names = [name for word in words(fetch) for name in (FETCHES if word == "all" else (word,))]
-    if not names:
-        raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
+    names = _fetches(words(fetch))
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
     rows = [row for each in track(asked, "serving") for row in each.rows(names)]
     _show(machine, question, rows, json=json)
     if path:
         write(path, rows, quiet=json)
+
+
+def _fetches(named: tuple[str, ...]) -> list[str]:
+    from weft.serving import FETCHES
+
+    if not named:
+        raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
+    return [name for word in named for name in (FETCHES if word == "all" else (word,))]
 
 
 def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
@@ -120,11 +126,11 @@ def _show(
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),
-        Column("ttft_alone_gain", "gain", _times),
+        Column("ttft_alone_gain", "gain", "{:.2f}x".format),
         Column("ttft", "first token", format_time),
         Column("itl", "between tokens", format_time),
         Column("throughput", "tokens/s", "{:.0f}".format),
-        Column("throughput_gain", "gain", _times),
+        Column("throughput_gain", "gain", "{:.2f}x".format),
     ]
     load, model = question.load, question.model
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
@@ -134,7 +140,3 @@ def _show(
     )
     print_table(columns, rows, title=title)
     print("gain: over per-copy")
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}x"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.options import Json
 from weft.cli.outputs import output_path, print_json, told
 from weft.errors import UnknownNameError, UsageError, nearest
 
@@ -43,9 +44,7 @@ def sweep(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="After which a cell is given up.")
     ] = 600.0,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    json: Json = False,
     output: Annotated[
         str | None,
         typer.Option(

@@ -21,7 +21,9 @@ _WRITTEN = 4  # timelines in one file: more than a screen shows
 def whatif(
     traces: Annotated[
         list[str],
-        typer.Argument(metavar="TRACE..", help="Traces of PyTorch's profiler, .gz or not."),
+        typer.Argument(
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
+        ),
     ],
     *,
     strategy: Annotated[
@@ -41,10 +43,10 @@ def whatif(
             "--output",
             metavar="FILE",
             help="Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
-            "rows (.csv).",
+            "all rows (.csv).",
         ),
     ] = None,
-) -> int:
+) -> None:
     """Answer for each job among the traces."""
     path = output_path(output, (".html", ".json", ".csv"))
     machine = None if on is None else machine_of(on)
@@ -58,7 +60,6 @@ def whatif(
             print_answer(answer)
     if path:
         _write(path, answers, quiet=json)
-    return 0
 
 
 def _answers(

@@ -56,7 +56,6 @@ class _Agent(msgspec.Struct):
     product_name: str = ""
     name: str = ""
     cu_count: int = 0
-    num_xcc: int = 1
 
 
 class _Operations(msgspec.Struct):
