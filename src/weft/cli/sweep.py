@@ -73,6 +73,8 @@ def sweep(
         if path and journal.answers:
             write_rows(path, journal.rows())
     _show(journal, path, json=json)
+    if journal.failed:
+        sys.stderr.write(f"weft: {journal.failed} of {len(found.cells)} cells have no answer.\n")
     return 1 if journal.failed else 0
 
 
