@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, told, write
 
 if TYPE_CHECKING:
@@ -23,12 +23,9 @@ def analyze(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write a report (.html), the annotated timeline for Perfetto (.json, .json.gz) or "
-            "steps and collectives (.csv).",
+        to_file(
+            "Write a report (.html), the annotated timeline for Perfetto (.json, .json.gz) or "
+            "steps and collectives (.csv)."
         ),
     ] = None,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Json, complete_bench, numbers, words
+from weft.cli.options import Json, complete_bench, numbers, to_file, words
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 
@@ -44,12 +44,9 @@ def bench(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Append the results here; in a checkout to benchmarks/results/NAME.jsonl. "
-            "Without NAME: write what was recorded there as a page, .md.",
+        to_file(
+            "Append the results here; in a checkout to benchmarks/results/NAME.jsonl. "
+            "Without NAME: write what was recorded there as a page, .md."
         ),
     ] = None,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, numbers, words
+from weft.cli.options import Json, numbers, to_file, words
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 from weft.errors import UsageError
@@ -65,9 +65,7 @@ def c3(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write all rows (.csv) or a report (.html)."
-        ),
+        to_file("Write all rows (.csv) or a report (.html)."),
     ] = None,
 ) -> None:
     """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Ranks, machine_of
-from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, words
+from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, names, to_file
 from weft.cli.outputs import output_path, print_json, told, write, write_timelines
 from weft.cli.progress import track
 from weft.errors import UnknownNameError, UsageError, nearest
@@ -52,12 +52,9 @@ def collective(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the timeline of the last one (.json, .json.gz; - is stdout), its "
-            "schedule (.schedule.json), all rows (.csv) or a report of both (.html).",
+        to_file(
+            "Write the timeline of the last one (.json, .json.gz; - is stdout), its "
+            "schedule (.schedule.json), all rows (.csv) or a report of both (.html)."
         ),
     ] = None,
 ) -> int:
@@ -107,14 +104,13 @@ def _answers(
     questions: list["Question"], algorithm: str, known: tuple[str, ...], *, run: bool
 ) -> "Sequence[Answer | Measured]":
     """Price or measure by every algorithm named; ``all`` alone leaves out what does not apply."""
-    every = algorithm == "all"
-    names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
+    every, named = algorithm == "all", names(algorithm, known)
     if not run:
-        return _predicted(questions, names, every=every)
+        return _predicted(questions, named, every=every)
     from weft.cli.running import measured
 
-    _can_be_run(names)
-    return measured(questions, names, every=every)
+    _can_be_run(named)
+    return measured(questions, named, every=every)
 
 
 def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
@@ -127,10 +123,10 @@ def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
     return machine_of(on, ranks, instead=", or --run")
 
 
-def _can_be_run(names: list[str]) -> None:
+def _can_be_run(named: list[str]) -> None:
     from weft.cli.library import library_algorithm
 
-    for name in names:
+    for name in named:
         if library_algorithm(name):
             raise UsageError(f"{name} can be priced, not run from here", "Use --on without --run.")
 
@@ -150,12 +146,12 @@ def _questions(kind: str, sizes: str, platform: "Platform") -> list["Question"]:
     return [Question(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
 
 
-def _predicted(questions: list["Question"], names: list[str], *, every: bool) -> list["Answer"]:
+def _predicted(questions: list["Question"], named: list[str], *, every: bool) -> list["Answer"]:
     from weft.cli.pricing import answer, applying
 
     if every:
         return [found for q in track(questions, "pricing") for found in applying(q)]
-    pairs = [(question, name) for question in questions for name in names]
+    pairs = [(question, name) for question in questions for name in named]
     return [answer(question, name) for question, name in track(pairs, "pricing")]
 
 

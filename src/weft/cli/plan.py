@@ -15,7 +15,7 @@ from weft.cli.inputs import (
     recorded,
     settings_of,
 )
-from weft.cli.options import Json, words
+from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import flat, output_path, print_json, write
 
 if TYPE_CHECKING:
@@ -61,12 +61,8 @@ def plan(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the plan (.json, for weft.torch.apply), a report (.html) or all rows "
-            "(.csv).",
+        to_file(
+            "Write the plan (.json, for weft.torch.apply), a report (.html) or all rows (.csv)."
         ),
     ] = None,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
-from weft.cli.options import Json, words
+from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 from weft.errors import UsageError
@@ -21,8 +21,7 @@ def complete_fetch(incomplete: str) -> list[str]:
     """Complete the last of a list of ways to fetch."""
     from weft.serving import FETCHES
 
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in ("all", *FETCHES) if name.startswith(last)]
+    return complete_list(incomplete, ("all", *FETCHES))
 
 
 def serve(
@@ -75,12 +74,10 @@ def serve(
     ] = "0us",
     seed: Annotated[int, typer.Option(metavar="N", help="Of chance.")] = 0,
     json: Json = False,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
-    ] = None,
+    output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Serve the same requests in every way."""
-    from weft.serving import Limits, Load, Question
+    from weft.serving import FETCHES, Limits, Load, Question
     from weft.units import parse_sizes, parse_time
     from weft.workload.named import transformer_of
 
@@ -89,21 +86,15 @@ def serve(
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
     limits = Limits(batch, tokens, ahead, parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines)
-    names = _fetches(words(fetch))
+    ways = names(fetch, FETCHES)
+    if not ways:
+        raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
-    rows = [row for each in track(asked, "serving") for row in each.rows(names)]
+    rows = [row for each in track(asked, "serving") for row in each.rows(ways)]
     _show(machine, question, rows, json=json)
     if path:
         write(path, rows, quiet=json)
-
-
-def _fetches(named: tuple[str, ...]) -> list[str]:
-    from weft.serving import FETCHES
-
-    if not named:
-        raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
-    return [name for word in named for name in (FETCHES if word == "all" else (word,))]
 
 
 def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:

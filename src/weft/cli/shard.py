@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Ranks, Settings, machine_of, settings_of
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, write
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def shard(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the shards as .csv."),
+        to_file("Write the shards as .csv."),
     ] = None,
 ) -> None:
     """Choose a sharding and say why."""

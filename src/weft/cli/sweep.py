@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, told
 from weft.errors import UnknownNameError, UsageError, nearest
 
@@ -47,12 +47,9 @@ def sweep(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write all rows as .csv or .parquet. Answers are kept beside it as they come "
-            f"({_JOURNAL}): the same command again goes on where it was.",
+        to_file(
+            "Write all rows as .csv or .parquet. Answers are kept beside it as they come "
+            f"({_JOURNAL}): the same command again goes on where it was."
         ),
     ] = None,
 ) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, words
+from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import output_path, print_json, write, write_timelines
 
 if TYPE_CHECKING:
@@ -38,12 +38,9 @@ def whatif(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
-            "all rows (.csv).",
+        to_file(
+            "Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
+            "all rows (.csv)."
         ),
     ] = None,
 ) -> None:
