@@ -124,7 +124,6 @@ void bind_embedding(nb::module_& module) {
              self.pool_rows({first, last}, at<float>(out), pitch);
            }, nb::arg("first"), nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release())
       .def("begin", &Pooling::begin)
-      .def_prop_ro("delivered", &Pooling::delivered)
       .def("wait_delivered", &wait_delivered, nb::arg("count"), nb::arg("seconds"), Release());
   module.def("pool_into", &pool_into, nb::arg("shard"), nb::arg("bags"), nb::arg("mean"),
              nb::arg("first"), nb::arg("last"), nb::arg("out"), nb::arg("pitch"), Release());

@@ -242,9 +242,6 @@ void bind_member(nb::module_& module) {
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
       .def("wait_job", &wait_job, nb::arg("job"), nb::arg("timeout"))
       .def("pid", [](Member& self, int rank) { return self.control().pid(checked_rank(self, rank)); }, nb::arg("rank"))
-      .def("is_stopped",
-           [](Member& self, int rank) { return self.control().is_stopped(checked_rank(self, rank)); },
-           nb::arg("rank"))
       .def(
           "show",
           [](Member& self, const nb::bytes& text) {

@@ -21,7 +21,6 @@ class Text {
   Text(const char* at, const char* end) noexcept : at_(at), end_(end) {}
 
   [[nodiscard]] const char* at() const noexcept { return at_; }
-  [[nodiscard]] bool is_empty() const noexcept { return at_ == end_; }
   [[nodiscard]] char next() const noexcept { return *at_; }
   void step() noexcept { ++at_; }
 

@@ -23,17 +23,15 @@ ROOMS: dict[str, set[str]] = {
     "collectives": {"schedule", "hardware", "compress"},
     "fused": {"schedule", "collectives"},
     "sdma": {"schedule"},
-    "cost": {"schedule", "hardware", "compress", "workload"},
+    "cost": {"schedule", "hardware"},
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
-    "runtime": {
-        *("schedule", "timeline", "hardware", "collectives", "fused", "compress", "cost", "_core"),
-    },
+    "runtime": {"schedule", "timeline", "hardware", "collectives", "compress", "_core"},
 }
 ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
 ROOMS["serving"] = {"planner", *ROOMS["planner"]}
 ROOMS["sweep"] = set()
-ROOMS["trace"] = {"schedule", "timeline", "workload", "hardware", "cost", "_core"}
+ROOMS["trace"] = {"timeline", "hardware", "cost", "_core"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}

@@ -57,11 +57,3 @@ def test_a_call_that_does_nothing_is_wrong(kind):
     exchange = Exchange(kind, 1 << 10, 2)
     x, out = arrays_of(exchange, 1)
     assert Carrier(exchange, 1, x, out, lambda: None).answer() > 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "factor"),
-    [("broadcast", 1), ("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75)],
-)
-def test_bus_bandwidth_is_that_of_nccl_tests(kind, factor):
-    assert Exchange(kind, 1024, 4).bus_factor == factor

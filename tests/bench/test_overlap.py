@@ -14,9 +14,9 @@ from weft.bench.overlap import (
     Times,
     applies,
     measure,
-    percent_of_ideal,
     placement,
 )
+from weft.c3.ideal import percent_of_ideal
 from weft.errors import UsageError
 
 times = st.floats(1e-3, 10.0)

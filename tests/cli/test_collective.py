@@ -4,7 +4,6 @@ import json
 import pytest
 
 from weft.cli import main
-from weft.cli.pricing import bus_share
 from weft.collectives import KINDS, algorithms
 from weft.hardware import platform
 from weft.simulator import simulate
@@ -78,21 +77,6 @@ def test_every_collective_has_an_answer(capsys, kind):
     (row,) = results(capsys, "collective", kind, "--on", "mi300x-8", "--size", "64KiB")
     assert row["seconds"] > 0
     assert row["chosen"] in algorithms(kind)
-
-
-@pytest.mark.parametrize(
-    ("kind", "share"),
-    [
-        ("all_reduce", 1.5),
-        ("all_gather", 0.75),
-        ("reduce_scatter", 0.75),
-        ("all_to_all", 0.75),
-        ("broadcast", 1),
-        ("send_recv", 1),
-    ],
-)
-def test_bus_bandwidth_is_that_of_nccl_tests(kind, share):
-    assert bus_share(kind, 4) == share
 
 
 def test_the_table_leads_with_the_answer_and_says_that_it_is_predicted(capsys):

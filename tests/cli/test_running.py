@@ -7,8 +7,6 @@ from weft.cli import main
 from weft.cli.values import Values, dtype_for
 from weft.collectives import KINDS, algorithms, collective
 
-RUN = ("collective", "--run")
-
 
 def results(capsys, *arguments, code=0):
     assert main(["collective", *arguments, "--run", "--json"]) == code
@@ -83,6 +81,7 @@ def test_an_all_to_all_transposes():
     [
         ("all_reduce", 8, "float32"),
         ("all_reduce", 9, "uint8"),
+        ("reduce", 8, "float32"),
         ("reduce_scatter", 16, "float32"),
         ("reduce_scatter", 8, "uint8"),
         ("all_gather", 16, "uint8"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.cost import price, price_columns, price_many
+from weft.cost import price, price_columns
 from weft.cost.families import FAMILIES
 from weft.cost.recipes import achieved_share, item_bytes, known_dtype, rated_flops, recipe_of
 from weft.errors import UnknownNameError, UsageError
@@ -71,10 +71,6 @@ def test_a_shape_with_too_few_sides_falls_back_to_what_it_moves():
 def test_attention_with_one_query_is_decoding():
     once = price(Cost("attention", (32, 32, 8, 1, 4096, 128), "bf16"), H100)
     assert once == price(Cost("decode", (32, 32, 8, 4096, 128), "bf16"), H100)
-
-
-def test_many_kernels_have_the_prices_of_each():
-    assert price_many(COSTS, H100) == [price(cost, H100) for cost in COSTS]
 
 
 def test_columns_are_priced_in_their_order():

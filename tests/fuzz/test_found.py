@@ -27,11 +27,6 @@ def by_name() -> dict[str, Target]:
     return {target.name: target for target in targets()}
 
 
-def with_change(name: str, **more: object) -> bytes:
-    """Give the first seed of a target, which is JSON, with other members."""
-    return json.dumps(json.loads(by_name()[name].seeds[0]) | more).encode()
-
-
 def workload(**more: object) -> bytes:
     known = json.loads(by_name()["workload json"].seeds[0])
     return json.dumps(known | {"workload": known["workload"] | more}).encode()
@@ -46,6 +41,16 @@ FOUND = {
     "rocprof that is no UTF-8": (
         "rocprof",
         lambda: b'{"rocprofiler-sdk-tool": [{"agents": [{"name": "\xff"}]}]}',
+    ),
+    "a copy of more bytes than a word counts": (
+        "rocprof",
+        lambda: json.dumps(
+            {
+                "rocprofiler-sdk-tool": [
+                    {"buffer_records": {"memory_copy": [{"start_timestamp": 1, "bytes": 2**63}]}}
+                ]
+            }
+        ).encode(),
     ),
     "a plan that is no UTF-8": ("plan", lambda: b'{"weft_plan": 1, "plan": {"workload": "\x8c"}}'),
     "a deep plan": ("plan", lambda: b'{"weft_plan": 1, "plan": ' + _DEEP),
@@ -83,6 +88,23 @@ def test_what_was_found_is_refused_in_a_line(name, make):
     with pytest.raises(WeftError) as raised:
         by_name()[name].read(make())
     assert len(str(raised.value)) < 1000
+
+
+def test_collectives_that_took_no_time_are_analysed():
+    about = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "stream": 7}
+    about |= {"Out msg nelems": 8, "Group size": 2, "Process Group Name": "0", "device": 0}
+    kernel = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
+    events = [
+        {**kernel, "pid": 0, "tid": 7, "ts": 20 * n, "dur": dur, "args": about}
+        for n, dur in enumerate((0, 4, 4))
+    ]
+    of = {"backend": "nccl", "rank": 0, "world_size": 2}
+    by_name()["analyze"].read(json.dumps({"distributedInfo": of, "traceEvents": events}).encode())
+
+
+def test_a_sweep_without_an_answer_says_so_beside_its_table(capsys):
+    assert main(["sweep", "kernel", "gemm", "m=1", "n=1", "k=1", "--on", "nothing"]) == 1
+    assert "1 of 1 cells have no answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("parse", [parse_sizes, parse_rate, parse_time])

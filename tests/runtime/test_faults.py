@@ -71,6 +71,7 @@ def chain(num_ranks):
 def raise_in_op(world):
     def act(inputs, outputs):
         if world.rank == 1:
+            time.sleep(0.5)  # until the next rank waits, which says so
             raise ValueError("no luck")
 
     began = time.monotonic()

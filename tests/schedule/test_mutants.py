@@ -12,6 +12,7 @@ from tests.collective_values import expected, inputs
 from tests.schedule.mutants import changed, changes, rank_by_rank
 from weft.collectives import KINDS, algorithms, collective
 from weft.errors import ScheduleError, UsageError
+from weft.schedule import races
 from weft.schedule.check import check
 
 ORDERS = 20
@@ -74,3 +75,30 @@ def test_a_changed_schedule_is_refused_or_still_right(kind, algorithm, data):
         first = first or have
         for mine, same in zip(have, want if change.joins else first, strict=True):
             assert all(np.array_equal(mine[key], same[key]) for key in mine)
+
+
+def _refused(schedule):
+    try:
+        check(schedule)
+    except ScheduleError as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES)
+@settings(
+    max_examples=8,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_what_is_seen_at_a_glance_is_what_the_whole_look_says(kind, algorithm, data):
+    whole = built(kind, algorithm, data.draw(st.integers(3, 5)))
+    if data.draw(st.booleans()):
+        whole = rank_by_rank(whole)
+    schedule = changed(whole, data.draw(st.sampled_from(changes(whole))))
+    at_a_glance = _refused(schedule)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("heard_from_owner", "answered_to_owner"):
+            patch.setattr(races._SureSignals, name, lambda _, touches: touches.row < 0)
+        assert _refused(schedule) == at_a_glance

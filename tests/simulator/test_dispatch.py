@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.simulator.paper import DEVICE, machine, made, queue
-from weft.schedule import SELF, Cost, Kernel, Submit
-from weft.simulator import simulate
+from weft.schedule import SELF, Cost, Kernel, Kind, Submit
+from weft.simulator import Rerun, simulate
 
 DEV = replace(DEVICE, launch=0.0, host_launch=1e-9)
 LONG, SHORT = 1e-3, 1e-5
@@ -18,11 +19,15 @@ def kernel(seconds, waves=1):
     return Kernel("k", Cost(seconds=seconds, tiles=round(waves * DEV.units)))
 
 
-def starts(first, second, priority=0):
-    """Give when two kernels started that were launched one after the other."""
+def launched(first, second, priority=0):
     submits = (Submit(SELF, "stream0", 1), Submit(SELF, "stream1", 1))
     streams = queue("stream0", first), queue("stream1", second, priority=priority)
-    timeline = simulate(made(2, {0: (queue("host", *submits), *streams)}), machine(device=DEV))
+    return made(2, {0: (queue("host", *submits), *streams)})
+
+
+def starts(first, second, priority=0):
+    """Give when two kernels started that were launched one after the other."""
+    timeline = simulate(launched(first, second, priority), machine(device=DEV))
     found = {span.queue: span.start for span in timeline.spans() if span.rank == 0}
     return found["stream0"], found["stream1"]
 
@@ -32,6 +37,16 @@ def test_a_kernel_waits_for_the_last_wave_of_one_that_fills_the_device(waves):
     assert starts(kernel(LONG, waves), kernel(SHORT))[1] == pytest.approx(
         LONG * (1 - 1 / waves), rel=1e-3
     )
+
+
+@pytest.mark.parametrize("waves", [1, 2, 4])
+def test_kernels_that_run_again_start_as_if_they_were_priced_so(waves):
+    again = Rerun(launched(kernel(SHORT), kernel(SHORT)), machine(device=DEV))
+    rows = again.rows(0, "stream0", (Kind.KERNEL,))
+    start, end = again.times(rows, np.array([LONG]), np.array([float(waves)]))
+    (second,) = again.rows(0, "stream1", (Kind.KERNEL,))
+    assert start[second] == pytest.approx(starts(kernel(LONG, waves), kernel(SHORT))[1], rel=1e-6)
+    assert end[rows[0]] == pytest.approx(LONG, rel=1e-3)
 
 
 def test_kernels_that_fit_together_start_together():

@@ -8,9 +8,11 @@ import pytest
 
 from tests.simulator.paper import DEVICE, GB, MB, launch, machine, made, move, queue, spans
 from weft.cost import gemm_grid
+from weft.cost.gemm import Grid
 from weft.hardware import Kernels
 from weft.schedule import SELF, Cost, Kernel, Submit
 from weft.simulator import simulate
+from weft.simulator.grids import pieces_of
 
 # Caches that hold everything, movers that feel no load, slots in strict order of launches.
 CALM = Kernels(
@@ -124,3 +126,11 @@ def test_requests_in_flight_divide_a_memory_that_is_full():
     (_, starved) = spans(fair, machine(device=greedy))[0, "nic0", 0]
     assert served == close(1e-3)
     assert starved > 2 * served
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_tiles_in_pieces_are_the_same_work(pieces):
+    grid = Grid(512, 256, 64, 2, (128, 128), 3e-6, 1, pieces)
+    count, each = pieces_of(grid)
+    assert count == 8 * pieces
+    assert count * each == pytest.approx(8 * 3e-6)

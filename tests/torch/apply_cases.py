@@ -10,6 +10,7 @@ from torch import nn
 import weft.torch
 from weft.planner.plan import Choice, Plan
 from weft.torch.apply_watch import Watch
+from weft.torch.c10d import all_gather_single, reduce_scatter_single
 from weft.workload.step import Collective
 
 HERE = weft.platform("cpu", num_ranks=2)
@@ -62,13 +63,13 @@ def every_collective() -> tuple[Any, ...]:
         dist.all_reduce(x)
         values.append(float(x.sum()) / count)
     out, x = torch.zeros(200), torch.full((200 // size,), float(rank))
-    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(out, x)
+    all_gather_single(out, x)
     values.append(float(out.sum()))
     out, x = torch.zeros(20), torch.arange(20.0) + 100 * rank
     dist.all_to_all_single(out, x)
     values.append(float(out[-1]))
     out, x = torch.zeros(20), torch.ones(40)
-    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(out, x)
+    reduce_scatter_single(out, x)
     values.append(float(out.sum()))
     x = torch.full((10,), float(rank))
     dist.broadcast(x, 1)

@@ -11,7 +11,7 @@ import weft
 import weft.torch
 from weft.errors import DisagreeError, UsageError
 from weft.fused import Batch, column_wise, embedding_all_to_all, row_wise, table_wise
-from weft.fused.sharding import Plan
+from weft.fused.sharding import Placements
 from weft.timeline import Timeline
 from weft.torch import EmbeddingAllToAll
 
@@ -92,7 +92,7 @@ def looked_up(
     return rows
 
 
-PLANS: dict[str, Plan] = {
+PLANS: dict[str, Placements] = {
     "table-wise": "table-wise",
     "column-wise": "column-wise",
     "row-wise": "row-wise",

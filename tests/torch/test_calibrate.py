@@ -1,7 +1,7 @@
 """From single ops and collectives to the platform of this machine."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.cost.nccl import library_price  # noqa: E402
-from weft.hardware import platform  # noqa: E402
+from weft.hardware import Lookups, platform  # noqa: E402
 from weft.hardware.files import platform_from_table, tomllib  # noqa: E402
 from weft.hardware.measured import TorchHost  # noqa: E402
 from weft.torch.calibrate import TorchFound, fitted_laws, is_current, rising  # noqa: E402
@@ -34,7 +34,9 @@ def _found() -> TorchFound:
         for library in ("gloo", "weft")
         for count, nbytes in WRAPPED
     }
-    return TorchFound(fitted_laws(every, times, 1), TorchHost(1e-6, 2e-6, 3e-6), curves, wrapped)
+    laws, host = fitted_laws(every, times, 1), TorchHost(1e-6, 2e-6, 3e-6)
+    lookups = {"torch": Lookups(start=2e-5, lookup=3e-9, leaf=4e-8, error=0.05)}
+    return TorchFound(laws, host, curves, wrapped, lookups)
 
 
 def test_a_law_finds_the_terms_that_made_its_times():
@@ -67,6 +69,9 @@ def test_what_was_found_survives_its_file():
     assert again.torch == found.torch
     assert again.libraries == found.libraries
     assert again.require_device().laws == found.require_device().laws
+    assert again.require_device().lookups == found.require_device().lookups
+    sources = [key for key in again.sources if key.startswith("device.lookups.torch")]
+    assert len(sources) == len(fields(Lookups))
 
 
 def test_a_library_gives_back_what_was_measured():

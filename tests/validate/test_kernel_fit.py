@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from weft.cost import price_columns
+from weft.cost.fit_errors import geomean_error
 from weft.errors import UsageError
 from weft.hardware import platform
 from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
@@ -23,7 +24,6 @@ from weft.validate.kernel_studies import FAMILY_NAMES, studies_by_device
 from weft.validate.kernel_tables import attention_studies, device, gemm_studies, moe_studies, study
 from weft.validate.law_fit import Range, fit_law
 from weft.validate.law_ranges import ranges_of
-from weft.validate.nccl_fit import geomean_error
 from weft.validate.neusight_tables import elementwise_studies, neusight_studies
 from weft.validate.other_tables import deepbench_products, vidur_products
 

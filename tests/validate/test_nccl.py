@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import non_negative_least_squares
 from weft.cost.nccl import law_seconds
 from weft.hardware import platform
@@ -20,11 +21,9 @@ from weft.validate.nccl_fit import (
     errors_of,
     fit_cells,
     fitted_library,
-    geomean_error,
     groups_of,
     half_of,
     other_version,
-    share_within,
 )
 from weft.validate.nccl_tables import TABLES, Cell, data_folder, read_cells, read_nccl_tests
 
@@ -125,7 +124,7 @@ def test_the_version_left_out_is_predicted_by_the_next_older_one():
 def test_errors_are_geometric_means_with_a_floor():
     assert geomean_error([0.01, -0.04]) == pytest.approx(0.02)
     assert geomean_error([0.0]) == pytest.approx(4e-4)
-    assert share_within([0.1, -0.2, 0.3, 5.0]) == 0.5
+    assert within_20([0.1, -0.2, 0.3, 5.0]) == 0.5
 
 
 def test_logs_of_nccl_tests_are_read(tmp_path):

@@ -3,8 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from weft.bench.harness import Options, Row
-from weft.bench.rows import Bench
+from weft.bench.rows import Bench, Options, Row
 from weft.errors import UnknownNameError, nearest
 
 __all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]

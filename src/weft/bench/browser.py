@@ -4,7 +4,6 @@ The pipes are its file descriptors 3 and 4; messages are JSON, each ended by a z
 no driver and no package is needed, and no port is opened.
 """
 
-import base64
 import json
 import os
 import select
@@ -51,11 +50,11 @@ def find_browser() -> str | None:
 class Browser:
     """One Chromium with one page; a ``with`` statement ends it and removes what it wrote."""
 
-    def __init__(self, *, timeout: float = 30.0) -> None:
+    def __init__(self) -> None:
         path = find_browser()
         if path is None:
             raise RunError("there is no Chromium here", "Install it: apt-get install chromium.")
-        self.timeout = timeout
+        self.timeout = 30.0
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._number = 0
@@ -172,11 +171,6 @@ class Browser:
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         """Let the mouse do something: ``mouseMoved``, ``mousePressed``, ``mouseWheel`` .."""
         self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
-
-    def screenshot(self, path: Path | str, *, whole: bool = True) -> None:
-        """Write what is to be seen as a PNG, the whole page or the window."""
-        found = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        Path(path).write_bytes(base64.b64decode(found["data"]))
 
     def _note(self, event: dict[str, Any]) -> None:
         """Keep what the page complains about and asks for."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from weft.bench.overlap import KINDS, RATIOS, Outcome, measure
 from weft.bench.rows import Options, Row
+from weft.c3.ideal import class_of
 
 QUESTION = "How much of a collective hides behind a product of matrices here, by strategy?"
 SIZE = 8 << 20
@@ -48,12 +49,5 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "best": best.both,
         "calls": outcome.num_calls,
         "products": outcome.num_products,
-        "class": _class(best.compute, best.comm),
+        "class": class_of(best.compute, best.comm),
     }
-
-
-def _class(compute: float, comm: float) -> str:
-    """Say which of the two is longer, if one is by more than a quarter."""
-    if max(compute, comm) < 1.25 * min(compute, comm):
-        return "balanced"
-    return "G-long" if compute > comm else "C-long"

@@ -7,6 +7,7 @@ from weft.bench.exchange import KINDS, Exchange
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
 from weft.bench.teams import require_known, started
+from weft.cost.bus import bus_factor
 from weft.errors import UnknownNameError, nearest
 
 QUESTION = "How long do collectives take on this machine, by weft and by its peers?"
@@ -103,7 +104,7 @@ def row_of(
     row.more.update(
         count=exchange.count,
         algbw=algbw,
-        busbw=algbw * exchange.bus_factor,
+        busbw=algbw * bus_factor(exchange.kind, exchange.num_ranks),
         wrong=outcome.wrong(path),
         wrong_peers={name: outcome.wrong(name) for name in options.against},
         foreign=outcome.foreign,

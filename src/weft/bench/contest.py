@@ -34,9 +34,8 @@ class Outcome:
     received: dict[str, list[int]] = field(default_factory=dict)  # bytes by each rank's links
 
     def beside(self, peer: str, mine: str) -> Peer:
-        """Compare a peer with one of weft's: a ratio is taken inside a round that both had."""
-        theirs, own = self.times[peer], self.times[mine]
-        return Peer(median(theirs), median(t / o for t, o in zip(theirs, own, strict=False)))
+        """Compare a peer with one of weft's."""
+        return Peer.beside(self.times[peer], self.times[mine])
 
     def peers(self, names: Sequence[str], mine: str) -> dict[str, Peer]:
         """Compare several."""

@@ -34,7 +34,8 @@ def cost_of(function: str, *arguments: Any, timeout: float = 600.0) -> Cost:
     return Cost(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Give the seconds that this process was at work, all its threads together."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -50,14 +51,14 @@ def _call(function: str, arguments: list[Any]) -> dict[str, Any]:
     """Call it and look at the clocks; the modules it needs are loaded before."""
     module, name = function.split(":")
     work = getattr(import_module(module), name)
-    cpu, wall = _cpu_seconds(), time.perf_counter()
+    cpu, wall = cpu_seconds(), time.perf_counter()
     value = work(*arguments)
-    wall, cpu = time.perf_counter() - wall, _cpu_seconds() - cpu
+    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     return {
         "value": value,
         "wall": wall,
         "cpu": cpu,
-        "process_cpu": _cpu_seconds(),
+        "process_cpu": cpu_seconds(),
         "peak_bytes": _peak_bytes(),
     }
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.bench.rows import Options, Row
-from weft.cost.lookups import core_seconds, geometric_error
+from weft.cost.fit_errors import geomean_error
+from weft.cost.lookups import core_seconds
 
 if TYPE_CHECKING:
     from weft.hardware import Lookups
@@ -89,12 +90,12 @@ def _case(kind: str, case: "Case") -> dict[str, Any]:
 
 def _all(kind: str, middle: Any, predicted: Any, uniform: Any, floors: Any) -> Row:
     """Give the geometric means of a kind, and whether the error is as small as promised."""
-    error, floor = geometric_error(predicted, middle), float(np.mean(floors))
+    error, floor = geomean_error(predicted / middle - 1), float(np.mean(floors))
     by, _, backward = kind.partition("_")
     more = {
         "error": error,
         "floor": floor,
-        "uniform_error": geometric_error(uniform, middle),
+        "uniform_error": geomean_error(uniform / middle - 1),
         "met": error <= max(_GOAL, _FLOORS * floor),
     }
     case = {"by": by, "pass": backward or "forward", "cases": len(middle), "all": "geomean"}

@@ -50,12 +50,6 @@ class Exchange:
             return 0
         return self.count // (self.num_ranks if self.kind == "reduce_scatter" else 1)
 
-    @property
-    def bus_factor(self) -> float:
-        """By how much nccl-tests multiplies algbw to give the rate of a link."""
-        n = self.num_ranks
-        return {"broadcast": 1.0, "all_reduce": 2 * (n - 1) / n}.get(self.kind, (n - 1) / n)
-
     def given(self, rank: int) -> Floats:
         """Give a rank's input, not to be written to."""
         start = _STEP * rank % _PERIOD

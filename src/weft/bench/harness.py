@@ -2,12 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
-from statistics import median
 from typing import Any
 
-from weft.bench.rows import Options, Peer, Row
-
-__all__ = ["Contestant", "Options", "Peer", "Row", "measure"]
+from weft.bench.rows import Peer, Row
 
 Contestant = Callable[[], float | None]
 """Does the work once; gives its seconds if it has a better clock than the one around it."""
@@ -37,7 +34,7 @@ def measure(
         for name, work in contestants.items():
             times[name].append(timed(work))
     mine = times.pop("weft")
-    beside = {name: _peer(theirs, mine) for name, theirs in times.items()}
+    beside = {name: Peer.beside(theirs, mine) for name, theirs in times.items()}
     return Row(bench, dict(case), tuple(mine), beside, dict(more))
 
 
@@ -47,8 +44,3 @@ def timed(work: Contestant) -> float:
     own = work()
     passed = time.perf_counter() - begin
     return passed if own is None else own
-
-
-def _peer(theirs: list[float], mine: list[float]) -> Peer:
-    ratios = [their / my for their, my in zip(theirs, mine, strict=True)]
-    return Peer(median(theirs), median(ratios))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,9 @@ from typing import Any
 from weft.bench.exchange import KINDS
 from weft.bench.namespaces import NetHost, two_hosts
 from weft.bench.rows import Options, Peer, Row
+from weft.c3.ideal import percent_of_ideal
 from weft.errors import RunError
+from weft.runtime.meeting import free_port
 
 QUESTION = "How fast are collectives between hosts, and how much hides behind a GEMM?"
 RATE = 1e9 / 8  # bytes a second: 1 Gbit/s
@@ -59,9 +60,8 @@ def _overlap(hosts: tuple[NetHost, NetHost], link: str, ratio: float, rounds: in
 
 def _share(times: Mapping[str, float]) -> float:
     """Give the share of the possible gain that was realised (1 if all, 0 as if in turn)."""
-    serial = times["gemm"] + times["all_gather"]
-    ideal = max(times["gemm"], times["all_gather"])
-    return (serial / times["concurrent"] - 1) / (serial / ideal - 1)
+    halves = times["gemm"], times["all_gather"]
+    return percent_of_ideal(sum(halves), max(halves), times["concurrent"]) / 100
 
 
 def _collectives(
@@ -77,19 +77,14 @@ def _collectives(
             "nbytes": each["nbytes"],
             "link": link,
         }
-        peers = {"gloo": _beside(each["gloo"], each["weft"])}
+        peers = {"gloo": Peer.beside(each["gloo"], each["weft"])}
         yield Row("hosts", case, tuple(each["weft"]), peers, {"wrong": each["wrong"]})
-
-
-def _beside(theirs: list[float], mine: list[float]) -> Peer:
-    ratios = [their / my for their, my in zip(theirs, mine, strict=True)]
-    return Peer(median(theirs), median(ratios))
 
 
 def on_hosts(hosts: tuple[NetHost, NetHost], ranks_each: int, job: dict[str, Any]) -> Any:
     """Let ranks on every host do a job; give what rank 0 found."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
-        answer, port = Path(folder) / "answer.json", _free_port()
+        answer, port = Path(folder) / "answer.json", free_port()
         processes = []
         for rank in range(len(hosts) * ranks_each):
             host = hosts[rank // ranks_each]
@@ -119,9 +114,3 @@ def _wait_for(processes: list["subprocess.Popen[bytes]"]) -> None:
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.kill()
     process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -1,7 +1,6 @@
 """How long it takes to gather many small blocks of a KV cache."""
 
 from collections.abc import Iterator
-from statistics import median
 
 from weft.bench.rows import Options, Peer, Row
 from weft.runtime import spawn
@@ -18,9 +17,6 @@ def run(options: Options) -> Iterator[Row]:
     for size in options.sizes or SIZES:
         ((times, wrong),) = spawn(be_rank, 1, BLOCKS, size, options.rounds)
         mine = times.pop("weft")
-        peers = {
-            name: Peer(median(theirs), median(b / a for a, b in zip(mine, theirs, strict=True)))
-            for name, theirs in times.items()
-        }
+        peers = {name: Peer.beside(theirs, mine) for name, theirs in times.items()}
         case = {"blocks": BLOCKS, "nbytes": size, "ranks": 1}
         yield Row("kv", case, tuple(mine), peers, {"wrong": wrong})

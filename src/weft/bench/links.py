@@ -8,8 +8,8 @@ from typing import Any
 from weft.bench.hosts import on_hosts
 from weft.bench.lookups import Lookups
 from weft.bench.namespaces import two_hosts
-from weft.bench.overlap import percent_of_ideal
 from weft.bench.rows import Row
+from weft.c3.ideal import percent_of_ideal
 
 MUST = 0.75  # of the gain that overlap could bring: TCP costs core time
 _HALVES = ("compute", "communicate")

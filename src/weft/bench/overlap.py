@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft._core import time_copies
+from weft.c3.ideal import percent_of_ideal
 from weft.collectives import collective
 from weft.collectives.catalogue import BUILDERS
 from weft.errors import UsageError
@@ -91,15 +92,6 @@ class Outcome:
         best = self.best
         slowed = best.compute + best.comm * (1 - 1 / max(self.slowdown, 1.0))
         return percent_of_ideal(best.compute + best.comm, self.ideal, max(best.comm, slowed))
-
-
-def percent_of_ideal(serial: float, ideal: float, seconds: float) -> float:
-    """Give (serial / seconds - 1) / (serial / ideal - 1) in percent.
-
-    >>> percent_of_ideal(3.0, 2.0, 2.0), percent_of_ideal(3.0, 2.0, 3.0)
-    (100.0, 0.0)
-    """
-    return 100 * (serial / seconds - 1) / (serial / ideal - 1)
 
 
 def placement(strategy: str, rank: int) -> Engines:

@@ -1,6 +1,6 @@
 """What a benchmark is asked and what it answers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
@@ -28,6 +28,12 @@ class Peer:
 
     seconds: float
     ratio: float
+
+    @classmethod
+    def beside(cls, theirs: Sequence[float], mine: Sequence[float]) -> "Peer":
+        """Compare a peer with weft: a ratio is taken inside a round that both had."""
+        ratios = [their / my for their, my in zip(theirs, mine, strict=False)]
+        return cls(median(theirs), median(ratios))
 
 
 @dataclass(frozen=True, slots=True)

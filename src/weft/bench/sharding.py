@@ -12,7 +12,7 @@ from weft.bench import environments
 from weft.bench.harness import timed
 from weft.bench.rows import Options, Peer, Row
 from weft.hardware import Platform, platform
-from weft.planner.sharding import Plan, Sharder
+from weft.planner.sharding import Sharder, ShardingPlan
 from weft.workload.named import tables_of
 from weft.workload.tables import Shard, Table
 
@@ -41,7 +41,7 @@ def _cases(options: Options) -> list[tuple[int, int]]:
 def _case(num_tables: int, num_ranks: int, options: Options) -> Row:
     machine = platform("h100-8" if num_ranks == 8 else f"h100-8x{num_ranks // 8}")
     tables = _tables(num_tables)
-    plans: list[Plan] = []
+    plans: list[ShardingPlan] = []
 
     def place() -> None:
         plans[:] = Sharder(tables, machine, _BATCH).plans()

@@ -16,7 +16,7 @@ import numpy as np
 from weft.bench.rows import Options, Row
 from weft.errors import PlatformError
 from weft.hardware import Platform, platform
-from weft.planner.sharding import Plan, Sharder
+from weft.planner.sharding import Sharder, ShardingPlan
 from weft.runtime.spawn import spawn
 from weft.workload.tables import Shard, Table
 
@@ -94,7 +94,7 @@ def _drawn_table(number: int, drawn: random.Random) -> Table:
     return Table(f"table{number}", rows, dim, pooling, drawn.choice((0.0, 0.8, 1.05, 1.2)))
 
 
-def placements(sharder: Sharder, seed: int) -> list[Plan]:
+def placements(sharder: Sharder, seed: int) -> list[ShardingPlan]:
     """Give the plans of the sharders and random ones; those that place alike once."""
     drawn = random.Random(-seed)  # noqa: S311
     known = {plan.name: plan for plan in sharder.plans()}
@@ -105,13 +105,13 @@ def placements(sharder: Sharder, seed: int) -> list[Plan]:
             for place, table in enumerate(sharder.tables)
         ]
         found.append(sharder.priced(f"random{number}", shards))
-    different: dict[frozenset[Any], Plan] = {}
+    different: dict[frozenset[Any], ShardingPlan] = {}
     for plan in found:
         different.setdefault(_alike(plan), plan)
     return list(different.values())
 
 
-def _alike(plan: Plan) -> frozenset[Any]:
+def _alike(plan: ShardingPlan) -> frozenset[Any]:
     """Tell plans apart by what ranks hold, whichever rank it is."""
     held: dict[int, list[tuple[int, int, int]]] = {}
     for shard in plan.shards:
@@ -121,7 +121,7 @@ def _alike(plan: Plan) -> frozenset[Any]:
     )
 
 
-def judged(seed: int, task: "Task", plans: Sequence[Plan], times: list[list[float]]) -> Row:
+def judged(seed: int, task: "Task", plans: Sequence[ShardingPlan], times: list[list[float]]) -> Row:
     """Compare the plan predicted to be best with the best one."""
     # What others take of the cores only adds, so the faster rounds say more.
     typical = [float(np.quantile(each, _QUANTILE)) for each in times]

@@ -1,7 +1,6 @@
 """How each contestant is started: weft and Gloo as processes of ours, an MPI by its launcher."""
 
 import secrets
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -13,6 +12,7 @@ from weft.bench.environments import MPIS
 from weft.bench.leash import leashed
 from weft.bench.team import Start, Team
 from weft.errors import RunError, UnknownNameError, nearest
+from weft.runtime.meeting import free_port
 
 PEERS = ("gloo", *MPIS)
 POOLERS = ("fbgemm", "torchrec")  # which look embeddings up, in environments of their own
@@ -112,11 +112,3 @@ def rank_words(home: Path, module: str = "weft.bench.mpi_rank") -> list[str]:
 
 def _notice(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def free_port() -> int:
-    """Find a port that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -14,6 +14,7 @@ from weft.bench.exchange import Exchange
 from weft.bench.torch_links import fused
 from weft.bench.torch_rank import carried_in
 from weft.bench.torch_slowest import slowest
+from weft.torch.c10d import all_gather_single
 
 SIDE = 768  # of the square matrices: some milliseconds each, several of them a round
 
@@ -58,7 +59,6 @@ class Beside:
         self._left, self._right = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
         self._product = torch.empty(SIDE, SIDE)
         self._repeats = 20
-        self._all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
     def fit(self, ratio: float) -> None:
         """Choose how often to multiply: communication takes ``ratio`` times as long."""
@@ -74,7 +74,7 @@ class Beside:
 
     def communicate(self) -> Any:
         """Begin to gather."""
-        return self._all_gather(self._out, self._x, group=self._group, async_op=True)
+        return all_gather_single(self._out, self._x, group=self._group, async_op=True)
 
     def in_turn(self) -> None:
         """Gather, then multiply."""

@@ -13,6 +13,7 @@ from weft.bench.torch_alone import Pooled
 from weft.bench.torch_lookups import Fused
 from weft.bench.torch_slowest import slowest, took
 from weft.torch import AllGatherLinear, LinearReduceScatter
+from weft.torch.c10d import all_gather_single, reduce_scatter_single
 
 Act = Callable[[], Any]
 
@@ -85,11 +86,10 @@ def _reduce_scatter(asked: dict[str, Any]) -> Halves:
     fused = LinearReduceScatter.of(layer, fuse=True)
     weight, out = fused.weight.detach(), torch.empty(rows // size, width)
     made = nn.functional.linear(x, weight)
-    scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-    scatter(out, made)
+    reduce_scatter_single(out, made)
     same = torch.equal(out, fused(x))
     compute = partial(nn.functional.linear, x, weight)
-    return Halves(compute, partial(scatter, out, made), _without_grad(fused, x), same)
+    return Halves(compute, partial(reduce_scatter_single, out, made), _without_grad(fused, x), same)
 
 
 def _all_gather(asked: dict[str, Any]) -> Halves:
@@ -98,11 +98,10 @@ def _all_gather(asked: dict[str, Any]) -> Halves:
     x, layer = _small(rows // size, depth) + dist.get_rank(), _layer(depth, width * size)
     fused = AllGatherLinear.of(layer, fuse=True)
     weight, came = fused.weight.detach(), torch.empty(rows, depth)
-    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    gather(came, x)
+    all_gather_single(came, x)
     compute = partial(nn.functional.linear, came, weight)
     same = torch.equal(compute(), fused(x))
-    return Halves(compute, partial(gather, came, x), _without_grad(fused, x), same)
+    return Halves(compute, partial(all_gather_single, came, x), _without_grad(fused, x), same)
 
 
 def _layer(inputs: int, outputs: int) -> nn.Linear:

@@ -25,12 +25,12 @@ _TURNS = 3  # sets of indices, one step after another
 Step = Callable[[], Any]
 
 
-def training(model: Drawn, *, parallel: bool = True) -> Step:
-    """Prepare a model and give one step of its training; ``parallel``: dense parts by DDP."""
+def training(model: Drawn) -> Step:
+    """Prepare a model and give one step of its training, dense parts by DDP."""
     torch.manual_seed(model.seed)
     if isinstance(model, drawn_models.Dlrm):
-        return _dlrm_training(model, parallel=parallel)
-    return _transformer_training(model, parallel=parallel)
+        return _dlrm_training(model)
+    return _transformer_training(model)
 
 
 def held(model: drawn_models.Dlrm, rank: int) -> list[int]:
@@ -112,7 +112,7 @@ class Exchanged(torch.autograd.Function):
         return out.view(ctx.shape), None, None
 
 
-def _dlrm_training(model: drawn_models.Dlrm, *, parallel: bool) -> Step:
+def _dlrm_training(model: drawn_models.Dlrm) -> Step:
     rank, tables = dist.get_rank(), held(model, dist.get_rank())
     counts = [len(held(model, each)) for each in range(drawn_models.RANKS)]
     bags = nn.ModuleList(
@@ -121,9 +121,7 @@ def _dlrm_training(model: drawn_models.Dlrm, *, parallel: bool) -> Step:
         )
         for t in tables
     )
-    dense: nn.Module = Dense(len(model.tables), model.bottom, model.top)
-    if parallel:
-        dense = DistributedDataParallel(dense)
+    dense = DistributedDataParallel(Dense(len(model.tables), model.bottom, model.top))
     samples = model.batch // drawn_models.RANKS
     numbers, clicks = torch.rand(samples, NUMBERS), torch.rand(samples).round()
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (dense, bags)]
@@ -241,16 +239,14 @@ class Transformer(nn.Module):
         return scores
 
 
-def _transformer_training(model: drawn_models.Transformer, *, parallel: bool) -> Step:
-    plain: nn.Module = Transformer(model)
-    if parallel:
-        plain = DistributedDataParallel(plain)
-    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-4)
+def _transformer_training(model: drawn_models.Transformer) -> Step:
+    wrapped = DistributedDataParallel(Transformer(model))
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-4)
     shape = (model.batch // drawn_models.RANKS, model.seq)
     tokens, wanted = (torch.randint(0, model.vocab, shape) for _ in range(2))
 
     def step() -> Tensor:
-        scores = plain(tokens)
+        scores = wrapped(tokens)
         loss = functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

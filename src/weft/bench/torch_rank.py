@@ -21,6 +21,7 @@ from weft.bench.torch_lookups import Fused, Serial, torch_bags
 from weft.bench.torch_planned import PlannedSteps
 from weft.bench.torch_training import Training
 from weft.bench.torch_zero import ZeroTraining
+from weft.torch.c10d import all_gather_single, reduce_scatter_single
 
 
 class TorchRank:
@@ -68,13 +69,10 @@ def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
     """Let a process group do it on ordinary tensors, by default the default group."""
     x, out = arrays_of(exchange, rank)
     there, here = torch.from_numpy(out), torch.from_numpy(x)
-    # torch 2.13 gave them new names and warns about the old ones.
-    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     acts: dict[str, Callable[[], Any]] = {
         "broadcast": partial(dist.broadcast, here, 0, group=group),
-        "all_gather": partial(all_gather, there, here, group=group),
-        "reduce_scatter": partial(reduce_scatter, there, here, group=group),
+        "all_gather": partial(all_gather_single, there, here, group=group),
+        "reduce_scatter": partial(reduce_scatter_single, there, here, group=group),
         "all_reduce": partial(dist.all_reduce, here, group=group),
         "all_to_all": partial(dist.all_to_all_single, there, here, group=group),
     }

@@ -5,7 +5,6 @@ process: see docs/predict.md.
 """
 
 import os
-import resource
 import sys
 import time
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from weft._core import die_with
+from weft.bench.cost import cpu_seconds
 from weft.bench.drawn_models import model_of
 from weft.bench.serving import Work, pin
 from weft.bench.torch_joining import answer_until_told, join
@@ -46,13 +46,13 @@ class Trained:
         probe = min(self._probe() for _ in range(3))
         self.act()
         dist.barrier()
-        used, start = _cpu(), time.perf_counter()
+        used, start = cpu_seconds(), time.perf_counter()
         steps = []
         for _ in range(self._count):
             begin = time.perf_counter()
             self.act()
             steps.append(time.perf_counter() - begin)
-        wall, used = time.perf_counter() - start, _cpu() - used
+        wall, used = time.perf_counter() - start, cpu_seconds() - used
         return {"steps": steps, "probe": probe, "cpu": used, "wall": wall}
 
     def _probe(self) -> float:
@@ -62,11 +62,6 @@ class Trained:
 
     def free(self) -> None:
         """Leave its memory to Python."""
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 class StepRank:

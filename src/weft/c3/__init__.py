@@ -1,9 +1,9 @@
 """Concurrent computation and communication: pairs, strategies, and what each is worth."""
 
-from weft.c3.advice import Advice, advise
+from weft.c3.advice import Advice, advise, advised_rows
 from weft.c3.heuristics import Rule
 from weft.c3.mechanisms import MECHANISMS, without
-from weft.c3.pricing import Priced, Pricer, applying, price_scenario, scenarios_of
+from weft.c3.pricing import Priced, Pricer, price_scenario, scenarios_of
 from weft.c3.scenarios import GEMMS, SCENARIOS, Gemm, Scenario, parse_gemm
 from weft.c3.strategies import STRATEGIES, Choice, pair_schedule
 
@@ -20,7 +20,7 @@ __all__ = [
     "Rule",
     "Scenario",
     "advise",
-    "applying",
+    "advised_rows",
     "pair_schedule",
     "parse_gemm",
     "price_scenario",

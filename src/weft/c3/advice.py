@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weft.c3.strategies import REDUCTIONS
+from weft.c3.pricing import applying, price_scenario
+from weft.collectives.catalogue import REDUCING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from weft.c3.heuristics import Rule
+    from weft.c3.pricing import Pricer
     from weft.c3.scenarios import Scenario
     from weft.c3.strategies import Choice
 
@@ -19,6 +23,19 @@ class Advice:
 
     choice: Choice
     why: str
+
+
+def advised_rows(
+    scenario: Scenario, pricer: Pricer, strategies: Sequence[str], units: int | None
+) -> list[dict[str, Any]]:
+    """The scenario by the strategies asked for, or by all that apply; the one to use says why."""
+    wanted = applying(scenario, strategies, units, pricer.platform)
+    advice = advise(scenario, pricer.rule)
+    rows = []
+    for priced in price_scenario(scenario, pricer, wanted, units=units):
+        chosen = priced.choice.strategy == advice.choice.strategy
+        rows.append(priced.as_row() | {"chosen": chosen, "why": advice.why if chosen else ""})
+    return rows
 
 
 def advise(scenario: Scenario, rule: Rule) -> Advice:
@@ -45,7 +62,7 @@ def _why_fewer(scenario: Scenario, units: int, rule: Rule) -> str:
     less = _percent_slower(scenario, units, rule)
     if less < 0:
         return f"engines move it, and without {units} units the GEMM thrashes less ({less:+.0f} %)"
-    if scenario.collective in REDUCTIONS:
+    if scenario.collective in REDUCING:
         return f"engines move it, and {units} units are kept free for its sums"
     return f"engines move it, and on {units} units fewer the GEMM asks less of memory"
 

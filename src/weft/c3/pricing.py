@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.c3.heuristics import Rule
+from weft.c3.ideal import class_of, percent_of_ideal
 from weft.c3.scenarios import MIB, Gemm, Scenario
 from weft.c3.strategies import (
     STRATEGIES,
@@ -150,15 +151,13 @@ class Priced:
 
     @property
     def percent_of_ideal(self) -> float:
-        """The share of the possible gain that is realised (arXiv 2412.14335)."""
-        return 100 * (self.speedup - 1) / (self.serial / self.ideal - 1)
+        """The share of the possible gain that is realised."""
+        return percent_of_ideal(self.serial, self.ideal, self.seconds)
 
     @property
     def kind(self) -> str:
-        """Which of the two is longer: G-long, C-long, or GC-equal within 15 %."""
-        if self.compute > 1.15 * self.comm:
-            return "G-long"
-        return "C-long" if self.comm > 1.15 * self.compute else "GC-equal"
+        """Which of the two is longer."""
+        return class_of(self.compute, self.comm)
 
     def as_row(self) -> dict[str, Any]:
         """The result under the keys that ``weft c3`` has."""

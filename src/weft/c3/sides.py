@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.c3.strategies import REDUCTIONS
+from weft.collectives.catalogue import REDUCING
 from weft.simulator import collective_units, unit_rate
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def comm_side(kind: str, platform: Platform, by_engines: bool) -> CommSide:  # n
         filled=filled,
         peers=peers,
         passes=passes,
-        adds=1 / n if kind in REDUCTIONS else 0.0,
+        adds=1 / n if kind in REDUCING else 0.0,
         adding_rate=device.memory_rate / (n + 1),
         before_sums=0.5 if kind == "all_reduce" else 1.0,
     )

@@ -33,7 +33,6 @@ STRATEGIES = (
     "dma",
     "dma+partition",
 )
-COLLECTIVES = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce", "broadcast")
 ENGINES: dict[str, Callable[..., Schedule]] = {
     "all_gather": engines.all_gather,
     "all_to_all": engines.all_to_all,
@@ -41,7 +40,7 @@ ENGINES: dict[str, Callable[..., Schedule]] = {
     "all_reduce": engines.all_reduce,
     "broadcast": engines.broadcast,
 }
-REDUCTIONS = ("reduce_scatter", "all_reduce")
+COLLECTIVES = tuple(ENGINES)
 COMPUTE, COMM = "stream0", "stream1"
 
 

@@ -24,7 +24,7 @@ def print_analysis(analysis: Analysis) -> None:
     _print_headline(analysis)
     _print_advice(analysis)
     _print_ranks(analysis)
-    shown = _slowest(analysis.ranks)
+    shown = analysis.slowest
     if shown is not None:
         _print_steps(shown, several=len(analysis.ranks) > 1)
         _print_collectives(shown, several=len(analysis.ranks) > 1)
@@ -34,18 +34,13 @@ def print_analysis(analysis: Analysis) -> None:
     _print_notes(analysis)
 
 
-def _slowest(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:
-    with_work = [rank for rank in ranks if rank.total.num_gpu_events]
-    return max(with_work, key=lambda rank: rank.step_time or rank.span, default=None)
-
-
 def _print_headline(analysis: Analysis) -> None:
     first = analysis.ranks[0]
     count = len(analysis.ranks)
     of = f" of {analysis.world_size}" if analysis.world_size else ""
     who = f"{count}{of} rank{'s' * (count > 1 or bool(of))}"
     on = f", {first.trace.device}" if first.trace.device else ""
-    slowest = _slowest(analysis.ranks)
+    slowest = analysis.slowest
     if slowest is None:
         print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, told, write
 
 if TYPE_CHECKING:
@@ -16,19 +16,16 @@ def analyze(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE..", help="Files of PyTorch's profiler, one a rank, plain or .gz."
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
         ),
     ],
     *,
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write a report (.html), the annotated timeline for Perfetto (.json, .json.gz) or "
-            "steps and collectives (.csv).",
+        to_file(
+            "Write a report (.html), the annotated timeline for Perfetto (.json, .json.gz) or "
+            "steps and collectives (.csv)."
         ),
     ] = None,
 ) -> None:

@@ -63,7 +63,11 @@ def _add(verb: Callable[..., Any], question: str, example: str, **context: Any) 
     app.command(help=question, epilog=f"example: {example}", context_settings=context)(verb)
 
 
-_add(tour, "See the whole loop on this machine in a minute: predict, run, compare.", "weft tour")
+_add(
+    tour,
+    "See the whole loop on this machine in two minutes: calibrate, predict, plan, run, compare.",
+    "weft tour",
+)
 _add(doctor, "What works on this machine, and which paths of weft are on?", "weft doctor")
 _add(
     platforms,
@@ -79,8 +83,8 @@ _add(
 _add(
     collective,
     "How long does a collective take, by each algorithm?\n\nKIND is broadcast, all_gather, "
-    "reduce_scatter, all_reduce, all_to_all, gather, scatter, send_recv or barrier, or a schedule "
-    "file (.json) as -o writes it.",
+    "reduce_scatter, all_reduce, all_to_all, reduce, gather, scatter, send_recv or barrier, or a "
+    "schedule file (.schedule.json) as -o writes it.",
     "weft collective all_reduce --size 1KiB:1GiB --on h100-8x8 --algorithm all",
 )
 _add(
@@ -102,8 +106,8 @@ _add(
 )
 _add(
     analyze,
-    "Where does the time of a traced job go, and what should be done first?\n\nTRACE is a file of "
-    "PyTorch's profiler; give those of all ranks of a job to tell waiting from moving.",
+    "Where does the time of a traced job go, and what should be done first?\n\nGive the traces of "
+    "all ranks of a job to tell waiting from moving.",
     "weft analyze rank*.json.gz",
 )
 _add(
@@ -116,14 +120,15 @@ _add(
 _add(
     predict,
     "How long will one step take, and where does the time go?\n\nWORKLOAD is a name (dlrm, "
-    "llama-70b, gpt2, bert-base ..), a .toml file, a .workload.json file, or a function of torch "
-    "code as package.module:function, which is captured on fake tensors without a GPU.",
+    "llama-70b, gpt2, bert-base ..), a .toml file, a .workload.json file, a recorded trace, or a "
+    "function of torch code as package.module:function, which is captured on fake tensors without "
+    "a GPU.",
     "weft predict llama-70b --on h100-8x8 --set tp=8 --set fsdp=true --set batch=64",
 )
 _add(
     plan,
     "Which strategy should each pair of computation and communication use, what does that save, "
-    "and why?\n\nWORKLOAD is what weft predict takes; TRACE a file of PyTorch's profiler.",
+    "and why?\n\nWORKLOAD is what weft predict takes.",
     "weft plan llama-8b --on mi300x-8 --set fsdp=true -o plan.json",
 )
 _add(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.options import Json, complete_bench, numbers, words
+from weft.cli.options import Json, complete_bench, numbers, to_file, words
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 
@@ -44,23 +44,18 @@ def bench(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Append the results here; in a checkout to benchmarks/results/NAME.jsonl. "
-            "Without NAME: write what was recorded there as a page, .md.",
+        to_file(
+            "Append the results here; in a checkout to benchmarks/results/NAME.jsonl. "
+            "Without NAME: write what was recorded there as a page, .md."
         ),
     ] = None,
 ) -> None:
     """Run one benchmark, or list the questions."""
-    from weft.bench import Options, bench_names, find_bench
+    from weft.bench import Options, find_bench
     from weft.units import parse_rate, parse_sizes
 
     if name is None:
-        page = output_path(output, (".md",))
-        benches = [find_bench(each) for each in bench_names()]
-        _write_page(benches, page) if page else _list(benches, json=json)
+        _tell_of_all(output_path(output, (".md",)), json=json)
         return
     found = find_bench(name)
     options = Options(
@@ -77,6 +72,17 @@ def bench(
     )
     path = output_path(output, (".jsonl",)) or _in_checkout(name)
     _answer(found, options, path, json=json)
+
+
+def _tell_of_all(page: Path | None, *, json: bool) -> None:
+    """List the questions, or write what was recorded of them as a page."""
+    from weft.bench import bench_names, find_bench
+
+    benches = [find_bench(name) for name in bench_names()]
+    if page:
+        _write_page(benches, page)
+    else:
+        _list(benches, json=json)
 
 
 def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool) -> None:

@@ -1,14 +1,13 @@
 """The table of ``weft bench predict``: predicted beside measured, and how far off in all."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from weft.bench.rows import Row
+from weft.cost.fit_errors import geomean_error
 from weft.report.text import Column, print_table
 from weft.units import format_time
 
-_SMALLEST = 4e-4  # an error counts as no less in a geometric mean, as arXiv 2404.12674 has it
 _KINDS = (
     ("ops timed", "error"),
     ("formulas only", "formula_error"),
@@ -65,11 +64,10 @@ def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _summary(rows: Sequence[Row], key: str) -> dict[str, Any]:
     errors = [abs(row.more[key]) for row in rows]
-    logs = [math.log(max(each, _SMALLEST)) for each in errors]
     floors = [row.more["floor"] for row in rows]
     return {
         "count": len(rows),
-        "geomean": math.exp(sum(logs) / len(logs)),
+        "geomean": geomean_error(errors),
         "mean": sum(errors) / len(errors),
         "worst": max(errors),
         "floor": sum(floors) / len(floors),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, numbers, words
+from weft.cli.options import Json, numbers, to_file, words
 from weft.cli.outputs import output_path, print_json, write
+from weft.cli.progress import track
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,22 +65,24 @@ def c3(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write all rows (.csv) or a page (.html)."
-        ),
+        to_file("Write all rows (.csv) or a report (.html)."),
     ] = None,
-) -> int:
+) -> None:
     """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""
     if run:
         _measure_here(words(collective), size, ratio, ranks, rounds=rounds, json=json)
-        return 0
-    from weft.c3 import Pricer
+        return
+    from weft.c3 import Pricer, advised_rows
 
     path = output_path(output, (".csv", ".html"))
     platform = _platform(on, words(off))
     pricer = Pricer(platform)
     scenarios = _scenarios(gemm, words(collective), size, dtype, pricer)
-    rows = _rows(scenarios, words(strategy), units, pricer)
+    rows = [
+        row
+        for each in track(scenarios, "pricing")
+        for row in advised_rows(each, pricer, words(strategy), units)
+    ]
     if json:
         print_json("c3", platform.name, rows)
     else:
@@ -88,7 +91,6 @@ def c3(
         print_pairs(platform, rows, listed=gemm is None, off=words(off))
     if path:
         _write(path, platform.name, rows, quiet=json)
-    return 0
 
 
 def _write(path: Path, platform: str, rows: list[dict[str, Any]], *, quiet: bool) -> None:
@@ -146,19 +148,3 @@ def _scenarios(
     gemms = [parse_gemm(word, dtype) for word in words(gemm)]
     sizes = parse_sizes(size) if size else None
     return [each for one in gemms for each in scenarios_of(one, kinds, sizes, pricer)]
-
-
-def _rows(
-    scenarios: "list[Scenario]", strategies: tuple[str, ...], units: int | None, pricer: "Pricer"
-) -> list[dict[str, Any]]:
-    from weft.c3 import advise, applying, price_scenario
-    from weft.cli.progress import track
-
-    rows: list[dict[str, Any]] = []
-    for scenario in track(scenarios, "pricing"):
-        wanted = applying(scenario, strategies, units, pricer.platform)
-        advice = advise(scenario, pricer.rule)
-        for priced in price_scenario(scenario, pricer, wanted, units=units):
-            chosen = priced.choice.strategy == advice.choice.strategy
-            rows.append(priced.as_row() | {"chosen": chosen, "why": advice.why if chosen else ""})
-    return rows

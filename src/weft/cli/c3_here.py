@@ -15,11 +15,11 @@ def c3_here(
     nbytes: int,
     ratios: tuple[float, ...],
     *,
-    num_ranks: int = 2,
-    rounds: int = 15,
-    json: bool = False,
-) -> list[dict[str, Any]]:
-    """Measure, print and give the result rows."""
+    num_ranks: int,
+    rounds: int,
+    json: bool,
+) -> None:
+    """Measure and print."""
     from weft.bench.overlap import measure
 
     found = [
@@ -32,7 +32,6 @@ def c3_here(
         print_json("c3", "here", rows)
     else:
         _print(found, rows, num_ranks)
-    return rows
 
 
 def _row(outcome: "Outcome") -> dict[str, Any]:

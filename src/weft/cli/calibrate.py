@@ -8,7 +8,7 @@ import typer
 
 from weft.cli.calibrated_torch import print_torch
 from weft.cli.inputs import On
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, told
 from weft.cli.progress import track
 from weft.errors import UsageError
@@ -37,9 +37,7 @@ def calibrate(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the platform to this .toml file instead."
-        ),
+        to_file("Write the platform to this .toml file instead."),
     ] = None,
 ) -> None:
     """Measure step by step, write the file, show what matters."""

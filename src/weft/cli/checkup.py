@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +30,7 @@ class Finding:
         return asdict(self)
 
 
-def examine(num_ranks: int = 2) -> Iterator[Finding]:
+def examine(num_ranks: int) -> Iterator[Finding]:
     """Look at everything that decides which paths of weft are on."""
     core = _core()
     torch, triton = _package("torch"), _package("triton")
@@ -45,8 +44,8 @@ def examine(num_ranks: int = 2) -> Iterator[Finding]:
     yield _gpus()
     yield _path("simulate: predict on any platform", core)
     yield _path("run: processes on this machine", core, shared)
-    yield _path("torch.distributed backend", core, torch, _room("weft.torch"))
-    yield _path("Triton kernels", torch, triton, _room("weft.fused"))
+    yield _path("torch.distributed backend", core, torch)
+    yield _path("Triton kernels", torch, triton)
 
 
 def _core() -> Finding:
@@ -64,21 +63,11 @@ def _package(name: str) -> Finding:
         return Finding(name, "off", f"not installed. Run: pip install {name}")
 
 
-def _room(name: str) -> Finding:
-    """Tell whether this version of weft has a part at all."""
-    return Finding(f"{name}, which comes later", "on" if find_spec(name) else "off", "")
-
-
 def _cores(num_ranks: int) -> Finding:
-    cores = num_cores()
+    cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     each = f"{cores / num_ranks:g} per rank with {num_ranks} ranks"
     return Finding("cores", "on", f"{cores} ({each}), {format_size(memory)} of memory")
-
-
-def num_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _shared_memory() -> Finding:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Ranks, machine_of
-from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, words
+from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, names, to_file
 from weft.cli.outputs import output_path, print_json, told, write, write_timelines
 from weft.cli.progress import track
 from weft.errors import UnknownNameError, UsageError, nearest
@@ -52,18 +52,13 @@ def collective(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the timeline of the last one (.json, .json.gz; - is stdout), its "
-            "schedule (.schedule.json), all rows (.csv) or a page of both (.html).",
+        to_file(
+            "Write the timeline of the last one (.json, .json.gz; - is stdout), its "
+            "schedule (.schedule.json), all rows (.csv) or a report of both (.html)."
         ),
     ] = None,
 ) -> int:
     """Price a collective or run it; 1 if a run gave wrong values."""
-    from weft.units import parse_sizes
-
     path = output_path(None if output == "-" else output, _SUFFIXES)
     if energy and (run or _is_file(kind)):
         raise UsageError("energy is predicted, for collectives by name", "Use --on without --run.")
@@ -71,13 +66,8 @@ def collective(
     if _is_file(kind):
         platform, answers = _of_file(kind, on, ranks, run=run)
     else:
-        known = _known(kind)
-        platform = _platform(on, ranks, run=run)
-        names = [name for word in words(algorithm) for name in (known if word == "all" else [word])]
-        questions = _questions(kind, parse_sizes(size), platform)
-        if run:
-            _can_be_run(names)
-        answers = _answers(questions, names, every=algorithm == "all", run=run)
+        known, platform = _known(kind), _platform(on, ranks, run=run)
+        answers = _answers(_questions(kind, size, platform), algorithm, known, run=run)
     rows = _rows(answers, energy=energy)
     if output == "-":
         _print_trace(answers)
@@ -111,13 +101,16 @@ def _of_file(
 
 
 def _answers(
-    questions: list["Question"], names: list[str], *, every: bool, run: bool
+    questions: list["Question"], algorithm: str, known: tuple[str, ...], *, run: bool
 ) -> "Sequence[Answer | Measured]":
+    """Price or measure by every algorithm named; ``all`` alone leaves out what does not apply."""
+    every, named = algorithm == "all", names(algorithm, known)
     if not run:
-        return _predicted(questions, names, every=every)
+        return _predicted(questions, named, every=every)
     from weft.cli.running import measured
 
-    return measured(questions, names, every=every)
+    _can_be_run(named)
+    return measured(questions, named, every=every)
 
 
 def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
@@ -130,10 +123,10 @@ def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
     return machine_of(on, ranks, instead=", or --run")
 
 
-def _can_be_run(names: list[str]) -> None:
+def _can_be_run(named: list[str]) -> None:
     from weft.cli.library import library_algorithm
 
-    for name in names:
+    for name in named:
         if library_algorithm(name):
             raise UsageError(f"{name} can be priced, not run from here", "Use --on without --run.")
 
@@ -146,19 +139,19 @@ def _known(kind: str) -> tuple[str, ...]:
     return algorithms(kind)
 
 
-def _questions(kind: str, sizes: list[int], platform: "Platform") -> list["Question"]:
+def _questions(kind: str, sizes: str, platform: "Platform") -> list["Question"]:
     from weft.cli.pricing import Question
+    from weft.units import parse_sizes
 
-    return [Question(kind, nbytes, platform) for nbytes in sizes]
+    return [Question(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
 
 
-def _predicted(questions: list["Question"], names: list[str], *, every: bool) -> list["Answer"]:
-    """Price every algorithm asked for; ``every`` leaves out those that do not apply."""
+def _predicted(questions: list["Question"], named: list[str], *, every: bool) -> list["Answer"]:
     from weft.cli.pricing import answer, applying
 
     if every:
         return [found for q in track(questions, "pricing") for found in applying(q)]
-    pairs = [(question, name) for question in questions for name in names]
+    pairs = [(question, name) for question in questions for name in named]
     return [answer(question, name) for question, name in track(pairs, "pricing")]
 
 

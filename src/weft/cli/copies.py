@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, words
+from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 
@@ -17,8 +17,7 @@ def complete_way(incomplete: str) -> list[str]:
     """Complete the last of a list of ways."""
     from weft.collectives import WAYS
 
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{way}" for way in ("all", *WAYS) if way.startswith(last)]
+    return complete_list(incomplete, ("all", *WAYS))
 
 
 def copies(
@@ -39,17 +38,14 @@ def copies(
     engines: Annotated[int, typer.Option(metavar="N", help="Engines that b2b uses.")] = 1,
     on: On = None,
     json: Json = False,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
-    ] = None,
+    output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Price every way to fetch the blocks."""
     from weft.collectives import WAYS
     from weft.units import parse_sizes
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
-    ways = [name for word in words(way) for name in (WAYS if word == "all" else (word,))]
-    cases = [(size, name) for size in parse_sizes(block) for name in ways]
+    cases = [(size, name) for size in parse_sizes(block) for name in names(way, WAYS)]
     rows = [_price(machine, count, *case, engines) for case in track(cases, "pricing")]
     _show(machine, rows, json=json)
     if path:

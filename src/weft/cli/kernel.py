@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, words
+from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import output_path, print_json, write
 from weft.errors import FormatError, UsageError
 
@@ -40,9 +40,7 @@ def kernel(
     ] = None,
     on: On = None,
     json: Json = False,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
-    ] = None,
+    output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Price kernels of one family, in the order in which they were given."""
     from weft.cost.price import find_family

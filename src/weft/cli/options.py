@@ -1,6 +1,7 @@
 """Options that several verbs share, and the words that the shell completes."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
@@ -22,8 +23,16 @@ def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
     kind = context.params.get("kind")
     kinds = [kind] if kind in KINDS else KINDS
     known = dict.fromkeys(name for each in kinds for name in algorithms(each))
+    return complete_list(incomplete, ("auto", "dma-auto", "all", *known, *library_names()))
+
+
+def complete_list(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Complete the last of a list of names.
+
+    >>> complete_list("ring,di", ["ring", "direct"])
+    ['ring,direct']
+    """
     before, comma, last = incomplete.rpartition(",")
-    names = ("auto", "dma-auto", "all", *known, *library_names())
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
 
@@ -45,6 +54,11 @@ Sizes = Annotated[
 ]
 
 
+def to_file(what: str) -> Any:
+    """Give the option ``-o FILE``; ``what`` says what is written there."""
+    return typer.Option("-o", "--output", metavar="FILE", help=what)
+
+
 def words(text: str | None) -> tuple[str, ...]:
     """Split a list at its commas.
 
@@ -52,6 +66,15 @@ def words(text: str | None) -> tuple[str, ...]:
     ('ring', 'direct')
     """
     return tuple(word for part in (text or "").split(",") if (word := part.strip()))
+
+
+def names(text: str, known: Iterable[str]) -> list[str]:
+    """Split a list of names, in which ``all`` stands for every known one.
+
+    >>> names("auto,all", ["ring", "direct"])
+    ['auto', 'ring', 'direct']
+    """
+    return [name for word in words(text) for name in (known if word == "all" else (word,))]
 
 
 def numbers(text: str | None, what: str) -> tuple[int, ...]:

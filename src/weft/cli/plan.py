@@ -1,5 +1,6 @@
 """``weft plan``: which strategy each pair of a step should use, what that saves, and why."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from weft.cli.inputs import (
     recorded,
     settings_of,
 )
-from weft.cli.options import Json, words
+from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import flat, output_path, print_json, write
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ _SUFFIXES = (".json", ".html", ".csv")
 
 
 def plan(
-    workload: Annotated[
-        str, typer.Argument(metavar="WORKLOAD|TRACE", autocompletion=complete_workload)
-    ],
+    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload)],
     *,
     on: On = None,
     ranks: Ranks = None,
@@ -62,11 +61,8 @@ def plan(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the plan (.json, for weft.torch.apply), a report (.html) or rows (.csv).",
+        to_file(
+            "Write the plan (.json, for weft.torch.apply), a report (.html) or all rows (.csv)."
         ),
     ] = None,
 ) -> None:
@@ -104,8 +100,6 @@ def _limits(
 def _of_workload(
     workload: str, machine: "Platform", given: dict[str, str], mode: str, limits: "Limits"
 ) -> "Plan":
-    from dataclasses import replace
-
     from weft.planner.planning import plan as planned
     from weft.planner.spreading import spread
 

@@ -14,7 +14,7 @@ from weft.cli.inputs import (
     recorded,
     settings_of,
 )
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import flat, output_path, print_json, write, write_timelines
 
 if TYPE_CHECKING:
@@ -45,12 +45,9 @@ def predict(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write the timeline (.json, .json.gz for Perfetto), a report (.html), the row "
-            "(.csv) or the workload itself (.workload.json).",
+        to_file(
+            "Write the timeline (.json, .json.gz for Perfetto), a report (.html), the row "
+            "(.csv) or the workload itself (.workload.json)."
         ),
     ] = None,
 ) -> None:

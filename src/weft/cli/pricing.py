@@ -5,6 +5,7 @@ from typing import Any
 
 from weft.cli.library import library_algorithm
 from weft.collectives import algorithms, collective
+from weft.cost.bus import bus_factor
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
 from weft.hardware import Platform
 from weft.schedule import Schedule
@@ -12,7 +13,6 @@ from weft.simulator import energy, simulate
 from weft.timeline import Timeline
 
 AUTO = ("auto", "dma-auto")  # the fastest of all that apply, or of those by DMA engines alone
-_BUS_SHARES = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _clearest(refusals: list[WeftError], question: Question) -> WeftError:
 def result_row(question: Question, algorithm: str, seconds: float, basis: str) -> dict[str, Any]:
     """Give a result with both bandwidths, as nccl-tests defines them."""
     rate = question.nbytes / seconds if seconds > 0 else None
-    share = bus_share(question.kind, question.num_ranks)
+    factor = bus_factor(question.kind, question.num_ranks)
     return {
         "collective": question.kind,
         "algorithm": algorithm,
@@ -202,17 +202,6 @@ def result_row(question: Question, algorithm: str, seconds: float, basis: str) -
         "ranks": question.num_ranks,
         "seconds": seconds,
         "algbw": rate,
-        "busbw": None if rate is None else rate * share,
+        "busbw": None if rate is None else rate * factor,
         "basis": basis,
     }
-
-
-def bus_share(kind: str, num_ranks: int) -> float:
-    """Give busbw / algbw: the share of the size that crosses the busiest link.
-
-    >>> bus_share("all_reduce", 8), bus_share("all_gather", 8), bus_share("broadcast", 8)
-    (1.75, 0.875, 1.0)
-    """
-    if kind == "all_reduce":
-        return 2 * (num_ranks - 1) / num_ranks
-    return (num_ranks - 1) / num_ranks if kind in _BUS_SHARES else 1.0

@@ -9,8 +9,9 @@ import numpy as np
 
 from weft.cli.pricing import Answer, Question, answer, applying, result_row
 from weft.cli.progress import working
-from weft.cli.values import REDUCING, Values, dtype_for
+from weft.cli.values import Values, dtype_for
 from weft.collectives import collective
+from weft.collectives.catalogue import REDUCING
 from weft.hardware import Platform, is_calibrated, platform
 from weft.runtime import Prepared, World, prepare, spawn
 from weft.runtime.measuring import Round, batches, pin, typical

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
-from weft.cli.options import Json, words
+from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 from weft.errors import UsageError
@@ -21,8 +21,7 @@ def complete_fetch(incomplete: str) -> list[str]:
     """Complete the last of a list of ways to fetch."""
     from weft.serving import FETCHES
 
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in ("all", *FETCHES) if name.startswith(last)]
+    return complete_list(incomplete, ("all", *FETCHES))
 
 
 def serve(
@@ -75,9 +74,7 @@ def serve(
     ] = "0us",
     seed: Annotated[int, typer.Option(metavar="N", help="Of chance.")] = 0,
     json: Json = False,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write all rows as .csv.")
-    ] = None,
+    output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Serve the same requests in every way."""
     from weft.serving import FETCHES, Limits, Load, Question
@@ -89,12 +86,12 @@ def serve(
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
     limits = Limits(batch, tokens, ahead, parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines)
-    names = [name for word in words(fetch) for name in (FETCHES if word == "all" else (word,))]
-    if not names:
+    ways = names(fetch, FETCHES)
+    if not ways:
         raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
-    rows = [row for each in track(asked, "serving") for row in each.rows(names)]
+    rows = [row for each in track(asked, "serving") for row in each.rows(ways)]
     _show(machine, question, rows, json=json)
     if path:
         write(path, rows, quiet=json)
@@ -120,11 +117,11 @@ def _show(
         Column("fetch", "fetch", right=False, style="bold"),
         Column("fetch_alone", "fetched in", format_time),
         Column("ttft_alone", "first token, alone", format_time),
-        Column("ttft_alone_gain", "gain", _times),
+        Column("ttft_alone_gain", "gain", "{:.2f}x".format),
         Column("ttft", "first token", format_time),
         Column("itl", "between tokens", format_time),
         Column("throughput", "tokens/s", "{:.0f}".format),
-        Column("throughput_gain", "gain", _times),
+        Column("throughput_gain", "gain", "{:.2f}x".format),
     ]
     load, model = question.load, question.model
     come = "all at once" if math.isinf(load.rate) else f"{load.rate:g} a second"
@@ -134,7 +131,3 @@ def _show(
     )
     print_table(columns, rows, title=title)
     print("gain: over per-copy")
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}x"

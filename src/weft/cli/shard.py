@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Ranks, Settings, machine_of, settings_of
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, write
 
 if TYPE_CHECKING:
-    from weft.planner.sharding import Plan
+    from weft.planner.sharding import ShardingPlan
     from weft.workload.tables import Table
 
 _BATCH = 4096
@@ -24,7 +24,7 @@ def shard(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the shards as .csv."),
+        to_file("Write the shards as .csv."),
     ] = None,
 ) -> None:
     """Choose a sharding and say why."""
@@ -43,7 +43,7 @@ def shard(
         write(path, _shards(plans[0], found), quiet=json)
 
 
-def _row(plan: "Plan", chosen: bool) -> dict[str, Any]:
+def _row(plan: "ShardingPlan", chosen: bool) -> dict[str, Any]:
     return {
         "name": plan.name,
         "seconds": plan.seconds,
@@ -55,7 +55,7 @@ def _row(plan: "Plan", chosen: bool) -> dict[str, Any]:
     }
 
 
-def _shards(plan: "Plan", tables: "tuple[Table, ...]") -> list[dict[str, Any]]:
+def _shards(plan: "ShardingPlan", tables: "tuple[Table, ...]") -> list[dict[str, Any]]:
     return [
         {
             "table": tables[each.table].name,
@@ -74,7 +74,7 @@ def _way(shard: Any, table: "Table") -> str:
     return "table" if shard.dim == table.dim else "column"
 
 
-def _show(title: str, plans: "list[Plan]", rows: list[dict[str, Any]]) -> None:
+def _show(title: str, plans: "list[ShardingPlan]", rows: list[dict[str, Any]]) -> None:
     from weft.planner.sharding import explain
     from weft.report.text import Column, print_table
     from weft.units import format_size, format_time

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, told
 from weft.errors import UnknownNameError, UsageError, nearest
 
@@ -43,17 +44,12 @@ def sweep(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="After which a cell is given up.")
     ] = 600.0,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of a table.")
-    ] = False,
+    json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write all rows as .csv or .parquet. Answers are kept beside it as they come "
-            f"({_JOURNAL}): the same command again goes on where it was.",
+        to_file(
+            "Write all rows as .csv or .parquet. Answers are kept beside it as they come "
+            f"({_JOURNAL}): the same command again goes on where it was."
         ),
     ] = None,
 ) -> int:
@@ -74,6 +70,8 @@ def sweep(
         if path and journal.answers:
             write_rows(path, journal.rows())
     _show(journal, path, json=json)
+    if journal.failed:
+        sys.stderr.write(f"weft: {journal.failed} of {len(found.cells)} cells have no answer.\n")
     return 1 if journal.failed else 0
 
 

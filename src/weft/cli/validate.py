@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.options import Json
+from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, write
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def validate(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the tables as .html, .md or .csv."
-        ),
+        to_file("Write the tables as .html, .md or .csv."),
     ] = None,
 ) -> int:
     """Compute the figures of some groups or of all; 1 if one is further off than allowed."""

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.collectives.catalogue import REDUCING
 from weft.schedule import Schedule
 
 Array = NDArray[Any]
-REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def dtype_for(kind: str, nbytes: int, num_ranks: int) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, words
+from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import output_path, print_json, write, write_timelines
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ _WRITTEN = 4  # timelines in one file: more than a screen shows
 def whatif(
     traces: Annotated[
         list[str],
-        typer.Argument(metavar="TRACE..", help="Traces of PyTorch's profiler, .gz or not."),
+        typer.Argument(
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
+        ),
     ],
     *,
     strategy: Annotated[
@@ -36,15 +38,12 @@ def whatif(
     json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
-            "rows (.csv).",
+        to_file(
+            "Write a report (.html), replayed and changed timelines (.json, for Perfetto) or "
+            "all rows (.csv)."
         ),
     ] = None,
-) -> int:
+) -> None:
     """Answer for each job among the traces."""
     path = output_path(output, (".html", ".json", ".csv"))
     machine = None if on is None else machine_of(on)
@@ -58,7 +57,6 @@ def whatif(
             print_answer(answer)
     if path:
         _write(path, answers, quiet=json)
-    return 0
 
 
 def _answers(

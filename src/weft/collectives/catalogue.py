@@ -84,6 +84,8 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
     "barrier": {"direct": direct.barrier, "eager": eager.barrier, "tree": tree.barrier},
 }
 KINDS = tuple(BUILDERS)
+ROOTED = ("broadcast", "scatter", "gather", "reduce")
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 MOST_EAGER = 64
 # With a codec behind a plus: chain+pack, p2p+int8:64.
 COMPRESSED: dict[str, Callable[..., Schedule]] = {

@@ -78,7 +78,7 @@ def reduce_scatter(
     """Every rank adds up its chunk of all inputs."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
-    add = Reduce(_everyones(chunks, "in"), own("out", 0, chunk), dtype, op)
+    add = Reduce(_everyones(chunks), own("out", 0, chunk), dtype, op)
     queue = together(chunks.group, (add,))
     return schedule_of("pull reduce_scatter", num_ranks, [queue], in_out(nbytes, chunk), 2)
 
@@ -108,7 +108,7 @@ def reduce(
     """Every rank adds up its chunk of all inputs into the root's output."""
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     result = chunks.slice(root, "out", Index(chunks.group))
-    add = Reduce(_everyones(chunks, "in"), result, dtype, op)
+    add = Reduce(_everyones(chunks), result, dtype, op)
     sizes = tuple(nbytes if r == root else 0 for r in range(num_ranks))
     buffers = (Buffer("in", nbytes, "in"), Buffer("out", sizes, "out"))
     queue = together(chunks.group, (add,))
@@ -169,10 +169,10 @@ def together(group: Group, work: Items) -> Queue:
     return launched((*lane, to_all(group, DONE), wait(DONE, others)))
 
 
-def _everyones(chunks: Chunks, buffer: str) -> tuple[Slice, ...]:
-    """My chunk of everyone's buffer, in the order of ranks."""
+def _everyones(chunks: Chunks) -> tuple[Slice, ...]:
+    """My chunk of what everyone has, in the order of ranks."""
     place = Index(chunks.group)
-    return tuple(chunks.slice(rank, buffer, place) for rank in range(chunks.group.size))
+    return tuple(chunks.slice(rank, "in", place) for rank in range(chunks.group.size))
 
 
 def _written(mine: Slice, others: tuple[Slice, ...]) -> Items:

@@ -13,7 +13,6 @@ BLOCK = 1024  # values that share a base, as native/codecs/window.hpp has it
 GROUP = 32  # values of which one bit each is a word
 ZERO, RAW, DENSE, SPARSE, SIGNED = (tl.constexpr(mode) for mode in range(5))
 _PLAN = 8  # numbers that a block's plan has: mode, count, base, bits, exceptions, size
-MOST_TRIED = tl.constexpr(5)
 _FLOAT32, _BFLOAT16, _FLOAT16 = 0, 1, 2
 _KINDS = {torch.float32: _FLOAT32, torch.bfloat16: _BFLOAT16, torch.float16: _FLOAT16}
 

@@ -2,7 +2,7 @@
 
 from weft.cost.gemm import Grid, gemm_grid, is_gemm
 from weft.cost.kernel import KernelFlow, kernel_flow
-from weft.cost.price import Price, Prices, price, price_columns, price_many
+from weft.cost.price import Price, Prices, price, price_columns
 
 __all__ = [
     "Grid",
@@ -14,5 +14,4 @@ __all__ = [
     "kernel_flow",
     "price",
     "price_columns",
-    "price_many",
 ]

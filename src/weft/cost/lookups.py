@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.fit_errors import geomean_error
 from weft.cost.least_squares import smallest_errors
 from weft.cost.matmul import Columns, Floats
 from weft.cost.reuse import BINS, Spectrum, from_bins, zipf
@@ -23,7 +24,6 @@ _PAGE = 4096.0
 _LEAF = 8 * _PAGE  # what one line of a page table covers
 _ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
 TERMS = tuple(each.name for each in fields(Lookups)[:12])  # those that are seconds
-_LEAST = 4e-4  # errors below count as that, arXiv 2404.12674
 
 
 def spectrum_of(columns: Columns) -> Spectrum:
@@ -49,15 +49,9 @@ def fitted_lookups(
     """Find what rows and bytes take, from times of single tables; ``caches`` has their sizes."""
     terms = lookup_terms(columns, item, caches, backward=backward)
     found = smallest_errors(terms, seconds)
-    error = geometric_error(terms @ found, seconds)
+    error = geomean_error(terms @ found / seconds - 1)
     values: dict[str, Any] = dict(zip(TERMS, (float(f"{v:.4g}") for v in found), strict=True))
     return replace(caches, **values, error=float(f"{error:.3g}"))
-
-
-def geometric_error(predicted: Floats, measured: Floats) -> float:
-    """Give the geometric mean of relative errors."""
-    off = np.maximum(np.abs(predicted / measured - 1), _LEAST)
-    return float(np.exp(np.log(off).mean()))
 
 
 def lookup_terms(columns: Columns, item: float, takes: Lookups, *, backward: bool) -> Floats:

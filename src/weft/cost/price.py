@@ -5,7 +5,7 @@ A fit to tables of the device itself is used where there is one, then that of a 
 law fitted to all devices, which needs a datasheet alone and has the widest range.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -97,11 +97,6 @@ def _roofline(cost: Cost, device: Device) -> Price:
     seconds = law["launch"] + max(moved, work)
     low, high = (seconds * each for each in _ROOFLINE_RANGE)
     return Price(seconds, low, high, model="roofline: no formula knows this kernel")
-
-
-def price_many(costs: Iterable[Cost], device: Device) -> list[Price]:
-    """Price many kernels; equal ones once."""
-    return [price(cost, device) for cost in costs]
 
 
 def price_columns(

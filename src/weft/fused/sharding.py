@@ -64,7 +64,7 @@ def column_wise(*ranks: int) -> Placement:
 
 
 Wanted = str | Placement
-Plan = Wanted | Mapping[str, Wanted] | Sequence[Wanted]
+Placements = Wanted | Mapping[str, Wanted] | Sequence[Wanted]
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ class Sharding:
         return sum(shard.dim for shard in self.of(rank) if not self.is_partial(shard))
 
 
-def shard(tables: Sequence[Table], plan: Plan, num_ranks: int) -> Sharding:
-    """Lay tables out as ``plan`` says: a way for all of them, or one for each.
+def shard(tables: Sequence[Table], wanted: Placements, num_ranks: int) -> Sharding:
+    """Lay tables out as ``wanted`` says: a way for all of them, or one for each.
 
     Whole tables that name no rank go where the fewest bytes are, the largest first.
     """
-    placements = _placements(tables, plan)
+    placements = _placements(tables, wanted)
     load = [0] * num_ranks
     found: dict[int, tuple[Shard, ...]] = {}
     order = sorted(range(len(tables)), key=lambda t: (-tables[t].rows * tables[t].dim, t))
@@ -129,32 +129,32 @@ def shard(tables: Sequence[Table], plan: Plan, num_ranks: int) -> Sharding:
     return Sharding(tuple(tables), shards, num_ranks)
 
 
-def _placements(tables: Sequence[Table], plan: Plan) -> list[Placement]:
+def _placements(tables: Sequence[Table], wanted: Placements) -> list[Placement]:
     """Give each table its placement; every table must have one, and every one a table."""
     names = [table.name for table in tables]
     if not names or len(set(names)) != len(names):
         raise UsageError(
             f"tables need names, all different: {', '.join(names) or 'there is none'}."
         )
-    if isinstance(plan, str | Placement):
-        return [_placement(plan)] * len(names)
-    if isinstance(plan, Mapping):
-        for name in plan:
+    if isinstance(wanted, str | Placement):
+        return [_placement(wanted)] * len(names)
+    if isinstance(wanted, Mapping):
+        for name in wanted:
             if name not in names:
                 raise UnknownNameError(f"the sharding names {name!r}.", nearest(name, names))
-        missing = [name for name in names if name not in plan]
+        missing = [name for name in names if name not in wanted]
         if missing:
             raise UsageError(
                 f"the sharding misses {len(missing)} of {len(names)} tables: {', '.join(missing)}.",
                 "Say of every table how it is cut: table_wise(rank), row_wise(), column_wise().",
             )
-        return [_placement(plan[name]) for name in names]
-    if len(plan) != len(names):
+        return [_placement(wanted[name]) for name in names]
+    if len(wanted) != len(names):
         raise UsageError(
-            f"the sharding has {len(plan)} entries for {len(names)} tables.",
+            f"the sharding has {len(wanted)} entries for {len(names)} tables.",
             "Say of every table how it is cut: table_wise(rank), row_wise(), column_wise().",
         )
-    return [_placement(each) for each in plan]
+    return [_placement(each) for each in wanted]
 
 
 def _placement(wanted: Wanted) -> Placement:

@@ -62,10 +62,10 @@ class Dma:
     small_copy: Bytes = 16 << 10
     large_start: Seconds = 7.26e-6
 
-    def write_rate(self, num_destinations: int) -> float:
-        """Bytes a second that one engine writes in sum to so many destinations at once."""
-        paired = self.paired_rate or self.engine_rate
-        return self.engine_rate if num_destinations < 2 else paired
+    @property
+    def turning(self) -> float:
+        """How many times as long a byte takes an engine that writes to two destinations."""
+        return self.engine_rate / (self.paired_rate or self.engine_rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _STATE = 2.0  # bytes of weights and optimizer state for each byte of weights
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ShardingPlan:
     """Shards, the seconds of the step part they decide, and the bytes of the fullest rank."""
 
     name: str
@@ -91,7 +91,7 @@ class Sharder:
                 f"Try: --ranks {enough:.0f} or more.",
             )
 
-    def plans(self) -> list[Plan]:
+    def plans(self) -> list[ShardingPlan]:
         """Price every sharder's plan and what a search makes of the best, the best first."""
         found = [self._greedy(name, weigh) for name, weigh in _WEIGHTS.items()]
         ways = (("step", ""), ("column-wise", "column"), ("row-wise", "row"))
@@ -107,7 +107,7 @@ class Sharder:
         weight: Floats = parts.seconds + parts.dims * (self._exchange(mean) / mean[0])
         return weight
 
-    def priced(self, name: str, shards: Sequence[Shard]) -> Plan:
+    def priced(self, name: str, shards: Sequence[Shard]) -> ShardingPlan:
         """Price shards that somebody else has placed."""
         parts = self._columns(list(shards))
         owner = np.array([shard.rank for shard in shards])
@@ -153,7 +153,9 @@ class Sharder:
         items = np.array([table.itemsize for table in tables], float)
         return _Parts(shards, rows * dims * items, forward, backward, dims, pooling * self.batch)
 
-    def _greedy(self, name: str, weigh: Callable[[_Parts], Floats], cut: str = "") -> Plan | None:
+    def _greedy(
+        self, name: str, weigh: Callable[[_Parts], Floats], cut: str = ""
+    ) -> ShardingPlan | None:
         """Give the heaviest part to the rank with the least weight that has room for it."""
         parts = self.parts(cut)
         weight = weigh(parts)
@@ -176,7 +178,7 @@ class Sharder:
                 return None
         return self._plan(name, parts, owner)
 
-    def _everywhere(self) -> Plan:
+    def _everywhere(self) -> ShardingPlan:
         """Cut every table by rows over all ranks: what fits together fits so."""
         made: list[Shard] = []
         for number, table in enumerate(self.tables):
@@ -187,7 +189,7 @@ class Sharder:
             ]
         return self.priced("everywhere", made)
 
-    def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> Plan:
+    def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> ShardingPlan:
         # Ranks meet in the exchange between the passes, so each pass has its own slowest rank.
         passes = [np.bincount(owner, w, self.num_ranks) for w in (parts.forward, parts.backward)]
         lookups = float(sum(each.max() for each in passes))
@@ -200,7 +202,7 @@ class Sharder:
         )
         slowest = int(np.argmax(passes[0] + passes[1]))
         used = int(_STATE * nbytes.max())
-        return Plan(name, placed, lookups + exchange, used, lookups, exchange, slowest)
+        return ShardingPlan(name, placed, lookups + exchange, used, lookups, exchange, slowest)
 
     def _exchange(self, dims: Floats) -> float:
         """Price both exchanges: whoever sends or receives most decides (arXiv 2404.12674)."""
@@ -217,7 +219,7 @@ class Sharder:
             self._exchanges[size] = 2 * self.prices.collective(what, ranks)
         return self._exchanges[size]
 
-    def _search(self, best: Plan) -> Plan:
+    def _search(self, best: ShardingPlan) -> ShardingPlan:
         """Move parts off the slowest rank, or exchange them, while the step gets shorter."""
         parts = self._columns(list(best.shards))
         owner = np.array([shard.rank for shard in best.shards])
@@ -302,7 +304,7 @@ _WEIGHTS: dict[str, Callable[[_Parts], Floats]] = {
 }
 
 
-def explain(plan: Plan, others: Sequence[Plan]) -> str:
+def explain(plan: ShardingPlan, others: Sequence[ShardingPlan]) -> str:
     """Say why a plan is best: what it saves over the others, and where its time goes."""
     worst = max(others, key=lambda each: each.seconds, default=plan)
     cut = len({s.table for s in plan.shards}) != len(plan.shards)

@@ -60,7 +60,7 @@ def _title(analysis: Analysis) -> str:
 
 def _lead(analysis: Analysis) -> str:
     """Say the whole in two sentences."""
-    worst = _slowest(analysis.ranks)
+    worst = analysis.slowest
     if worst is None:
         return "No GPU event was found in these files: nothing can be said about the GPU."
     total, span = worst.total, worst.span
@@ -80,18 +80,12 @@ def _lead(analysis: Analysis) -> str:
     return lead
 
 
-def _slowest(ranks: Sequence[RankAnalysis]) -> RankAnalysis | None:
-    """Give the rank with the longest step: the one the lead and the tiles speak of."""
-    useful = [rank for rank in ranks if rank.total.num_gpu_events]
-    return max(useful, key=lambda rank: rank.step_time or rank.span, default=None)
-
-
 def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole > 0 else "-"
 
 
 def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
-    worst = _slowest(analysis.ranks)
+    worst = analysis.slowest
     if worst is None:
         return
     total, span = worst.total, worst.span

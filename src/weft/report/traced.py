@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.report.picture import KINDS, MOST_SPANS, Line, Mark, Picture, lightened
+from weft.report.picture import KINDS, Line, Mark, Picture, lightened
 from weft.trace.analysis import RankAnalysis, Use
 from weft.trace.collectives import communication
 from weft.trace.trace import Kind, Trace
@@ -32,7 +32,7 @@ def rank_name(rank: RankAnalysis) -> str:
     return f"rank {rank.rank}" if rank.rank is not None else Path(rank.file).name
 
 
-def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -> Picture:
+def picture_of_ranks(ranks: Sequence[RankAnalysis]) -> Picture:
     """Show what ran on every rank; where that is too much the shortest host spans are left out."""
     parts = [_Part(rank) for rank in ranks]
     names, numbers = _names([part.trace for part in parts])
@@ -63,7 +63,7 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis], *, most: int = MOST_SPANS) -
         marks=[mark for part in parts for mark in part.marks],
         details={i + at: text for part, at in numbered for i, text in part.details.items()},
     )
-    return lightened(whole_picture, most)
+    return lightened(whole_picture)
 
 
 class _Part:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.collectives.catalogue import MOST_EAGER
+from weft.collectives.catalogue import MOST_EAGER, REDUCING, ROOTED
 
 if TYPE_CHECKING:
     from weft.hardware.device import Cores
-
-ROOTED = ("broadcast", "scatter", "gather", "reduce")
-REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from weft._core import Kernels as NativeKernels
 from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, nearest
 from weft.runtime.columns import Site, build_program, engine_queues
 from weft.runtime.crew import Crew
+from weft.runtime.faults import Halted
 from weft.runtime.kernels import Bytes, KernelError, Kernels, Op
 from weft.runtime.layout import (
     STAMPS,
@@ -183,7 +184,7 @@ class Prepared:
         if halt is not None:
             self.give_up(halt, call)
 
-    def give_up(self, halt: tuple[int, int, int, int, int], call: str) -> None:
+    def give_up(self, halt: Halted, call: str) -> None:
         """Raise what made a call of that name give up."""
         self.world.raise_halt(halt, lambda row: f"{call} ({self.where(row)})")
 

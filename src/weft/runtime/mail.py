@@ -5,7 +5,8 @@ from typing import Any
 
 from weft._core import MAIL_INLINE, is_sent, mail_bytes, open_mail, post, take, wait_sent
 from weft.errors import DisagreeError, UsageError
-from weft.runtime.crew import Crew, Reason
+from weft.runtime.crew import Crew
+from weft.runtime.faults import Halted, Reason
 from weft.runtime.memory import Bindable, located
 
 
@@ -88,7 +89,7 @@ class Message:
             raise DisagreeError(f"{text}.", "Both sides of a message must be equally long.")
         return size is not None
 
-    def _raise(self, halt: tuple[int, int, int, int, int] | None) -> None:
+    def _raise(self, halt: Halted | None) -> None:
         if halt is not None:
             self._crew.raise_halt(halt, lambda _: repr(self))
 

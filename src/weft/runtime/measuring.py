@@ -247,11 +247,11 @@ class Rounds:
         return {name: typical(each) for name, each in self.found.items()}
 
 
-def batches(world: World, act: Callable[[], Any], most: int = _BATCHES) -> list[Round]:
+def batches(world: World, act: Callable[[], Any]) -> list[Round]:
     """Time batches of a collective act, as nccl-tests does; seconds of one in each."""
     once = min(each.seconds for each in _timed(world, act, 1, 3))
     count = _agreed_count(world, once, _BATCH_SECONDS, _MOST_IN_A_BATCH)
-    return _timed(world, act, count, most)
+    return _timed(world, act, count, _BATCHES)
 
 
 def _agreed_count(world: World, once: float, seconds: float, most: int) -> int:

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import itertools
 import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -45,6 +46,13 @@ def world(*, timeout: float = DEFAULT_TIMEOUT, engines: Engines | None = None) -
             return World(launcher.name, rank, timeout=timeout, engines=engines)
     finally:
         launcher.close()
+
+
+def free_port() -> int:
+    """Find a port that nobody listens at, where ranks that are yet to be started can meet."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def _place(environment: Mapping[str, str]) -> tuple[int, int]:

@@ -5,14 +5,13 @@ from typing import Any
 
 from weft._core import Standing
 from weft.collectives import collective, push
-from weft.collectives.catalogue import MOST_EAGER
+from weft.collectives.catalogue import MOST_EAGER, REDUCING, ROOTED
 from weft.errors import UsageError
-from weft.runtime.choice import REDUCING, ROOTED, Choice
+from weft.runtime.choice import Choice
 from weft.runtime.crew import Crew
+from weft.runtime.faults import Halted
 from weft.runtime.interpreter import Prepared, prepare
 from weft.runtime.memory import Bindable
-
-Halt = tuple[int, int, int, int, int]
 
 # Memory of the heap is read where it lies, so laying bytes out costs a copy and saves a meeting.
 # Two ranks, 1 KiB: broadcast 0.78 against 1.12 us, all_reduce 1.22 against 1.39; the others gain
@@ -53,7 +52,7 @@ def standing(prepared: Prepared, bind: Mapping[str, Bindable]) -> Standing:
     if next(prepared.kernel_rows(), None) is not None:
         raise UsageError(f"{name} has kernels, which a standing call does not run.", "Use run().")
 
-    def failed(halt: Halt | None, error: BaseException | None) -> None:
+    def failed(halt: Halted | None, error: BaseException | None) -> None:
         if error is not None:
             prepared.world.fail_with(error, f" in {name}")
         elif halt is not None:

@@ -15,8 +15,9 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from weft._core import Launcher, die_with
 from weft.errors import RankDiedError, RunError, UsageError, WeftError
-from weft.runtime.crew import DEFAULT_TIMEOUT, Reason, launch
+from weft.runtime.crew import DEFAULT_TIMEOUT, launch
 from weft.runtime.engines import Engines, engines_of
+from weft.runtime.faults import Reason
 from weft.runtime.world import World
 
 P = ParamSpec("P")

@@ -125,7 +125,7 @@ class _SureSignals:
         self.num_ranks = order.table.schedule.num_ranks
         flags = order.counter < order.first_private
         self.signals = np.flatnonzero(flags & ~order.holds)
-        waits = np.flatnonzero(flags & order.holds)
+        waits = np.flatnonzero(flags & order.holds & (order.amount > 0))  # for none: sure of none
         self.single = self._single_sender()
         complete = order.amount[waits] == order.total[order.counter[waits]]
         self.waits = waits[complete | self.single[order.counter[waits]]]

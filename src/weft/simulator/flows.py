@@ -166,8 +166,7 @@ def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
     writes = written[table.access_start[mine + 1]] - written[table.access_start[mine]]
     engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
     keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
-    turning = dma.engine_rate / dma.write_rate(2)
-    weight = writes * np.where(writes > 1, turning, 1.0)
+    weight = writes * np.where(writes > 1, dma.turning, 1.0)
     if seconds is not None:
         weight = seconds.core[mine] * dma.engine_rate
     demands.add(mine, keys, weight, dma.engine_rate)

@@ -7,7 +7,7 @@ import time
 
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
 from weft.runtime import World
-from weft.runtime.crew import Reason
+from weft.runtime.faults import Reason
 from weft.torch.c10d import Store
 from weft.torch.hosts import Hosts
 from weft.torch.wire import Wire

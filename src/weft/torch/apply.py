@@ -84,11 +84,6 @@ class Applied:
         """The fused modules that stand in place of plain ones."""
         return tuple(swap.fused for swap in self._swaps if swap.is_fused)
 
-    @property
-    def step_seconds(self) -> float | None:
-        """The median of measured steps by plan, None until there are enough."""
-        return self._watch.planned
-
     def ddp(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
         """Make a DDP with the buckets of the plan."""
         if self.bucket is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.cost.fit_errors import geomean_error
 from weft.cost.least_squares import smallest_errors
 from weft.cost.nccl import on_curve
 from weft.cost.terms import TERMS, law_seconds
@@ -36,7 +37,6 @@ from weft.torch.op_times import OpTime, time_ops
 from weft.torch.steady import forked_ranks
 
 _LEAST = 1e-6  # seconds of what is left of a wrapped step
-_SMALLEST_ERROR = 4e-4  # of one op in a geometric mean, as arXiv 2404.12674 has it
 _REPEATS = 3  # of an op: a law sees many ops
 _WIDE = 0.8  # share of held-back ops between low and high
 
@@ -172,11 +172,10 @@ def _law(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpLaw:
         left = [row for place, row in enumerate(rows) if place % 3 == turn]
         law = _fit(family, kept, threads)
         ratios += [seconds / _priced(law, sample) for sample, seconds in left]
-    errors = np.maximum(np.abs(1 / np.array(ratios) - 1), _SMALLEST_ERROR)
     low, high = np.quantile(ratios, [(1 - _WIDE) / 2, (1 + _WIDE) / 2])
     return replace(
         _fit(family, rows, threads),
-        error=float(f"{np.exp(np.log(errors).mean()):.3g}"),
+        error=float(f"{geomean_error(1 / np.array(ratios) - 1):.3g}"),
         low=float(f"{min(low, 1.0):.3g}"),
         high=float(f"{max(high, 1.0):.3g}"),
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft._core import Desk
 from weft.runtime import Memory, World
-from weft.runtime.crew import Cause, Reason
+from weft.runtime.faults import Cause, Reason
 from weft.runtime.mail import Message
 from weft.torch.work import Handle
 

@@ -33,15 +33,13 @@ def chunks(x: Tensor, nbytes: int) -> list[Tensor]:
     return list(torch.split(flat, max(nbytes // x.element_size(), 1))) if flat.numel() else []
 
 
-def pipelined(
-    num_blocks: int, stages: Sequence[Callable[[int], None]], apart: int = IN_FLIGHT
-) -> None:
-    """Let every block pass the stages, so many blocks apart.
+def pipelined(num_blocks: int, stages: Sequence[Callable[[int], None]]) -> None:
+    """Let every block pass the stages, which are as many blocks apart as are in flight.
 
     The order depends on nothing but the numbers, so it is the same on every rank.
     """
-    for tick in range(num_blocks + apart * (len(stages) - 1)):
-        for block, stage in _due(tick, num_blocks, stages, apart):
+    for tick in range(num_blocks + IN_FLIGHT * (len(stages) - 1)):
+        for block, stage in _due(tick, num_blocks, stages):
             stage(block)
 
 
@@ -59,9 +57,9 @@ def asked_before(num_blocks: int, most: int) -> Iterator[range]:
 
 
 def _due(
-    tick: int, num_blocks: int, stages: Sequence[Callable[[int], None]], apart: int
+    tick: int, num_blocks: int, stages: Sequence[Callable[[int], None]]
 ) -> Iterator[tuple[int, Callable[[int], None]]]:
     for number, stage in enumerate(stages):
-        block = tick - number * apart
+        block = tick - number * IN_FLIGHT
         if 0 <= block < num_blocks:
             yield block, stage

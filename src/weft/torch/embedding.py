@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from weft.errors import BagError, UsageError
 from weft.fused import Batch, Shard, shard
 from weft.fused.embedding_all_to_all import SLICES
-from weft.fused.sharding import Plan
+from weft.fused.sharding import Placements
 from weft.timeline import Timeline
 from weft.torch.bags import Bags, Tensors, bags_of
 from weft.torch.c10d import ProcessGroup
@@ -51,7 +51,7 @@ class EmbeddingAllToAll(nn.Module):
         self,
         tables: Mapping[str, Given] | Sequence[Given],
         *,
-        sharding: Plan = "table-wise",
+        sharding: Placements = "table-wise",
         pooling: str = "sum",
         inputs: str = "tables",
         optimizer: Rule | None = None,

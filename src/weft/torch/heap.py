@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from weft.errors import UsageError
 from weft.runtime.blocks import PAGE, round_up
 from weft.runtime.spare import Lent
-from weft.torch.c10d import ProcessGroup
+from weft.torch.c10d import ProcessGroup, all_gather_single, reduce_scatter_single
 from weft.torch.memory import world_of
 
 
@@ -101,8 +100,7 @@ class HeapAllGather(_Allocates):
     ) -> Any:
         """Gather parameters."""
         self._buffers.note(output_tensor, input_tensor)
-        gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        return gather(output_tensor, input_tensor, group=group, async_op=async_op)
+        return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class HeapReduceScatter(_Allocates):
@@ -118,8 +116,9 @@ class HeapReduceScatter(_Allocates):
     ) -> Any:
         """Reduce gradients."""
         self._buffers.note(output_tensor, input_tensor)
-        scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-        return scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+        return reduce_scatter_single(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
 
 
 def _group_of(module: nn.Module) -> ProcessGroup | None:

@@ -1,9 +1,9 @@
-"""What lookups in embedding tables take on this machine: measured in seconds, fitted, written."""
+"""What lookups in embedding tables take on this machine: measured in seconds and fitted."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,12 +53,10 @@ def measure_embedding(*, seconds: float = 8.0, ranks: int = 1) -> dict[str, Look
     return {name: _fitted(name, given, [t[name] for _, t in found], caches) for name in found[0][1]}
 
 
-def measured(
-    given: Sequence[Case], *, seconds: float = 0.0, rounds: int = _ROUNDS, ranks: int = 1
-) -> Measured:
+def measured(given: Sequence[Case], *, seconds: float = 0.0, ranks: int = 1) -> Measured:
     """Measure cases in processes of their own, all or as many as ``seconds`` allow: the first's."""
     with steady_memory():
-        found, *_ = spawn(_measure, ranks, list(given), seconds, rounds, timeout=_TIMEOUT)
+        found, *_ = spawn(_measure, ranks, list(given), seconds, timeout=_TIMEOUT)
     return found
 
 
@@ -74,28 +72,17 @@ def sharpened(here: Platform, found: Sequence[Measured]) -> Platform:
     return replace(here, device=replace(device, lookups=lookups))
 
 
-def lookups_table(found: Mapping[str, Lookups], source: str) -> dict[str, Any]:
-    """Write what was found as the table ``device.lookups`` of a platform file."""
-    return {
-        name: {
-            each.name: {"value": getattr(takes, each.name), "basis": "fitted", "source": source}
-            for each in fields(takes)
-        }
-        for name, takes in found.items()
-    }
-
-
 def cases() -> Iterator[Case]:
     """Give tables and batches of every kind, the first ones already far apart."""
     for number in range(_MOST):
         yield spread_case(tuple((0.5 + number * step) % 1.0 for step in _STEPS))
 
 
-def spread_case(point: Sequence[float], nbytes: int = NBYTES) -> Case:
-    """Give the case at a point of the unit cube, within a table of so many bytes."""
+def spread_case(point: Sequence[float]) -> Case:
+    """Give the case at a point of the unit cube."""
     rows, dim, pooling, lookups, zipf = point
     width = _DIMS[int(dim * len(_DIMS))]
-    height = min(int(10 ** (3 + 3.7 * rows)), nbytes // ITEM // width)
+    height = min(int(10 ** (3 + 3.7 * rows)), NBYTES // ITEM // width)
     pooled = int(10 ** (2 * pooling))
     batch = max(1, int(10 ** (3.7 + 1.3 * lookups)) // pooled)
     power = 0.0 if zipf < 0.25 else 0.5 + (zipf - 0.25) / 0.75 * 0.8
@@ -117,12 +104,12 @@ def columns_of(given: list[Case]) -> Columns:
     return {name: np.array(values, float) for name, values in found.items()}
 
 
-def _measure(world: World, given: list[Case], seconds: float, rounds: int) -> Measured:
+def _measure(world: World, given: list[Case], seconds: float) -> Measured:
     pin(world)
     watch, begin = Stopwatch(NBYTES), perf_counter()
     found: Measured = []
     for case in given:
-        found.append((case, watch.times(case.table, case.batch, rounds, rounds + _TRIES)))
+        found.append((case, watch.times(case.table, case.batch, _ROUNDS, _ROUNDS + _TRIES)))
         if seconds and len(found) >= _LEAST and perf_counter() - begin > seconds:
             break
     return found

@@ -6,7 +6,6 @@ Two ranks, each with all its threads on a core of its own, as ``weft bench predi
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections import defaultdict
 from statistics import median
@@ -18,7 +17,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from weft.runtime.measuring import RANKS, pin
+from weft.runtime.meeting import free_port
 from weft.runtime.spawn import spawn
+from weft.torch.c10d import all_gather_single, reduce_scatter_single
 from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ Curves = dict[tuple[str, str], list[tuple[int, float]]]  # by library and kind: 
 Wrapped = dict[tuple[str, int, int], float]  # by library, parameters, bytes of each: seconds more
 
 
-def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
+def time_collectives() -> tuple[Curves, Wrapped]:
     """Time collectives of all sizes and the steps of wrapped models; the slower rank counts.
 
     Each library has processes of its own: threads of one would be in the other's way.
@@ -49,7 +50,7 @@ def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
     wrapped: Wrapped = {}
     for library in LIBRARIES:
         with steady_memory():
-            first, second = spawn(_timed, RANKS, library, _free_port(), kinds, timeout=_TIMEOUT)
+            first, second = spawn(_timed, RANKS, library, free_port(), timeout=_TIMEOUT)
         for (kind, nbytes), seconds in first[0].items():
             slower = max(seconds, second[0][kind, nbytes])
             curves.setdefault((library, kind), []).append((nbytes, slower))
@@ -60,15 +61,8 @@ def time_collectives(kinds: tuple[str, ...] = KINDS) -> tuple[Curves, Wrapped]:
     return curves, wrapped
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _timed(
-    world: World, library: str, port: int, kinds: tuple[str, ...]
+    world: World, library: str, port: int
 ) -> tuple[dict[tuple[str, int], float], dict[tuple[int, int], list[float]]]:
     pin(world)  # before there are other threads, so that all stay there
     torch.set_num_threads(1)
@@ -79,7 +73,7 @@ def _timed(
     try:
         found: dict[tuple[str, int], list[float]] = defaultdict(list)
         for nbytes in SIZES * _ROUNDS:
-            for kind in kinds:
+            for kind in KINDS:
                 act = _collective(kind, nbytes, world.num_ranks)
                 found[kind, nbytes] += _repeated(act, _count(nbytes))
         return {key: median(each) for key, each in found.items()}, dict(_wrapped())
@@ -90,14 +84,12 @@ def _timed(
 def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
     """Give the call; ``nbytes`` counts as nccl-tests does."""
     whole, part = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4 // num_ranks)
-    gathered = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    scattered = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     other = torch.zeros_like(whole)
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
-        "all_gather": lambda: gathered(whole, part),
-        "reduce_scatter": lambda: scattered(part, whole),
+        "all_gather": lambda: all_gather_single(whole, part),
+        "reduce_scatter": lambda: reduce_scatter_single(part, whole),
         "broadcast": lambda: dist.broadcast(whole, 0),
     }
     return calls[kind]

@@ -1,13 +1,14 @@
 """Processes whose memory stays where it is, so that a measurement meets few page faults."""
 
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import forkserver
 from typing import Any
+
+from weft.runtime.measuring import changed
 
 # Pieces of any size come from one heap that never shrinks and grows in large steps: page faults
 # of a training step fall to a fifth.
@@ -19,16 +20,9 @@ SETTINGS = {
 }
 
 
-@contextmanager
-def steady_memory() -> Iterator[None]:
+def steady_memory() -> AbstractContextManager[None]:
     """Let processes started meanwhile keep the memory they had, and compute in one thread."""
-    before = {name: os.environ.get(name) for name in SETTINGS}
-    os.environ.update(SETTINGS)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+    return changed(SETTINGS)
 
 
 @contextmanager

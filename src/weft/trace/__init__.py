@@ -4,7 +4,7 @@ from weft.trace.analysis import Advice, Analysis, RankAnalysis, Step, Straggler,
 from weft.trace.analyzing import analyze, analyze_traces
 from weft.trace.collectives import Collective, collectives, communication
 from weft.trace.perfetto import perfetto_json, write_perfetto
-from weft.trace.reading import read, read_all
+from weft.trace.reading import read
 from weft.trace.trace import Columns, Kind, Mark, Trace
 
 __all__ = [
@@ -25,6 +25,5 @@ __all__ = [
     "communication",
     "perfetto_json",
     "read",
-    "read_all",
     "write_perfetto",
 ]

@@ -246,6 +246,12 @@ class Analysis:
         """The mean step of the slowest rank: the others wait for it."""
         return max((r.step_time for r in self.ranks if r.step_time is not None), default=None)
 
+    @property
+    def slowest(self) -> RankAnalysis | None:
+        """The rank with the longest step, or the longest file, of those that have GPU events."""
+        useful = [rank for rank in self.ranks if rank.total.num_gpu_events]
+        return max(useful, key=lambda rank: rank.step_time or rank.span, default=None)
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Give one result row a file."""
         return (rank.as_result() for rank in self.ranks)

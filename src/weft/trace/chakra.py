@@ -31,7 +31,7 @@ def read_chakra(path: Path | str) -> Graph:
     data = b"".join(pieces)
     messages, used = _messages(data)
     try:
-        about = _attributes(messages[0], 2) if messages else {}
+        about = _attributes(messages[0]) if messages else {}
         nodes = tuple(_node(message) for message in messages[1:])
     except (FormatError, struct.error, *DAMAGED) as error:
         raise FormatError(f"{str(path)!r} is no Chakra trace: {error}") from None
@@ -114,8 +114,8 @@ def _types(types: list[Any]) -> list[str]:
     return [str(t).removeprefix("Tensor(").removesuffix(")") for t in types]
 
 
-def _attributes(message: bytes, field: int) -> dict[str, Any]:
-    return dict(_attribute(value) for number, value in fields(message) if number == field)
+def _attributes(message: bytes) -> dict[str, Any]:
+    return dict(_attribute(value) for number, value in fields(message) if number == 2)
 
 
 def _attribute(message: bytes) -> tuple[str, Any]:

@@ -7,12 +7,11 @@ library was measured to take there; elsewhere, its bytes at the rate of the slow
 from dataclasses import dataclass
 from functools import lru_cache
 
+from weft.cost.bus import bus_factor
 from weft.cost.nccl import library_price
 from weft.errors import WeftError
 from weft.hardware import Platform, platform, platform_names
 
-# Of the bytes that --size counts, what a rank sends, times n / (n - 1): as nccl-tests has it.
-_BUS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 _LIBRARY_DTYPES = {"int8": "int8", "uint8": "int8"}
 
 
@@ -34,15 +33,6 @@ class Links:
         if self.machine is None or nbytes is None or not num_ranks or num_ranks < 2:
             return None
         return _seconds(self.machine.name, kind, nbytes, num_ranks, dtype)
-
-
-def bus_factor(kind: str, num_ranks: int) -> float:
-    """Give bus bandwidth over algorithm bandwidth.
-
-    >>> bus_factor("all_reduce", 8), bus_factor("broadcast", 8)
-    (1.75, 1.0)
-    """
-    return _BUS[kind] * (num_ranks - 1) / num_ranks if kind in _BUS else 1.0
 
 
 def bus_bandwidth(

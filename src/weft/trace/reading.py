@@ -42,12 +42,6 @@ def read_any(path: Path | str) -> Trace | Graph:
     return read_rocprof(path) if key and key[1] == b"rocprofiler-sdk-tool" else read_kineto(path)
 
 
-def read_all(paths: Iterable[Path | str]) -> list[Trace]:
-    """Read the traces of several ranks, on the clock of the first of their job."""
-    jobs, _ = jobs_of(read_joined(paths))
-    return [ranked.trace for job in jobs for ranked in job.ranks]
-
-
 def read_joined(paths: Iterable[Path | str]) -> list[Trace]:
     """Read files; an execution trace goes into the Kineto trace of the same process."""
     found = [read_any(path) for path in paths]

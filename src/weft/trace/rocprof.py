@@ -6,7 +6,7 @@ them, by number. A queue is taken for a stream where a record says none.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -17,15 +17,17 @@ from weft.trace.trace import Columns, Kind, Trace
 from weft.units import file_name
 
 _GPU_AGENT = 2
+# What columns hold: one word. More is refused where it is read.
+_Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class _Ident(msgspec.Struct):
-    internal: int = -1
-    external: int | dict[str, int] = -1
+    internal: _Word = -1
+    external: _Word | dict[str, _Word] = -1
 
 
 class _Handle(msgspec.Struct):
-    handle: int = 0
+    handle: _Word = 0
 
 
 class _Dispatch(msgspec.Struct):
@@ -34,12 +36,12 @@ class _Dispatch(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    start_timestamp: int = 0
-    end_timestamp: int = 0
-    kind: int = -1
-    operation: int = -1
-    thread_id: int = 0
-    bytes: int = -1
+    start_timestamp: _Word = 0
+    end_timestamp: _Word = 0
+    kind: _Word = -1
+    operation: _Word = -1
+    thread_id: _Word = 0
+    bytes: _Word = -1
     correlation_id: _Ident = msgspec.field(default_factory=_Ident)
     dispatch_info: _Dispatch | None = None
     stream_id: _Handle | None = None
@@ -56,7 +58,6 @@ class _Agent(msgspec.Struct):
     product_name: str = ""
     name: str = ""
     cu_count: int = 0
-    num_xcc: int = 1
 
 
 class _Operations(msgspec.Struct):

@@ -63,9 +63,7 @@ def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None
     shortest = _shortest(ranked, names)
     own = [_end(ranked, i) - _start(ranked, i) for i in range(len(names))]
     found = [
-        min(filter(None, (_on_links(c, links), shortest.get(name), seconds)))
-        if _on_links(c, links) or name in shortest
-        else None
+        _least(_on_links(c, links), shortest.get(name), seconds)
         for c, name, seconds in zip(ranked.collectives, names, own, strict=True)
     ]
     typical = _typical_share(found, own)
@@ -75,6 +73,12 @@ def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None
         end = _end(ranked, index)
         out.append(None if guess is None else Moving(end - guess, end, ESTIMATED))
     return out
+
+
+def _least(on_links: float | None, shortest: float | None, own: float) -> float | None:
+    """Give the least of what is known; how long it took says nothing by itself."""
+    known = [seconds for seconds in (on_links, shortest) if seconds is not None]
+    return min(*known, own) if known else None
 
 
 def _on_links(c: Collective, links: Links) -> float | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.grid import corrections
 from weft.hardware.kernel_fits import (
     SMALLEST_STEP,
@@ -22,7 +23,6 @@ from weft.validate.grid_fit import fit_grid
 from weft.validate.kernel_tables import Floats, Mask, Study
 from weft.validate.law_fit import fit_law
 from weft.validate.law_ranges import grid_of, ranges_of
-from weft.validate.nccl_fit import geomean_error, share_within
 
 ROWS = 2000  # of a table that a law is fitted to: more change its numbers by less than their use
 _COARSE = 0.03
@@ -83,7 +83,7 @@ def fitted(study: Study, law: Mapping[str, float] | None = None) -> KernelFit:
         errors=FitErrors(
             rows=len(left),
             formula=geomean_error(errors_of(left)),
-            within_20=share_within(errors_of(left)),
+            within_20=within_20(errors_of(left)),
             random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
             shapes=geomean_error(errors_of(shapes)),
         ),
@@ -108,7 +108,7 @@ def fitted_to_all(studies: Sequence[Study]) -> KernelFit:
         errors=FitErrors(
             rows=len(left),
             formula=geomean_error(errors_of(left)),
-            within_20=share_within(errors_of(left)),
+            within_20=within_20(errors_of(left)),
             device=None if apart is None else geomean_error(errors_of(apart)),
             devices={name: geomean_error(errors_of(each)) for name, each in unseen.items()},
         ),

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.cost.fit_errors import geomean_error, joined_error
 from weft.cost.nccl import library_price
 from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library, library
-from weft.validate.nccl_fit import fitted_library, geomean_error, joined_error
+from weft.validate.nccl_fit import fitted_library
 from weft.validate.nccl_tables import (
     SOURCE,
     TABLES,

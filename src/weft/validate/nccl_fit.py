@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import Floats, smallest_errors
 from weft.cost.nccl import law_seconds
 from weft.hardware import Platform
@@ -24,23 +25,6 @@ STEP_KNOTS = tuple(2.0**k for k in (6, 12, 16, 17, 19, 21, 24, 26))
 SWITCH_KNOTS = tuple(2.0**k for k in (20, 26, 28))  # in bytes of the whole
 
 SHARP = ("h100", "b200")  # devices behind switches that reduce
-SMALLEST_ERROR = 4e-4  # as in arXiv 2404.12674: a perfect hit must not decide a geometric mean
-
-
-def geomean_error(errors: Iterable[float]) -> float:
-    """Give the geometric mean of relative errors."""
-    absolute = np.maximum(np.abs(np.fromiter(errors, float)), SMALLEST_ERROR)
-    return float(np.exp(np.log(absolute).mean()))
-
-
-def joined_error(cells: Iterable[int], errors: Iterable[float]) -> float:
-    """Give the geometric mean over all cells from the means of its parts."""
-    return float(np.exp(np.average(np.log(list(errors)), weights=list(cells))))
-
-
-def share_within(errors: Iterable[float], limit: float = 0.2) -> float:
-    """Give the share of relative errors within a limit."""
-    return float(np.mean(np.abs(np.fromiter(errors, float)) <= limit))
 
 
 def errors_of(fit: Fit, cells: Iterable[Cell]) -> list[float]:
@@ -162,7 +146,7 @@ def cross_validated(cells: Sequence[Cell], *, sharp: bool = False) -> Fit:
         cells=len(cells),
         fit=geomean_error(errors_of(fit, cells)),
         held_back=geomean_error(held_back),
-        within_20=share_within(held_back),
+        within_20=within_20(held_back),
         count_left_out=geomean_error(unseen(lambda c: c.num_ranks)) if counts else None,
     )
     return replace(fit, errors=errors)

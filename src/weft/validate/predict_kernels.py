@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.cost.fit_errors import geomean_error, joined_error
 from weft.cost.price import price_columns
 from weft.hardware import Device
 from weft.hardware.kernel_fits import ANY, FitErrors, KernelFit, device_fits, fitted_devices
 from weft.validate.kernel_fit import errors_of, fitted
 from weft.validate.kernel_studies import FAMILY_NAMES, studies_by_device
 from weft.validate.kernel_tables import Study, gemm_studies
-from weft.validate.nccl_fit import geomean_error, joined_error
 from weft.validate.other_tables import deepbench_products, vidur_products
 from weft.validate.target import Target
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from weft.hardware import platform
+from weft.hardware import Platform, platform
 from weft.planner.gpu_ways import GpuWays
 from weft.planner.pairs import pairs_of
 from weft.planner.plan import STRATEGIES, Limits
@@ -89,6 +89,19 @@ def point(job: Job, num_ranks: int) -> Point:
     workload = job.on(num_ranks)
     found = predict(workload, machine, anyway=True)
     memory, device = workload.memory, machine.require_device()
+    return Point(
+        job,
+        num_ranks,
+        memory is None or memory.total <= device.memory_bytes,
+        found.seconds,
+        found.breakdown["exposed"],
+        found.communication,
+        *_by_strategy(workload, machine),
+    )
+
+
+def _by_strategy(workload: Workload, machine: Platform) -> tuple[float, dict[str, float]]:
+    """Give the seconds of a step as it is, and by each strategy alone where it helps any pair."""
     prices = Prices(machine, library=default_library(machine))
     pricer = StepPricer(workload, machine, prices, meetings(workload))
     ways = GpuWays(machine, prices, Limits(), False)
@@ -97,7 +110,6 @@ def point(job: Job, num_ranks: int) -> Point:
         for pair in pairs_of(pricer)
     ]
     base: Ways = [(pair, first) for pair, first, _ in offers]
-    start = pricer.seconds(base)
     alone = {}
     for strategy in STRATEGIES:
         chosen = list(base)
@@ -108,13 +120,4 @@ def point(job: Job, num_ranks: int) -> Point:
                     chosen = tried
         if chosen != list(base):
             alone[strategy] = pricer.seconds(chosen)
-    return Point(
-        job,
-        num_ranks,
-        memory is None or memory.total <= device.memory_bytes,
-        found.seconds,
-        found.breakdown["exposed"],
-        found.communication,
-        start,
-        alone,
-    )
+    return pricer.seconds(base), alone

@@ -21,7 +21,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_MODES = ("train", "prefill", "decode")
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset(
     ("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave")

@@ -235,11 +235,11 @@ def _rows(family: str, place: int) -> Callable[..., Shaped]:
     return shaped
 
 
-def _channels(family: str, place: int) -> Callable[..., Shaped]:
+def _channels(family: str) -> Callable[..., Shaped]:
     """Read rows and width of a tensor that is taken together by channel."""
 
     def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
-        tensor = args[place]
+        tensor = args[0]
         rows = int(tensor.shape[1])
         return family, (rows, max(1, tensor.numel() // max(1, rows))), 0.0
 
@@ -304,13 +304,13 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
     "_fused_rms_norm": _rows("norm", 0),
     "native_layer_norm_backward": _rows("norm-backward", 0),
     "_fused_rms_norm_backward": _rows("norm-backward", 0),
-    "native_batch_norm": _channels("norm", 0),
-    "_native_batch_norm_legit": _channels("norm", 0),
-    "_native_batch_norm_legit_functional": _channels("norm", 0),
-    "cudnn_batch_norm": _channels("norm", 0),
-    "native_batch_norm_backward": _channels("norm-backward", 0),
-    "native_group_norm": _channels("norm", 0),
-    "native_group_norm_backward": _channels("norm-backward", 0),
+    "native_batch_norm": _channels("norm"),
+    "_native_batch_norm_legit": _channels("norm"),
+    "_native_batch_norm_legit_functional": _channels("norm"),
+    "cudnn_batch_norm": _channels("norm"),
+    "native_batch_norm_backward": _channels("norm-backward"),
+    "native_group_norm": _channels("norm"),
+    "native_group_norm_backward": _channels("norm-backward"),
     "embedding": _embedding,
     "_embedding_bag": _bag,
     "_embedding_bag_forward_only": _bag,

@@ -24,39 +24,13 @@ class Layout:
                 f"Use a multiple of {inner}.",
             )
         self.dp = num_ranks // inner
-        if model.batch < self.dp:
-            raise UsageError(
-                f"{self.dp} data-parallel ranks are more than the {model.batch} samples of a batch",
-                f"Use --set batch={self.dp} or more, or more of tp and pp.",
-            )
-        if model.batch % self.dp:
-            raise UsageError(
-                f"a batch of {model.batch} does not divide among {self.dp} data-parallel ranks",
-                f"Use --set batch={model.batch // self.dp * self.dp}.",
-            )
-        for what, size in (("heads", model.heads), ("ffn", model.ffn)):
-            if size % model.tp:
-                raise UsageError(f"{size} {what} do not divide among tp {model.tp}")
-        if model.ep > 1 and (not model.experts or model.experts % model.ep or self.dp % model.ep):
-            raise UsageError(
-                f"ep {model.ep} must divide the {model.experts} experts and the {self.dp} "
-                "data-parallel ranks"
-            )
-        if model.layers < model.pp:
-            raise UsageError(f"{model.pp} stages are more than {model.layers} layers")
+        _require_parts(model, self.dp)
         local = model.batch // self.dp
         self.micro = model.micro_batch or (1 if model.pp > 1 else local)
         if local % self.micro:
             raise UsageError(f"{local} samples a rank do not divide into batches of {self.micro}")
         self.num_micro = local // self.micro
-        if model.interleave > 1 and (
-            self.num_micro % model.pp or model.layers < model.pp * model.interleave
-        ):
-            raise UsageError(
-                f"{self.num_micro} micro batches and {model.layers} layers cannot be interleaved "
-                f"{model.interleave} times over {model.pp} stages",
-                "Use a multiple of pp micro batches, and a layer for every chunk.",
-            )
+        _require_interleaving(model, self.num_micro)
         self.groups = {
             "tp": Group(model.tp),
             "dp": Group(self.dp, model.tp),
@@ -64,6 +38,41 @@ class Layout:
             "pp": Group(model.pp, model.tp * self.dp),
             "pp back": Group(model.pp, model.tp * self.dp),
         }
+
+
+def _require_parts(model: Transformer, dp: int) -> None:
+    """Refuse a batch, heads, experts or layers that the ranks cannot share."""
+    if model.batch < dp:
+        raise UsageError(
+            f"{dp} data-parallel ranks are more than the {model.batch} samples of a batch",
+            f"Use --set batch={dp} or more, or more of tp and pp.",
+        )
+    if model.batch % dp:
+        raise UsageError(
+            f"a batch of {model.batch} does not divide among {dp} data-parallel ranks",
+            f"Use --set batch={model.batch // dp * dp}.",
+        )
+    for what, size in (("heads", model.heads), ("ffn", model.ffn)):
+        if size % model.tp:
+            raise UsageError(f"{size} {what} do not divide among tp {model.tp}")
+    if model.ep > 1 and (not model.experts or model.experts % model.ep or dp % model.ep):
+        raise UsageError(
+            f"ep {model.ep} must divide the {model.experts} experts and the {dp} "
+            "data-parallel ranks"
+        )
+    if model.layers < model.pp:
+        raise UsageError(f"{model.pp} stages are more than {model.layers} layers")
+
+
+def _require_interleaving(model: Transformer, num_micro: int) -> None:
+    if model.interleave > 1 and (
+        num_micro % model.pp or model.layers < model.pp * model.interleave
+    ):
+        raise UsageError(
+            f"{num_micro} micro batches and {model.layers} layers cannot be interleaved "
+            f"{model.interleave} times over {model.pp} stages",
+            "Use a multiple of pp micro batches, and a layer for every chunk.",
+        )
 
 
 def split(total: int, parts: int) -> list[int]:
