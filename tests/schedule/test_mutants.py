@@ -16,6 +16,11 @@ from weft.schedule import races
 from weft.schedule.check import check
 
 ORDERS = 20
+FEW = settings(
+    max_examples=8,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 CASES = [(kind, algorithm) for kind in KINDS for algorithm in algorithms(kind)]
 
 
@@ -28,6 +33,23 @@ def built(kind, algorithm, num_ranks):
     except UsageError:
         assert algorithm == "halving-doubling"
         return built(kind, algorithm, 4)
+
+
+def drawn_change(kind, algorithm, data):
+    """Draw a schedule with one thing changed, and what was changed."""
+    whole = built(kind, algorithm, data.draw(st.integers(3, 5)))
+    if data.draw(st.booleans()):
+        whole = rank_by_rank(whole)
+    change = data.draw(st.sampled_from(changes(whole)))
+    return changed(whole, change), change
+
+
+def _refused(schedule):
+    try:
+        check(schedule)
+    except ScheduleError as error:
+        return type(error), str(error)
+    return None
 
 
 def results(schedule, kind, seed):
@@ -53,21 +75,11 @@ def test_every_collective_passes_the_checks(kind, algorithm):
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
-@settings(
-    max_examples=8,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@FEW
 @given(data=st.data())
 def test_a_changed_schedule_is_refused_or_still_right(kind, algorithm, data):
-    whole = built(kind, algorithm, data.draw(st.integers(3, 5)))
-    if data.draw(st.booleans()):
-        whole = rank_by_rank(whole)
-    change = data.draw(st.sampled_from(changes(whole)))
-    schedule = changed(whole, change)
-    try:
-        check(schedule)
-    except ScheduleError:
+    schedule, change = drawn_change(kind, algorithm, data)
+    if _refused(schedule):
         return
     first = None
     for seed in range(ORDERS):
@@ -77,26 +89,11 @@ def test_a_changed_schedule_is_refused_or_still_right(kind, algorithm, data):
             assert all(np.array_equal(mine[key], same[key]) for key in mine)
 
 
-def _refused(schedule):
-    try:
-        check(schedule)
-    except ScheduleError as error:
-        return type(error), str(error)
-    return None
-
-
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
-@settings(
-    max_examples=8,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@FEW
 @given(data=st.data())
 def test_what_is_seen_at_a_glance_is_what_the_whole_look_says(kind, algorithm, data):
-    whole = built(kind, algorithm, data.draw(st.integers(3, 5)))
-    if data.draw(st.booleans()):
-        whole = rank_by_rank(whole)
-    schedule = changed(whole, data.draw(st.sampled_from(changes(whole))))
+    schedule, _ = drawn_change(kind, algorithm, data)
     at_a_glance = _refused(schedule)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("heard_from_owner", "answered_to_owner"):

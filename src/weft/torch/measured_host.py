@@ -5,7 +5,8 @@ ops, each timed by itself and priced as in any step, is overhead, shared out eve
 It may be less than nothing: an op that Python calls costs more than one that autograd calls.
 
 Phases and ops take turns, and each turn has its own overhead, because the difference of two times
-of other moments is mostly the difference of these: from -21 to 33 us an op in five calibrations.
+of other moments is mostly the difference of these: from -21 to 33 us an op of the forward pass in
+five calibrations, in turn from -3 to 11 us in ten.
 """
 
 from __future__ import annotations

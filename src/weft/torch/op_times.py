@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import cache
 from itertools import chain
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +29,8 @@ from weft.torch.steady import steady_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from weft.runtime.world import World
     from weft.torch.op_calls import OpCall
@@ -134,7 +137,6 @@ class Lined:
     def __init__(self, world: World, calls: Sequence[OpCall]) -> None:
         self._world = world
         self._acts = [_act(call) for call in calls]
-        self._swept = np.ones(_SWEPT // 8)
         for act in self._acts:
             act()  # what only a first call does
 
@@ -144,7 +146,7 @@ class Lined:
             return [self._once() for _ in range(repeats)]
 
     def _once(self) -> list[Repetition]:
-        np.add(self._swept, 1.0, out=self._swept)
+        _sweep()
         found = []
         # A result lives until the next op has its own: no op finds memory that was just used.
         kept: list[object] = []
@@ -154,6 +156,17 @@ class Lined:
             warm, kept[:] = _timed(act)
             found.append(Repetition(cold, warm))
         return found
+
+
+def _sweep() -> None:
+    """Go through memory once, the same for all calls of a process."""
+    swept = _swept()
+    np.add(swept, 1.0, out=swept)
+
+
+@cache
+def _swept() -> NDArray[np.float64]:
+    return np.ones(_SWEPT // 8)
 
 
 def _act(call: OpCall) -> Callable[[], object]:
