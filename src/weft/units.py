@@ -142,6 +142,11 @@ def format_time(seconds: float) -> str:
     return _format(seconds, {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}) if seconds else "0 s"
 
 
+def format_percent(value: float) -> str:
+    """Format a percentage; whole, so that nothing is minus nothing."""
+    return f"{round(value)} %"
+
+
 def _parse(
     text: str, units: Mapping[str, Fraction], expected: str, error: type[UsageError]
 ) -> Fraction:

@@ -9,7 +9,7 @@ def test_every_way_is_priced(capsys):
     assert main(["copies", "--on", "mi300x-8", "--block", "4KiB,32KiB", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["results"]
     assert [(row["block"], row["way"]) for row in rows][:4] == [
-        (4096, "looped"),
+        (4096, "per-copy"),
         (4096, "batched"),
         (4096, "b2b"),
         (4096, "kernel"),
@@ -31,7 +31,7 @@ def test_a_table_is_printed_and_rows_are_written(tmp_path, capsys):
     ("arguments", "said"),
     [
         ((), "which hardware? --on is missing"),
-        (("--on", "mi300x-8", "--way", "loop"), "Did you mean 'looped'?"),
+        (("--on", "mi300x-8", "--way", "per-cop"), "Did you mean 'per-copy'?"),
         (("--on", "mi300x-8", "--way", "b2b", "--engines", "9"), "Use 1 to 2."),
         (("--on", "mi300x-8", "--count", "0"), "nothing to fetch"),
         (

@@ -45,7 +45,7 @@ def test_engines_share_the_blocks():
 
 def test_a_loop_pays_a_call_for_every_block():
     dma = MACHINE.require_device().require_dma()
-    assert seconds(4096, 4096, "looped") == pytest.approx(4096 * dma.call, rel=0.01)
+    assert seconds(4096, 4096, "per-copy") == pytest.approx(4096 * dma.call, rel=0.01)
     assert seconds(4096, 4096, "batched") == pytest.approx(4096 * dma.batched_call, rel=0.01)
 
 
@@ -61,8 +61,8 @@ def test_a_faster_link_to_the_host_helps_large_blocks_and_not_small_ones():
     host = replace(MACHINE.host, link_rate=2 * MACHINE.host.link_rate)
     faster = replace(MACHINE, host=host)
     assert seconds(64, 16 << 20, "kernel", machine=faster) < 0.6 * seconds(64, 16 << 20, "kernel")
-    assert seconds(64, 4096, "looped", machine=faster) == pytest.approx(
-        seconds(64, 4096, "looped"), rel=0.01
+    assert seconds(64, 4096, "per-copy", machine=faster) == pytest.approx(
+        seconds(64, 4096, "per-copy"), rel=0.01
     )
 
 
@@ -76,20 +76,20 @@ def test_a_device_without_engines_can_only_fetch_by_kernel():
     without = replace(MACHINE, device=device)
     assert seconds(64, 4096, "kernel", machine=without) > 0
     with pytest.raises(PlatformError, match="has no DMA engines"):
-        fetch_platform(without, "looped")
+        fetch_platform(without, "per-copy")
 
 
 def test_a_platform_that_does_not_know_its_host_says_so():
     with pytest.raises(PlatformError, match="how its devices reach their host"):
-        fetch_platform(replace(MACHINE, host=None), "looped")
+        fetch_platform(replace(MACHINE, host=None), "per-copy")
 
 
 def test_wrong_counts_and_names_are_refused():
     with pytest.raises(UnknownNameError, match="no way to fetch is called 'loop'"):
         fetch(1, 1, "loop")
     with pytest.raises(UsageError, match="nothing to fetch"):
-        fetch(0, 4096, "looped")
+        fetch(0, 4096, "per-copy")
     with pytest.raises(UsageError, match="cannot be shared by 4 engines"):
         fetch(3, 4096, "b2b", engines=4)
-    with pytest.raises(UsageError, match="looped uses one engine or none, not 2"):
-        fetch(3, 4096, "looped", engines=2)
+    with pytest.raises(UsageError, match="per-copy uses one engine or none, not 2"):
+        fetch(3, 4096, "per-copy", engines=2)

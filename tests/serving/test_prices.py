@@ -2,12 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from weft.collectives import fetch, fetch_platform
+from weft.collectives import WAYS, fetch, fetch_platform
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
-from weft.serving.fetching import FETCHES
 from weft.simulator import simulate
 from weft.workload.transformer import MODELS, Piece
 from weft.workload.transformer_step import build
@@ -17,13 +16,12 @@ LLAMA = replace(MODELS["llama-70b"], tp=8)
 MIXTRAL = replace(MODELS["mixtral-8x7b"], tp=1, ep=8)
 
 
-@pytest.mark.parametrize("name", [name for name, way in FETCHES.items() if way])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("block", [4 << 10, 32 << 10])
-def test_the_line_through_two_fetches_meets_a_longer_one(name, block):
-    way = FETCHES[name]
+def test_the_line_through_two_fetches_meets_a_longer_one(way, block):
     network = fetch_platform(MACHINE, way, block_bytes=block)
     longer = simulate(fetch(6000, block, way), network).seconds
-    assert Fetcher(MACHINE, name, block).price(6000).seconds == pytest.approx(longer, rel=5e-3)
+    assert Fetcher(MACHINE, way, block).price(6000).seconds == pytest.approx(longer, rel=5e-3)
 
 
 def test_a_loop_keeps_the_host_busy_and_engines_of_their_own_do_not():

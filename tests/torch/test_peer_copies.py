@@ -103,7 +103,7 @@ def test_every_rank_ends_with_what_it_should(kind, algorithm, num_ranks, share, 
         check(kind, schedule, PeerCopies(schedule, tensors_of(schedule), streams=streams), seed)
 
 
-@pytest.mark.parametrize("way", ["looped", "b2b", "kernel"])
+@pytest.mark.parametrize("way", ["per-copy", "b2b", "kernel"])
 def test_blocks_are_fetched(way):
     schedule = fetch(70, 3, way)
     tensors = tensors_of(schedule)

@@ -8,7 +8,7 @@ from typing import Any
 from weft.c3 import MECHANISMS, SCENARIOS, STRATEGIES, Pricer, price_scenario, without
 from weft.hardware import Platform
 from weft.report.text import Column, bar, print_table
-from weft.units import format_size, format_time
+from weft.units import format_percent, format_size, format_time
 
 Rows = Sequence[dict[str, Any]]
 SHORT = {"concurrent": "conc", "priority": "prio", "partition": "part"}
@@ -43,7 +43,7 @@ def _print_pair(platform: Platform, rows: Rows, missing: str) -> None:
         Column("units", "masked"),
         Column("seconds", "time", format_time),
         Column("speedup", "speedup", "{:.2f}x".format),
-        Column("percent_of_ideal", "of ideal", _percent),
+        Column("percent_of_ideal", "of ideal", format_percent),
         Column("bar", "", right=False, style="cyan"),
         Column("why", "a runtime should use it because", right=False),
     ]
@@ -81,15 +81,13 @@ def _line(pair: Rows) -> dict[str, Any]:
     for row in pair:
         units = f" ({row['units']})" if row["units"] is not None else ""
         if row["strategy"] != "serial":
-            shown = f"{_percent(row['percent_of_ideal'])} {format_time(row['seconds'])}{units}"
+            shown = (
+                f"{format_percent(row['percent_of_ideal'])} {format_time(row['seconds'])}{units}"
+            )
             line[row["strategy"]] = shown
         if row["chosen"]:
             line |= {"use": row["strategy"], "why": row["why"]}
     return line
-
-
-def _percent(value: float) -> str:
-    return f"{round(value)} %"  # whole, so that nothing is minus nothing
 
 
 def _short(name: str) -> str:

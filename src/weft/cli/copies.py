@@ -31,7 +31,7 @@ def copies(
         str,
         typer.Option(
             metavar="W,..",
-            help="looped, batched, b2b (back to back on the engines' queues), kernel or all.",
+            help="per-copy, batched, b2b (back to back on the engines' queues), kernel or all.",
             autocompletion=complete_way,
         ),
     ] = "all",

@@ -12,6 +12,7 @@ from weft.collectives.parts import (
     in_out,
     in_place,
     launched,
+    only_on,
     own,
     schedule_of,
     signal,
@@ -122,7 +123,7 @@ def reduce_scatter(
     add = _add_up(chunks, "in", own("out", 0, chunk), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "in"))
     queue = _exchange(chunks.group, to_peer, (), after=(add,))
-    buffers = (*in_out(nbytes, chunk), _slots(chunks))
+    buffers = (*in_out(nbytes, chunk), chunks.slots)
     return schedule_of("direct reduce_scatter", num_ranks, [queue], buffers, 3)
 
 
@@ -148,7 +149,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
         wait(DONE, num_ranks - 1),
     )
     queue = launched(first, Repeat(num_ranks - 1, lane))
-    buffers = (in_place(nbytes), _slots(chunks))
+    buffers = (in_place(nbytes), chunks.slots)
     return schedule_of("direct all_reduce", num_ranks, [queue], buffers, 4)
 
 
@@ -160,7 +161,7 @@ def reduce_in_place(
     add = _add_up(chunks, "data", chunks.slice(SELF, "data", Index(chunks.group)), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "data"))
     queue = _exchange(chunks.group, to_peer, (), after=(add,))
-    buffers = (in_place(nbytes), _slots(chunks))
+    buffers = (in_place(nbytes), chunks.slots)
     return schedule_of("direct reduce_scatter", num_ranks, [queue], buffers, 3)
 
 
@@ -204,7 +205,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     lane = (wait(READY, num_ranks - 1), Copy(part, Slice(peer, "out", 0, part.nbytes)))
     mine = chunks.slice(SELF, "in", Index(chunks.group))
     buffers = (
-        Buffer("in", _only(root, num_ranks, nbytes), "in"),
+        Buffer("in", only_on(root, num_ranks, nbytes), "in"),
         Buffer("out", _shares(chunks), "out"),
     )
     return _rooted(
@@ -225,7 +226,7 @@ def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     mine = own("in", 0, there.nbytes)
     buffers = (
         Buffer("in", _shares(chunks), "in"),
-        Buffer("out", _only(root, num_ranks, nbytes), "out"),
+        Buffer("out", only_on(root, num_ranks, nbytes), "out"),
     )
     return _rooted(
         "direct gather",
@@ -248,8 +249,8 @@ def send_recv(num_ranks: int, nbytes: int, *, root: int = 0, to: int = -1) -> Sc
     receiver = launched((signal(root, READY), wait(SENT)))
     programs = (Program((root,), (sender,)), Program((to,), (receiver,)))
     buffers = (
-        Buffer("in", _only(root, num_ranks, nbytes), "in"),
-        Buffer("out", _only(to, num_ranks, nbytes), "out"),
+        Buffer("in", only_on(root, num_ranks, nbytes), "in"),
+        Buffer("out", only_on(to, num_ranks, nbytes), "out"),
     )
     return Schedule("direct send_recv", num_ranks, programs, buffers, 2)
 
@@ -275,10 +276,6 @@ def _add_up(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> 
     return Reduce((mine, *slots), result, dtype, op)
 
 
-def _slots(chunks: Chunks) -> Buffer:
-    return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)
-
-
 def _rooted(
     name: str,
     root: int,
@@ -299,7 +296,3 @@ def _rooted(
 def _shares(chunks: Chunks) -> tuple[int, ...]:
     offsets = chunks.offsets
     return tuple(stop - start for start, stop in pairwise(offsets))
-
-
-def _only(rank: int, num_ranks: int, nbytes: int) -> tuple[int, ...]:
-    return tuple(nbytes if r == rank else 0 for r in range(num_ranks))

@@ -17,6 +17,7 @@ from weft.collectives.parts import (
     in_out,
     in_place,
     launched,
+    only_on,
     own,
     signal,
     wait,
@@ -106,7 +107,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
     kept = Copy(own("in", starts[root], sizes[root]), own("out", 0, sizes[root]))
     whole = own("in", 0, nbytes)
-    buffers = (Buffer("in", _only(root, num_ranks, nbytes), "in"), Buffer("out", sizes, "out"))
+    buffers = (Buffer("in", only_on(root, num_ranks, nbytes), "in"), Buffer("out", sizes, "out"))
     return _from_root("scatter", num_ranks, root, (whole, (kept,)), taken, buffers)
 
 
@@ -120,7 +121,7 @@ def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
         source = Slice(rank, "in" if rank == root else "scratch", 0, sizes[rank])
         return (Copy(source, own("out", starts[rank], sizes[rank])),)
 
-    buffers = (Buffer("in", sizes, "in"), Buffer("out", _only(root, num_ranks, nbytes), "out"))
+    buffers = (Buffer("in", sizes, "in"), Buffer("out", only_on(root, num_ranks, nbytes), "out"))
     return _to_root("gather", num_ranks, root, sizes, take, buffers)
 
 
@@ -134,7 +135,7 @@ def reduce(
     add = Reduce(sources, own("out", 0, nbytes), dtype, op)
     buffers = (
         Buffer("in", nbytes, "in"),
-        Buffer("out", _only(root, num_ranks, nbytes), "out"),
+        Buffer("out", only_on(root, num_ranks, nbytes), "out"),
     )
     sizes = (nbytes,) * num_ranks
     return _to_root("reduce", num_ranks, root, sizes, lambda _: (), buffers, (add,))
@@ -254,7 +255,3 @@ def _laid(me: int, rank: int, nbytes: int, buffer: str = "in") -> Slice:
 
 def _nothing(me: int, peer: int) -> Items:  # noqa: ARG001 - of the kind of a ``take``
     return ()
-
-
-def _only(rank: int, num_ranks: int, nbytes: int) -> tuple[int, ...]:
-    return tuple(nbytes if r == rank else 0 for r in range(num_ranks))

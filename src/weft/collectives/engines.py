@@ -83,7 +83,7 @@ def reduce_scatter(
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     moves = [_sent(_to_slot(chunks, "in", k), chunks.group, k) for k in range(1, num_ranks)]
     add = _reduction(chunks, "in", own("out", 0, chunk), dtype, op)
-    buffers = (*in_out(nbytes, chunk), _slots(chunks))
+    buffers = (*in_out(nbytes, chunk), chunks.slots)
     return _schedule("reduce_scatter", num_ranks, moves, buffers, kernel=add)
 
 
@@ -101,7 +101,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
         moves.append((*out, wait(REDUCED), back, signal(peer, GATHERED), signal(SELF, SYNC)))
     add = _reduction(chunks, "data", result, dtype, op)
     after = (wait(GATHERED, num_ranks - 1),)
-    buffers = (in_place(nbytes), _slots(chunks))
+    buffers = (in_place(nbytes), chunks.slots)
     return _schedule("all_reduce", num_ranks, moves, buffers, kernel=add, after=after)
 
 
@@ -130,10 +130,6 @@ def _to_slot(chunks: Chunks, source: str, k: int) -> Copy:
     part = chunks.slice(SELF, source, Index(chunks.group, k))
     there = Slice(shifted(chunks.group, k), "scratch", (k - 1) * chunks.largest, part.nbytes)
     return Copy(part, there)
-
-
-def _slots(chunks: Chunks) -> Buffer:
-    return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)
 
 
 def _reduction(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Launch:

@@ -1,7 +1,7 @@
 """Many small copies from the host's memory to a device: blocks of a KV cache fetched back.
 
 The host's memory stands as rank 1 of a platform of two ranks whose link is the device's link
-to its host. Four ways: a call of the runtime for each block (``looped``), one call for all
+to its host. Four ways: a call of the runtime for each block (``per-copy``), one call for all
 (``batched``), commands written to the engines' queues directly, many to a doorbell and one
 signal at the end (``b2b``), and one kernel that reads the host's memory itself (``kernel``).
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.collectives.parts import Items
     from weft.hardware import Platform
 
-WAYS = ("looped", "batched", "b2b", "kernel")
+WAYS = ("per-copy", "batched", "b2b", "kernel")
 DEVICE, HOST_MEMORY = 0, 1
 READY, DONE, SYNC = 0, 1, 2  # completions count on from the last
 PER_DOORBELL = 64  # commands that b2b hands over at once: the engine begins while more are built
@@ -77,7 +77,7 @@ def fetch_platform(
                 f"{engines} were asked for.",
                 f"Use 1 to {dma.host_engines}.",
             )
-        calls = {"looped": dma.call, "batched": dma.batched_call}
+        calls = {"per-copy": dma.call, "batched": dma.batched_call}
         call = calls.get(way, dma.doorbell + dma.control)
         called = replace(dma, control=max(call - dma.doorbell, 0.0))
         if way in calls and block_bytes > dma.small_copy:

@@ -101,6 +101,11 @@ class Chunks:
         offsets = self.offsets
         return max(stop - start for start, stop in pairwise(offsets))
 
+    @property
+    def slots(self) -> Buffer:
+        """Scratch memory with room for a chunk of every other rank."""
+        return Buffer("scratch", (self.group.size - 1) * self.largest)
+
     def at(self, index: Index, span: int = 1) -> tuple[Value, Value]:
         """Offset and size of the ``span`` chunks from ``index`` on."""
         if self.even:
@@ -181,3 +186,8 @@ def in_out(in_bytes: int, out_bytes: int) -> tuple[Buffer, ...]:
 def in_place(nbytes: int) -> Buffer:
     """The buffer of a collective that overwrites its input."""
     return Buffer("data", nbytes, "inout")
+
+
+def only_on(rank: int, num_ranks: int, nbytes: int) -> tuple[int, ...]:
+    """The sizes of a buffer that only one rank has."""
+    return tuple(nbytes if r == rank else 0 for r in range(num_ranks))

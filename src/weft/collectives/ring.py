@@ -19,7 +19,6 @@ from weft.collectives.parts import (
 )
 from weft.schedule import (
     SELF,
-    Buffer,
     Copy,
     Group,
     Index,
@@ -62,7 +61,7 @@ def reduce_scatter(
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     result = own("out", 0, chunk)
     lane = (*_handshake(chunks.group), *_reduce(chunks, "in", result, dtype, op))
-    buffers = (*in_out(nbytes, chunk), _scratch(chunks))
+    buffers = (*in_out(nbytes, chunk), chunks.slots)
     return schedule_of("ring reduce_scatter", num_ranks, [launched(lane)], buffers, 3)
 
 
@@ -83,7 +82,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
         signal(after, GATHERED),
         *_pass_on(chunks, "data"),
     )
-    buffers = (in_place(nbytes), _scratch(chunks))
+    buffers = (in_place(nbytes), chunks.slots)
     return schedule_of("ring all_reduce", num_ranks, [launched(lane)], buffers, 3)
 
 
@@ -129,7 +128,3 @@ def _reduce(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> 
         wait(REDUCED, steps),
         Reduce((slot_last, last), result, dtype, op),
     )
-
-
-def _scratch(chunks: Chunks) -> Buffer:
-    return Buffer("scratch", (chunks.group.size - 1) * chunks.largest)

@@ -12,7 +12,7 @@ from weft.report.text import Column
 from weft.report.ticks import log_ticks
 from weft.report.timeline import timeline_section
 from weft.timeline import Timeline
-from weft.units import format_rate, format_size, format_time
+from weft.units import format_percent, format_rate, format_size, format_time
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -123,7 +123,7 @@ def _pair(rows: Rows) -> Section:
         Bar(
             row["strategy"],
             {"time": row["seconds"]},
-            f"{_percent(row['percent_of_ideal'])} of ideal",
+            f"{format_percent(row['percent_of_ideal'])} of ideal",
         )
         for row in rows
     ]
@@ -132,14 +132,10 @@ def _pair(rows: Rows) -> Section:
         Column("units", "masked"),
         Column("seconds", "time", format_time),
         Column("speedup", "speedup", "{:.2f}x".format),
-        Column("percent_of_ideal", "of ideal", _percent),
+        Column("percent_of_ideal", "of ideal", format_percent),
         Column("why", "a runtime should use it because", right=False),
     ]
     label = f"Time of {first['scenario']} by strategy"
     drawing = bar_chart(bars, {"time": "computation"}, label=label, line=first["ideal"])
     name = f"{first['scenario']}: {first['class']}"
     return Section(name, text, columns, rows, drawings=[drawing], fold="The numbers as a table")
-
-
-def _percent(value: float) -> str:
-    return f"{round(value)} %"  # whole, so that nothing is minus nothing

@@ -159,6 +159,12 @@ def value_at(value: Value | RankValue, rank: Numbers, counters: Sequence[Numbers
     return value if isinstance(value, int) else value.at(rank, counters)
 
 
+def written_out(value: Value | RankValue) -> int:
+    """A value of a command that is written out, where nothing relative is left."""
+    assert isinstance(value, int), f"{value} is relative"
+    return value
+
+
 def plus(left: Value, right: Value) -> Value:
     """The sum of two values; plain integers stay plain."""
     if isinstance(left, int) and isinstance(right, int):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ScheduleError, UsageError
 from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, write_out
 from weft.schedule.schedule import commands_of
+from weft.schedule.values import written_out
 from weft.sdma import packets as sdma
 from weft.sdma.words import COUNT_BITS, encode
 
@@ -91,7 +92,7 @@ def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[
     for row in rows:
         place, command, _ = row
         if isinstance(command, Submit):
-            submits.setdefault((_number(command.rank), command.queue), []).append(command)
+            submits.setdefault((written_out(command.rank), command.queue), []).append(command)
         if place.queue.startswith("copy"):
             queues.setdefault((place.rank, place.queue), []).append(row)
     looked_at = {
@@ -104,11 +105,6 @@ def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[
         key: _batches(mine, submits.get(key, []), lowering, looked_at)
         for key, mine in queues.items()
     }
-
-
-def _number(value: Any) -> int:
-    """A value of a command that is written out, where nothing relative is left."""
-    return int(value)
 
 
 def _check_engines(queues: Mapping[Key, object], lowering: Lowering) -> None:
@@ -129,7 +125,7 @@ def _batches(
     """Cut the commands of a queue where the counts of its Submits end."""
     limits, total = [], 0
     for submit in submits:
-        total += _number(submit.count)
+        total += written_out(submit.count)
         limits.append(total)
     limits = limits or [_NO_MORE]
     found: list[list[sdma.Packet]] = [
@@ -158,14 +154,14 @@ def _packets(
             for first in range(0, len(dsts), 2):
                 yield from _copies(lowering, src, dsts[first : first + 2])
         case Swap(a, b):
-            for offset, size in lowering.pieces(_number(a.nbytes)):
+            for offset, size in lowering.pieces(written_out(a.nbytes)):
                 yield sdma.Swap(lowering.address(a) + offset, lowering.address(b) + offset, size)
         case Signal(flag):
             yield sdma.AtomicAdd(lowering.flag(flag), 1)
             if lowering.interrupts and (flag.rank, flag.index) in looked_at:
                 yield sdma.Trap()
         case Wait(flag, count):
-            yield lowering.poll(flag, _number(count))
+            yield lowering.poll(flag, written_out(count))
         case Scope():
             pass
         case _:

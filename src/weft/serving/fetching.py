@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weft.collectives import fetch, fetch_platform
-from weft.collectives.fetch import WORKGROUPS
+from weft.collectives.fetch import WAYS, WORKGROUPS
 from weft.errors import UnknownNameError, nearest
 from weft.schedule import Kind
 from weft.simulator import simulate
@@ -19,14 +19,8 @@ from weft.simulator import simulate
 if TYPE_CHECKING:
     from weft.hardware import Platform
 
-# What users call them, and the schedule of each; nothing is fetched where all is computed again.
-FETCHES = {
-    "per-copy": "looped",
-    "batched": "batched",
-    "b2b": "b2b",
-    "kernel": "kernel",
-    "recompute": "",
-}
+RECOMPUTE = "recompute"  # nothing is fetched where all is computed again
+FETCHES = (*WAYS, RECOMPUTE)
 BASELINE = "per-copy"
 _FEW, _MANY = 512, 1536  # blocks of the two fetches that are simulated
 
@@ -57,7 +51,7 @@ class Fetcher:
     @property
     def fetches(self) -> bool:
         """Whether anything is fetched at all."""
-        return bool(FETCHES[self.name])
+        return self.name != RECOMPUTE
 
     @property
     def units(self) -> int:
@@ -77,11 +71,10 @@ class Fetcher:
 
     def _simulated(self, num_blocks: int) -> FetchPrice:
         if num_blocks not in self._known:
-            way = FETCHES[self.name]
-            engines = min(self.engines, num_blocks) if way == "b2b" else 1
-            schedule = fetch(num_blocks, self.block_bytes, way, engines=engines)
+            engines = min(self.engines, num_blocks) if self.name == "b2b" else 1
+            schedule = fetch(num_blocks, self.block_bytes, self.name, engines=engines)
             machine = fetch_platform(
-                self.platform, way, engines=engines, block_bytes=self.block_bytes
+                self.platform, self.name, engines=engines, block_bytes=self.block_bytes
             )
             timeline = simulate(schedule, machine)
             handed = timeline.of(rank=0, queue="host", kind=Kind.SUBMIT)

@@ -1,6 +1,6 @@
 """What torch spends around its ops here: Python, dispatch and autograd, by phase of a step.
 
-Reference models are trained on two ranks at once, phase by phase. What a phase takes beyond its
+A reference model is trained on two ranks at once, phase by phase. What a phase takes beyond its
 ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
 It may be less than nothing: an op that Python calls costs more than one that autograd calls.
 
@@ -23,7 +23,7 @@ from weft.hardware.measured import TorchHost
 from weft.runtime.measuring import RANKS, pin
 from weft.runtime.spawn import spawn
 from weft.torch.op_times import Lined, Repetition, groups, typical
-from weft.torch.reference_steps import REFERENCES, Phases
+from weft.torch.reference_steps import Phases, reference_step
 from weft.torch.steady import steady_memory
 from weft.torch.timed_steps import captured_step
 
@@ -37,7 +37,7 @@ PHASES = ("forward", "backward", "optimizer")
 _WARMUPS, _TURNS = 1, 10
 _TIMEOUT = 60.0
 
-Taken = dict[tuple[str, str], float]  # by model and phase
+Taken = dict[str, float]  # seconds by phase
 
 
 def time_host() -> TorchHost:
@@ -51,10 +51,8 @@ class Host:
 
     def __init__(self) -> None:
         self._room = max(cache_bytes()) / RANKS
-        self._steps = {name: captured_step(_whole(name), 1, name=name) for name in REFERENCES}
-        self._calls = list(
-            dict.fromkeys(call for step in self._steps.values() for call in step.unique)
-        )
+        self._step = captured_step(_whole_step, 1, name="reference")
+        self._calls = self._step.unique
 
     def turns(self, count: int) -> list[dict[str, float]]:
         """Measure some turns: overheads of an op by phase."""
@@ -75,35 +73,26 @@ class Host:
         every = typical([[[op] for op in turn.ops] for turn in turns])
         times = dict(zip(self._calls, every, strict=True))
         summed: Taken = defaultdict(float)
-        count: Counter[tuple[str, str]] = Counter()
-        for name, step in self._steps.items():
-            called = step.calls[0]
-            for number, op in enumerate(step.priced(times, self._room)):
-                summed[name, op.phase] += op.seconds or 0.0
-                count[name, op.phase] += 1 + called[number].free
+        count: Counter[str] = Counter()
+        called = self._step.calls[0]
+        for number, op in enumerate(self._step.priced(times, self._room)):
+            summed[op.phase] += op.seconds or 0.0
+            count[op.phase] += 1 + called[number].free
         return gaps(taken, summed, count)
 
 
-def gaps(taken: Taken, summed: Taken, count: Counter[tuple[str, str]]) -> dict[str, float]:
-    """Share what phases take beyond their ops among these, all models together."""
-    found = {}
-    for phase in PHASES:
-        keys = [key for key in taken if key[1] == phase]
-        more = sum(taken[key] - summed[key] for key in keys)
-        found[phase] = more / max(1, sum(count[key] for key in keys))
-    return found
+def gaps(taken: Taken, summed: Taken, count: Counter[str]) -> Taken:
+    """Share what phases take beyond their ops among these."""
+    return {phase: (taken[phase] - summed[phase]) / max(1, count[phase]) for phase in PHASES}
 
 
-def _whole(name: str) -> Callable[[], Callable[[], Any]]:
-    def prepare() -> Callable[[], Any]:
-        phases = REFERENCES[name]()
-        return lambda: [act() for act in phases.values()]
-
-    return prepare
+def _whole_step() -> Callable[[], Any]:
+    phases = reference_step()
+    return lambda: [act() for act in phases.values()]
 
 
 class _Turn(NamedTuple):
-    """Seconds of the phases of all models, and those of their ops right after them."""
+    """Seconds of the phases, and those of their ops right after them."""
 
     phases: Taken
     ops: list[Repetition]
@@ -113,22 +102,21 @@ def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Turn]:
     pin(world)
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    models = {name: made() for name, made in REFERENCES.items()}
+    step = reference_step()
     ops = [Lined(world, group) for group in groups(calls)]
     turns = []
     for _ in range(_WARMUPS + count):
-        _timed_phases(world, models)  # in a loop of training every step follows another one
-        phases = _timed_phases(world, models)
+        _timed_phases(world, step)  # in a loop of training every step follows another one
+        phases = _timed_phases(world, step)
         turns.append(_Turn(phases, [one for some in ops for one in some.repeated(1)[0]]))
     return turns[_WARMUPS:]
 
 
-def _timed_phases(world: World, models: Mapping[str, Phases]) -> Taken:
-    found: Taken = {}
-    for name, phases in models.items():
-        world.barrier()
-        for phase, act in phases.items():
-            begin = time.perf_counter()
-            act()
-            found[name, phase] = time.perf_counter() - begin
+def _timed_phases(world: World, step: Phases) -> Taken:
+    found = {}
+    world.barrier()
+    for phase, act in step.items():
+        begin = time.perf_counter()
+        act()
+        found[phase] = time.perf_counter() - begin
     return found

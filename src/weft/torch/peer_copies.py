@@ -28,6 +28,7 @@ from weft.schedule import (
     Swap,
     Wait,
 )
+from weft.schedule.values import written_out
 from weft.torch.copy_threads import CopyThread, Events, copy_threads
 from weft.torch.streams import Streams, streams_for
 
@@ -103,7 +104,7 @@ class PeerCopies:
                 return False
             self._wait(thread, events)
         if isinstance(command, Wait):
-            return self._seen(command.flag, _number(command.count)) is not None
+            return self._seen(command.flag, written_out(command.count)) is not None
         return True
 
     def _handed_over(self, thread: CopyThread, fed: int) -> Events | None:
@@ -144,9 +145,9 @@ class PeerCopies:
             case Signal(flag):
                 self._raised[flag.rank, flag.index].append(self._knows(thread))
             case Wait(flag, count):
-                self._wait(thread, self._seen(flag, _number(count)) or ())
+                self._wait(thread, self._seen(flag, written_out(count)) or ())
             case Submit(rank, queue, count, hold):
-                handed = (_number(count), hold, self._knows(thread))
+                handed = (written_out(count), hold, self._knows(thread))
                 self._handed[rank, queue].append(handed)
             case Launch():
                 return self._launch(thread, thread.lanes[place.id])
@@ -211,11 +212,6 @@ class PeerCopies:
             b.copy_(kept, non_blocking=True)
 
         self.streams.issue(thread.stream, (a.device, b.device), work)
-
-
-def _number(value: Any) -> int:
-    """A value of a command that is written out, where nothing relative is left."""
-    return int(value)
 
 
 def _checked(schedule: Schedule, tensors: Tensors) -> Iterator[tuple[tuple[int, str], Tensor]]:

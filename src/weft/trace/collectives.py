@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from weft.trace.trace import Bools, Kind, Trace
+from weft.trace.trace import Bools, Kind, Trace, whole_number
 
 # NCCL and RCCL; kernels over symmetric memory in PyTorch; DeepEP; MSCCL and MSCCL++; the
 # all-reduces of vLLM, SGLang, TensorRT-LLM and AITER; NVSHMEM.
@@ -168,7 +168,7 @@ def collective_of_arguments(
 ) -> Collective:
     """Describe a collective by arguments as the profiler names them; ``kind`` if they say none."""
     kind = kind_of(str(args.get("Collective name", ""))) or kind
-    num_ranks = _whole(args.get("Group size")) or world_size
+    num_ranks = whole_number(args.get("Group size")) or world_size
     dtype, inward, outward = _sizes(args, kind, num_ranks)
     return Collective(
         row=row,
@@ -180,7 +180,7 @@ def collective_of_arguments(
         group=str(args.get("Process Group Name", "")),
         num_ranks=num_ranks,
         ranks=_ranks(args.get("Process Group Ranks")),
-        sequence=_whole(args.get("Seq")),
+        sequence=whole_number(args.get("Seq")),
         op=op,
     )
 
@@ -192,7 +192,7 @@ def _sizes(
     if "In msg nelems" in args:
         dtype = str(args.get("dtype", ""))
         each = dtype_bytes(dtype)
-        counts = (_whole(args.get(key)) for key in ("In msg nelems", "Out msg nelems"))
+        counts = (whole_number(args.get(key)) for key in ("In msg nelems", "Out msg nelems"))
         inward, outward = (None if n is None or each is None else n * each for n in counts)
         return dtype, inward, outward
     inward = outward = _shape_bytes(args)
@@ -221,7 +221,3 @@ def _ranks(value: Any) -> tuple[int, ...]:
     if not isinstance(value, str) or not re.fullmatch(r"\[[0-9, ]*\]", value):
         return ()
     return tuple(map(int, re.findall("[0-9]+", value)))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

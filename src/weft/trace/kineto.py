@@ -15,7 +15,7 @@ import numpy as np
 from weft import _core
 from weft.errors import FormatError
 from weft.trace.pieces import Pieces
-from weft.trace.trace import Columns, Kind, Trace
+from weft.trace.trace import Columns, Kind, Trace, whole_number
 from weft.units import file_name
 
 # Lower case: files of 2021 capitalise, and call operators, calls and copies by other names.
@@ -68,9 +68,9 @@ def read_kineto(path: Path | str) -> Trace:
         num_events=scanner.num_events,
         origin_ns=origin_ns + int(_number(about.get("baseTimeNanoseconds"))),
         rank=_rank(distributed, Path(path).name),
-        world_size=_whole(distributed.get("world_size")),
+        world_size=whole_number(distributed.get("world_size")),
         device=str(device.get("name", "")),
-        num_units=_whole(device.get("numSms")),
+        num_units=whole_number(device.get("numSms")),
         groups=_groups(distributed),
         about=about,
         labels=_labels(scanner),
@@ -131,13 +131,13 @@ def _device(about: dict[str, Any], columns: Columns) -> dict[str, Any]:
         return {}
     used = columns.device[(columns.kind <= Kind.SET) & (columns.device >= 0)]
     number = int(np.bincount(used).argmax()) if len(used) else 0
-    found = [each for each in map(_dict, devices) if _whole(each.get("id")) == number]
+    found = [each for each in map(_dict, devices) if whole_number(each.get("id")) == number]
     return (found or [_dict(devices[0])])[0]
 
 
 def _rank(distributed: dict[str, Any], file: str) -> int | None:
     """Take the rank from the file; old profilers wrote none, so from its name."""
-    known = _whole(distributed.get("rank"))
+    known = whole_number(distributed.get("rank"))
     named = re.search(r"rank[-_.]?(\d{1,6})", file, re.IGNORECASE)
     return int(named[1]) if known is None and named else known
 
@@ -195,10 +195,6 @@ def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[s
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _number(value: Any) -> float:

@@ -202,3 +202,8 @@ class Trace:
             if known in self.__dict__:
                 out.__dict__[known] = self.__dict__[known]
         return out
+
+
+def whole_number(value: Any) -> int | None:
+    """Give a value of a file if it is a whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -229,7 +229,7 @@ def _kv_fetch(machine: Platform) -> Iterator[Target]:
     """Copies through the runtime were published; six of the ten figures were fitted to."""
     for nbytes in (4 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20):
         count = 512 if nbytes == 512 << 10 else 4096
-        for way in ("looped", "batched", "b2b", "kernel"):
+        for way in ("per-copy", "batched", "b2b", "kernel"):
             network = fetch_platform(machine, way, block_bytes=nbytes)
             seconds = simulate(fetch(count, nbytes, way), network).seconds
             figure = FETCHES.get((way, nbytes))

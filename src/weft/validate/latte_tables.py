@@ -55,17 +55,17 @@ ALL_GATHER: dict[int, tuple[float, ...]] = {
 # Milliseconds of 4096 copies (512 of the largest) from the host's memory through the runtime.
 FETCHED = "vLLM pull request 40549, MI300X"
 FETCHES = {
-    ("looped", 4 << 10): 22.4,
+    ("per-copy", 4 << 10): 22.4,
     ("batched", 4 << 10): 10.5,
-    ("looped", 8 << 10): 22.4,
+    ("per-copy", 8 << 10): 22.4,
     ("batched", 8 << 10): 10.6,
-    ("looped", 32 << 10): 40.7,
+    ("per-copy", 32 << 10): 40.7,
     ("batched", 32 << 10): 40.9,
-    ("looped", 128 << 10): 50.5,
+    ("per-copy", 128 << 10): 50.5,
     ("batched", 128 << 10): 50.5,
-    ("looped", 512 << 10): 11.2,
+    ("per-copy", 512 << 10): 11.2,
     ("batched", 512 << 10): 11.3,
 }
 # Costs of a call were fitted to 4 and 32 KiB; where copies begin to wait for each other was chosen
 # with both ways of 8 and 32 KiB in sight.
-FITTED_FETCHES = tuple((way, n << 10) for way in ("looped", "batched") for n in (4, 8, 32))
+FITTED_FETCHES = tuple((way, n << 10) for way in ("per-copy", "batched") for n in (4, 8, 32))
