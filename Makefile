@@ -48,9 +48,12 @@ test: install ## every test but the slow ones
 test-quick: install ## only tests that need nothing special: seconds
 	$(PYTEST) -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
 
-NAME ?= schedules simulator startup figures ddp
+# All questions but `collectives`, whose cases `figures` asks beside others; over an hour on two cores that are left alone.
+NAME ?= schedules simulator startup sharding plan kv codecs capture traces replay report idle_engines figures ddp hosts \
+  fused broadcast zero c3_here here embedding sharding_here planned predict tour
 bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended
-	@for name in $(NAME); do $(BIN)/weft bench $$name $(ARGS) || exit 1; done
+	@failed=; for name in $(NAME); do $(BIN)/weft bench $$name $(ARGS) || failed="$$failed $$name"; done; \
+	  [ -z "$$failed" ] || { echo "not ended well:$$failed"; exit 1; }
 
 peers: install ## the environments of OpenMPI and MPICH that benchmarks need, in the user's cache
 	@$(BIN)/python -m weft.bench.environments
@@ -76,11 +79,12 @@ build/sanitize/%.thread: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NAT
 	@mkdir -p $(@D)
 	$(SANITIZE) -fsanitize=thread $< -o $@
 
-# Tests that start ranks, with a native core under the address sanitizer; Python itself is not built with it.
+# Tests that start ranks, with a native core under the address and undefined-behaviour sanitizers; Python itself is not
+# built with them.
 ASAN := $(foreach name,libasan.so libstdc++.so,$(shell $(CXX) -print-file-name=$(name)))
 ASAN_TESTS ?= tests/runtime tests/fused tests/torch/test_collectives.py tests/torch/test_apply.py \
   tests/torch/test_embedding.py tests/bench/test_planned.py tests/compress/test_codecs.py tests/trace
-sanitize-ranks: build/asan/.core ## tests with ranks, by a native core under the address sanitizer
+sanitize-ranks: build/asan/.core ## tests with ranks, by a native core under address and undefined sanitizers
 	LD_PRELOAD="$(ASAN)" PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZED=$(CURDIR)/build/asan \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
 	  $(PYTEST) -q -p no:cacheprovider --timeout 900 -m 'not (slow or triton)' $(ASAN_TESTS)
@@ -89,7 +93,7 @@ build/asan/.core: .venv/.core $(NATIVE)
 	$(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S native -B build/asan \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DSKBUILD_PROJECT_VERSION=asan \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
-	  -DCMAKE_CXX_FLAGS='-fsanitize=address -fno-omit-frame-pointer'
+	  -DCMAKE_CXX_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 	$(BIN)/cmake --build build/asan
 	@touch $@
 
