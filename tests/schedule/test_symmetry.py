@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.collectives import collective
 from weft.schedule import (
@@ -30,6 +34,7 @@ from weft.schedule.symmetry import (
     NEITHER,
     ROTATE,
     Symmetry,
+    commutes,
     find_symmetry,
     natural_dims,
 )
@@ -137,3 +142,42 @@ def test_moving_the_owner_home_moves_the_runner_by_as_much(runner):
         turned = (home % 3 - owner % 3) % 3
         flipped = (home // 3 % 4) ^ (owner // 3 % 4)
         assert seen == turned + 3 * flipped + home // 12 * 12
+
+
+@st.composite
+def peers_and_moves(draw):
+    """Draw a way of taking a peer, and a way of moving ranks along one coordinate."""
+    dims = tuple(draw(st.lists(st.sampled_from((2, 3, 4)), min_size=1, max_size=3)))
+    low = draw(st.integers(0, len(dims) - 1))
+    high = draw(st.integers(low + 1, len(dims)))
+    group = Group(math.prod(dims[low:high]), math.prod(dims[:low]))
+    xor = draw(st.booleans()) and group.size & (group.size - 1) == 0
+    near = st.integers(0, group.size - 1)
+    index = Index(group, draw(near), tuple(draw(st.lists(near, max_size=2))), xor=xor)
+    moved = draw(st.integers(0, len(dims) - 1))
+    ways = (ROTATE, FLIP) if dims[moved] != 3 else (ROTATE,)
+    actions = [None] * len(dims)
+    actions[moved] = draw(st.sampled_from(ways))
+    return index, Symmetry(dims, tuple(actions))
+
+
+def moves(symmetry, rank):
+    """Where a rank comes to stand by every move."""
+    for dim, stride, action in zip(symmetry.dims, symmetry.strides, symmetry.actions, strict=True):
+        at = rank // stride % dim
+        for by in range(dim) if action else ():
+            to = (at + by) % dim if action == ROTATE else at ^ by
+            yield rank + (to - at) * stride
+
+
+@given(peers_and_moves())
+def test_where_a_peer_is_said_to_move_along_it_does(drawn):
+    index, symmetry = drawn
+    if not commutes(index, symmetry):
+        return
+    peer = Peer(index)
+    for rank in range(math.prod(symmetry.dims)):
+        for counter in range(3):
+            counters = (counter, 2 * counter)[: len(index.advance)]
+            there = list(moves(symmetry, peer.at(rank, counters)))
+            assert [peer.at(to, counters) for to in moves(symmetry, rank)] == there
