@@ -75,6 +75,15 @@ def test_a_circle_of_waits_is_named_before_what_stands_behind_it():
     assert "nic0@0 #0 Wait" in str(error)
 
 
+def test_four_of_the_commands_that_are_stuck_are_named_waits_before_the_rest():
+    """Five threads wait and one has nothing handed over; the rest of a thread is not named."""
+    waits = [queue(f"nic{n}", hear(1), tell(0)) for n in range(5)]
+    fed = queue("copy0", tell(0), tell(0)), queue("host", Submit(0, "copy0", 1))
+    error = refused(DeadlockError, made(1, {0: (*fed, *waits)}), machine(1))
+    named = "; ".join(f"nic{n}@0 #0 Wait" for n in range(4))
+    assert str(error) == f"11 commands can never start or end: {named}."
+
+
 def test_units_that_a_waiting_launch_holds_can_be_the_reason():
     holds = queue("stream0", launch((hear(),), units=100))
     needed = queue("stream1", launch((tell(0),), units=1))
