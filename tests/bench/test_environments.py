@@ -62,6 +62,17 @@ def test_an_environment_is_made_once(fake_environment, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_an_environment_of_an_installation_that_is_gone_finds_our_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    packages = tmp_path / "torchrec" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "weft-torch.pth").write_text("/gone/site-packages\n")
+    (tmp_path / "torchrec" / "complete").touch()
+    environment("torchrec", tmp_path)
+    found = (packages / "weft-torch.pth").read_text()
+    assert found == f"{Path(torch.__file__).parents[1]}\n"
+
+
 def test_what_cannot_be_installed_is_said_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")

@@ -51,6 +51,8 @@ def environment(name: str, folder: Path, notice: Notice = print) -> Path:
             if not (home / _DONE).exists():
                 notice(f"making an environment for {name} in {home}, once")
                 _make(name, home)
+    if name in _WITH_TORCH:
+        _share_torch(home)
     return home
 
 
@@ -70,25 +72,28 @@ def _make(name: str, home: Path) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         needed = [word for each in PACKAGES[name] for word in each if not word.startswith("-")]
         raise RunError(
-            f"no environment for {name} could be made in {home}: {_reason(error)}",
+            f"no environment for {name} could be made in {home}: {reason(error)}",
             f"Let pip reach {', '.join(needed)}, or leave {name} out of --against.",
         ) from error
-    if name in _WITH_TORCH:
-        _share_torch(home)
     (home / _DONE).touch()
 
 
 def _share_torch(home: Path) -> None:
-    """Let an environment find what stands beside our torch, behind its own packages."""
+    """Let an environment find what stands beside our torch, behind its own packages.
+
+    Every time: it may have been made by an installation that is gone.
+    """
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         raise RunError("TorchRec needs torch, which is not here", "Use pip install 'weft[torch]'.")
     place = next(home.glob("lib/python*/site-packages"))
-    folder = Path(found.origin).parent.parent
-    (place / "weft-torch.pth").write_text(f"{folder}\n", encoding="utf-8")
+    there, line = place / "weft-torch.pth", f"{Path(found.origin).parent.parent}\n"
+    if not there.exists() or there.read_text(encoding="utf-8") != line:
+        there.write_text(line, encoding="utf-8")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Give the line of a failed program that says why."""
     spoken = str(getattr(error, "stderr", None) or error).strip().splitlines()
     wrong = [line for line in spoken if line.startswith("ERROR")]
     return (wrong or spoken or ["no reason given"])[-1]

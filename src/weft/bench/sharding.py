@@ -11,6 +11,7 @@ from typing import Any
 from weft.bench import environments
 from weft.bench.harness import timed
 from weft.bench.rows import Options, Peer, Row
+from weft.errors import RunError
 from weft.hardware import Platform, platform
 from weft.planner.sharding import Sharder, ShardingPlan
 from weft.workload.named import tables_of
@@ -97,9 +98,14 @@ def _torchrec(tables: tuple[Table, ...], machine: Platform) -> tuple[float, list
         script = Path(__file__).with_name("torch_sharding.py")
         command = [str(home / "bin" / "python"), str(script), str(asked), str(answer)]
         try:
-            subprocess.run(command, check=True, timeout=_LIMIT, capture_output=True)
+            subprocess.run(command, check=True, timeout=_LIMIT, capture_output=True, text=True)
         except subprocess.TimeoutExpired:
             return None
+        except subprocess.CalledProcessError as error:
+            raise RunError(
+                f"TorchRec's planner failed: {environments.reason(error)}",
+                f"Remove {home} to have it made anew, or use --against none.",
+            ) from error
         found = json.loads(answer.read_text(encoding="utf-8"))
     number = {table.name: place for place, table in enumerate(tables)}
     return found["seconds"], [_shard(each, number, tables) for each in found["shards"]]
