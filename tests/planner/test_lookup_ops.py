@@ -63,6 +63,33 @@ def test_an_exchange_without_tables_beside_it_has_none():
     assert Lookups.around((relu, EXCHANGE, relu), 1) is None
 
 
+def test_tables_that_something_else_stands_between_are_not_beside_it():
+    bag, relu = kernel("bag", "embedding", *SHAPE), kernel("aten.relu", "elementwise")
+    assert Lookups.around((bag, relu, kernel("aten.cat", "concat"), EXCHANGE), 3) is None
+
+
+def test_only_what_stands_before_is_walked_back_over():
+    bag = kernel("bag", "embedding", *SHAPE)
+    found = Lookups.around((bag, EXCHANGE, bag), 1)
+    assert found is not None
+    assert found.replaced == (0,)
+    assert len(found.tables) == 2
+
+
+def test_a_fused_lookup_takes_what_was_measured_of_its_phase():
+    device = measured(1e-6).require_device()
+    rates = {"weft": Rates(lookup=1e-6), "weft_backward": Rates(lookup=5e-6)}
+    device = replace(device, lookups=rates)
+    found = Lookups((), (kernel("bag", "embedding", *SHAPE),) * 2)
+    forth, back = found.seconds(device, "forward"), found.seconds(device, "backward")
+    assert forth is not None
+    assert back is not None
+    assert forth.seconds == pytest.approx(2 * 256 * 8 * 1e-6)
+    assert back.seconds == pytest.approx(2 * 256 * 8 * 5e-6)
+    assert forth.low <= forth.seconds <= forth.high
+    assert found.seconds(replace(device, lookups={}), "forward") is None
+
+
 def test_ranks_must_all_have_lookups():
     ops = captured()
     bare = (kernel("aten.relu", "elementwise"), *ops[4:])

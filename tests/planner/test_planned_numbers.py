@@ -1,0 +1,221 @@
+"""Plans of small steps: gains that add up, buckets, limits, and ops by their own numbers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.planner.toy import GATHER, MACHINE, kernel, moves, quiet, step_of
+from weft.errors import NoPlanError
+from weft.hardware import platform
+from weft.planner.pair_effects import Node, pair_prices
+from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
+from weft.planner.planning import _room, plan
+from weft.schedule import Cost
+from weft.workload import NO_HOST, Collective, Memory, Op, Workload
+
+MIB = 1 << 20
+SLOW = quiet("l40s-8")  # slow links
+
+
+def choice(**more):
+    told = Alternative("dma", {"engines": 7}, None, "there are none")
+    made = Choice("pair", 3, GATHER, "serial", {"units": 8}, 2.0, 1.0, 3.0, 0.25, "why", (told,))
+    return replace(made, **more)
+
+
+def planned(baseline, seconds, *choices):
+    return Plan("step", "here", 2, choices, baseline, seconds, 0.0, 9.0, "a-b")
+
+
+# A plan as it is read.
+
+
+def test_gain_and_speed_say_the_same():
+    made = planned(10.0, 8.0)
+    assert (made.gain, made.speedup) == (pytest.approx(0.2), pytest.approx(1.25))
+    nothing = planned(0.0, 0.0)
+    assert (nothing.gain, nothing.speedup) == (0, 1)
+
+
+def test_totals_have_the_keys_of_the_verb():
+    assert planned(10.0, 8.0).totals() == {
+        "workload": "step",
+        "baseline": 10.0,
+        "planned": 8.0,
+        "low": 0.0,
+        "high": 9.0,
+        "gain": pytest.approx(0.2),
+        "mode": "heuristic",
+        "ranks": 2,
+        "notes": [],
+        "basis": "predicted",
+    }
+
+
+def test_a_row_counts_how_often_a_pair_comes():
+    assert choice().as_row()["times"] == 1
+    assert choice(ops=(3,)).as_row()["times"] == 1
+    row = choice(ops=(3, 5, 8)).as_row()
+    assert row["times"] == 3
+    assert row["alternatives"] == [
+        {"strategy": "dma", "settings": {"engines": 7}, "seconds": None, "why": "there are none"}
+    ]
+
+
+def test_a_choice_is_found_by_its_collective_and_phase():
+    forth, back = choice(phase="forward"), choice(phase="backward")
+    other = choice(collective=replace(GATHER, nbytes=1))
+    made = planned(10.0, 8.0, other, forth, back)
+    assert made.choice_of(GATHER) is forth
+    assert made.choice_of(GATHER, "backward") is back
+    assert made.choice_of(GATHER, "optimizer") is None
+    assert made.choice_of(replace(GATHER, nbytes=2)) is None
+
+
+def test_a_fingerprint_is_two_words_of_sixteen_digits():
+    # Files that were written with others would be refused.
+    assert re.fullmatch("[0-9a-f]{16}-[0-9a-f]{16}", fingerprint(step_of(), MACHINE))
+
+
+# A plan as it is made.
+
+
+def chain(*sizes, kind="all_gather"):
+    """Collectives that kernels wait for, one after the other."""
+    ops: list[Op] = []
+    for nbytes in sizes:
+        what = Collective(kind, nbytes, "fp32")
+        ops.append(moves(None, *([len(ops) - 1] if ops else []), what=what))
+        ops.append(kernel("work", 1e-3, len(ops) - 1))
+    return step_of(*ops, ranks=8)
+
+
+def test_gains_of_pairs_that_do_not_touch_each_other_add_up():
+    step = chain(64 * MIB, 256 * MIB)
+    found = plan(step, SLOW, limits=Limits(error=0.1), host=NO_HOST)
+    assert len(found.choices) == 2
+    assert all(each.gain > 0 for each in found.choices)
+    assert sum(each.gain for each in found.choices) == pytest.approx(found.gain, rel=1e-6)
+    first, second = found.choices
+    assert second.gain == pytest.approx(4 * first.gain, rel=0.05)  # four times the bytes
+    assert [each.ops for each in found.choices] == [(0,), (2,)]
+    assert [each.op for each in found.choices] == [0, 2]
+
+
+def test_a_gain_counts_one_change_and_leaves_all_else_as_it_is():
+    # The second collective slows what runs beside it, whatever the first one does.
+    first = chain(64 * MIB).steps[0].ops
+    behind = Collective("all_reduce", 16 * MIB, "fp32")
+    step = step_of(*first, moves(None, 1, what=behind), kernel("long", 1.0, 1), ranks=8)
+    found = plan(step, SLOW, limits=Limits(error=0.1), host=NO_HOST)
+    assert sum(each.gain for each in found.choices) == pytest.approx(found.gain, rel=1e-3)
+
+
+@pytest.mark.parametrize(("mode", "simulated"), [("search", True), ("heuristic", False)])
+def test_a_search_simulates_pairs_and_a_heuristic_asks_the_rule(mode, simulated):
+    gemm = Cost("gemm", (4096, 4096, 4096), "bf16")
+    what = Collective("all_gather", 64 * MIB, "bf16")
+    step = step_of(kernel("mm", None, cost=gemm), moves(None, what=what), ranks=8)
+    (found,) = plan(step, MACHINE, mode=mode, host=NO_HOST).choices
+    priced = pair_prices(Node(MACHINE), what, gemm, simulated=simulated)
+    told = {each.strategy: each.seconds for each in found.alternatives if not each.refused}
+    assert len(told) == 6
+    expected = {strategy: each.seconds for strategy, each in priced.items()}
+    assert told | {found.strategy: found.seconds} == pytest.approx(expected)
+
+
+def test_a_heuristic_does_not_search(monkeypatch):
+    def not_asked(*_):
+        pytest.fail("pairs were changed by the whole step")
+
+    monkeypatch.setattr("weft.planner.planning.search", not_asked)
+    assert plan(chain(64 * MIB), SLOW, mode="heuristic", host=NO_HOST).mode == "heuristic"
+
+
+def test_nothing_to_gain_is_no_gain():
+    found = plan(step_of(kernel("a", 1e-3), ranks=8), SLOW, host=NO_HOST)
+    assert (found.choices, found.gain) == ((), 0)
+    assert found.baseline == found.planned == pytest.approx(1e-3)
+
+
+def test_the_range_of_a_plan_is_that_of_its_step():
+    found = plan(step_of(kernel("a", 1e-3), ranks=8), SLOW, host=NO_HOST)
+    assert (found.low, found.high) == pytest.approx((0.93e-3, 1.1e-3))
+
+
+def test_larger_buckets_are_a_setting_with_a_gain():
+    # Sixteen reductions in a row of which each takes little but its latency.
+    what = Collective("all_reduce", 64 << 10, "fp32")
+    ops = [moves(None, what=what, phase="backward") for _ in range(16)]
+    step = step_of(*ops, ranks=8)
+    found = plan(step, SLOW, limits=Limits(engines=0), host=NO_HOST)
+    (made,) = found.choices
+    assert made.settings["bucket"] == 8 * (64 << 10)
+    assert made.ops == tuple(range(16))
+    assert made.op == 0
+    assert made.why.startswith("buckets of 512 KiB save ")
+    assert made.gain == pytest.approx(found.gain, rel=1e-6)
+    tried = [each for each in made.alternatives if "bucket" in each.settings]
+    assert [each.settings["bucket"] for each in tried] == [128 << 10, 256 << 10]
+    assert all(each.why.startswith("the step takes ") for each in tried)
+
+
+def test_buckets_that_gain_less_than_half_a_percent_stay():
+    what = Collective("all_reduce", 1024 * MIB, "fp32")
+    ops = [moves(None, what=what, phase="backward") for _ in range(2)]
+    found = plan(step_of(*ops, ranks=8), SLOW, limits=Limits(engines=0), host=NO_HOST)
+    assert "bucket" not in found.choices[0].settings
+    told = [each for each in found.choices[0].alternatives if "bucket" in each.settings]
+    assert {each.settings["bucket"] for each in told} == {2048 * MIB}
+
+
+def test_other_collectives_keep_their_numbers_beside_larger_buckets():
+    what = Collective("all_reduce", 64 << 10, "fp32")
+    ops = [moves(None, what=what, phase="backward") for _ in range(16)]
+    gather = moves(None, what=Collective("all_gather", 64 << 10, "fp32"), phase="backward")
+    found = plan(step_of(*ops, gather, ranks=8), SLOW, limits=Limits(engines=0), host=NO_HOST)
+    by_kind = {each.collective.kind: each for each in found.choices}
+    assert "bucket" in by_kind["all_reduce"].settings
+    assert "bucket" not in by_kind["all_gather"].settings
+    assert by_kind["all_gather"].ops == (16,)
+
+
+def test_ops_have_the_numbers_of_the_workload_where_more_is_priced():
+    what = Collective("all_reduce", MIB, "fp32")
+    ops = (kernel("a", 1e-3), moves(None, 0, what=what, phase="backward"))
+    step = step_of(*ops, *(replace(op, after=()) for op in ops), source="generated: toy")
+    found = plan(step, platform("cpu"))  # DDP copies its buckets on cores
+    assert [each.ops for each in found.choices] == [(1, 3)]
+
+
+def test_a_codec_needs_room_beside_what_it_encodes():
+    step = replace(chain(64 * MIB), memory=Memory(weights=MIB))
+    limits = Limits(error=0.1, codecs=("int8",), memory=65 * MIB)
+    found = plan(step, SLOW, limits=limits, host=NO_HOST)
+    assert found.choices[0].settings == {"codec": "int8"}
+    tight = plan(step, SLOW, limits=replace(limits, memory=65 * MIB - 1), host=NO_HOST)
+    told = [each.why for each in tight.choices[0].alternatives if each.strategy == "compressed"]
+    assert told == ["needs 64 MiB more, 64 MiB are left"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit", "room"),
+    [(None, None, 100), (30, None, 70), (30, 50, 20), (50, 50, 0), (None, 50, 50)],
+)
+def test_a_plan_may_use_what_the_step_leaves(memory, limit, room):
+    machine = replace(MACHINE, device=replace(MACHINE.require_device(), memory_bytes=100))
+    step = step_of(memory=None if memory is None else Memory(weights=memory))
+    assert _room(step, machine, Limits(memory=limit)) == room
+
+
+def test_a_step_that_needs_more_than_a_plan_may_use_is_refused():
+    step: Workload = step_of(memory=Memory(weights=51))
+    with pytest.raises(NoPlanError, match="toy needs 51 B a rank; a plan may use 50 B"):
+        _room(step, MACHINE, Limits(memory=50))
+
+
+def test_no_error_and_no_engines_are_limits():
+    assert _room(step_of(), MACHINE, Limits(error=0.0, engines=0)) > 0

@@ -1,0 +1,90 @@
+"""A named model on the ranks of a platform: the least that makes it fit, nothing given changed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.errors import NoPlanError, UsageError
+from weft.hardware import platform
+from weft.planner.spreading import _layouts, _transformer_layouts, spread
+from weft.workload import Memory, Step, Workload
+
+H100 = platform("h100-8")
+
+
+def layouts(num_ranks, node_size, **given_):
+    return list(_transformer_layouts(num_ranks, node_size, given_))
+
+
+def test_a_model_that_fits_is_taken_as_it_is():
+    workload, added = spread("gpt2", H100, {"layers": "1"})
+    assert added == {}
+    assert workload.num_ranks == 8
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(3, 4095), (7, 4095), (6, 4098)])
+def test_samples_of_a_recommender_are_dealt_out_evenly_and_stay_about_as_many(ranks, batch):
+    workload, added = spread("dlrm", H100.resized(ranks))
+    assert added == {"batch": str(batch)}
+    assert workload.num_ranks == ranks
+    assert abs(batch - 4096) <= ranks / 2
+
+
+def test_every_rank_of_a_recommender_has_a_sample():
+    many = platform("h100-8x2048")  # 16,384 ranks for 4,096 samples
+    assert list(_layouts("dlrm", many, {})) == [{"batch": "16384"}]
+
+
+def test_weights_are_shared_out_then_activations_computed_twice_then_tensors_split():
+    shared, twice = {"fsdp": "true"}, {"fsdp": "true", "recompute": "true"}
+    assert layouts(4, 2) == [
+        {"batch": "4"},
+        {"batch": "4"} | shared,
+        {"batch": "4"} | twice,
+        {"batch": "2", "tp": "2"},
+        {"batch": "2", "tp": "2"} | shared,
+        {"batch": "2", "tp": "2"} | twice,
+    ]
+
+
+def test_what_was_given_stays():
+    fixed = {each.get("tp") for each in layouts(16, 8, tp="4")}
+    assert fixed == {"4"}
+    assert [each["batch"] for each in layouts(16, 8, tp="4")] == ["4"] * 3
+    assert [each["batch"] for each in layouts(16, 2, pp="4")] == ["4"] * 3 + ["2"] * 3
+    assert [each["batch"] for each in layouts(16, 2, pp="many")] == ["16"] * 3 + ["8"] * 3
+    assert layouts(16, 8, tp="3") == []  # does not divide
+    own = list(_layouts("gpt2", H100, {"batch": "8", "fsdp": "true"}))
+    assert all(not {"batch", "fsdp"} & set(added) for added in own)
+    assert own[0] == {"recompute": "true"}  # what adds nothing is not tried again
+
+
+@given(st.integers(1, 64), st.sampled_from((1, 2, 4, 8)), st.sampled_from(("", "2", "4")))
+def test_all_ranks_have_a_place_in_every_layout(num_ranks, node_size, stages):
+    for each in layouts(num_ranks, node_size, **({"pp": stages} if stages else {})):
+        split = int(each.get("tp", "1"))
+        assert split <= node_size
+        assert int(each["batch"]) * split * int(stages or 1) == num_ranks
+
+
+def test_the_first_layout_that_fits_is_taken():
+    _, added = spread("gpt2", H100.resized(3))
+    assert added == {"batch": "3"}  # 8 samples do not divide among 3
+
+
+def test_what_no_layout_helps_is_refused_for_its_first_reason():
+    with pytest.raises(UsageError, match="tp 3"):
+        spread("gpt2", H100.resized(4), {"tp": "3"})
+
+
+def test_a_file_is_taken_as_it_is_or_not_at_all(tmp_path):
+    step = Step((0, 1), ())
+    file = tmp_path / "step.json"
+    large = Workload("step", 2, (step,), memory=Memory(weights=1 << 40))
+    file.write_bytes(large.to_json())
+    with pytest.raises(NoPlanError, match="step needs 1 TiB"):
+        spread(str(file), H100.resized(2))
+    file.write_bytes(Workload("step", 2, (step,), memory=Memory(weights=1 << 20)).to_json())
+    assert spread(str(file), H100.resized(2))[1] == {}
