@@ -93,7 +93,6 @@ def test_a_bucket_that_something_before_the_next_waits_for_stays():
     assert [op.after for op in ops_of(found)] == [(), (0,)]
 
 
-@pytest.mark.xfail(reason="the joined bucket then waits for itself")
 def test_the_next_bucket_may_wait_for_the_one_it_is_joined_with():
     found = with_buckets(step_of(bucket(1), bucket(2, 0)), 2)
     assert found is not None

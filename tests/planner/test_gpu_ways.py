@@ -158,10 +158,7 @@ def test_without_engines_nothing_is_done_by_them():
     assert len(ways(pair(nbytes=MIB), none)["dma"]) == 1
 
 
-NOT_WITHOUT = pytest.mark.xfail(reason="only where pairs are simulated is it looked at")
-
-
-@pytest.mark.parametrize("simulated", [True, pytest.param(False, marks=NOT_WITHOUT)])
+@pytest.mark.parametrize("simulated", [True, False])
 @pytest.mark.parametrize("kind", ["gather", "scatter"])
 def test_what_engines_cannot_do_is_refused_with_the_reason(kind, simulated):
     told = why("dma", pair(kind), simulated=simulated)

@@ -61,22 +61,22 @@ def test_nothing_overlaps_on_cores():
 
 def test_devices_that_are_no_cores_keep_their_streams():
     workload = _workload()
-    assert on_cores(workload, platform("h100-8").resized(2)) is workload
+    assert on_cores(workload, platform("h100-8").resized(2), "nccl") is workload
 
 
 def test_generated_steps_get_the_copies_of_ddp():
-    names = [op.name for op in on_cores(_workload("generated: w"), _here()).steps[0].ops]
+    names = [op.name for op in on_cores(_workload("generated: w"), _here(), "gloo").steps[0].ops]
     assert names == ["gemm", "copies of DDP", "all_reduce", "gemm"]
-    assert len(on_cores(_workload(), _here()).steps[0].ops) == 3
+    assert len(on_cores(_workload(), _here(), "gloo").steps[0].ops) == 3
 
 
 def test_what_was_waited_for_is_still_waited_for():
-    ops = on_cores(_workload("generated: w"), _here()).steps[0].ops
+    ops = on_cores(_workload("generated: w"), _here(), "gloo").steps[0].ops
     assert ops[2].after == (0,)
 
 
 def test_gradients_are_copied_into_their_bucket_and_out_of_it():
-    copies = on_cores(_workload("generated: w"), _here()).steps[0].ops[1]
+    copies = on_cores(_workload("generated: w"), _here(), "gloo").steps[0].ops[1]
     assert copies.cost is not None
     # Two bytes are read and written on the way in, and again on the way out.
     assert (copies.cost.family, copies.cost.nbytes, copies.cost.flops) == ("copy", 8, 0)
@@ -96,7 +96,6 @@ def test_what_ddp_was_measured_to_spend_stands_instead_of_copies():
     assert other.name == "copies of DDP"
 
 
-@pytest.mark.xfail(reason="a plan asks for a step on cores without naming its library")
 def test_a_plan_starts_from_what_is_predicted_on_cores():
     here, workload = _with_ddp(), _workload("generated: w")
     assert plan(workload, here).baseline == pytest.approx(predict(workload, here).seconds)
@@ -109,14 +108,14 @@ def test_only_reductions_of_gradients_are_in_buckets(change):
     other = replace(reduce, collective=replace(reduce.collective, **change))
     other = other if change else replace(other, phase="forward")
     step = Workload("w", 2, (Step((0, 1), (gemm, other, last)),), source="generated: w")
-    assert len(on_cores(step, _here()).steps[0].ops) == 3
+    assert len(on_cores(step, _here(), "gloo").steps[0].ops) == 3
 
 
 def test_an_optimizer_on_a_cpu_passes_over_memory_op_by_op():
     cost = Cost("optimizer", (), "fp32", nbytes=28 * 1000)
     ops = (Op("adamw", cost=cost), Op("sgd", cost=cost), Op("adamw"), Op("sgd"))
     step = Workload("w", 2, (Step((0, 1), ops),), source="generated: w")
-    found = on_cores(step, _here()).steps[0].ops
+    found = on_cores(step, _here(), "gloo").steps[0].ops
     assert [op.cost.nbytes if op.cost else None for op in found] == [88_000, 28_000, None, None]
 
 

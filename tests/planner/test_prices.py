@@ -192,7 +192,6 @@ def test_a_reduction_to_one_rank_has_a_price_inside_a_node():
     assert seconds("reduce", 64, (0, 1)) == found
 
 
-@pytest.mark.xfail(raises=UsageError, reason="no algorithm of a reduction to one rank spans nodes")
 def test_a_reduction_to_one_rank_has_a_price_between_nodes():
     assert seconds("reduce", 64) > 0
 

@@ -96,3 +96,13 @@ def test_what_is_encoded_by_a_codec_that_has_no_price_flows_as_long_as_its_slot(
     pack = Encode(x(0, 10 * MB), y(1, 5 * MB), "none", "uint8")
     found = spans(made(2, {0: (queue("nic0", pack),)}), bare(Level("switch", 2, 10 * GB)))
     assert lasted(found, 0, "nic0", 0) == close(500 * US)
+
+
+def test_what_a_codec_saves_is_saved_in_memory_too():
+    """Memory of 1 GB/s is what 10 MB wait for; half of them pass it once here and once there."""
+    slow = replace(FREE, memory_rate=1 * GB)
+    pack, slot = Encode(y(0), x(0), "half", "uint8"), Copy(x(0, 10 * MB), y(1, 10 * MB))
+    plain = made(2, {0: (queue("nic0", pack, slot),)})
+    for ratio, seconds in ((1.0, 10_000 * US), (2.0, 5_000 * US)):
+        packed = replace(plain, ratios=(("half", ratio),))
+        assert lasted(spans(packed, machine(2, device=slow)), 0, "nic0", 1) == close(seconds)

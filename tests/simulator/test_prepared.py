@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.simulator.paper import DEVICE, GB, MB, US, machine, made, move, queue
 from weft.collectives import collective
 from weft.cost import gemm_grid
-from weft.hardware import Kernels
+from weft.hardware import Kernels, Level
 from weft.schedule import SELF, Cost, Kernel, Launch, Submit
 from weft.simulator import Prepared, simulate
 
@@ -152,3 +152,20 @@ def test_a_kernel_alone_takes_other_units(units):
     work = made(2, {0: (queue("stream0", sends(0, 10 * MB, 4)),)})
     rate = min(10, 5 * units)
     assert Prepared(work, machine(device=free)).seconds(units=units) == close(10 / rate * 1e-3)
+
+
+@pytest.mark.parametrize("held_up", HELD_UP)
+@pytest.mark.parametrize("mask", [None, (0, 40)])
+def test_without_other_sizes_it_takes_what_simulate_says(held_up, mask):
+    network = machine(2, device=HELD_UP[held_up])
+    schedule = pair(LARGE, mask=mask)
+    assert Prepared(schedule, network).seconds() == close(simulate(schedule, network).seconds)
+
+
+def test_an_engine_that_reads_another_rank_asks_it_first():
+    """The link's latency there and back, 50 us each, beside 4 us to start."""
+    network = replace(machine(2), levels=(Level("switch", 2, 10 * GB, 50 * US),))
+    schedule = made(2, {0: (queue("copy0", move(1, 0, 10 * MB)),)})
+    want = simulate(schedule, network).seconds
+    assert want == close(104 * US + 1000 * US)
+    assert Prepared(schedule, network).seconds() == close(want)

@@ -185,3 +185,17 @@ def test_a_schedule_that_cannot_end_is_refused():
     rows = found.rows(0, "stream0", (Kind.KERNEL,))
     with pytest.raises(DeadlockError, match="stream0@0 #1 Wait"):
         found.times(rows, np.array([1 * MS]), np.array([1.0]))
+
+
+def test_a_kernel_that_was_priced_with_waves_may_run_again_without():
+    """Who comes behind on another stream then starts with it, not with its last wave."""
+    schedule = made(
+        1, {0: (queue("stream0", kernel(1 * MS, 4.0)), queue("stream1", kernel(1 * MS)))}
+    )
+    found = again(schedule)
+    rows = found.rows(0, "stream0", (Kind.KERNEL,))
+    behind = found.rows(0, "stream1", (Kind.KERNEL,))
+    late, _ = found.times(rows, np.array([1 * MS]), np.array([4.0]))
+    soon, _ = found.times(rows, np.array([1 * MS]), np.array([1.0]))
+    assert late[behind[0]] == close(DEV.launch + 0.75 * MS)
+    assert soon[behind[0]] == close(0.0)

@@ -200,3 +200,11 @@ def test_commands_that_only_order_others_take_no_time_by_themselves():
     timeline = simulate(work, machine(1, device=FREE))
     assert timeline.seconds == 0
     assert set(timeline.kind.tolist()) == {Kind.LAUNCH, Kind.SIGNAL, Kind.WAIT}
+
+
+def test_a_host_tells_one_of_another_node_over_the_links_between_them():
+    levels = Level("switch", 2, GB, 1 * US), Level("switch", 2, GB, 30 * US)
+    nodes = Platform("paper", device=DEVICE, levels=levels, node_levels=1)
+    for rank, seconds in ((1, 0.0), (2, 30 * US)):
+        schedule = made(4, {0: (queue("host", tell(rank)),), rank: (queue("host", hear()),)})
+        assert spans(schedule, nodes)[rank, "host", 0][1] == close(seconds)

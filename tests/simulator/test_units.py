@@ -22,7 +22,7 @@ from tests.simulator.paper import (
     without_costs,
 )
 from weft.hardware import Kernels, Level, Platform
-from weft.schedule import Launch
+from weft.schedule import Cost, Kernel, Launch
 from weft.simulator import collective_units, simulate, unit_rate
 
 MS = 1e-3
@@ -148,3 +148,19 @@ def test_a_kernel_takes_its_work_over_the_units_it_may_use(units, held):
     fast = machine(2, rate=1e-3 * GB, device=FREE)
     beside = spans(made(2, {0: (hold, masked)}), fast)[0, "stream0", 0][1]
     assert beside == close(100 / min(units, 100 - held) * MS if held < 100 else 1000 + 0.1 / units)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_computing_and_copying_lanes_of_a_known_kernel_share_its_units_in_any_order(turned):
+    """The product has all units for a millisecond, then 10 MB fill the link for another."""
+    lanes = [(move(0, 1, 10 * MB),), (matmul(1 * MS, 4),)]
+    schedule = made(2, {0: (queue("stream0", gather(*(lanes[::-1] if turned else lanes))),)})
+    assert simulate(schedule, on(KNOWN, 10 * GB)).seconds == pytest.approx(2 * MS, rel=1e-6)
+
+
+def test_one_device_alone_has_a_collective_kernel_and_a_product():
+    alone = Platform("alone", device=KNOWN, levels=())
+    assert unit_rate(alone, "all_gather") == KNOWN.unit_copy_rate
+    product = Kernel("gemm", Cost("gemm", (1024, 1024, 1024), "fp32"))
+    with_link = made(1, {0: (queue("stream0", product),)})
+    assert 0 < simulate(with_link, alone).seconds < 1.0

@@ -85,6 +85,7 @@ def _rewritten(
         place |= dict.fromkeys(mine, len(ops))
         came[len(ops)] = mine
         needed = {place[each] for old in mine for each in step.ops[old].after if each in place}
+        needed -= {len(ops)}  # the next bucket of a group may wait for the one before it
         ops.append(_as_one(op, [step.ops[old] for old in mine], tuple(sorted(needed))))
     return tuple(ops), came
 

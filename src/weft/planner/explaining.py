@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from weft.planner.plan import Alternative, Choice
@@ -55,7 +56,7 @@ def why(offer: Offer, way: Way) -> str:
         hidden = offer.pair.hidden
         if hidden > 0.95:
             return "already hidden by what runs beside it"
-        if min(map(offer.seconds, offer.ways), default=0.0) < 0.99 * offer.seconds(base):
+        if min(map(offer.seconds, offer.ways), default=inf) < 0.99 * offer.seconds(base):
             return "the step does not wait for it: a faster way gains nothing"
         return "nothing that can be done here is faster"
     parts = [way.why] if way.why else []

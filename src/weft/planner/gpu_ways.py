@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from weft.planner.prices import Prices
     from weft.planner.ways import Pair
 
-MOVES = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send", "recv")
 _FUSED = ("all_to_all", "all_reduce", "reduce_scatter")
 _SMALL = 32 << 20  # bytes up to which how engines are fed matters (arXiv 2511.06605)
 _ALGORITHMS = ("direct", "ring", "tree", "binomial", "halving-doubling", "scatter-allgather")
@@ -105,9 +104,9 @@ class GpuWays:
         alone, why = self.prices.collective_price(pair.what, pair.ranks), ""
         try:
             found = priced.effect if priced else self._effect(pair, strategy)
-        except WeftError:
+        except WeftError as error:
             found = self._by_units(pair, alone.seconds)
-            why = "its ranks are on several nodes, so priced by the units it holds"
+            why = f"{error}, so priced by the units it holds"
         return Way(
             strategy,
             alone,
@@ -239,7 +238,7 @@ _known: dict[tuple[object, ...], Price | None] = {}
 
 
 def _algorithm_price(node: Platform, kind: str, name: str, nbytes: int) -> Price | None:
-    key = node.name, node.levels, kind, name, nbytes
+    key = Node(node), kind, name, nbytes
     if key not in _known:
         seconds = seconds_by(node, kind, name, nbytes)
         found = None

@@ -23,7 +23,7 @@ COMPUTE = "compute"
 _FUSED, _LOOPED = 28, 88
 
 
-def on_cores(workload: Workload, platform: Platform, library: str = "") -> Workload:
+def on_cores(workload: Workload, platform: Platform, library: str) -> Workload:
     """Let every op of a rank take turns, where the ranks of the platform are cores."""
     if not platform.require_device().is_core:
         return workload

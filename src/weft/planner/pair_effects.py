@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.c3 import Choice, Gemm, Pricer, Scenario, pair_schedule
-from weft.c3.strategies import COLLECTIVES
+from weft.c3.strategies import COLLECTIVES, check_choice
 from weft.simulator import simulate
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PairPrice(NamedTuple):
 
 
 class Node:
-    """A platform of one node, equal by its name and ranks."""
+    """A platform of one node, equal by its name, ranks and device."""
 
     def __init__(self, machine: Platform) -> None:
         self.machine = machine
@@ -53,7 +53,10 @@ class Node:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and self._key == other._key
+        if not isinstance(other, Node) or self._key != other._key:
+            return False
+        mine, theirs = self.machine.device, other.machine.device
+        return mine is theirs or mine == theirs
 
 
 def effect(
@@ -85,6 +88,7 @@ def _effect(
     bound: str,
     simulated: bool,  # noqa: FBT001 - a cache has no keywords worth having
 ) -> Effect:
+    check_choice(Choice(strategy), kind, node.machine)
     pricer = pricer_of(node)
     num_ranks = node.machine.num_ranks
     scenario = _scenario(node, kind, nbytes - nbytes % (16 * num_ranks), bound)

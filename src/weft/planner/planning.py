@@ -52,7 +52,7 @@ def plan(
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
     room = _room(workload, platform, limits)
     prices = Prices(platform, default_library(platform))
-    priced = on_cores(workload, platform)  # on cores torch does more than generators write
+    priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
     makes = CpuWays if platform.require_device().is_core else GpuWays
     ways = makes(platform, prices, limits, mode == "search")
 
@@ -94,7 +94,7 @@ def _with_best_buckets(
     best, drafts = base, list[_Draft]()
     for times in TIMES:
         found = with_buckets(base.pricer.workload, times)
-        if found is None:
+        if found is None or (drafts and _same(drafts[-1], found)):
             break
         drafts.append(replace(drafted(found.workload), buckets=found))
         if drafts[-1].seconds < _WORTH * best.seconds:
@@ -105,6 +105,11 @@ def _with_best_buckets(
             why = f"the step takes {format_time(draft.seconds)}, not {format_time(best.seconds)}"
             tried.append(Alternative("concurrent", {"bucket": draft.buckets.nbytes}, None, why))
     return best, tried
+
+
+def _same(draft: _Draft, found: Bucketed) -> bool:
+    """Whether there were too few buckets to join more of them."""
+    return draft.buckets is not None and draft.buckets.origin == found.origin
 
 
 def _choices(

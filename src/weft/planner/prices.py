@@ -33,6 +33,7 @@ _ALGORITHMS = {
     "gather": ("direct",),
     "scatter": ("direct",),
 }
+_MIRRORS = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
 # Inside a node libraries use all links of a rank at once: on a mesh, rings over each of them.
 _INSIDE = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "direct")
 _MANY = 2048  # ranks from which on one algorithm is enough
@@ -143,16 +144,17 @@ def _message(what: Collective, used: tuple[Level, ...]) -> float:
 
 
 def _simulated(platform: Platform, what: Collective, *, inside: bool) -> float:
-    """Give the time of the fastest algorithm; of a reduce-scatter across nodes that of its mirror.
+    """Give the time of the fastest algorithm; of a reduction across nodes that of its mirror.
 
-    A two-level all-gather run backwards is a two-level reduce-scatter of the same bytes. Among
-    very many ranks the first algorithm that applies is the one that a library would take.
+    A two-level all-gather run backwards is a two-level reduce-scatter of the same bytes, and a
+    broadcast a reduction to one rank. Among very many ranks the first algorithm that applies is
+    the one that a library would take.
     """
     kind, size = what.kind, what.nbytes
     if kind == "barrier":  # as a library does it: a reduction of one number
         kind, size = "all_reduce", 8
-    if kind == "reduce_scatter" and platform.num_nodes > 1:
-        kind = "all_gather"
+    if platform.num_nodes > 1:
+        kind = _MIRRORS.get(kind, kind)
     if kind == "all_to_all" and platform.num_nodes > _MANY_NODES:
         platform, size = _fewer_nodes(platform, size)
     first = (_INSIDE[kind],) if inside and kind in _INSIDE else ()

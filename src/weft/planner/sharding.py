@@ -205,14 +205,14 @@ class Sharder:
         return ShardingPlan(name, placed, lookups + exchange, used, lookups, exchange, slowest)
 
     def _exchange(self, dims: Floats) -> float:
-        """Price both exchanges: whoever sends or receives most decides (arXiv 2404.12674)."""
+        """Price both exchanges: whoever sends most decides (arXiv 2404.12674).
+
+        Nobody receives more: that is the sum of what the others send to one rank.
+        """
         if self.num_ranks < 2:
             return 0.0
         each = self.batch // self.num_ranks * 4
-        sent = dims.max() * each * (self.num_ranks - 1)
-        received = (dims.sum() - dims.min()) * each
-        size = int(max(sent, received) * self.num_ranks / (self.num_ranks - 1))
-        size = _rounded(size)
+        size = _rounded(int(dims.max() * each * self.num_ranks))
         if size not in self._exchanges:
             what = Collective("all_to_all", size, "fp32")
             ranks = tuple(range(self.num_ranks))

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def flow_sizes(rows: Rows) -> Floats:
     """Bytes that flow: what is written, what a kernel's traffic is, less what codecs save."""
     table = rows.table
-    size = np.zeros(table.num_rows)
-    size[rows.moves] = table.access_nbytes[table.access_start[1:][rows.moves] - 1]
+    size = _listed_bytes(rows)
     ratios = dict(table.schedule.ratios)
     slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
     for command, mine in rows.coded():
@@ -44,6 +43,14 @@ def flow_sizes(rows: Rows) -> Floats:
         if not (is_gemm(kernel.cost) and not rows.in_lane[mine[0]]):
             size[mine] = kernel_flow(kernel.cost, rows.platform.require_device()).size
     grid_sizes(rows, size)
+    return size
+
+
+def _listed_bytes(rows: Rows) -> Floats:
+    """What each row writes by its commands, before codecs make it shorter."""
+    table = rows.table
+    size = np.zeros(table.num_rows)
+    size[rows.moves] = table.access_nbytes[table.access_start[1:][rows.moves] - 1]
     return size
 
 
@@ -82,7 +89,7 @@ def unit_rate(platform: Platform, family: str) -> float:
     """
     device = platform.require_device()
     known = device.kernels.units_of(family)
-    if not known:
+    if not known or not platform.levels:
         return device.unit_copy_rate
     level = platform.levels[0]
     return level.rate * level.size / max(1, level.size - 1) / known
@@ -98,7 +105,7 @@ def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
         pools = np.full(len(ranks), device.units, np.int32)
         seconds = None if device.shared is None else seconds_per_byte(rows, size, device.shared)
         if seconds is None:
-            _add_memory(demands, rows, size, device)
+            _add_memory(demands, rows, device)
             _add_staging(demands, rows, device)
         else:
             add_shared_memory(demands, rows, np.flatnonzero(rows.moves), seconds.memory)
@@ -114,12 +121,12 @@ def demand_columns(rows: Rows, size: Floats, units: Units) -> dict[str, Any]:
     return columns | grid_columns(rows, size, columns)
 
 
-def _add_memory(demands: Demands, rows: Rows, size: Floats, device: Device) -> None:
+def _add_memory(demands: Demands, rows: Rows, device: Device) -> None:
     """Every byte read or written passes the memory of the rank that has it."""
-    table = rows.table
+    table, listed = rows.table, _listed_bytes(rows)
     row = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
     passes = np.where(table.access_mode == READ | WRITE, 2, 1)
-    weight = passes * table.access_nbytes / np.maximum(size[row], 1)
+    weight = passes * table.access_nbytes / np.maximum(listed[row], 1)
     used = (table.kind[row] != Kind.KERNEL) & (weight > 0)
     owner = rows.symmetry.representative(table.access_rank.astype(np.int64)[used])
     demands.add(row[used], key(Resource.MEMORY, owner), weight[used], device.memory_rate)
@@ -129,7 +136,7 @@ def _add_staging(demands: Demands, rows: Rows, device: Device) -> None:
     """What a collective's kernel brings waits in a buffer of the receiver and is copied from it."""
     table = rows.table
     staged = [launch for c, _, mine in rows.of_kind(Launch) if c.family for launch in mine.tolist()]
-    if not staged or not device.kernels.staging:
+    if not device.kernels.staging:
         return
     inside = np.isin(table.thread_launch[table.thread], staged)
     mine = np.flatnonzero(inside & (table.kind == Kind.COPY))
@@ -146,11 +153,17 @@ def _add_launches(
     """What moves inside a launch is moved by its units."""
     mine = np.flatnonzero(rows.in_lane & rows.moves)
     launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
+    rate = _unit_rates(rows, device)
+    weight = 1.0 if seconds is None else seconds.core[mine] * rate[launch]
+    demands.add(mine, key(Resource.LAUNCH, launch), weight, units[launch] * rate[launch])
+
+
+def _unit_rates(rows: Rows, device: Device) -> Floats:
+    """What a unit of each launch moves, by the row of the launch."""
     rate = np.full(rows.table.num_rows, device.unit_copy_rate)
     for command, _, row in rows.of_kind(Launch):
         rate[row] = unit_rate(rows.platform, command.family)
-    weight = 1.0 if seconds is None else seconds.core[mine] * rate[launch]
-    demands.add(mine, key(Resource.LAUNCH, launch), weight, units[launch] * rate[launch])
+    return rate
 
 
 def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
@@ -180,6 +193,7 @@ def _numbers(queues: tuple[str, ...]) -> Ints:
 
 def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device: Device) -> None:
     """A bare kernel runs on units that no launch holds, one in a lane on those of its launch."""
+    rates = _unit_rates(rows, device)
     for kernel, queue, mine in rows.kernels():
         launch = rows.table.thread_launch[rows.table.thread[mine]].astype(np.int64)
         if is_gemm(kernel.cost) and launch[0] < 0:
@@ -189,7 +203,7 @@ def _add_kernels(demands: Demands, rows: Rows, units: Units, cap: Floats, device
         if flow.memory:
             demands.add(mine, key(Resource.MEMORY, rank), flow.memory, device.memory_rate)
         if seconds and launch[0] >= 0:
-            rate = device.unit_copy_rate  # what moves there counts units by their bytes
+            rate = rates[launch]  # what moves there counts units by their bytes
             demands.add(mine, key(Resource.LAUNCH, launch), seconds * rate, units[launch] * rate)
         elif seconds:
             demands.add(mine, key(Resource.UNITS, rank), seconds, float(device.units))

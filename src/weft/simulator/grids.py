@@ -52,7 +52,10 @@ def byte_weight(platform: Platform, units: int) -> float:
     A transfer has as many as fill its link, a GEMM ``overcommit`` times what fills the memory.
     Rates are shared evenly between flows, so its flow is counted in pieces of that weight.
     """
-    device, level = platform.require_device(), platform.levels[0]
+    device = platform.require_device()
+    if not platform.levels:
+        return 1.0  # one device alone: there are no transfers
+    level = platform.levels[0]
     transfer = level.rate / max(1, level.size - 1)
     share = device.kernels.overcommit * units / device.units
     return max(1.0, share * device.memory_rate / transfer)

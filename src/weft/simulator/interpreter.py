@@ -108,5 +108,5 @@ def _joules(table: Table, priced: Priced, platform: Platform, seconds: Floats) -
     np.add.at(joules, row, energy)
     engines = kind[columns["demand_resource"]] == Resource.ENGINE
     joules[row[engines]] += power.engine * seconds[row[engines]]
-    joules += columns["units"] * power.unit * np.nan_to_num(seconds)
+    joules += columns["units"] * power.unit * seconds
     return joules

@@ -45,11 +45,13 @@ class Prepared:
         table = write_out(schedule, symmetry.representatives())
         priced = price(table, platform, symmetry)
         self._platform, self._device = platform, platform.require_device()
-        self._columns = {**priced.columns, "size": priced.columns["size"].copy()}
+        own = {name: priced.columns[name].copy() for name in ("size", "before")}
+        self._columns = priced.columns | own
         rows = Rows.of(table, platform, symmetry)
         self._moves = np.flatnonzero(rows.moves)
         self._base = self._columns["size"][self._moves]
         self._engines = np.flatnonzero(rows.by_engine)
+        self._asked = priced.columns["before"][self._engines] - self._starting()
         self._launches = np.flatnonzero(table.kind == Kind.LAUNCH)
         self._launch = self._find_launch(rows)
         self._gemm = self._find_gemm(rows)
@@ -79,10 +81,16 @@ class Prepared:
         columns = self._columns
         size = self._base * scale
         columns["size"][self._moves] = size
-        if len(self._engines):
-            dma = self._device.require_dma()
-            packets = np.ceil(columns["size"][self._engines] / dma.packet_bytes)
-            columns["before"][self._engines] = dma.start * np.maximum(packets, 1)
+        columns["before"][self._engines] = self._asked + self._starting()
+
+    def _starting(self) -> Floats:
+        """What engines need to start the packets of each of their rows."""
+        if not len(self._engines):
+            return np.empty(0)
+        dma = self._device.require_dma()
+        packets = np.ceil(self._columns["size"][self._engines] / dma.packet_bytes)
+        starts: Floats = dma.start * np.maximum(packets, 1)
+        return starts
 
     def _find_launch(self, rows: Rows) -> _Launch | None:
         """The rows of the collective's launch, its capacities, and what a unit moves."""
@@ -110,6 +118,10 @@ class Prepared:
         kinds = resource_kind(columns["key"][columns["demand_resource"][edge]])
         memory, work, cache = (edge[kinds == kind] for kind in _DEMANDED)
         table = np.ones((len(mine), self._device.units + 1))
+        starts = columns["grid_traffic_start"]
+        for place, number in enumerate(columns["row_grid"][mine].tolist()):
+            known = columns["grid_traffic"][starts[number] : starts[number + 1]]
+            table[place, : len(known)] = known
         columns["grid_traffic"] = table.reshape(-1)
         columns["grid_traffic_start"] = np.arange(len(mine) + 1) * table.shape[1]
         return _Gemm(mine, memory, work, cache, table)

@@ -12,7 +12,8 @@ from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
 from weft.schedule import READ, Decode, Kernel, Kind
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
-from weft.simulator.rows import MOVES, Rows
+from weft.simulator.rows import Rows
+from weft.timeline import MOVES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -251,8 +252,11 @@ def _latency(rows: Rows) -> Floats:
 
 
 def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None:
-    """Signals that a host thread gives or waits for do not go through the network."""
+    """Signals that a host thread gives or waits for; only those to other nodes cross links."""
     table = rows.table
+    ends = rows.rank[signals], table.flag_rank[signals].astype(np.int64)
+    nodes = [end // rows.platform.node_size for end in ends]
+    far = np.where(nodes[0] == nodes[1], 0.0, latencies(rows.platform.levels, *ends))
     owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
     flags = owner << 32 | table.flag_index
     host_waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host")
@@ -260,10 +264,13 @@ def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None
     from_host = rows.queue_kind[signals] == "host"
     to_host = np.isin(flags[signals], flags[host_waits])
     released = np.isin(flags[signals], flags[holds])
-    seconds[from_host & to_host] = 0.0  # threads of one node share its memory
-    seconds[from_host & (released | ~to_host)] = device.release
+    inside = from_host & to_host  # threads of one node share its memory
+    seconds[inside] = far[inside]
+    into_device = from_host & (released | ~to_host)
+    seconds[into_device] = device.release + far[into_device]
     if device.dma is not None:
-        seconds[~from_host & to_host] = device.dma.sync
+        seen = ~from_host & to_host
+        seconds[seen] = device.dma.sync + far[seen]
 
 
 def _threads(rows: Rows, target: Numbers) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class Rerun:
         before = columns["before"].copy()
         before[rows] = self._launch + seconds
         dispatch = columns["dispatch"].copy() if "dispatch" in columns else self._kernels()
-        many = waves > 1
-        dispatch[rows[many]] = self._launch + seconds[many] * (1 - 1 / waves[many])
+        later = np.where(waves > 1, self._launch + seconds * (1 - 1 / np.maximum(waves, 1)), 0.0)
+        dispatch[rows] = np.where(dispatch[rows] < 0, -1.0, later)
         columns |= {"before": before, "dispatch": dispatch}
         if first:
             columns["thread_priority"] = self._priorities(first)

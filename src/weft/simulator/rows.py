@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from weft.schedule import Decode, Encode, Kernel, Kind
+from weft.schedule import Decode, Encode, Kernel
+from weft.timeline import MOVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
 
-MOVES = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE, Kind.ENCODE, Kind.DECODE)
 C = TypeVar("C", bound="Command")
 
 
