@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from weft.bench.foretold import HOP, Coded, Hosts, Sent
 from weft.bench.namespaces import hosts_on_switch
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
-from weft.bench.teams import require_known
+from weft.bench.teams import PEERS, require_known
 from weft.compress import is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import RunError, UnknownNameError, nearest
@@ -67,6 +68,7 @@ KINDS = (
 
 def run(options: Options) -> Iterator[Row]:
     """Let four hosts with one rank each send every kind, all contestants in turn."""
+    options = replace(options, against=options.against or PEERS)
     require_known(options.against)
     kinds = _kinds(options.algorithms)
     for rate in options.rates or (RATE,):

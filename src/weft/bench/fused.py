@@ -66,8 +66,9 @@ def _ranks(operator: str, options: Options) -> Sequence[int]:
 
 def _against(operator: str, peers: Sequence[str]) -> tuple[str, ...]:
     """Leave out whom an operator is not for: one process exchanges nothing, MPI trains nothing."""
-    able = {"embedding": ("gloo", "fbgemm"), "dlrm_step": ("gloo",)}.get(operator, _PEERS)
-    return tuple(peer for peer in peers if peer in able)
+    able = {"embedding": ("gloo", "fbgemm"), "dlrm_step": ("gloo",)}
+    usual = able.get(operator, ("gloo", "mpich"))
+    return tuple(peer for peer in peers or usual if peer in able.get(operator, _PEERS))
 
 
 def _cases(operator: str) -> Iterator[Lookups]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+from weft.bench.leash import leashed
 from weft.bench.rows import Options, Row
 
 QUESTION = "How long does the tour take, and does it end well, also with a core busy?"
@@ -55,7 +56,7 @@ def _tour(*, again: bool) -> tuple[float, int]:
 @contextmanager
 def _busy_core() -> Iterator[None]:
     """Let another process use as much of a core as it gets."""
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+    with subprocess.Popen(leashed([sys.executable, "-c", "while True: pass"])) as other:
         try:
             yield
         finally:

@@ -7,6 +7,8 @@ law gives the lookups that miss a cache of so many rows (Che, Tung and Wang, 200
 still there if it was asked for within the time in which the cache fills.
 """
 
+from __future__ import annotations  # np.random takes 20 ms to load, and annotations would load it
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

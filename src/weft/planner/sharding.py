@@ -189,18 +189,21 @@ class Sharder:
             ]
         return self.priced("everywhere", made)
 
-    def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> ShardingPlan:
+    def _step(self, parts: _Parts, owner: NDArray[np.int64]) -> tuple[float, float, int]:
+        """Price lookups and exchange of a placement, and name its slowest rank."""
         # Ranks meet in the exchange between the passes, so each pass has its own slowest rank.
         passes = [np.bincount(owner, w, self.num_ranks) for w in (parts.forward, parts.backward)]
         lookups = float(sum(each.max() for each in passes))
         dims = np.bincount(owner, parts.dims, self.num_ranks).astype(np.float64)
+        return lookups, self._exchange(dims), int(np.argmax(passes[0] + passes[1]))
+
+    def _plan(self, name: str, parts: _Parts, owner: NDArray[np.int64]) -> ShardingPlan:
+        lookups, exchange, slowest = self._step(parts, owner)
         nbytes = np.bincount(owner, parts.nbytes, self.num_ranks)
-        exchange = self._exchange(dims)
         placed = tuple(
             Shard(s.table, int(r), s.rows, s.dim, s.by_rows)
             for s, r in zip(parts.shards, owner.tolist(), strict=True)
         )
-        slowest = int(np.argmax(passes[0] + passes[1]))
         used = int(_STATE * nbytes.max())
         return ShardingPlan(name, placed, lookups + exchange, used, lookups, exchange, slowest)
 
@@ -246,9 +249,9 @@ class Sharder:
                     moved[take] = source
                     if not self._fits(parts, moved):
                         continue
-                    plan = self._plan("", parts, moved)
-                    if plan.seconds < now * (1 - 1e-9):
-                        return moved, plan.seconds
+                    seconds = sum(self._step(parts, moved)[:2])
+                    if seconds < now * (1 - 1e-9):
+                        return moved, seconds
         return None
 
     def _fits(self, parts: _Parts, owner: NDArray[np.int64]) -> bool:
