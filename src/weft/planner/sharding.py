@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,7 +131,16 @@ class Sharder:
         return self._columns(made)
 
     def _columns(self, shards: list[Shard]) -> _Parts:
-        """Price lookups of every part, forward and backward, all in one go."""
+        """Price lookups of every part; those that are alike but for their rank are one price."""
+        kinds = [(s.table, s.rows, s.dim, s.by_rows) for s in shards]
+        number = {kind: place for place, kind in enumerate(dict.fromkeys(kinds))}
+        alike = np.array([number[kind] for kind in kinds], np.int64)
+        some = self._priced_columns([Shard(t, -1, rows, dim, by) for t, rows, dim, by in number])
+        columns = (some.nbytes, some.forward, some.backward, some.dims, some.lookups)
+        return _Parts(shards, *(each[alike] for each in columns))
+
+    def _priced_columns(self, shards: list[Shard]) -> _Parts:
+        """Price lookups of parts, forward and backward, all in one go."""
         tables = [self.tables[shard.table] for shard in shards]
         rows = np.array([shard.rows for shard in shards], float)
         dims = np.array([shard.dim for shard in shards], float)
@@ -184,8 +193,8 @@ class Sharder:
         for number, table in enumerate(self.tables):
             pieces = _cut(Shard(number, -1, table.rows, table.dim), self.num_ranks, "row")
             made += [
-                replace(piece, rank=(place + number) % self.num_ranks)
-                for place, piece in enumerate(pieces)
+                Shard(number, (place + number) % self.num_ranks, s.rows, s.dim, s.by_rows)
+                for place, s in enumerate(pieces)
             ]
         return self.priced("everywhere", made)
 
