@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from weft.hardware import Device, Dma, Flops, Host, Level, Platform, Power
 from weft.schedule import (
     SELF,
@@ -119,3 +121,14 @@ def spans(schedule: Schedule, platform: Platform) -> dict[tuple[int, str, int], 
     """(start, end) by (rank, queue, id)."""
     timeline = simulate(schedule, platform, collapse=False)
     return {(s.rank, s.queue, s.id): (s.start, s.end) for s in timeline.spans()}
+
+
+def lasted(found: Mapping[tuple[int, str, int], Any], *place: Any) -> float:
+    """How long the span at (rank, queue, id) took."""
+    start, end = found[place]
+    return float(end - start)
+
+
+def close(seconds: Any) -> Any:
+    """The same up to rounding."""
+    return pytest.approx(seconds, rel=1e-9, abs=1e-15)

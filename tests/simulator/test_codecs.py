@@ -11,6 +11,8 @@ from tests.simulator.paper import (
     MB,
     US,
     bare,
+    close,
+    lasted,
     launch,
     machine,
     made,
@@ -31,15 +33,6 @@ from weft.schedule import (
 
 FREE = without_costs()
 MOVING = 1000 * US
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9, abs=1e-15)
-
-
-def lasted(found, *place):
-    start, end = found[place]
-    return end - start
 
 
 def x(rank, nbytes=0):

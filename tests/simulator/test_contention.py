@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.simulator.paper import (
     DEVICE,
     GB,
@@ -13,6 +11,7 @@ from tests.simulator.paper import (
     MB,
     US,
     bare,
+    close,
     hear,
     launch,
     machine,
@@ -35,10 +34,6 @@ FREE = without_costs()
 def ends(schedule, machine):
     """The ends of all commands, by (rank, queue, id)."""
     return {place: end for place, (_, end) in spans(schedule, machine).items()}
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-12)
 
 
 def test_two_flows_on_one_link_take_turns_in_equal_parts():

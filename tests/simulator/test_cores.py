@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulator.paper import (
-    GB,
-    MB,
-    launch,
-    made,
-    move,
-    queue,
-    spans,
-    without_costs,
-)
+from tests.simulator.paper import GB, MB, close, launch, made, move, queue, spans, without_costs
 from weft.hardware import Cores, Level, Platform, WorkingSet
 from weft.hardware.device import Reducing
 from weft.schedule import Broadcast, Buffer, Encode, Reduce, Slice, Swap
@@ -51,10 +42,6 @@ def cores(*sizes, sets=FLAT, streamed_from=1 << 40, reduces=DTYPES, node_levels=
     device = replace(without_costs(), units=1, shared=shared)
     levels = tuple(Level("switch", size, 1e6 * GB) for size in sizes or (4,))
     return Platform("cores", device=device, levels=levels, node_levels=node_levels)
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9)
 
 
 def x(rank, nbytes=1 * MB, offset=0):

@@ -13,6 +13,7 @@ from tests.simulator.paper import (
     MB,
     US,
     bare,
+    close,
     hear,
     launch,
     machine,
@@ -32,10 +33,6 @@ from weft.simulator import simulate
 MOVING = 1000 * US  # 10 MB at 10 GB/s
 HOLD = Flag(0, 3)
 ONE = (move(0, 1, 10 * MB),)
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-12)
 
 
 def fed(*commands, copies=ONE, hold=None):

@@ -15,6 +15,7 @@ from tests.simulator.paper import (
     MB,
     US,
     bare,
+    close,
     launch,
     machine,
     made,
@@ -50,10 +51,6 @@ from weft.simulator import simulate
 MS = 1e-3
 FREE = without_costs()
 SWITCH = Level("switch", 4, 10 * GB)
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9)
 
 
 def piece(rank, nbytes, buffer="x"):

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulator.paper import GB, MB, launch, machine, made, matmul, move, queue, without_costs
+from tests.simulator.paper import (
+    GB,
+    MB,
+    close,
+    launch,
+    machine,
+    made,
+    matmul,
+    move,
+    queue,
+    without_costs,
+)
 from weft.hardware import Kernels
 from weft.schedule import Broadcast, Cost, Encode, Kernel, Launch, Reduce, Slice, Swap
 from weft.simulator import simulate
@@ -16,10 +27,6 @@ from weft.simulator import simulate
 MS = 1e-3
 FREE = without_costs()
 BYTES = 100 * MB
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9)
 
 
 def x(rank, nbytes=BYTES):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulator.paper import DEVICE, GB, MB, US, machine, made, move, queue
+from tests.simulator.paper import DEVICE, GB, MB, US, close, machine, made, move, queue
 from weft.collectives import collective
 from weft.cost import gemm_grid
 from weft.hardware import Kernels, Level
@@ -30,10 +30,6 @@ HELD_UP = {
     "memory": device(memory_rate=10 * GB),
     "cache": replace(device(memory_rate=1e15), kernels=replace(KERNELS, l2_rate=100 * GB)),
 }
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9)
 
 
 def gemm(shape=SMALL):

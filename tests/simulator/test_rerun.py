@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulator.paper import DEVICE, hear, launch, machine, made, queue, tell
+from tests.simulator.paper import DEVICE, close, hear, launch, machine, made, queue, tell
 from weft.collectives import collective
 from weft.errors import DeadlockError
 from weft.schedule import SELF, Cost, Kernel, Kind, Submit
@@ -18,10 +18,6 @@ from weft.simulator import Rerun, simulate
 MS = 1e-3
 DEV = replace(DEVICE, launch=10e-6, host_launch=1e-9, signal=0.0)
 ALL = (Kind.KERNEL, Kind.LAUNCH, Kind.SIGNAL, Kind.WAIT)
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9, abs=1e-12)
 
 
 def kernel(seconds, waves=1.0):

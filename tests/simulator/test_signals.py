@@ -17,7 +17,9 @@ from tests.simulator.paper import (
     MB,
     US,
     bare,
+    close,
     hear,
+    lasted,
     launch,
     machine,
     made,
@@ -43,15 +45,6 @@ from weft.schedule import (
 from weft.simulator import simulate
 
 FREE = without_costs()
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9, abs=1e-15)
-
-
-def lasted(found, *place):
-    start, end = found[place]
-    return end - start
 
 
 def with_dma(**changed):

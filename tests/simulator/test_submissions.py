@@ -14,7 +14,9 @@ from tests.simulator.paper import (
     DEVICE,
     MB,
     US,
+    close,
     hear,
+    lasted,
     launch,
     machine,
     made,
@@ -35,15 +37,6 @@ from weft.simulator import simulate
 
 FREE = without_costs()
 MOVING = 1000 * US
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9, abs=1e-15)
-
-
-def lasted(found, *place):
-    start, end = found[place]
-    return end - start
 
 
 def opaque(seconds):

@@ -12,6 +12,7 @@ from tests.simulator.paper import (
     DEVICE,
     GB,
     MB,
+    close,
     launch,
     machine,
     made,
@@ -28,10 +29,6 @@ from weft.simulator import collective_units, simulate, unit_rate
 MS = 1e-3
 FREE = without_costs()
 KNOWN = replace(FREE, kernels=Kernels(all_gather_units=4, staging=0.0))
-
-
-def close(seconds):
-    return pytest.approx(seconds, rel=1e-9)
 
 
 def gather(*lanes, units=None, family="all_gather"):
