@@ -170,6 +170,10 @@ def moves(symmetry, rank):
             yield rank + (to - at) * stride
 
 
+def reach(index, counters):
+    return index.shift + sum(a * c for a, c in zip(index.advance, counters, strict=True))
+
+
 @given(peers_and_moves())
 def test_where_a_peer_is_said_to_move_along_it_does(drawn):
     index, symmetry = drawn
@@ -179,5 +183,7 @@ def test_where_a_peer_is_said_to_move_along_it_does(drawn):
     for rank in range(math.prod(symmetry.dims)):
         for counter in range(3):
             counters = (counter, 2 * counter)[: len(index.advance)]
+            if index.xor and reach(index, counters) >= index.group.size:
+                continue  # bits beyond those of a position lead out of the group
             there = list(moves(symmetry, peer.at(rank, counters)))
             assert [peer.at(to, counters) for to in moves(symmetry, rank)] == there
