@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from weft.c3 import SCENARIOS, STRATEGIES, Choice, Gemm, Pricer, Scenario, pair_schedule
+from weft.c3 import (
+    SCENARIOS,
+    STRATEGIES,
+    Choice,
+    Gemm,
+    Pricer,
+    Scenario,
+    advised_rows,
+    pair_schedule,
+)
 from weft.c3.strategies import COLLECTIVES, masks
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
@@ -88,6 +97,17 @@ def test_a_device_without_engines_cannot_use_them():
     refused("no DMA engines", Choice("dma+partition", 8), machine=without)
 
 
+def test_one_unit_cannot_be_masked():
+    refused("leaves nothing of 1 unit", Choice("partition"), machine=platform("cpu"))
+    refused("leaves nothing of 1 unit", Choice("dma+partition", 0), machine=platform("cpu"))
+
+
+def test_without_masks_the_other_strategies_are_priced():
+    pricer = Pricer(platform("cpu"))
+    rows = advised_rows(SMALL[0], pricer, (), None)
+    assert [row["strategy"] for row in rows] == ["serial", "concurrent", "priority", "dma"]
+
+
 def test_a_mask_goes_by_the_grain():
     refused("no multiple of 8", Choice("partition", 12))
 
@@ -104,4 +124,5 @@ def test_only_a_partition_masks():
 def test_what_cannot_be_paired_is_refused():
     refused("no collective that weft runs beside", Choice("dma"), kind="gather")
     refused("inside one node", Choice("serial"), machine=platform("mi300x-8x2"))
+    refused("needs 2 ranks or more", Choice("serial"), machine=MACHINE.resized(1))
     refused("no strategy is called", Choice("fast"), error=UnknownNameError)

@@ -52,6 +52,11 @@ def test_the_table_of_the_list_ends_with_means_and_mechanisms(capsys):
     assert "best:" in out
 
 
+def test_serial_alone_has_no_mechanisms_to_switch_off(capsys):
+    assert main(["c3", "--on", "mi300x-8", "--strategy", "serial"]) == 0
+    assert "without" not in capsys.readouterr().out
+
+
 def test_units_can_be_given_and_mechanisms_switched_off(capsys):
     masked = results(capsys, *PAIR, "--strategy", "partition", "--units", "64")
     assert {row["units"] for row in masked} == {64}

@@ -13,7 +13,14 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from weft.c3.sides import CommSide, GemmSide, comm_side
-from weft.c3.strategies import STRATEGIES, Choice, check_choice, grid_of, masks
+from weft.c3.strategies import (
+    STRATEGIES,
+    Choice,
+    check_choice,
+    grid_of,
+    launches_comm_first,
+    masks,
+)
 from weft.errors import UsageError
 from weft.simulator import byte_weight, collective_units
 
@@ -151,7 +158,7 @@ class Rule:
             return fixed.launch + full.seconds + fixed.before + alone + fixed.after
         both = self.beside(scenario, choice)
         rest = self.gemm(scenario.gemm, choice.units or 0) if choice.masks else full
-        comm_first = choice.strategy.startswith("priority") and units <= full.tiles
+        comm_first = launches_comm_first(choice, units, full.tiles)
         return fixed.launch + _overlapped(
             (both.gemm, rest.seconds), (both.comm, both.alone), both.lead, comm_first=comm_first
         )

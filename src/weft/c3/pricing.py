@@ -21,6 +21,7 @@ from weft.c3.strategies import (
     comm_alone,
     compute_alone,
     engine_collective,
+    launches_comm_first,
     pair_schedule,
 )
 from weft.collectives.parts import divided
@@ -120,8 +121,7 @@ def _shape(choice: Choice, units: int | None, grid: Grid) -> str:
         return "dma"
     if choice.strategy == "serial":
         return "serial"
-    first = choice.strategy.startswith("priority") and units <= grid.tiles
-    return "priority" if first else "concurrent"
+    return "priority" if launches_comm_first(choice, units, grid.tiles) else "concurrent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,8 @@ def applying(
         check_choice(Choice(strategy, units if masks else None), scenario.collective, platform)
     if asked:
         return tuple(asked)
-    check_choice(Choice("partition", units), scenario.collective, platform)
+    least = Choice("serial") if units is None else Choice("partition", units)
+    check_choice(least, scenario.collective, platform)
     found = []
     for strategy in STRATEGIES:
         try:

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.collectives.catalogue import REDUCING
+from weft.cost.bus import bus_factor
 from weft.simulator import collective_units, unit_rate
 
 if TYPE_CHECKING:
@@ -36,10 +37,8 @@ class GemmSide:
     @classmethod
     def of(cls, grid: Grid, units: int, device: Device) -> GemmSide:
         """Look at a grid on so many units."""
-        traffic, inner = grid.traffic_on(units, device), grid.inner_traffic()
-        by_memory = max(traffic / device.memory_rate, inner / device.kernels.l2_rate)
-        seconds = max(grid.seconds(units), by_memory)
-        return cls(seconds, traffic, inner, grid.tiles)
+        seconds, traffic = grid.alone(units, device), grid.traffic_on(units, device)
+        return cls(seconds, traffic, grid.inner_traffic(), grid.tiles)
 
 
 class Fixed(NamedTuple):
@@ -118,7 +117,7 @@ def comm_side(kind: str, platform: Platform, by_engines: bool) -> CommSide:  # n
     return CommSide(
         platform,
         by_engines,
-        crossing={"all_reduce": 2 * (n - 1) / n, "broadcast": n - 1.0}.get(kind, (n - 1) / n),
+        crossing=n - 1.0 if kind == "broadcast" else bus_factor(kind, n),
         link_rate=level.rate,
         mover_rate=mover,
         filled=filled,

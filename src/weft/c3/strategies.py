@@ -92,10 +92,21 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
             f"{choice.strategy} does not apply on {platform.name}, which has no DMA engines",
             "Use serial, concurrent, priority or partition, or a platform such as mi300x-8.",
         )
+    if choice.masks and not masks(device):
+        raise UsageError(
+            f"{choice.strategy} does not apply on {platform.name}, where a mask leaves nothing of "
+            f"{device.units} unit{'s' if device.units > 1 else ''}",
+            "Use serial, concurrent or priority, or a platform such as mi300x-8.",
+        )
     if platform.num_nodes > 1:
         raise UsageError(
             f"a pair is priced inside one node; {platform.name} has {platform.num_nodes}",
             "Use the platform of one node, as mi300x-8.",
+        )
+    if platform.num_ranks < 2:
+        raise UsageError(
+            f"a collective needs 2 ranks or more; {platform.name} has {platform.num_ranks}",
+            "Use the platform of a whole node, as mi300x-8.",
         )
     if choice.units is not None:
         _check_units(choice, device)
@@ -153,7 +164,7 @@ def pair_schedule(
     inner = kernel_collective(scenario.collective, scenario.nbytes, platform, units)
     if choice.strategy == "serial":
         return _joined(inner, name, lambda comm: _one_stream(kernel, comm))
-    first = launches_comm_first(scenario, choice, platform)
+    first = launches_comm_first(choice, units, kernel.cost.tiles)
     masked = _unit_masks(choice, platform)
     return _joined(inner, name, lambda comm: _two_streams(kernel, comm, masked, comm_first=first))
 
@@ -200,11 +211,9 @@ def comm_units(kind: str, choice: Choice, platform: Platform) -> int:
     return min(filled, choice.units) if choice.masks and choice.units else filled
 
 
-def launches_comm_first(scenario: Scenario, choice: Choice, platform: Platform) -> bool:
-    """Priority launches the kernel of fewer workgroups first, others the GEMM."""
-    tiles = grid_of(scenario.gemm, platform.require_device()).tiles
-    count = comm_units(scenario.collective, choice, platform)
-    return choice.strategy.startswith("priority") and count <= tiles
+def launches_comm_first(choice: Choice, units: int, tiles: int) -> bool:
+    """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
+    return choice.strategy.startswith("priority") and units <= tiles
 
 
 Mask = tuple[int, int]

@@ -23,9 +23,10 @@ def print_pairs(platform: Platform, rows: Rows, *, listed: bool, off: tuple[str,
             _print_pair(platform, pair, missing)
         return
     _print_list(platform, pairs, missing)
-    if listed and not off:
+    named = [row["strategy"] for row in pairs[0] if row["strategy"] != "serial"]
+    if listed and named and not off:
         print()
-        _print_mechanisms(platform, [row["strategy"] for row in pairs[0]])
+        _print_mechanisms(platform, named)
 
 
 def _print_pair(platform: Platform, rows: Rows, missing: str) -> None:
@@ -94,9 +95,8 @@ def _short(name: str) -> str:
     return "+".join(SHORT.get(part, part) for part in name.split("+"))
 
 
-def _print_mechanisms(platform: Platform, strategies: Sequence[str]) -> None:
+def _print_mechanisms(platform: Platform, named: Sequence[str]) -> None:
     """The means again, each time without one of the mechanisms."""
-    named = [name for name in strategies if name != "serial"]
     lines = [_means(platform, named) | {"without": "nothing", "why": ""}]
     for each in MECHANISMS:
         found = _means(without(platform, each.name), named)
