@@ -36,6 +36,10 @@ def one_step():
     ]
 
 
+def test_a_trace_without_events_is_written_too(tmp_path):
+    assert not tracks(analyze(written(tmp_path / "a.json", [])))
+
+
 def test_what_is_exposed_and_idle_stands_above_the_streams(tmp_path):
     found = tracks(analyze(written(tmp_path / "a.json", one_step())))
     assert found[0, "weft: exposed communication"] == [("exposed", 40.0, 70.0)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.whatif.player import Do, recorded
-from weft.errors import UnknownNameError
+from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.trace import Collective
 from weft.whatif import NAMES, replay, what_if
@@ -81,6 +81,12 @@ def test_a_step_without_collectives_says_that_there_is_nothing_to_change(tmp_pat
 def test_a_change_that_nobody_knows_is_named(scene):
     with pytest.raises(UnknownNameError, match="fuse"):
         change(scene, "fuse")
+
+
+@pytest.mark.parametrize("name", ["links*0", "links/0", "ranks*0.0", "buckets/0"])
+def test_a_change_by_nothing_is_refused(scene, name):
+    with pytest.raises(UsageError, match="leaves nothing"):
+        change(scene, name)
 
 
 def test_merged_collectives_carry_all_bytes_behind_the_last(scene):
@@ -171,6 +177,7 @@ def test_flash_attention_has_its_sequence_before_its_heads():
 @pytest.mark.parametrize("detail", [{}, {"Input Dims": [[], []]}, {"Input Dims": "x"}])
 def test_without_shapes_an_operator_has_no_cost(detail):
     assert cost_of("aten::mm", detail) is None
+    assert cost_of("aten::copy_", detail) is None
     assert cost_of("aten::add", detail) is None
 
 

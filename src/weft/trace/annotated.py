@@ -91,7 +91,7 @@ def _path(rank: RankAnalysis) -> Iterator[_Event]:
     rows = rank.path.rows if rank.path else ()
     trace = rank.trace
     starts = [float(trace.columns.start[row]) for row in rows]
-    for row, start, until in zip(rows, starts, [*starts[1:], np.inf], strict=True):
+    for row, start, until in zip(rows, starts, [*starts, np.inf][1:], strict=True):
         end = min(float(trace.end[row]), max(until, start))
         yield _Event(
             trace.name_of(row), start, end, {"seconds": float(trace.columns.duration[row])}

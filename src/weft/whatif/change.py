@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.c3 import STRATEGIES
-from weft.errors import UnknownNameError, nearest
+from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.ways import OCCUPANCY, SLICES
 from weft.units import format_size
 from weft.whatif.buckets import merged, split
@@ -54,7 +55,10 @@ def change(scene: Scene, name: str) -> Change | None:
     if not name.startswith("no-host") and not scene.comms:
         return None
     if (found := re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)) is not None:
-        times = float(found[3]) if found[2] == "*" else 1 / float(found[3] or 1)
+        number = float(found[3])
+        if not 0 < number < inf:
+            raise UsageError(f"{name} leaves nothing to replay", f"Use {found[1]}{found[2]}2, say.")
+        times = number if found[2] == "*" else 1 / number
         return _SCALED[found[1]](scene, name, times)
     if name in STRATEGIES:
         return _strategy(scene, name)

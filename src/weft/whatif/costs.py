@@ -184,11 +184,11 @@ def _moved(op: str, shapes: Sequence[Shape], types: Sequence[str], dtype: str) -
         (prod(shape) if shape else 0) * (dtype_bytes(kind) or 0)
         for shape, kind in zip(shapes, types, strict=False)
     ]
+    if not sizes:  # recorded without shapes
+        return None
     inside = sum(sizes)
-    written = (
-        sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes, default=0)
-    )
-    total = max(sizes, default=0) + written if op == "aten::copy_" else inside + written
+    written = sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes)
+    total = max(sizes) + written if op == "aten::copy_" else inside + written
     return Cost("elementwise", (total,), dtype, nbytes=total) if total else None
 
 
