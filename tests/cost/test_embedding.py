@@ -110,3 +110,10 @@ def test_wide_rows_take_several_pages_each():
     takes, wide = Lookups(), columns(dim=4096, rows=10**7)
     terms = named(lookup_terms(wide, 4, takes, backward=True)[0])
     assert terms["page"] == pytest.approx(4 * terms["memory_row"], rel=1e-6)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_empty_bags_have_no_rows_to_bring(backward):
+    terms = named(lookup_terms(columns(pooling=0), 4, Lookups(), backward=backward)[0])
+    assert terms["bag"] == 2048
+    assert [terms[name] for name in ("lookup", "memory_row", "alone", "page")] == [0.0] * 4

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.cost import gemm_grid
+from weft.cost import gemm_grid, is_gemm
 from weft.cost.gemm import TILES, refetched
 from weft.hardware import platform
+from weft.schedule import Cost
 
 DEVICE = platform("mi300x-8").require_device()
 sides = st.integers(1, 20000)
@@ -71,3 +72,8 @@ def test_a_persistent_kernel_has_the_largest_tile(family):
 def test_local_memory_bounds_the_workgroups_of_a_unit():
     small = gemm_grid((64, 64, 4096), "bf16", DEVICE)
     assert small.slots > gemm_grid((8192, 8192, 8192), "bf16", DEVICE, "gemm-static").slots == 1
+
+
+def test_an_empty_product_is_no_grid():
+    assert is_gemm(Cost("gemm", (64, 64, 64)))
+    assert not is_gemm(Cost("gemm", (64, 0, 64)))

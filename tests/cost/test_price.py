@@ -68,6 +68,14 @@ def test_a_shape_with_too_few_sides_falls_back_to_what_it_moves():
     assert "no formula" in price(Cost("gemm", (4096,), "bf16", nbytes=10**6), H100).model
 
 
+@pytest.mark.parametrize("family", SHAPES)
+def test_empty_tensors_take_a_launch_and_what_they_move(family):
+    for place in range(2):
+        shape = tuple(0 if n == place else side for n, side in enumerate(SHAPES[family]))
+        assert 0 < price(Cost(family, shape, "bf16"), H100).seconds < 1e-5
+        assert price(Cost(family, shape, "bf16", nbytes=10**9), H100).seconds > 1e-4
+
+
 def test_attention_with_one_query_is_decoding():
     once = price(Cost("attention", (32, 32, 8, 1, 4096, 128), "bf16"), H100)
     assert once == price(Cost("decode", (32, 32, 8, 4096, 128), "bf16"), H100)
@@ -122,6 +130,16 @@ def test_columns_that_make_no_sense_are_refused(columns, said):
         price_columns("gemm", arrays, H100)
 
 
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [("convolution", "stride"), ("convolution", "groups"), ("moe", "tp"), ("moe", "ep")],
+)
+def test_nothing_is_divided_into_no_parts(kind, part):
+    sides = {name: np.array([8.0]) for name in FAMILIES[kind].required}
+    with pytest.raises(UsageError, match=f"{part} of {kind} must be 1 or more, not 0"):
+        price_columns(kind, {**sides, part: np.array([0.0])}, H100)
+
+
 def test_unknown_names_are_answered_with_known_ones():
     with pytest.raises(UnknownNameError, match="no kernel is called 'gem'"):
         price_columns("gem", {}, H100)
@@ -138,6 +156,7 @@ def test_dtypes_go_by_many_names():
         "fp8_block",
     ]
     assert (item_bytes("int64"), item_bytes("bfloat16"), recipe_of("int64").output) == (8, 2, 8)
+    assert (item_bytes("torch.complex128"), item_bytes("float8_e5m2fnuz")) == (16, 1)
 
 
 def test_units_without_a_dtype_use_the_next_that_holds_it():

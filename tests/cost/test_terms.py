@@ -55,3 +55,9 @@ def test_attention_counts_only_keys_that_are_seen():
     columns["window"] = np.zeros(2)
     whole, causal = law_seconds(_law("attention", score=1.0), columns)
     assert causal == pytest.approx(whole * 4.5 / 8)
+
+
+def test_causal_queries_beyond_the_keys_see_none_of_them():
+    sides = {"batch": 1, "heads": 1, "queries": 16, "keys": 4, "head_dim": 8, "causal": 1}
+    columns = {name: np.array([float(side)]) for name, side in {**sides, "window": 0}.items()}
+    assert law_seconds(_law("attention", score=1.0), columns) == pytest.approx(1 + 2 + 3 + 4)

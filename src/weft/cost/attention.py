@@ -64,7 +64,8 @@ _PART = 128.0  # keys that one workgroup takes: a page or two of a cache
 def visible_keys(columns: Columns) -> tuple[Floats, Floats]:
     """Keys that a query sees in the mean, and at most: those before it, in a window if any."""
     queries, keys = columns["queries"], columns["keys"]
-    seen = np.where(columns["causal"] > 0, keys - (queries - 1) / 2, keys)
+    some = np.minimum(queries, keys)  # the last queries see all keys, the first of more see none
+    seen = np.where(columns["causal"] > 0, (keys - (some - 1) / 2) * (some / queries), keys)
     window = np.where(columns["window"] > 0, columns["window"], np.inf)
     return np.minimum(seen, window), np.minimum(keys, window)
 

@@ -15,13 +15,12 @@ from functools import partial
 
 import numpy as np
 
-from weft.cost.lookups import LINE, core_seconds, spectrum_of
+from weft.cost.lookups import LINE, ROOM, core_seconds, spectrum_of
 from weft.cost.matmul import Columns, Floats, Law
 from weft.cost.recipes import Recipe
 from weft.cost.reuse import Spectrum
 from weft.hardware import Device
 
-_ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
 _WARPS = 64  # of a unit, each summing one bag: what a GPU has in flight
 _SORT_BYTES = 2 * 8 * 8.0  # an index and its bag, eight passes of a radix sort
 
@@ -75,11 +74,11 @@ def lookups_by_place(
     if device.shared is None:  # a core serves one table after another
         bags = np.maximum(columns["batch"], 1.0)
         at_once = np.clip(device.units * _WARPS / bags, 1.0, np.maximum(columns["tables"], 1.0))
-    inner = spectrum.misses(_ROOM * device.l2_bytes / row / at_once)
+    inner = spectrum.misses(ROOM * device.l2_bytes / row / at_once)
     last = max(device.last_level_bytes, device.l2_bytes)
     outer = inner
     if last > device.l2_bytes:
-        outer = np.minimum(inner, spectrum.misses(_ROOM * last / row / at_once))
+        outer = np.minimum(inner, spectrum.misses(ROOM * last / row / at_once))
     return {"inner": spectrum.lookups - inner, "outer": inner - outer, "memory": outer}
 
 

@@ -114,6 +114,7 @@ _IMAGES = {
     "groups": 1.0,
 }
 _MOVED = {"nbytes": REQUIRED}
+PARTS = ("stride", "groups", "tp", "ep")  # into which other columns are divided
 
 
 def _rows(passes: float) -> dict[str, float]:

@@ -152,8 +152,8 @@ def _overflows(ways: int) -> Floats:
 
 
 def is_gemm(cost: Cost) -> bool:
-    """Whether a kernel is priced as a grid of tiles."""
-    return cost.family in FAMILIES and len(cost.shape) == 3
+    """Whether a kernel is priced as a grid of tiles: an empty product has none."""
+    return cost.family in FAMILIES and len(cost.shape) == 3 and all(cost.shape)
 
 
 @lru_cache(maxsize=4096)

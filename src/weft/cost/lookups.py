@@ -22,7 +22,8 @@ BIN_NAMES = tuple(f"bin{each}" for each in range(BINS))
 LINE = 64.0  # bytes that a core brings at once
 _PAGE = 4096.0
 _LEAF = 8 * _PAGE  # what one line of a page table covers
-_ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
+ROOM = 0.9  # of a cache that rows can have, arXiv 2404.12674
+_NONE = 1e-300  # lookups of empty bags: there is nothing to divide
 TERMS = tuple(each.name for each in fields(Lookups)[:12])  # those that are seconds
 
 
@@ -70,7 +71,7 @@ def lookup_terms(columns: Columns, item: float, takes: Lookups, *, backward: boo
     counted = (
         *(np.ones_like(row), columns["batch"], columns["batch"] * row),
         *(spectrum.lookups, spectrum.lookups * row, outer, outer * lines),
-        *(memory, memory * lines, memory * (1 - memory / spectrum.lookups)),
+        *(memory, memory * lines, memory * (1 - memory / np.maximum(spectrum.lookups, _NONE))),
         *(_visited(spectrum, columns, row, size) for size in (_PAGE, _LEAF)),
     )
     return np.stack(counted, axis=1)
@@ -78,8 +79,8 @@ def lookup_terms(columns: Columns, item: float, takes: Lookups, *, backward: boo
 
 def _places(spectrum: Spectrum, lines: Floats, takes: Lookups) -> tuple[Floats, Floats]:
     """Count the lookups that find their row in the last cache, and in memory."""
-    inner = spectrum.misses(_ROOM * takes.inner_bytes / lines)
-    memory = np.minimum(inner, spectrum.misses(_ROOM * takes.outer_bytes / lines))
+    inner = spectrum.misses(ROOM * takes.inner_bytes / lines)
+    memory = np.minimum(inner, spectrum.misses(ROOM * takes.outer_bytes / lines))
     return inner - memory, memory
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from weft.cost.families import FAMILIES, Family
+from weft.cost.families import FAMILIES, PARTS, Family
 from weft.cost.grid import corrections
 from weft.cost.matmul import Floats
 from weft.cost.recipes import achieved_share, known_dtype, rated_flops, recipe_of
@@ -76,11 +76,11 @@ def _as_decoded(cost: Cost) -> Cost:
 
 
 def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
-    """Name the sides of a shape; None if some are missing."""
+    """Name the sides of a shape; None if some are missing, or zero: nothing is computed then."""
     if "nbytes" in family.columns and cost.nbytes:
         return {"nbytes": np.array([float(cost.nbytes)])}
     given: dict[str, float] = dict(zip(family.columns, cost.shape, strict=False))
-    if any(key not in given for key in family.required):
+    if not all(given.get(key) for key in family.required):
         return None
     return {key: np.array([float(value)]) for key, value in given.items()}
 
@@ -148,7 +148,7 @@ def _complete(family: Family, columns: Mapping[str, Floats]) -> dict[str, Floats
         for key, default in family.columns.items()
     }
     for key, values in full.items():
-        least = 1.0 if key in family.required else 0.0
+        least = 1.0 if key in family.required or key in PARTS else 0.0
         wrong = np.flatnonzero(~(values >= least) | ~np.isfinite(values))
         if len(wrong):
             raise UsageError(

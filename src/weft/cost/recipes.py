@@ -51,10 +51,24 @@ ALIASES = {
     "float8": "fp8",
     "float8_e4m3fn": "fp8",
     "float8_e5m2": "fp8",
+    "float8_e4m3fnuz": "fp8",
+    "float8_e5m2fnuz": "fp8",
     "fp4": "nvfp4",
 }
 # Integers and truth values are moved, not multiplied.
-_OTHER_BYTES = {"int64": 8, "int32": 4, "int16": 2, "uint8": 1, "bool": 1, "complex64": 8}
+_OTHER_BYTES = {
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+}
 
 
 def known_dtype(name: str) -> str:
