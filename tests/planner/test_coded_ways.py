@@ -65,18 +65,19 @@ def test_a_way_says_what_it_sends_and_loses():
 
 
 @pytest.mark.parametrize(
-    ("kind", "encoded"),
+    ("kind", "encoded", "decoded"),
     [
-        ("all_gather", 32 * MIB),  # of two ranks each encodes its part
-        ("gather", 32 * MIB),
-        ("all_to_all", 64 * MIB),
-        ("broadcast", 64 * MIB),
+        ("all_gather", 32 * MIB, 64 * MIB),  # of two ranks each encodes its part
+        ("gather", 32 * MIB, 64 * MIB),
+        ("scatter", 64 * MIB, 32 * MIB),
+        ("all_to_all", 64 * MIB, 64 * MIB),
+        ("broadcast", 64 * MIB, 64 * MIB),
     ],
 )
-def test_encoding_and_decoding_are_added_to_a_smaller_collective(kind, encoded):
+def test_encoding_and_decoding_are_added_to_a_smaller_collective(kind, encoded, decoded):
     (found,) = ways(kind, error=1.0, codecs=("fp16",))
     rates = codec_rates("fp16", MACHINE.require_device())
-    coding = rates.seconds(encoded, decodes=False) + rates.seconds(64 * MIB, decodes=True)
+    coding = rates.seconds(encoded, decodes=False) + rates.seconds(decoded, decodes=True)
     half = PRICES.collective_price(Collective(kind, 32 * MIB, "fp32"), (0, 1))
     assert isinstance(found, Way)
     assert found.alone.seconds == pytest.approx(half.seconds + coding)

@@ -111,6 +111,7 @@ def test_a_product_that_runs_beside_all_of_equal_collectives_alone_is_told():
         ([kernel("mm", 9, cost=PRODUCT), kernel("add", 0.5, cost=MOVER)], None),  # five
         ([kernel("add", 9, cost=MOVER)], None),
         ([kernel("unknown", 9)], None),
+        ([kernel("empty", 9, cost=Cost("gemm", (0, 8, 8), "bf16"))], None),
         ([], None),
     ],
 )

@@ -12,6 +12,7 @@ from tests.planner.toy import MACHINE
 from weft.collectives import collective
 from weft.errors import UsageError
 from weft.hardware.network import Level
+from weft.hardware.platform import Host
 from weft.planner import prices as prices_module
 from weft.planner.prices import (
     MEASURED_RANGE,
@@ -115,6 +116,15 @@ def test_a_large_collective_inside_a_node_fills_its_links(kind, share):
 def test_an_exchange_between_nodes_waits_for_what_leaves_them():
     # Six of eight parts go to other nodes.
     assert seconds("all_to_all", GIB) == pytest.approx(6 / 8 * GIB / 10e9, rel=0.02)
+
+
+def test_what_goes_between_nodes_passes_no_memory_that_ranks_of_one_share():
+    slow = Host(memory_rate=1e9, link_rate=10e9, link_latency=1e-6)
+    staged = replace(NODES, staged=True, host=slow)
+    for kind in ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce"):
+        one_a_node = seconds(kind, GIB, (0, 2, 4, 6), staged)
+        assert one_a_node == seconds(kind, GIB, (0, 2, 4, 6))
+        assert seconds(kind, GIB, (0, 1), staged) > seconds(kind, GIB, (0, 1))
 
 
 def test_an_exchange_among_very_many_nodes_takes_as_long_as_its_port():

@@ -69,10 +69,12 @@ def _coded_price(pair: Pair, prices: Prices, codec: str, ratio: float) -> Price:
 
 
 def _sides(pair: Pair) -> tuple[float, float]:
-    """Give the bytes that the busiest rank encodes, and those that it decodes."""
+    """Give the most bytes that a rank encodes, and the most that one decodes."""
     size, count = pair.what.nbytes, len(pair.ranks)
     match pair.what.kind:
         case "all_gather" | "gather":
             return size / count, size
+        case "scatter":
+            return size, size / count
         case _:
             return size, size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -61,10 +61,9 @@ class GpuWays:
     def of(self, pair: Pair) -> Iterator[Way | Alternative]:
         """List every way, and of what cannot be done here why."""
         alone = self.prices.collective_price(pair.what, pair.ranks)
-        serial = self._priced(pair).get("serial")
-        seconds = serial.seconds if serial else None
-        yield Way("serial", alone, serial=True, why="nothing runs beside it", pair=seconds)
         priced = self._priced(pair)
+        serial = priced["serial"].seconds if priced else None
+        yield Way("serial", alone, serial=True, why="nothing runs beside it", pair=serial)
         for strategy in BESIDE[1:]:
             yield self._beside(pair, strategy, priced.get(strategy))
         if priced:  # others have no price beside this product to be compared with
@@ -189,7 +188,7 @@ class GpuWays:
             return
         for name in algorithms(what.kind):
             if name.startswith("dma"):
-                price = _algorithm_price(node, what.kind, name, what.nbytes)
+                price = _algorithm_price(Node(node), what.kind, name, what.nbytes)
                 engines = 1 if "b2b" in name else len(pair.ranks) - 1
                 fits = self.limits.engines is None or engines <= self.limits.engines
                 if price is not None and fits:
@@ -205,7 +204,7 @@ class GpuWays:
         base = self._beside_units(pair, "concurrent", None)
         known = algorithms(what.kind) if what.kind in KINDS else ()
         for name in (each for each in _ALGORITHMS if each in known):
-            price = _algorithm_price(node, what.kind, name, what.nbytes)
+            price = _algorithm_price(Node(node), what.kind, name, what.nbytes)
             if price is not None and price.seconds < _WORTH * alone.seconds:
                 yield replace(base, alone=price, settings={"algorithm": name})
 
@@ -234,15 +233,7 @@ def _settings(strategy: str, units: int | None) -> dict[str, str | int | float]:
     return found
 
 
-_known: dict[tuple[object, ...], Price | None] = {}
-
-
-def _algorithm_price(node: Platform, kind: str, name: str, nbytes: int) -> Price | None:
-    key = Node(node), kind, name, nbytes
-    if key not in _known:
-        seconds = seconds_by(node, kind, name, nbytes)
-        found = None
-        if seconds is not None:
-            found = ranged(seconds, SIMULATED_RANGE, f"{name}, simulated")
-        _known[key] = found
-    return _known[key]
+@lru_cache(maxsize=4096)
+def _algorithm_price(node: Node, kind: str, name: str, nbytes: int) -> Price | None:
+    seconds = seconds_by(node.machine, kind, name, nbytes)
+    return None if seconds is None else ranged(seconds, SIMULATED_RANGE, f"{name}, simulated")

@@ -137,6 +137,7 @@ def _by_rule(pricer: Pricer, scenario: Scenario, choice: Choice) -> Effect:
     return Effect((both.lead + both.comm) / alone, max(1.0, both.gemm / whole))
 
 
+@lru_cache(maxsize=1024)
 def pair_prices(
     node: Node, what: Collective, gemm: Cost, *, simulated: bool = True
 ) -> dict[str, PairPrice]:

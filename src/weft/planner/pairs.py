@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from weft.cost import is_gemm
 from weft.planner.beside import is_mover
 from weft.planner.lookup_ops import lookups_at
 from weft.planner.ways import Pair
@@ -87,7 +88,7 @@ def _only_gemm(pricer: StepPricer, places: Sequence[Place], overlap: Overlap) ->
         if len(main) != 1:
             return None
         cost = _op(pricer, (place[0], main[0])).cost
-        if cost is None or cost.family != "gemm" or (found is not None and found != cost):
+        if cost is None or cost.family != "gemm" or not is_gemm(cost) or found not in (None, cost):
             return None
         found = cost
     return found

@@ -169,7 +169,7 @@ def predict(
     if not anyway:
         check_memory(workload, platform)
     prices = prices or Prices(platform, default_library(platform))
-    workload = on_cores(workload, platform, getattr(prices, "library", ""))
+    workload = on_cores(workload, platform, prices.library)
     met = meetings(workload)
     expected = workload
     if overlaps(workload, platform):

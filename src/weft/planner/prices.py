@@ -99,16 +99,14 @@ def known_library(platform: Platform, name: str) -> str:
 def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     """Give the levels of the network that a group of ranks sees: how many it has on each.
 
-    Groups of a job are regular, so what the first member sees is what all see.
+    Groups of a job are regular, so what a member sees in the mean is what all see.
     """
-    found = []
-    members, stride = set(ranks), 1
+    found, members = [], set(ranks)
     for level in platform.levels:
-        here = {rank // stride // level.size for rank in members}
-        most = max(1, len({rank // stride for rank in members}) // max(1, len(here)))
-        found.append(level if most == level.size else level.cut(most))
-        members = {rank // stride // level.size * stride * level.size for rank in members}
-        stride *= level.size
+        outer = {member // level.size for member in members}
+        each = len(members) // len(outer)
+        found.append(level if each == level.size else level.cut(each))
+        members = outer
     return tuple(found)
 
 
@@ -121,7 +119,8 @@ def _collective_price(
         return ranged(0.0, (1.0, 1.0), "nothing to move")
     if what.kind in ("send", "recv"):
         return ranged(_message(what, used), SIMULATED_RANGE, "link")
-    narrow = replace(platform, levels=used, node_levels=_inside(levels, inner), sources={})
+    inside_node = sum(level.size > 1 for level in levels[:inner])
+    narrow = replace(platform, levels=used, node_levels=inside_node, sources={})
     inside = all(level.size == 1 for level in levels[inner:])
     if inside:
         try:
@@ -131,10 +130,6 @@ def _collective_price(
         else:
             return ranged(found.seconds, MEASURED_RANGE, f"{library}, measured")
     return ranged(_simulated(narrow, what, inside=inside), SIMULATED_RANGE, "simulated")
-
-
-def _inside(levels: tuple[Level, ...], node_levels: int) -> int:
-    return max(1, sum(level.size > 1 for level in levels[:node_levels]))
 
 
 def _message(what: Collective, used: tuple[Level, ...]) -> float:
@@ -153,7 +148,7 @@ def _simulated(platform: Platform, what: Collective, *, inside: bool) -> float:
     kind, size = what.kind, what.nbytes
     if kind == "barrier":  # as a library does it: a reduction of one number
         kind, size = "all_reduce", 8
-    if platform.num_nodes > 1:
+    if _node_size(platform) is not None:
         kind = _MIRRORS.get(kind, kind)
     if kind == "all_to_all" and platform.num_nodes > _MANY_NODES:
         platform, size = _fewer_nodes(platform, size)
@@ -181,11 +176,16 @@ def seconds_by(platform: Platform, kind: str, algorithm: str, size: int) -> floa
             algorithm,
             num_ranks=num_ranks,
             nbytes=-(-size // num_ranks) * num_ranks,
-            node_size=platform.node_size if platform.num_nodes > 1 else None,
+            node_size=_node_size(platform),
         )
         return simulate(schedule, platform, tolerance=1e-3).makespan
     except (UsageError, ScheduleError):
         return None
+
+
+def _node_size(platform: Platform) -> int | None:
+    """Give how many ranks each of several nodes has; None where one level joins all ranks."""
+    return platform.node_size if 1 < platform.node_size < platform.num_ranks else None
 
 
 def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
