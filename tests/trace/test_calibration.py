@@ -1,5 +1,7 @@
 """A platform from a trace: overheads, rates, collectives and slow-downs of the user's machine."""
 
+import json
+
 import pytest
 
 from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
@@ -80,7 +82,9 @@ def test_a_calibration_from_a_trace_as_json_gives_sources(tmp_path, capsys):
     trace = written(tmp_path / "a.json", steps())
     path = tmp_path / "machine.toml"
     assert main(["calibrate", "--from", str(trace), "-o", str(path), "--json"]) == 0
-    assert "recorded.host.all.launch" in capsys.readouterr().out
+    rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["results"]}
+    assert isinstance(rows["recorded.host.all.launch"]["value"], float)
+    assert all(not isinstance(row["value"], str) for row in rows.values())
 
 
 def test_traces_need_a_file_to_write(capsys):

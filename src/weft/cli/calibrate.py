@@ -96,11 +96,13 @@ def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, jso
 
 def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
     """Give every number that the traces showed, with its source."""
+    from weft.cli.platforms import number_rows
+
     shown = ("recorded.", "device.launch", "device.host_launch")
     return [
-        {"key": entry.key, "value": entry.value, "basis": entry.basis, "source": entry.source}
-        for entry in platform.entries()
-        if entry.key.startswith(shown) and "by weft calibrate" in entry.source
+        row
+        for row in number_rows(platform)
+        if row["key"].startswith(shown) and "by weft calibrate" in row["source"]
     ]
 
 
@@ -146,7 +148,7 @@ def _rows(platform: "Platform") -> list[dict[str, Any]]:
     """Give the rates of each working set, in bytes per second."""
     shared = platform.require_device().shared
     assert shared is not None
-    return [{"set": key, **asdict(each)} for key, each in shared.sets.items()]
+    return [{"set": key, **asdict(each), "basis": "measured"} for key, each in shared.sets.items()]
 
 
 def _print(platform: "Platform") -> None:

@@ -1,5 +1,6 @@
 """``weft platforms``: what hardware is known."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,24 +27,20 @@ def platforms(
 
     if name is None:
         rows = [_summary(platform(each)) for each in platform_names()]
-        _show(None, rows, json=json)
-    else:
-        found = platform(name)
-        libraries = known_libraries(found)
-        errors = [row for each in libraries for row in error_rows(each)]
-        _show(found, _numbers(found) + (errors if json else []), json=json)
-        for each in [] if json else libraries:
-            print_errors(each)
-
-
-def _show(platform: "Platform | None", rows: list[dict[str, Any]], *, json: bool) -> None:
+        if json:
+            print_json("platforms", None, rows)
+        else:
+            _print_all(rows)
+        return
+    found = platform(name)
+    libraries = known_libraries(found)
     if json:
-        hidden = [{k: v for k, v in row.items() if k != "shown"} for row in rows]
-        print_json("platforms", platform.name if platform else None, hidden)
-    elif platform is None:
-        _print_all(rows)
-    else:
-        _print_one(platform, rows)
+        errors = [row for each in libraries for row in error_rows(each)]
+        print_json("platforms", found.name, number_rows(found) + errors)
+        return
+    _print_one(found)
+    for each in libraries:
+        print_errors(each)
 
 
 def _summary(platform: "Platform") -> dict[str, Any]:
@@ -62,17 +59,10 @@ def _summary(platform: "Platform") -> dict[str, Any]:
     }
 
 
-def _numbers(platform: "Platform") -> list[dict[str, Any]]:
-    """Give every number, in seconds and bytes, beside how its file writes it."""
+def number_rows(platform: "Platform") -> list[dict[str, Any]]:
+    """Give every number, in seconds and bytes, with its source."""
     return [
-        {
-            "key": entry.key,
-            "value": _value_at(platform, entry.key),
-            "basis": entry.basis,
-            "source": entry.source,
-            "shown": str(entry.value),
-        }
-        for entry in platform.entries()
+        {**asdict(entry), "value": _value_at(platform, entry.key)} for entry in platform.entries()
     ]
 
 
@@ -103,7 +93,8 @@ def _print_all(rows: list[dict[str, Any]]) -> None:
     print("Every number and its source: weft platforms NAME")
 
 
-def _print_one(platform: "Platform", rows: list[dict[str, Any]]) -> None:
+def _print_one(platform: "Platform") -> None:
+    """Print every number as its file writes it."""
     from weft.report.text import Column, print_table
 
     print(f"{platform.name}: {platform.title}, {platform.num_ranks} ranks")
@@ -111,8 +102,8 @@ def _print_one(platform: "Platform", rows: list[dict[str, Any]]) -> None:
         print(platform.description)
     columns = [
         Column("key", "number", right=False),
-        Column("shown", "value"),
+        Column("value", "value"),
         Column("basis", "basis", right=False),
         Column("source", "source", right=False),
     ]
-    print_table(columns, rows)
+    print_table(columns, [asdict(entry) for entry in platform.entries()])
