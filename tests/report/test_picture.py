@@ -7,7 +7,7 @@ from tests.report.pictures import drawn, unpacked
 from tests.spans import called, handshake, overlapping, submitted
 from weft.report.packing import unpack
 from weft.report.picture import KINDS, Line, Mark, Picture, lightened, packed, picture_of, rows_of
-from weft.report.timeline import busiest
+from weft.report.timeline import busiest, timeline_section
 
 some_spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 30), st.integers(0, 9)),
@@ -100,3 +100,8 @@ def test_the_shortest_of_quiet_lines_are_left_out_first():
     assert {light.name[i]: text for i, text in light.details.items()} == {1: "kept"}
     assert light.left_out == 1
     assert lightened(picture, 5) is picture
+
+
+def test_a_section_shows_no_more_spans_than_it_may():
+    (drawing,) = timeline_section(drawn([(0, 0, 0, 4), (0, 1, 5, 6)]), "t", "", most=1).drawings
+    assert '"leftOut":1' in drawing

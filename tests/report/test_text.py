@@ -60,6 +60,8 @@ def test_no_title_is_no_header():
 
 def test_a_table_without_rows_is_its_header():
     assert printed(print_table, COLUMNS, []) == "name  time\n"
+    bars = [*COLUMNS, Column("bar", "", right=False)]
+    assert printed(print_table, bars, []) == "name  time\n"
 
 
 @pytest.mark.parametrize(

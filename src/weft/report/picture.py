@@ -117,7 +117,7 @@ def _line(timeline: Timeline, key: tuple[int, ...]) -> Line:
     return Line(f"rank {rank}", name, quiet=name.startswith("host"))
 
 
-def lightened(picture: Picture, most: int = MOST_SPANS) -> Picture:
+def lightened(picture: Picture, most: int) -> Picture:
     """Leave out the shortest spans, of quiet lines first, where there are too many to show."""
     if picture.num_spans <= most:
         return picture

@@ -75,7 +75,7 @@ def print_table(
     titles = [column.title for column in columns]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     room = place.width - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1)
-    widths[-1] = min(widths[-1], max(room, _NARROWEST))
+    widths[-1] = max(1, min(widths[-1], max(room, _NARROWEST)))
     if title:
         place.write(place.paint(title, "bold"))
     if any(titles):

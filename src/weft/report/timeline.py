@@ -10,7 +10,7 @@ import numpy as np
 from weft.report.names import short_name
 from weft.report.packing import script_json
 from weft.report.page import TEMPLATES, Section
-from weft.report.picture import KINDS, Picture, packed
+from weft.report.picture import KINDS, MOST_SPANS, Picture, lightened, packed
 from weft.report.text import Column
 from weft.units import format_time
 
@@ -18,8 +18,11 @@ _MOST_NAMES = 25
 _HIDDEN = " hidden"
 
 
-def timeline_section(picture: Picture, title: str, text: str, *, number: int = 0) -> Section:
-    """Show a picture; pages with several give each a number."""
+def timeline_section(
+    picture: Picture, title: str, text: str, *, number: int = 0, most: int = MOST_SPANS
+) -> Section:
+    """Show a picture of at most so many spans; pages with several give each a number."""
+    picture = lightened(picture, most)
     return Section(
         title,
         text,

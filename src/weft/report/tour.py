@@ -9,7 +9,7 @@ from weft.planner.plan import Choice, Plan
 from weft.planner.predict import Prediction
 from weft.report.bars import Bar, bar_chart
 from weft.report.page import Section, html_page, tiles, words
-from weft.report.picture import lightened, picture_of
+from weft.report.picture import picture_of
 from weft.report.text import Column
 from weft.report.timeline import timeline_section
 from weft.units import format_time
@@ -167,6 +167,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 
 def _timeline(number: int, each: Foretold) -> Section:
-    picture = lightened(picture_of(each.default.timeline), _SHOWN_SPANS)
+    picture = picture_of(each.default.timeline)
     text = "What a step with Gloo was predicted to look like; the critical path is underlined."
-    return timeline_section(picture, f"Predicted step of {each.name}", text, number=number)
+    title = f"Predicted step of {each.name}"
+    return timeline_section(picture, title, text, number=number, most=_SHOWN_SPANS)

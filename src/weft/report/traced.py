@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.report.picture import KINDS, Line, Mark, Picture, lightened
+from weft.report.picture import KINDS, Line, Mark, Picture
 from weft.trace.analysis import RankAnalysis, Use
 from weft.trace.collectives import communication
 from weft.trace.trace import Kind, Trace
@@ -33,7 +33,7 @@ def rank_name(rank: RankAnalysis) -> str:
 
 
 def picture_of_ranks(ranks: Sequence[RankAnalysis]) -> Picture:
-    """Show what ran on every rank; where that is too much the shortest host spans are left out."""
+    """Show what ran on every rank."""
     parts = [_Part(rank) for rank in ranks]
     names, numbers = _names([part.trace for part in parts])
     lines = [line for part in parts for line in part.lines]
@@ -49,7 +49,7 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis]) -> Picture:
     whole = {key: np.concatenate(each) if each else np.zeros(0) for key, each in columns.items()}
     first = np.cumsum([0, *(len(part.line) for part in parts)])[:-1].tolist()
     numbered = list(zip(parts, first, strict=True))
-    whole_picture = Picture(
+    return Picture(
         lines=lines,
         names=names,
         line=whole["line"].astype(np.int64),
@@ -63,7 +63,6 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis]) -> Picture:
         marks=[mark for part in parts for mark in part.marks],
         details={i + at: text for part, at in numbered for i, text in part.details.items()},
     )
-    return lightened(whole_picture)
 
 
 class _Part:

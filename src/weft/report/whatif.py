@@ -5,7 +5,7 @@ from pathlib import Path
 
 from weft.report.bars import Bar, bar_chart
 from weft.report.page import Section, html_page, tiles
-from weft.report.picture import lightened, picture_of
+from weft.report.picture import picture_of
 from weft.report.text import Column
 from weft.report.timeline import timeline_section
 from weft.units import format_time
@@ -161,6 +161,7 @@ def _timelines(answer: Answer, of: str, number: int) -> Iterator[Section]:
             continue
         timeline = answer.timeline(name or None)
         title = f"Timeline with {name}" if name else "Timeline as replayed"
-        picture = lightened(picture_of(timeline), _SHOWN_SPANS)
         text = "Simulated, several steps in a row; the critical path is underlined."
-        yield timeline_section(picture, f"{title}{of}", text, number=number + place)
+        yield timeline_section(
+            picture_of(timeline), f"{title}{of}", text, number=number + place, most=_SHOWN_SPANS
+        )
