@@ -43,15 +43,17 @@ def test_a_calibration_is_written_as_toml_only(capsys):
 
 @pytest.mark.multiprocess
 @pytest.mark.timeout(200)
-def test_c3_prints_percent_of_ideal_by_strategy(capsys):
+def test_c3_prints_percent_of_ideal_by_strategy(capsys, tmp_path):
     asked = ["c3", "--run", "--collective", "all_gather", "--size", "64KiB", "--ratio", "1"]
     assert main([*asked, "--rounds", "1"]) == 0
     text = capsys.readouterr().out
     assert all(
         name in text for name in ("concurrent", "priority", "partition", "dma", "% of ideal")
     )
-    assert main([*asked, "--rounds", "1", "--json"]) == 0
+    path = tmp_path / "c3.csv"
+    assert main([*asked, "--rounds", "1", "--json", "-o", str(path)]) == 0
     rows = json.loads(capsys.readouterr().out)["results"]
+    assert len(path.read_text().splitlines()) == 1 + len(rows)
     keys = {"scenario", "strategy", "t_compute", "t_comm", "serial", "ideal", "seconds", "speedup"}
     assert all(keys | {"percent_of_ideal", "class", "basis"} <= row.keys() for row in rows)
 
@@ -62,7 +64,13 @@ def test_c3_prints_percent_of_ideal_by_strategy(capsys):
         ([], "--run"),
         (["--run", "--ratio", "a"], "cannot read 'a' as --ratio"),
         (["--run", "--ratio", "0"], "--ratio must be above zero"),
+        (["--run", "--ratio", "1,nan"], "--ratio must be above zero"),
+        (["--run", "--ratio", "inf"], "--ratio must be above zero"),
         (["--run", "--collective", "barrier"], "barrier is not measured here"),
+        (["--run", "--ranks", "2,4"], "--ranks"),
+        (["--run", "--size", "0"], "0 bytes"),
+        (["--run", "--gemm", "64x64x64"], "--gemm"),
+        (["--run", "-o", "c3.html"], ".csv"),
     ],
 )
 def test_c3_says_what_is_wrong(capsys, arguments, says):

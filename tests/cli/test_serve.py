@@ -48,6 +48,7 @@ def test_a_file_may_say_what_is_served(tmp_path, capsys):
         (("llama-8b", "--on", "mi300x-8", "--hit", "-0.5"), 2, "Use 0 to 1."),
         (("llama-8b", "--on", "mi300x-8", "--fetch", "loop"), 2, "no way to fetch"),
         (("llama-8b", "--on", "mi300x-8", "--fetch", ","), 2, "no way to fetch was named"),
+        (("llama-8b", "--on", "mi300x-8", "--seed", "-1"), 2, "--seed"),
         (("llama-8b", "--on", "mi300x-8", "--reduce", "tree"), 2, "no way to sum"),
         (("llama-8b", "--on", "mi300x-8", "--set", "tp=3"), 2, "do not divide"),
         (("llama-8b", "--on", "mi300x-8", "--set", "tp=0"), 2, "tp=0 leaves nothing"),

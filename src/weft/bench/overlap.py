@@ -122,6 +122,8 @@ def measure(
         raise UsageError(f"{kind} is not measured here.", f"Known: {', '.join(KINDS)}.")
     if num_ranks < 2:
         raise UsageError(f"a collective needs at least 2 ranks, not {num_ranks}.")
+    if nbytes < 1:
+        raise UsageError("a collective of 0 bytes hides behind anything.", "Use 1KiB or more, say.")
     whole = -(-nbytes // (64 * num_ranks)) * 64 * num_ranks  # what the ranks can share
     cases = [Case(kind, whole, ratio) for ratio in ratios]
     with one_thread():

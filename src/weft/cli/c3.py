@@ -1,12 +1,14 @@
 """``weft c3``: what overlapping a GEMM and a collective is worth, strategy by strategy."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.c3_here import c3_here
 from weft.cli.inputs import On, machine_of
-from weft.cli.options import Json, numbers, to_file, words
+from weft.cli.options import Json, named, to_file, words
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
 from weft.errors import UsageError
@@ -35,7 +37,7 @@ def c3(
     ratio: Annotated[
         str, typer.Option(metavar="R,..", help="With --run: time of collective / of GEMM.")
     ] = "0.5,1,2",
-    ranks: Annotated[str, typer.Option(metavar="N", help="With --run: how many ranks.")] = "2",
+    ranks: Annotated[int, typer.Option(min=2, metavar="N", help="With --run: how many ranks.")] = 2,
     rounds: Annotated[
         int, typer.Option(min=1, help="With --run: how often each one runs; the best counts.")
     ] = 15,
@@ -65,19 +67,25 @@ def c3(
     json: Json = False,
     output: Annotated[
         str | None,
-        to_file("Write all rows (.csv) or a report (.html)."),
+        to_file("Write all rows (.csv) or, of what is priced, a report (.html)."),
     ] = None,
 ) -> None:
     """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""
+    kinds = named(collective, "collective")
     if run:
-        _measure_here(words(collective), size, ratio, ranks, rounds=rounds, json=json)
+        given = {"--gemm": gemm, "--strategy": strategy, "--units": units, "--off": off}
+        _refuse([name for name, value in given.items() if value is not None])
+        path = output_path(output, (".csv",))
+        rows = c3_here(kinds, size, _ratios(ratio), num_ranks=ranks, rounds=rounds, json=json)
+        if path:
+            write(path, rows, quiet=json)
         return
     from weft.c3 import Pricer, advised_rows
 
     path = output_path(output, (".csv", ".html"))
     platform = _platform(on, words(off))
     pricer = Pricer(platform)
-    scenarios = _scenarios(gemm, words(collective), size, dtype, pricer)
+    scenarios = _scenarios(gemm, kinds, size, dtype, pricer)
     rows = [
         row
         for each in track(scenarios, "pricing")
@@ -102,15 +110,10 @@ def _write(path: Path, platform: str, rows: list[dict[str, Any]], *, quiet: bool
     write(path, pairs_page(platform, rows), quiet=quiet)
 
 
-def _measure_here(
-    kinds: tuple[str, ...], size: str | None, ratio: str, ranks: str, *, rounds: int, json: bool
-) -> None:
-    from weft.cli.c3_here import c3_here
-    from weft.units import parse_size
-
-    num_ranks = numbers(ranks, "--ranks")[0]
-    nbytes = parse_size(size or "8MiB")
-    c3_here(kinds, nbytes, _ratios(ratio), num_ranks=num_ranks, rounds=rounds, json=json)
+def _refuse(given: list[str]) -> None:
+    """Say what a measurement does not listen to: its product and its strategies are its own."""
+    if given:
+        raise UsageError(f"--run measures pairs of its own, whatever {given[0]} says")
 
 
 def _ratios(text: str) -> tuple[float, ...]:
@@ -120,7 +123,7 @@ def _ratios(text: str) -> tuple[float, ...]:
         raise UsageError(
             f"cannot read {text!r} as --ratio", "Use 1 or a list as 0.5,1,2."
         ) from None
-    if not found or min(found) <= 0:
+    if not found or not all(0 < each < math.inf for each in found):
         raise UsageError(f"--ratio must be above zero, not {text}")
     return found
 
@@ -145,6 +148,6 @@ def _scenarios(
         if size is not None:
             raise UsageError("--size needs a GEMM beside it", "Use --gemm 4096x57344x8192, say.")
         return list(SCENARIOS)
-    gemms = [parse_gemm(word, dtype) for word in words(gemm)]
+    gemms = [parse_gemm(word, dtype) for word in named(gemm, "GEMM")]
     sizes = parse_sizes(size) if size else None
     return [each for one in gemms for each in scenarios_of(one, kinds, sizes, pricer)]

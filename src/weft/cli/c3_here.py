@@ -12,16 +12,19 @@ if TYPE_CHECKING:
 
 def c3_here(
     kinds: tuple[str, ...],
-    nbytes: int,
+    size: str | None,
     ratios: tuple[float, ...],
     *,
     num_ranks: int,
     rounds: int,
     json: bool,
-) -> None:
-    """Measure and print."""
+) -> list[dict[str, Any]]:
+    """Measure, print and give the rows."""
+    from weft.bench.c3_here import SIZE
     from weft.bench.overlap import measure
+    from weft.units import parse_size
 
+    nbytes = parse_size(size) if size else SIZE
     found = [
         outcome
         for kind in track(kinds, "measuring c3")
@@ -32,6 +35,7 @@ def c3_here(
         print_json("c3", "here", rows)
     else:
         _print(found, rows, num_ranks)
+    return rows
 
 
 def _row(outcome: "Outcome") -> dict[str, Any]:

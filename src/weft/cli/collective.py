@@ -104,7 +104,7 @@ def _answers(
     questions: list["Question"], algorithm: str, known: tuple[str, ...], *, run: bool
 ) -> "Sequence[Answer | Measured]":
     """Price or measure by every algorithm named; ``all`` alone leaves out what does not apply."""
-    every, named = algorithm == "all", names(algorithm, known)
+    every, named = algorithm == "all", names(algorithm, known, "algorithm")
     if not run:
         return _predicted(questions, named, every=every)
     from weft.cli.running import measured

@@ -45,7 +45,7 @@ def copies(
     from weft.units import parse_sizes
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
-    cases = [(size, name) for size in parse_sizes(block) for name in names(way, WAYS)]
+    cases = [(size, name) for size in parse_sizes(block) for name in names(way, WAYS, "way")]
     rows = [_price(machine, count, *case, engines) for case in track(cases, "pricing")]
     _show(machine, rows, json=json)
     if path:

@@ -68,13 +68,21 @@ def words(text: str | None) -> tuple[str, ...]:
     return tuple(word for part in (text or "").split(",") if (word := part.strip()))
 
 
-def names(text: str, known: Iterable[str]) -> list[str]:
+def named(text: str, what: str) -> tuple[str, ...]:
+    """Split a list that must not be empty."""
+    found = words(text)
+    if not found:
+        raise UsageError(f"no {what} was named")
+    return found
+
+
+def names(text: str, known: Iterable[str], what: str) -> list[str]:
     """Split a list of names, in which ``all`` stands for every known one.
 
-    >>> names("auto,all", ["ring", "direct"])
+    >>> names("auto,all", ["ring", "direct"], "algorithm")
     ['auto', 'ring', 'direct']
     """
-    return [name for word in words(text) for name in (known if word == "all" else (word,))]
+    return [name for word in named(text, what) for name in (known if word == "all" else (word,))]
 
 
 def numbers(text: str | None, what: str) -> tuple[int, ...]:

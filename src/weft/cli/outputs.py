@@ -14,7 +14,7 @@ def output_path(output: str | None, suffixes: tuple[str, ...]) -> Path | None:
     if output is None:
         return None
     path = Path(output)
-    if not path.name.endswith(suffixes):
+    if not path.suffix or not path.name.endswith(suffixes):
         raise UsageError(
             f"cannot write {output!r}: its suffix says nothing",
             f"Use one of {', '.join(suffixes)}.",

@@ -10,7 +10,6 @@ from weft.cli.inputs import On, Settings, complete_workload, machine_of, setting
 from weft.cli.options import Json, complete_list, names, to_file
 from weft.cli.outputs import output_path, print_json, write
 from weft.cli.progress import track
-from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -72,7 +71,7 @@ def serve(
     overhead: Annotated[
         str, typer.Option(metavar="T", help="Of the host for every pass beside launching it.")
     ] = "0us",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of chance.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of chance.")] = 0,
     json: Json = False,
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
@@ -86,9 +85,7 @@ def serve(
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
     limits = Limits(batch, tokens, ahead, parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines)
-    ways = names(fetch, FETCHES)
-    if not ways:
-        raise UsageError("no way to fetch was named", "Use --fetch per-copy,b2b, say.")
+    ways = names(fetch, FETCHES, "way to fetch")
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
     rows = [row for each in track(asked, "serving") for row in each.rows(ways)]

@@ -17,6 +17,7 @@ from weft.errors import RunError, WeftError
 from weft.hardware import here_path, platform
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
+from weft.report.plan import how
 from weft.report.text import Column, print_table
 from weft.report.tour import COMPARED, Compared, Foretold, tour_page
 from weft.runtime.calibrate import save
@@ -97,7 +98,7 @@ class Tour:
         for name, made in self.planned.items():
             print(f"\n  {name}: what the plan does, and why")
             for choice in made.plan.choices:
-                print(f"    {choice.pair}: {_way(choice.settings, choice.strategy)}; {choice.why}")
+                print(f"    {choice.pair}: {how(choice.strategy, choice.settings)}; {choice.why}")
 
     def run(self) -> None:
         """Train both models both ways, in turn, and compare the gain with the predicted one."""
@@ -167,11 +168,6 @@ def _is_current() -> bool:
 def _needed(steps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Leave out what only jobs with one rank need."""
     return [step for step in steps if "all cores" not in step[0]]
-
-
-def _way(settings: Any, strategy: str) -> str:
-    told = ", ".join(f"{key} {value}" for key, value in settings.items())
-    return f"{strategy} ({told})" if told else strategy
 
 
 def _planned_row(made: Planned) -> dict[str, Any]:
