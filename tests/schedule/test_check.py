@@ -27,6 +27,7 @@ from weft.schedule import (
     Submit,
     Term,
     Wait,
+    flipped,
     shifted,
 )
 from weft.schedule.check import check
@@ -82,6 +83,10 @@ def test_a_schedule_of_nothing_is_right():
     check(made(("stream0", ())))
 
 
+def test_a_schedule_is_for_somebody():
+    refused(Schedule("nobody", 0, ()), ScheduleError, "nobody has 0 ranks.")
+
+
 def test_a_program_is_for_ranks_that_exist():
     refused(made(ranks=(0, 3)), ScheduleError, "a program is for rank 3; made has 3 ranks.")
 
@@ -102,13 +107,11 @@ def test_a_queue_of_a_rank_stands_in_one_program():
 def test_a_lane_does_not_launch():
     inner = Launch(((Kernel("x"),),))
     loop = Repeat(2, (Launch(((inner,),)),))
-    refused(
-        made(("stream0", [loop])), ScheduleError, "a lane of a Launch on stream0 launches again"
-    )
     lanes = Launch((Repeat(2, (inner,)),))
-    refused(made(("stream0", [lanes])), ScheduleError, "a lane of a Launch on stream0 launches")
     hidden = Launch(((Repeat(2, (inner,)),),))
-    refused(made(("stream0", [hidden])), ScheduleError, "stream0@0 lane 0 #1 Launch cannot stand")
+    for outer in (loop, lanes, hidden):
+        named = "stream0@0 lane 0 #1 Launch cannot stand on a lane"
+        refused(made(("stream0", [outer])), ScheduleError, named)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +142,11 @@ def test_a_flag_is_one_that_exists(command, named):
     refused(made(("copy0", [command])), BoundsError, named)
 
 
+def test_a_hold_is_a_flag_that_exists():
+    queues = (("host", [Submit(SELF, "copy0", 1, hold=Flag(-1, 0))]), ("copy0", [COPY]))
+    refused(made(*queues), BoundsError, "host@0 #0 Submit uses flag 0@-1")
+
+
 def test_a_rank_waits_for_its_own_flags():
     commands = [Wait(Flag(AFTER, 0))]
     refused(made(("copy0", commands)), ScheduleError, "copy0@0 #0 Wait waits for a flag of rank 1.")
@@ -152,6 +160,7 @@ def test_a_rank_waits_for_its_own_flags():
         (Copy(own("in"), Slice(1, "tmp", 0, 8)), "touches bytes 0 to 8 of tmp@1, which has 4."),
         (Copy(own("in", 4, -4), own("out", 4, -4)), "touches bytes 4 to 0 of in@0"),
         (Repeat(3, (Copy(own("in", Rel(0, (3,)), 4), own("out", 0, 4)),)), "copy0@0 #2 Copy touch"),
+        (Copy(own("in", 1 << 62, 1 << 62), own("out")), f"touches bytes {1 << 62} to {1 << 63} of"),
         (Copy(own("in"), own("out", 0, 4)), "copy0@0 #0 Copy has slices of different sizes."),
         (
             Broadcast(own("in", 0, 4), (own("out", 0, 4), own("out", 4, 3))),
@@ -172,9 +181,15 @@ def test_a_wait_has_its_signals():
     )
 
 
-def test_a_submit_feeds_a_queue_that_has_commands():
-    commands = [Submit(AFTER, "copy0", 1)]
-    refused(made(("host", commands)), FlagError, "host@0 #0 Submit feeds copy0@1, which has no co")
+def test_a_wait_for_more_than_32_bits_has_its_signals():
+    refused(made(("copy0", [wait(0, 1 << 32)])), FlagError, "holds for 4294967296 signals")
+
+
+@pytest.mark.parametrize("queue", ["copy0", "cpy0"])
+def test_a_submit_feeds_a_queue_that_has_commands(queue):
+    commands = [Submit(AFTER, queue, 1)]
+    named = f"host@0 #0 Submit feeds {queue}@1, which has no co"
+    refused(made(("host", commands)), FlagError, named)
 
 
 def test_a_submit_hands_over_something():
@@ -288,6 +303,40 @@ def test_offsets_of_ranks_that_are_alike_lie_in_the_buffer():
     place = Rel(0, (), (Term(Index(Group(4)), 4),))
     check(rotated(place))
     refused(rotated(Rel(1, (), place.terms)), BoundsError, "copy0@3 #0 Copy touches bytes 13 to 17")
+
+
+def test_a_table_of_equal_entries_moves_an_offset_too():
+    terms = (Term(Index(Group(4)), 4), Term(Index(Group(4)), table=(1,) * 4))
+    refused(rotated(Rel(0, (), terms)), BoundsError, "copy0@3 #0 Copy touches bytes 13 to 17")
+
+
+def side_by_side(first, second, *more):
+    """Two lanes of each of two ranks write 4 bytes of ``a``."""
+    x = Slice(SELF, "x", 0, 4)
+    lanes = [(Copy(x, Slice(SELF, "a", place, 4)),) for place in (second, first)]
+    lanes[1] = (Repeat(3, lanes[1]),)
+    program = Program(range(2), (Queue("stream0", (Launch((*lanes, *more)),)),))
+    return Schedule("alike", 2, (program,), (Buffer("a", 16, "inout"), Buffer("x", 4, "in")), 1)
+
+
+def test_a_loop_whose_last_round_alone_is_a_block_further_is_not_alike():
+    mine, other = Term(Index(Group(2)), 4), Term(Index(Group(2), 1), 4)
+    refused(
+        side_by_side(Rel(0, (4,), (mine,)), Rel(8, (), (other,))),
+        RaceError,
+        "stream0@1 lane 0 #1 Copy and stream0@1 lane 1 #3 Copy",
+    )
+
+
+def test_a_mask_that_leaves_out_a_chunk_is_not_alike():
+    neighbour = Term(Index(Group(2), 1, xor=True), 4)
+    first = Term(Index(Group(2), xor=True, mask=0), 4)
+    flips = (signal(flipped(Group(2), 1), 0),)
+    refused(
+        side_by_side(Rel(0, (), (first,)), Rel(0, (), (neighbour,)), flips),
+        RaceError,
+        "stream0@1 lane 0 #1 Copy and stream0@1 lane 1 #",
+    )
 
 
 def test_ranks_that_are_alike_do_not_race_where_their_offsets_meet():

@@ -94,6 +94,8 @@ def one_program(*commands, ranks=range(4), num_ranks=4):
 
 G = Group(4)
 VARYING = Rel(0, (), (Term(Index(G), 1),))
+LISTED = Rel(0, (), (Term(Index(Group(2, 1, (3, 1, 2, 0)))),))
+LEADER = Peer(Index(G, xor=True, mask=2))
 
 
 @pytest.mark.parametrize(
@@ -102,12 +104,14 @@ VARYING = Rel(0, (), (Term(Index(G), 1),))
         one_program(Signal(Flag(0, 0))),
         one_program(Signal(Flag(Peer(Index(G), (1, 0, 3, 2)), 0))),
         one_program(Signal(Flag(SELF, VARYING))),
+        one_program(Signal(Flag(shifted(Group(2, 2), 1), LISTED))),
+        one_program(Signal(Flag(LEADER, 0))),
         one_program(Wait(Flag(SELF, 0), VARYING)),
         one_program(Copy(Slice(SELF, "x", 0, VARYING), Slice(SELF, "x", 8, VARYING))),
         one_program(Signal(Flag(shifted(G, 1), 0)), ranks=(0, 1, 2)),
         one_program(num_ranks=1, ranks=(0,)),
     ],
-    ids=["root", "table", "flag", "count", "size", "some", "alone"],
+    ids=["root", "table", "flag", "listed", "leader", "count", "size", "some", "alone"],
 )  # fmt: skip
 def test_what_depends_on_the_rank_itself_does_not_collapse(schedule):
     assert found(schedule).represents == 1
@@ -121,6 +125,12 @@ def test_groups_that_do_not_nest_have_one_coordinate():
         num_ranks=6,
     )
     assert natural_dims(made) == (6,)
+
+
+def test_a_group_that_does_not_divide_a_coordinate_depends_on_it():
+    flag = Rel(0, (), (Term(Index(Group(2))),))
+    made = one_program(Signal(Flag(shifted(Group(3), 1), flag)), ranks=range(6), num_ranks=6)
+    assert found(made, (3, 2)).represents == 1
 
 
 SYMMETRY = Symmetry((3, 4, 2), (ROTATE, FLIP, None))
@@ -151,9 +161,11 @@ def peers_and_moves(draw):
     low = draw(st.integers(0, len(dims) - 1))
     high = draw(st.integers(low + 1, len(dims)))
     group = Group(math.prod(dims[low:high]), math.prod(dims[:low]))
-    xor = draw(st.booleans()) and group.size & (group.size - 1) == 0
-    near = st.integers(0, group.size - 1)
-    index = Index(group, draw(near), tuple(draw(st.lists(near, max_size=2))), xor=xor)
+    if draw(st.booleans()):  # one that need not fit the coordinates
+        group = Group(draw(st.integers(1, 8)), draw(st.integers(1, 4)))
+    near = st.integers(-1, group.size)  # from just outside the group to just outside
+    advance = tuple(draw(st.lists(near, max_size=2)))
+    index = Index(group, draw(near), advance, xor=draw(st.booleans()))
     moved = draw(st.integers(0, len(dims) - 1))
     ways = (ROTATE, FLIP) if dims[moved] != 3 else (ROTATE,)
     actions = [None] * len(dims)
@@ -170,10 +182,6 @@ def moves(symmetry, rank):
             yield rank + (to - at) * stride
 
 
-def reach(index, counters):
-    return index.shift + sum(a * c for a, c in zip(index.advance, counters, strict=True))
-
-
 @given(peers_and_moves())
 def test_where_a_peer_is_said_to_move_along_it_does(drawn):
     index, symmetry = drawn
@@ -183,7 +191,5 @@ def test_where_a_peer_is_said_to_move_along_it_does(drawn):
     for rank in range(math.prod(symmetry.dims)):
         for counter in range(3):
             counters = (counter, 2 * counter)[: len(index.advance)]
-            if index.xor and reach(index, counters) >= index.group.size:
-                continue  # bits beyond those of a position lead out of the group
             there = list(moves(symmetry, peer.at(rank, counters)))
             assert [peer.at(to, counters) for to in moves(symmetry, rank)] == there

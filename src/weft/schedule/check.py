@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.errors import BoundsError, ScheduleError
 from weft.schedule.inline import inline
-from weft.schedule.ir import Kind, Launch
+from weft.schedule.ir import Kind, Signal, Submit, Wait
 from weft.schedule.layout import uses_alike
 from weft.schedule.order import find_order
 from weft.schedule.races import check_entry_and_exit, check_races, touches_of
@@ -25,6 +25,7 @@ from weft.schedule.symmetry import BOTH, Symmetry, find_symmetry, natural_dims, 
 from weft.schedule.table import Table, write_out
 
 if TYPE_CHECKING:
+    from weft.schedule.ir import Command
     from weft.schedule.schedule import Schedule
 
 QUEUE_NAME = re.compile(r"(stream|copy|nic)\d+|host")
@@ -60,6 +61,8 @@ def check(schedule: Schedule, *, collapse: bool = True) -> None:
 
 
 def _check_programs(flat: Schedule) -> None:
+    if flat.num_ranks < 1:
+        raise ScheduleError(f"{flat.name} has {flat.num_ranks} ranks.", "Use 1 or more.")
     seen: dict[str, set[int]] = defaultdict(set)
     for program in flat.programs:
         ranks = set(program.ranks)
@@ -81,21 +84,6 @@ def _check_programs(flat: Schedule) -> None:
                     "Put all commands of a queue into one program.",
                 )
             seen[queue.name] |= ranks
-            _check_lanes(queue.name, queue.commands)
-
-
-def _check_lanes(queue: str, commands: Any) -> None:
-    for command in commands:
-        if isinstance(command, Launch):
-            for lane in command.lanes:
-                body = lane if isinstance(lane, tuple) else lane.body
-                if any(isinstance(inner, Launch) for inner in body):
-                    raise ScheduleError(
-                        f"a lane of a Launch on {queue} launches again.",
-                        "Lanes hold kernels, moves, signals and waits.",
-                    )
-        elif hasattr(command, "body"):
-            _check_lanes(queue, command.body)
 
 
 def _check_places(table: Table) -> None:
@@ -104,8 +92,9 @@ def _check_places(table: Table) -> None:
     may = np.zeros((len(places), len(Kind)), bool)
     for number, allowed in enumerate(_ALLOWED.values()):
         may[number, [*allowed, *_ANYWHERE]] = True
-    of_queue = np.array([places.index(name.rstrip("0123456789")) for name in table.queues] or [0])
-    of_thread = np.where(table.thread_lane < 0, of_queue[table.thread_queue], places.index("lane"))
+    names = (queue.name.rstrip("0123456789") for queue in table.thread_queue_of)
+    of_queue = np.array([places.index(name) for name in names], np.int64)
+    of_thread = np.where(table.thread_lane < 0, of_queue[table.thread_decl], places.index("lane"))
     wrong = ~may[of_thread[table.thread], table.kind]
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -118,7 +107,7 @@ def _check_places(table: Table) -> None:
 
 def _check_flags(table: Table) -> None:
     limit, num_ranks = table.schedule.num_flags, table.schedule.num_ranks
-    used = (table.kind == Kind.SIGNAL) | (table.kind == Kind.WAIT) | (table.flag_rank != -1)
+    used = np.array([_names_flag(command) for command in table.commands], bool)[table.command]
     wrong = used & ((table.flag_index < 0) | (table.flag_index >= limit))
     wrong |= used & ((table.flag_rank < 0) | (table.flag_rank >= num_ranks))
     if wrong.any():
@@ -145,6 +134,11 @@ def _check_flags(table: Table) -> None:
         )
 
 
+def _names_flag(command: Command) -> bool:
+    held = isinstance(command, Submit) and command.hold is not None
+    return held or isinstance(command, Signal | Wait)
+
+
 def _check_bounds(table: Table, symmetry: Symmetry) -> None:
     """Every slice lies in its buffer, and what is copied fits where it goes."""
     if not len(table.access_rank):
@@ -163,10 +157,11 @@ def _check_bounds(table: Table, symmetry: Symmetry) -> None:
         sizes = buffer.nbytes
         size[mine] = sizes if isinstance(sizes, int) else np.asarray(sizes)[owner[mine]]
     start, nbytes = table.access_offset, table.access_nbytes
-    wrong = (start < 0) | (nbytes < 0) | (start + nbytes > size)
+    # Not their sum, which may be more than 64 bits hold.
+    wrong = (start < 0) | (nbytes < 0) | (start > size) | (nbytes > size - start)
     if wrong.any():
         access = int(np.argmax(wrong))
-        stop = start[access] + nbytes[access]
+        stop = int(start[access]) + int(nbytes[access])
         raise BoundsError(
             f"{table.where(_row_of(table, access))} touches bytes {start[access]} to {stop} of "
             f"{table.buffers[table.access_buffer[access]]}@{owner[access]}, which has "

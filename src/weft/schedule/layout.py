@@ -43,7 +43,7 @@ class _Use:
 
     digits: tuple[Digit, ...]
     index: Index | None  # of the last digit
-    added: tuple[int, ...]  # what each loop adds at most, and the base
+    added: tuple[tuple[int, int], ...]  # the base and each loop: what it adds a time, and at most
     nbytes: int
 
 
@@ -83,10 +83,13 @@ def _use(where: Slice, counts: tuple[int, ...], symmetry: Symmetry) -> _Use | No
     terms = sorted((t for t in offset.terms if t.varies), key=lambda t: -t.scale)
     if any(t.table or t.scale < 0 or not commutes(t.index, symmetry) for t in terms):
         return None
+    if any(t.index.masks for t in terms[:-1]):
+        return None
+    base = offset.base + sum(t.table[0] for t in offset.terms if t.table)  # all entries are equal
     digits = tuple(Digit(t.index.group, t.scale) for t in terms)
     loops = zip(offset.steps, counts, strict=False)
-    added = (offset.base, *(step * max(0, count - 1) for step, count in loops))
-    if any(a < 0 for a in added):
+    added = ((base, base), *((step, step * max(0, count - 1)) for step, count in loops))
+    if any(most < 0 for _, most in added):
         return None
     return _Use(digits, terms[-1].index if terms else None, added, length)
 
@@ -110,15 +113,19 @@ def _in_digits(use: _Use, digits: tuple[Digit, ...]) -> bool:
     if use.digits != digits[: len(use.digits)]:
         return False
     block = digits[0].block
-    inside = sum(a for a in use.added if a % block)  # the rest skips whole blocks
+    inside = sum(most for each, most in use.added if each % block)  # the rest skips whole blocks
+    masks = use.index is not None and use.index.masks
     if len(use.digits) < len(digits):
         chunk = use.digits[-1].scale if use.digits else block
-        return inside == 0 and use.nbytes % chunk == 0 and (not use.digits or use.nbytes == chunk)
+        whole = use.nbytes == chunk if use.digits else use.nbytes % chunk == 0
+        return inside == 0 and whole and not masks
     scale = digits[-1].scale
-    if inside + use.nbytes <= scale:
-        return True
-    # Several chunks side by side, as halving and doubling take them: a block of 2^k.
+    if not masks:
+        return inside + use.nbytes <= scale
+    # Several chunks side by side, as halving and doubling take them: a block of 2^k, of which
+    # the mask leaves the number.
+    assert use.index is not None
     chunks, rest = divmod(use.nbytes, scale)
     power = chunks & (chunks - 1) == 0
-    aligned = use.index is not None and use.index.xor and use.index.mask & (chunks - 1) == 0
-    return inside == 0 and rest == 0 and power and aligned
+    number = use.index.mask % use.index.group.size
+    return inside == 0 and rest == 0 and power and number == use.index.group.size - chunks

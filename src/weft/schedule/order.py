@@ -106,8 +106,8 @@ class _Events:
         sender: Any = 0,
     ) -> None:
         num = len(row)
-        narrow = {"thread": thread, "row": row, "amount": amount, "sender": sender}
-        wide = {"place": place, "counter": counter}
+        narrow = {"thread": thread, "row": row, "sender": sender}
+        wide = {"place": place, "counter": counter, "amount": amount}
         piece = {k: np.broadcast_to(np.asarray(v, np.int32), num) for k, v in narrow.items()}
         piece |= {k: np.broadcast_to(np.asarray(v, np.int64), num) for k, v in wide.items()}
         self.pieces.append({**piece, "holds": np.full(num, holds)})

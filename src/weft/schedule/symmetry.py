@@ -168,12 +168,15 @@ class _Uses:
     def _rank(self, rank: RankValue) -> None:
         if isinstance(rank, Peer) and not rank.table and not rank.index.group.ranks:
             self.peers.add(rank.index)
+            self.absolute |= rank.index.masks
         else:
             self.absolute = True
 
     def _value(self, value: Value) -> None:
         if isinstance(value, Rel):
-            self.varying |= {term.index.group for term in value.terms if term.varies}
+            groups = {term.index.group for term in value.terms if term.varies}
+            self.absolute |= any(group.ranks for group in groups)
+            self.varying |= groups
 
 
 def _walk(queue: Queue) -> Iterator[Command | Repeat]:
@@ -189,13 +192,15 @@ def _walk(queue: Queue) -> Iterator[Command | Repeat]:
 
 def _overlap(group: Group, dim: int, stride: int) -> bool:
     """Whether a position in ``group`` depends on this coordinate."""
-    return not (group.stride >= stride * dim or group.stride * group.size <= stride)
+    return bool(group.stride % (stride * dim) and stride % (group.stride * group.size))
 
 
 def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
     """The ways of moving along a coordinate that commute with taking this peer."""
     group = index.group
-    stays = index.shift % group.size == 0 and not any(index.advance)
+    if index.xor and not _inside(index):
+        return NEITHER
+    stays = index.shift % group.size == 0 and not any(index.advance) and not index.masks
     if stays or not _overlap(group, dim, stride):
         return BOTH
     if stride % group.stride:
@@ -209,6 +214,12 @@ def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
     if group.stride * group.size != stride * dim:
         return NEITHER
     return BOTH if dim == 2 and group.stride == stride else frozenset((ROTATE,))
+
+
+def _inside(index: Index) -> bool:
+    """Whether a position whose bits are flipped stays in its group."""
+    bits = _power(index.group.size) and 0 <= index.shift < index.group.size
+    return (bits or index.shift == 0) and not any(index.advance)
 
 
 def commutes(index: Index, symmetry: Symmetry) -> bool:

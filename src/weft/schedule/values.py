@@ -79,6 +79,12 @@ class Index:
     xor: bool = False
     mask: int = -1
 
+    @property
+    def masks(self) -> bool:
+        """Whether several positions of the group become one."""
+        whole = (1 << (self.group.size - 1).bit_length()) - 1
+        return self.xor and self.mask & whole != whole
+
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
         """The moved position, for ``rank`` at these loop counters."""
         moved = self.shift + _dot(self.advance, counters)
