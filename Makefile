@@ -79,22 +79,28 @@ build/sanitize/%.thread: tests/native/%.cpp $(wildcard tests/native/*.hpp) $(NAT
 	@mkdir -p $(@D)
 	$(SANITIZE) -fsanitize=thread $< -o $@
 
-# Tests that start ranks, with a native core under the address and undefined-behaviour sanitizers; Python itself is not
-# built with them.
-ASAN := $(foreach name,libasan.so libstdc++.so,$(shell $(CXX) -print-file-name=$(name)))
+# Tests that start ranks, with a native core under sanitizers; Python itself is not built with them. What the thread sanitizer
+# sees of a race is inside a rank: its threads. Between ranks tests/native has threads in the place of processes.
+PRELOAD = $(foreach name,$(1) libstdc++.so,$(shell $(CXX) -print-file-name=$(name)))
+SANITIZED = PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZED=$(CURDIR)/build/$(1) $(STILL) \
+  $(PYTEST) -q -p no:cacheprovider --timeout 900
 ASAN_TESTS ?= tests/runtime tests/fused tests/torch/test_collectives.py tests/torch/test_apply.py \
   tests/torch/test_embedding.py tests/bench/test_planned.py tests/compress/test_codecs.py tests/trace
-sanitize-ranks: build/asan/.core ## tests with ranks, by a native core under address and undefined sanitizers
-	LD_PRELOAD="$(ASAN)" PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZED=$(CURDIR)/build/asan \
-	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
-	  $(PYTEST) -q -p no:cacheprovider --timeout 900 -m 'not (slow or triton)' $(ASAN_TESTS)
+TSAN_TESTS ?= tests/runtime/test_engines.py tests/runtime/test_commands.py tests/runtime/test_blocks.py tests/runtime/test_world.py
+sanitize-ranks: build/asan/.core build/tsan/.core ## tests with ranks, by native cores under address + undefined and thread sanitizers
+	LD_PRELOAD="$(call PRELOAD,libasan.so)" ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
+	  $(call SANITIZED,asan) -m 'not (slow or triton)' $(ASAN_TESTS)
+	LD_PRELOAD="$(call PRELOAD,libtsan.so)" TSAN_OPTIONS=abort_on_error=1:halt_on_error=1:suppressions=$(CURDIR)/tests/sanitize/thread.supp \
+	  $(call SANITIZED,tsan) -m 'not (slow or triton)' $(TSAN_TESTS)
 
-build/asan/.core: .venv/.core $(NATIVE)
-	$(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S native -B build/asan \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DSKBUILD_PROJECT_VERSION=asan \
+build/asan/.core: SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+build/tsan/.core: SANITIZERS := -fsanitize=thread
+build/asan/.core build/tsan/.core: .venv/.core $(NATIVE)
+	$(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -S native -B $(@D) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DSKBUILD_PROJECT_VERSION=sanitized \
 	  -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir) \
-	  -DCMAKE_CXX_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
-	$(BIN)/cmake --build build/asan
+	  -DCMAKE_CXX_FLAGS='$(SANITIZERS) -fno-omit-frame-pointer'
+	$(BIN)/cmake --build $(@D)
 	@touch $@
 
 # Readers of the native core: targets in tests/fuzz/native, driven by coverage (-fsanitize-coverage).
