@@ -36,6 +36,7 @@ def test_a_job_takes_as_long_as_it_took(tmp_path, step):
     found = replay(trace)
     assert [each.simulated for each in found[1:3]] == pytest.approx(periods[1:3], rel=1e-3)
     assert all(each.held_out for each in found)
+    assert [each.name for each in found] == [mark.name for mark in trace.marks]
 
 
 def test_a_job_that_runs_ahead_of_its_device_has_the_period_of_the_device(tmp_path):

@@ -55,6 +55,7 @@ class Replay:
 class Ready:
     """A step ready to be simulated, and what was measured of it."""
 
+    name: str
     recording: Recording
     measured: float
     held_out: bool
@@ -85,7 +86,7 @@ def _ready(steps: Sequence[Calls], number: int, known: dict[int, Recorded]) -> R
         collectives=_collectives(model[0], known),
     )
     seconds, by_device = measured_period(steps, number)
-    return Ready(recording, seconds, bool(others), by_device)
+    return Ready(steps[number].mark.name, recording, seconds, bool(others), by_device)
 
 
 def _alike(steps: Sequence[Calls]) -> list[Calls]:
@@ -131,8 +132,7 @@ def replay(trace: Trace) -> list[Replay]:
     for step in ready_steps(trace):
         stage = Stage([step.recording], machine, iterations_of(step))
         seconds = stage.run().step
-        name = step.recording.calls.mark.name
-        out.append(Replay(name, step.measured, seconds, step.held_out, step.by_device))
+        out.append(Replay(step.name, step.measured, seconds, step.held_out, step.by_device))
     return out
 
 
