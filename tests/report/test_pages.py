@@ -155,6 +155,14 @@ def test_parts_of_a_rank_fill_what_was_recorded(tmp_path):
         assert sum(split_parts(rank.total).values()) == pytest.approx(rank.total.busy)
 
 
+def test_one_size_is_shown_by_its_times_and_several_by_their_bandwidth():
+    one = collective_page("p", rows_of_a_collective(sizes=(64,)), [handshake()])
+    several = collective_page("p", rows_of_a_collective(), [handshake()])
+    assert "shorter is better" in one
+    assert "bandwidth by size" not in one
+    assert "higher is better" in several
+
+
 def test_collectives_are_summed_by_kind_and_size(tmp_path):
     from weft.report.exchanges import bandwidth_section, collectives_section
 

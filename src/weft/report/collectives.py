@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from weft.report.bars import Bar, bar_chart
 from weft.report.page import Section, html_page
 from weft.report.picture import picture_of
@@ -28,11 +30,12 @@ def collective_page(platform: str, rows: Rows, timelines: Sequence[Timeline]) ->
             f" Best bus bandwidth: {format_rate(best['busbw'])} by {_named(best)} "
             f"at {format_size(best['nbytes'])} ({best['basis']})."
         )
-    sections = [_bandwidth(rows), *_timelines(timelines)]
+    sections = [_by_algorithm(rows), *_timelines(timelines, ranks)]
     return html_page(f"{kinds} on {platform}", sections, lead=lead)
 
 
-def _bandwidth(rows: Rows) -> Section:
+def _by_algorithm(rows: Rows) -> Section:
+    """Draw bandwidth over the sizes, or times where there is one size only."""
     columns = [
         Column("nbytes", "size", format_size),
         Column("name", "algorithm", right=False),
@@ -42,32 +45,32 @@ def _bandwidth(rows: Rows) -> Section:
         Column("basis", "basis", right=False),
         Column("note", "note", right=False),
     ]
-    text = "How fast data moves by each algorithm, as nccl-tests counts it: higher is better."
+    drawn = [row for row in rows if row["busbw"] and row["nbytes"]]
+    if len({row["nbytes"] for row in drawn}) > 1:
+        title, drawing = "Bus bandwidth by size", _curves(drawn)
+        text = "How fast data moves by each algorithm, as nccl-tests counts it: higher is better."
+    else:
+        title, drawing = "Time by algorithm", _bars(rows)
+        text = "How long it takes by each algorithm: shorter is better."
     shown = [{**row, "name": _named(row)} for row in rows]
-    return Section(
-        "Bus bandwidth by size",
-        text,
-        columns,
-        shown,
-        drawings=[_curves(rows)],
-        fold="All numbers as a table",
-    )
+    return Section(title, text, columns, shown, drawings=[drawing], fold="All numbers as a table")
+
+
+def _bars(rows: Rows) -> str:
+    bars = [
+        Bar(_named(row), {str(row["basis"]): row["seconds"]}, format_time(row["seconds"]))
+        for row in rows
+    ]
+    kinds = {"predicted": "computation", "measured": "overlapped"}
+    return bar_chart(bars, kinds, label="Time by algorithm")
 
 
 def _curves(rows: Rows) -> str:
-    """Draw a line for every algorithm over the sizes; bars where there is one size only."""
-    drawn = [row for row in rows if row["busbw"] and row["nbytes"]]
-    sizes = sorted({int(row["nbytes"]) for row in drawn})
-    if len(sizes) < 2:
-        bars = [
-            Bar(_named(row), {str(row["basis"]): row["seconds"]}, format_time(row["seconds"]))
-            for row in rows
-        ]
-        kinds = {"predicted": "computation", "measured": "overlapped"}
-        return bar_chart(bars, kinds, label="Time by algorithm")
+    """Draw a line for every algorithm over the sizes."""
+    sizes = [int(row["nbytes"]) for row in rows]
     x = Axis("size", log_ticks(sizes, base=2, most=7), format_size, log=True)
-    y = Axis("", log_ticks((row["busbw"] for row in drawn), most=6), format_rate, log=True)
-    return Chart("Bus bandwidth", x, y, list(_series(drawn))).figure()
+    y = Axis("", log_ticks((row["busbw"] for row in rows), most=6), format_rate, log=True)
+    return Chart("Bus bandwidth", x, y, list(_series(rows))).figure()
 
 
 def _series(rows: Rows) -> Iterator[Series]:
@@ -87,13 +90,12 @@ def _series(rows: Rows) -> Iterator[Series]:
         )
 
 
-def _timelines(timelines: Sequence[Timeline]) -> Iterator[Section]:
+def _timelines(timelines: Sequence[Timeline], num_ranks: int) -> Iterator[Section]:
     for number, timeline in enumerate(timelines):
         title = f"Timeline, {timeline.basis}"
-        text = (
-            f"What every queue does in {timeline.schedule}: {format_time(timeline.makespan)}. "
-            "Ranks that do the same are shown once."
-        )
+        text = f"What every queue does in {timeline.schedule}: {format_time(timeline.makespan)}."
+        if len(np.unique(timeline.rank)) < num_ranks:
+            text += " Ranks that do the same are shown once."
         yield timeline_section(picture_of(timeline), title, text, number=number)
 
 
