@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.cost import price, price_columns
+from weft.cost import gemm_grid, kernel_flow, price, price_columns
 from weft.cost.families import FAMILIES
 from weft.cost.recipes import achieved_share, item_bytes, known_dtype, rated_flops, recipe_of
 from weft.errors import UnknownNameError, UsageError
@@ -145,7 +145,7 @@ def test_unknown_names_are_answered_with_known_ones():
         price_columns("gem", {}, H100)
     with pytest.raises(UnknownNameError, match="no kernel is known for dtype 'posit'"):
         known_dtype("posit")
-    with pytest.raises(UnknownNameError, match="has no flop rate for 'bf16'"):
+    with pytest.raises(UnknownNameError, match="has no flop rate for dtype 'bf16'"):
         rated_flops(replace(H100, flops={}), "bf16")
 
 
@@ -162,6 +162,10 @@ def test_dtypes_go_by_many_names():
 def test_units_without_a_dtype_use_the_next_that_holds_it():
     v100 = platform("v100-8").require_device()
     assert rated_flops(v100, "bf16") == v100.flops["fp16"].rated
+    cost = Cost("gemm", (64, 64, 64), "bf16", flops=1e12)
+    assert kernel_flow(cost, v100) == kernel_flow(replace(cost, dtype="fp16"), v100)
+    same = [gemm_grid(cost.shape, dtype, v100) for dtype in ("bf16", "fp16")]
+    assert same[0] == same[1]
     assert 0 < achieved_share(v100, "fp16") <= 1
 
 

@@ -56,6 +56,12 @@ class Pricer:
         """The bytes of the collective that stands in prepared schedules."""
         return _UNIT * self.platform.num_ranks
 
+    @property
+    def dtype(self) -> str:
+        """What a GEMM that stands for others is multiplied in: bf16, or what the device has."""
+        flops = self.platform.require_device().flops
+        return next((each for each in ("bf16", "fp16", *flops) if each in flops), "bf16")
+
     def compute(self, gemm: Gemm) -> float:
         """Seconds of the GEMM alone, on all units."""
         if gemm not in self._alone:
@@ -101,9 +107,7 @@ class Pricer:
         return found
 
     def _schedule(self, shape: str, collective: str) -> Schedule:
-        flops = self.platform.require_device().flops
-        dtype = "bf16" if "bf16" in flops else next(iter(flops), "bf16")  # V100 has none
-        scenario = Scenario("", Gemm(16384, 16384, 64, dtype), collective, self.base)
+        scenario = Scenario("", Gemm(16384, 16384, 64, self.dtype), collective, self.base)
         match shape:
             case "compute":
                 return compute_alone(scenario, self.platform)

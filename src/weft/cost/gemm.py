@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.cost.recipes import item_bytes
+from weft.cost.recipes import flops_of, item_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,9 +177,9 @@ def gemm_grid(
 
 def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device: Device) -> Grid:
     """Tiles at the rate that software sustains, or what the loads of a tile leave of the peak."""
-    sustained = device.flop_rate(dtype)
-    peak = device.flops[dtype].rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
-    rate = min(sustained, peak) / device.units
+    flops = flops_of(device, dtype)
+    peak = flops.rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
+    rate = min(flops.achieved, peak) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
     item, slots = ceil(item_bytes(dtype)), _slots(tile, device)
     return Grid(*shape, item, tile, seconds, slots, device.kernels.pieces)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from weft.cost.recipes import flops_of
+
 if TYPE_CHECKING:
     from weft.hardware import Device
     from weft.schedule import Cost
@@ -26,5 +28,5 @@ def kernel_flow(cost: Cost, device: Device) -> KernelFlow:
     if cost.seconds:
         return KernelFlow(0.0, 0.0, 0.0)
     size = float(cost.nbytes) or 1.0
-    seconds = cost.flops / device.flop_rate(cost.dtype) if cost.flops else 0.0
+    seconds = cost.flops / flops_of(device, cost.dtype).achieved if cost.flops else 0.0
     return KernelFlow(size, 1.0 if cost.nbytes else 0.0, seconds * device.units / size)

@@ -103,26 +103,28 @@ def recipe_of(dtype: str) -> Recipe:
 
 def rated_flops(device: Device, math: str) -> float:
     """Give the rated flop/s of a device's units for a dtype."""
-    return _units(device, math).rated
+    return flops_of(device, math).rated
 
 
 def achieved_share(device: Device, math: str) -> float:
     """Give the share of the rated flop/s that software was seen to achieve."""
-    flops = _units(device, math)
+    flops = flops_of(device, math)
     return flops.achieved / flops.rated
 
 
-def _units(device: Device, math: str) -> Flops:
-    """Find the units for a dtype.
+_WIDER = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
+
+
+def flops_of(device: Device, dtype: str) -> Flops:
+    """Find the units that multiply a dtype.
 
     Where there are none the next that hold it serve: bf16 those of fp16 or fp32, fp8 those of
     bf16 and so on, as libraries do.
     """
-    order = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
-    wider = order[order.index(math) :] if math in order else order
-    for name in wider:
+    math = RECIPES[dtype].math if dtype in RECIPES else dtype
+    for name in _WIDER[_WIDER.index(math) :] if math in _WIDER else (math,):
         if name in device.flops:
             return device.flops[name]
     raise UnknownNameError(
-        f"{device.name} has no flop rate for {math!r}", nearest(math, device.flops)
+        f"{device.name} has no flop rate for dtype {dtype!r}", nearest(dtype, device.flops)
     )

@@ -104,8 +104,7 @@ def _effect(
 def _scenario(node: Node, kind: str, nbytes: int, bound: str) -> Scenario:
     """Choose the GEMM that takes about as long as the collective."""
     pricer = pricer_of(node)
-    flops = pricer.platform.require_device().flops
-    dtype = next((each for each in ("bf16", "fp16") if each in flops), next(iter(flops)))
+    dtype = pricer.dtype
     draft = Scenario("", Gemm(_SIDE, _SIDE, _SIDE, dtype), kind, nbytes)
     seconds = pricer.comm(draft)
     if bound == "arithmetic":
