@@ -91,6 +91,23 @@ def test_what_is_encoded_by_a_codec_that_has_no_price_flows_as_long_as_its_slot(
     assert lasted(found, 0, "nic0", 0) == close(500 * US)
 
 
+def test_a_slot_on_another_rank_is_written_and_read_over_the_link():
+    """20 MB take 2 ms over 10 GB/s, halved 1 ms; what is read from afar is asked for first."""
+    encode, decode = (2 * US + 20 * MB / rate for rate in _rates("pack"))
+    there = Encode(x(0, 20 * MB), y(1, 30 * MB), "pack", "uint8")
+    back = Decode(y(1, 30 * MB), x(0, 20 * MB), "pack", "uint8")
+    whole = Encode(x(1, 20 * MB), y(0, 30 * MB), "pack", "uint8")
+    schedule = made(2, {0: (queue("nic0", there, back, whole),)})
+    found = spans(replace(schedule, ratios=(("pack", 2.0),)), bare(Level("switch", 2, 10 * GB)))
+    took = [lasted(found, 0, "nic0", n) for n in range(3)]
+    assert took == close([encode + 1000 * US, decode + 1000 * US, encode + 2000 * US])
+
+
+def _rates(codec):
+    rates = codec_rates(codec, None)
+    return rates.encode, rates.decode
+
+
 def test_what_a_codec_saves_is_saved_in_memory_too():
     """Memory of 1 GB/s is what 10 MB wait for; half of them pass it once here and once there."""
     slow = replace(FREE, memory_rate=1 * GB)

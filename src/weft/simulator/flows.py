@@ -9,7 +9,7 @@ import numpy as np
 from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
-from weft.schedule import READ, WRITE, Copy, Encode, Kind, Launch
+from weft.schedule import READ, WRITE, Copy, Decode, Encode, Kind, Launch
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units
@@ -36,7 +36,7 @@ def flow_sizes(rows: Rows) -> Floats:
     slots = {c.dst.buffer: ratios.get(c.codec, 1.0) for c, _, _ in rows.of_kind(Encode)}
     for command, mine in rows.coded():
         if is_priced(command.codec):
-            size[mine] = 0.0  # the price of a codec has its memory in it
+            size[mine] = _sent(rows, command, mine, ratios.get(command.codec, 1.0))
     for copy, _, mine in rows.of_kind(Copy) if slots else ():
         size[mine] /= slots.get(copy.src.buffer, 1.0)
     for kernel, _, mine in rows.kernels():
@@ -44,6 +44,19 @@ def flow_sizes(rows: Rows) -> Floats:
             size[mine] = kernel_flow(kernel.cost, rows.platform.require_device()).size
     grid_sizes(rows, size)
     return size
+
+
+def _sent(rows: Rows, command: Encode | Decode, mine: Ints, ratio: float) -> Floats:
+    """What a codec sends to another rank, or reads there: shorter where the slot is far.
+
+    Nothing flows beside its rank, for the price of a codec has its memory in it.
+    """
+    table, first = rows.table, rows.table.access_start[mine]
+    decodes = isinstance(command, Decode)
+    far = table.access_rank[first] != table.access_rank[first + 1]
+    slot_is_far = table.access_rank[first + (not decodes)] != rows.rank[mine]
+    sent: Floats = far * table.access_nbytes[first + decodes] / np.where(slot_is_far, ratio, 1.0)
+    return sent
 
 
 def _listed_bytes(rows: Rows) -> Floats:
