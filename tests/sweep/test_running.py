@@ -1,11 +1,12 @@
 import multiprocessing
+from collections import deque
 from importlib.util import find_spec
 
 import pytest
 
 from tests.sweep.asked import ask
 from weft.errors import RunError, UsageError
-from weft.sweep import Cell, on_dask, on_this_machine
+from weft.sweep import Cell, local, on_dask, on_this_machine
 
 needs_dask = pytest.mark.skipif(not find_spec("distributed"), reason="distributed is not installed")
 
@@ -39,6 +40,16 @@ def test_a_process_that_dies_costs_its_cell_alone(tmp_path):
     assert [found[n].rows for n in (0, 2, 3)] == [[{"value": 1}], [{"value": -1}], [{"value": 4}]]
     assert found[1].error == "its process died (exit code 3)"
     assert found[1].again
+
+
+def test_a_process_that_died_between_cells_is_given_one_and_heard_of():
+    mine, theirs = multiprocessing.Pipe()
+    theirs.close()
+    worker, tries = local._Worker(None, mine), {0: 0}
+    local._give(worker, deque([0]), cells("give 1"), tries)
+    assert local._heard([worker], 60.0) == [worker]
+    assert local._taken(worker, tries, 60.0) is None  # it is tried again
+    mine.close()
 
 
 @pytest.mark.multiprocess

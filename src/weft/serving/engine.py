@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import NoPlanError, UsageError
+from weft.planner.beside import stretched
 from weft.serving.outcome import Outcome
 from weft.workload.transformer import Piece
 
@@ -227,11 +228,7 @@ def beside(seconds: float, slowed: float, copying: float) -> float:
     >>> beside(1.0, 1.5, 0.0), beside(1.0, 1.5, 9.0), beside(1.0, 1.5, 0.3)
     (1.0, 1.5, 1.1)
     """
-    if copying <= 0.0 or slowed == 1.0:
-        return seconds
-    if seconds * slowed <= copying:
-        return seconds * slowed
-    return seconds + copying * (1.0 - 1.0 / slowed)
+    return seconds + stretched(min(max(copying, 0.0), seconds * slowed), slowed)
 
 
 def _rounded(number: int, step: int) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.hardware import Platform
+    from weft.serving.cache import KvCache
     from weft.serving.outcome import Outcome
     from weft.serving.requests import Request
     from weft.workload.transformer import Transformer
@@ -108,7 +109,7 @@ class Question:
         return Forward(model, self.platform.resized(num_ranks), self.reduction)
 
     @cached_property
-    def _cache(self) -> Any:
+    def _cache(self) -> KvCache:
         return kv_cache(self.model, self.platform.require_device(), self.block_bytes)
 
     def _fetcher(self, name: str) -> Fetcher:

@@ -115,7 +115,7 @@ def _choices(option: str, value: str | None) -> list[_Choice]:
 
 
 def split(text: str) -> list[str]:
-    """Split at commas that stand outside brackets: a network keeps its own.
+    """Split at commas; that before the latency of a network's level is its own.
 
     >>> split("h100-8,switch(8)@400GiB/s,936ns"), split("1,2,4")
     (['h100-8', 'switch(8)@400GiB/s,936ns'], ['1', '2', '4'])
@@ -123,7 +123,7 @@ def split(text: str) -> list[str]:
     found: list[str] = []
     for part in text.split(","):
         if found and "@" in found[-1] and part[:1].isdigit() and part.strip().endswith("s"):
-            found[-1] += f",{part}"  # the latency of a network level belongs to it
+            found[-1] += f",{part}"
         else:
             found.append(part)
     return [part.strip() for part in found if part.strip()]

@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 import time
 from collections import deque
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,8 @@ def _give(worker: _Worker, left: deque[int], cells: Sequence[Cell], tries: dict[
         return
     worker.number, worker.since = left.popleft(), time.monotonic()
     tries[worker.number] += 1
-    worker.line.send(cells[worker.number].words)
+    with suppress(OSError):  # one that died meanwhile is heard of as any other
+        worker.line.send(cells[worker.number].words)
 
 
 def _heard(workers: list[_Worker], timeout: float) -> list[_Worker]:
