@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.arrays import Machine
+from weft.collectives import collective
 from weft.errors import ScheduleError
 from weft.schedule import (
     SELF,
@@ -215,6 +218,54 @@ def test_a_call_inside_a_loop_or_a_launch_is_refused(wrap):
     schedule = outer(Program(range(6), (Queue("stream0", (wrap(call),)),)))
     with pytest.raises(ScheduleError, match="a Call stands inside a loop or a Launch of stream0"):
         inline(schedule)
+
+
+ONE = Call("move", pass_on(6), Group(6), (("src", "a", 0), ("dst", "b", 0)))
+OTHER = replace(ONE, buffers=(("src", "b", 0), ("dst", "a", 0)))
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        (Program(range(6), (Queue("stream0", (ONE, ONE)),)),),
+        (Program(range(6), (Queue("stream0", (ONE,)), Queue("stream1", (ONE,)))),),
+        (
+            Program(range(3), (Queue("stream0", (ONE,)),)),
+            Program(range(3, 6), (Queue("stream0", (OTHER,)),)),
+        ),
+    ],
+)
+def test_calls_of_one_name_are_one_call(programs):
+    with pytest.raises(ScheduleError, match="two calls of outer are named 'move'"):
+        inline(outer(*programs))
+
+
+def calling(schedule, group, num_ranks=12):
+    call = Call("all", schedule, group, (("data", "a", 0),))
+    programs = (Program(range(num_ranks), (Queue("stream0", (call,)),)),)
+    return outer(*programs, num_ranks=num_ranks)
+
+
+def test_a_call_has_as_many_ranks_as_what_it_calls():
+    with pytest.raises(ScheduleError, match="from first of 3 ranks with groups of 4"):
+        inline(calling(from_first(3), Group(4)))
+
+
+def test_groups_of_what_is_called_nest_in_those_of_the_call():
+    """Halving and doubling of six ranks is done by groups of four and of six."""
+    six = collective("all_reduce", "halving-doubling", num_ranks=6, nbytes=SIZE)
+    for group in (Group(6), Group(6, 1, tuple(range(12)))):
+        with pytest.raises(ScheduleError, match=r"all calls halving-doubling .* do not nest in"):
+            inline(calling(six, group))
+    before, after = executed(calling(six, Group(6), num_ranks=6))
+    total = sum(before[rank, "a"][:SIZE] for rank in range(6))
+    assert all(np.array_equal(after[rank, "a"][:SIZE], total) for rank in range(6))
+
+
+def test_ratios_of_what_is_called_are_kept_unless_the_caller_knows_better():
+    inner = replace(from_first(6), ratios=(("pack", 2.0), ("int8", 4.0)))
+    schedule = replace(calling(inner, Group(6), num_ranks=6), ratios=(("pack", 3.0),))
+    assert dict(inline(schedule).ratios) == {"pack": 3.0, "int8": 4.0}
 
 
 @pytest.mark.parametrize(

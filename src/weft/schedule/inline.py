@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def inline(schedule: Schedule) -> Schedule:
     The ranks of a program may play different parts in what they call, so a program is cut
     into one for each combination of parts.
     """
-    calls = {call.name: call for p in schedule.programs for call in _calls_of(p)}
+    calls = _calls(schedule)
     if not calls:
         return schedule
     bindings = _bindings(schedule, calls)
@@ -59,11 +60,13 @@ def inline(schedule: Schedule) -> Schedule:
     )
     last = list(bindings.values())[-1]
     private = tuple(b for binding in bindings.values() for b in binding.private)
+    ratios = {codec: r for binding in bindings.values() for codec, r in binding.inner.ratios}
     return replace(
         schedule,
         programs=programs,
         buffers=schedule.buffers + private,
         num_flags=last.flag_base + last.num_flags,
+        ratios=tuple({**ratios, **dict(schedule.ratios)}.items()),
     )
 
 
@@ -157,6 +160,21 @@ def _widest(buffer: Buffer) -> int:
     return buffer.nbytes if isinstance(buffer.nbytes, int) else max(buffer.nbytes, default=0)
 
 
+def _calls(schedule: Schedule) -> dict[str, Call]:
+    """The calls by name, each of which is the same on all its ranks and comes once on each."""
+    calls: dict[str, Call] = {}
+    for program in schedule.programs:
+        here = list(_calls_of(program))
+        names = Counter(call.name for call in here)
+        for call in here:
+            if names[call.name] > 1 or calls.setdefault(call.name, call) != call:
+                raise ScheduleError(
+                    f"two calls of {schedule.name} are named {call.name!r}.",
+                    "Calls of one name are one call, seen from its ranks: rename one of them.",
+                )
+    return calls
+
+
 def _calls_of(program: Program) -> Iterator[Call]:
     for queue in program.queues:
         yield from (c for c in queue.commands if isinstance(c, Call))
@@ -181,10 +199,42 @@ def _bindings(schedule: Schedule, calls: dict[str, Call]) -> dict[str, _Binding]
     base = schedule.num_flags
     for name, call in calls.items():
         inner = inline(call.schedule)
+        _check_ranks(call, inner, schedule.num_ranks)
         queues = {queue.name for program in inner.programs for queue in program.queues}
         bindings[name] = _Binding(call, inner, base, len(queues))
         base += bindings[name].num_flags
     return bindings
+
+
+def _check_ranks(call: Call, inner: Schedule, num_ranks: int) -> None:
+    """What is called fits the group it is bound to (see Group.within)."""
+    outer = call.ranks
+    if inner.num_ranks != outer.size:
+        raise ScheduleError(
+            f"{call.name} calls {inner.name} of {inner.num_ranks} ranks with groups of "
+            f"{outer.size}.",
+        )
+    once = outer.size * outer.stride >= (len(outer.ranks) or num_ranks)
+    for group in set(_groups(inner.programs)):
+        if group.ranks or not (once or outer.size % (group.size * group.stride) == 0):
+            raise ScheduleError(
+                f"{call.name} calls {inner.name}, which has groups of its own ({group}) that do "
+                f"not nest in groups of {outer.size}.",
+                "Call it once for each of them, with its ranks listed.",
+            )
+
+
+def _groups(value: Any) -> Iterator[Group]:
+    """Every group that is named somewhere inside."""
+    if isinstance(value, Group):
+        yield value
+    elif isinstance(value, tuple):
+        if not all(isinstance(each, int) for each in value):  # tables may be long
+            for each in value:
+                yield from _groups(each)
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _groups(getattr(value, each.name))
 
 
 def _parts(program: Program, bindings: dict[str, _Binding]) -> Iterator[range | tuple[int, ...]]:
