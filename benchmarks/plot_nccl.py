@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import log2
 from pathlib import Path
 
-from weft.cli.pricing import bus_share
+from weft.cost.bus import bus_factor
 from weft.cost.nccl import library_price
 from weft.hardware import platform
 from weft.units import format_size
@@ -48,10 +48,10 @@ def main() -> int:
 
 def _panel(kind: str, cells: list[Cell]) -> Iterator[str]:
     yield f'<text x="{MARGIN}" y="14" font-weight="bold">{kind}, bus rate, GB/s</text>'
-    for rate in range(0, 501, 100):
-        y = _y(rate * 1e9)
+    for tick in range(0, 501, 100):
+        y = _y(tick * 1e9)
         yield f'<path d="M{MARGIN},{y:.1f}H{WIDTH - 10}" stroke="#ddd"/>'
-        yield f'<text x="{MARGIN - 6}" y="{y + 3:.1f}" text-anchor="end">{rate}</text>'
+        yield f'<text x="{MARGIN - 6}" y="{y + 3:.1f}" text-anchor="end">{tick}</text>'
     for power in range(10, 35, 4):
         at = f'x="{_x(power):.1f}" y="{HEIGHT - 14}"'
         yield f'<text {at} text-anchor="middle">{format_size(2**power)}</text>'
@@ -78,7 +78,7 @@ def _line(kind: str, num_ranks: int) -> str:
 
 
 def _bus_rate(kind: str, num_ranks: int, nbytes: int, seconds: float) -> float:
-    return nbytes / seconds * bus_share(kind, num_ranks)
+    return nbytes / seconds * bus_factor(kind, num_ranks)
 
 
 def _x(power: float) -> float:

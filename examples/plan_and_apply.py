@@ -9,6 +9,7 @@ way each collective took and how long steps were beside what was predicted.
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ import weft.torch
 from weft.hardware import here_path
 
 TABLES, ROWS, DIM, BATCH, POOLING = 8, 20_000, 32, 512, 10
+Step = Callable[[], torch.Tensor]
 
 
 class Model(nn.Module):
@@ -40,7 +42,7 @@ class Model(nn.Module):
         return logits
 
 
-def training(plan: weft.Plan | None = None):  # noqa: ANN201 - a function, and what applies the plan
+def training(plan: weft.Plan | None = None) -> tuple[Step, weft.torch.Applied | None]:
     """Prepare one step, with a plan or as torch does it; ranks begin with the same weights."""
     torch.manual_seed(0)
     model = Model()
@@ -57,7 +59,7 @@ def training(plan: weft.Plan | None = None):  # noqa: ANN201 - a function, and w
         logits = model(indices, offsets)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         if applied is not None:
             applied.step()

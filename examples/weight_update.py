@@ -48,7 +48,8 @@ def share(model: torch.nn.Module) -> float:
     for weights in model.parameters():
         dist.broadcast(weights.detach(), 0)
     seconds = time.perf_counter() - begin
-    total = sum(weights.detach().view(torch.int32).sum() for weights in model.parameters())
+    sums = [weights.detach().view(torch.int32).sum() for weights in model.parameters()]
+    total = torch.stack(sums).sum()
     everyone = [torch.zeros_like(total) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, total)
     assert len({int(each) for each in everyone}) == 1, "ranks hold different weights"
