@@ -7,7 +7,7 @@ from weft.bench.cost import cost_of
 from weft.bench.harness import measure
 from weft.bench.machine import append, machine, record
 from weft.bench.rows import Row
-from weft.errors import RunError, UnknownNameError
+from weft.errors import RunError, RunTimeoutError, UnknownNameError
 
 
 def contestants(log, **times):
@@ -74,8 +74,10 @@ def test_a_record_says_where_and_when(tmp_path):
 
 
 def test_a_number_that_is_none_is_recorded_as_null(tmp_path):
-    append(tmp_path / "b.jsonl", [Row("b", {}, (1.0,), more={"error": float("nan")})])
-    assert json.loads((tmp_path / "b.jsonl").read_text())["error"] is None
+    more = {"error": float("nan"), "all": [1.0, float("inf")]}
+    append(tmp_path / "b.jsonl", [Row("b", {}, (1.0,), more=more)])
+    written = json.loads((tmp_path / "b.jsonl").read_text())
+    assert (written["error"], written["all"]) == (None, [1.0, None])
 
 
 def test_a_record_is_of_a_numbered_format():
@@ -102,6 +104,11 @@ def test_a_large_allocation_shows_in_the_peak():
 def test_a_call_that_fails_says_why():
     with pytest.raises(RunError, match="cannot read 'x'"):
         cost_of("weft.units:parse_size", "x")
+
+
+def test_a_call_that_does_not_end_is_given_up():
+    with pytest.raises(RunTimeoutError, match="time:sleep"):
+        cost_of("time:sleep", 60, timeout=0.1)
 
 
 def test_every_benchmark_asks_a_question():

@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.test_calibrate import measured
 from weft.bench import here
 from weft.bench.rows import Options
-from weft.errors import UsageError
+from weft.errors import UnknownNameError
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -27,5 +27,5 @@ def test_every_case_is_priced_and_run(monkeypatch):
 
 
 def test_an_unknown_collective_is_refused():
-    with pytest.raises(UsageError, match="no collective is called 'gather_all'"):
+    with pytest.raises(UnknownNameError, match="no collective is called 'gather_all'"):
         list(here.run(Options(collectives=("gather_all",))))

@@ -1,12 +1,14 @@
 """What the share of ideal says, and hosts of a benchmark that need not exist."""
 
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.bench import namespaces
+from weft.bench import hosts, namespaces
 from weft.bench.hosts import _share
-from weft.errors import RunError
+from weft.errors import RunError, RunTimeoutError
 
 seconds = st.floats(0.01, 10)
 
@@ -22,6 +24,14 @@ def test_without_iproute_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(RunError, match="iproute2"), namespaces.two_hosts(1e8):
         pass
+
+
+def test_a_rank_that_does_not_end_is_named(monkeypatch):
+    monkeypatch.setattr(hosts, "_DEADLINE", 0.0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        with pytest.raises(RunTimeoutError, match="rank 0"):
+            hosts._wait_for([process])
+        process.kill()
 
 
 def test_a_command_that_fails_is_shown():

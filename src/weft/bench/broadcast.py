@@ -15,7 +15,7 @@ from weft.bench.team import Team
 from weft.bench.teams import PEERS, require_known
 from weft.compress import is_lossless
 from weft.compress.delta import is_delta
-from weft.errors import RunError, UnknownNameError, nearest
+from weft.errors import RunError
 
 QUESTION = "How fast do weights reach all hosts, by codec, size and rate of the links?"
 HOSTS = 4
@@ -88,9 +88,7 @@ def count_rows(options: Options) -> int:
 
 def _kinds(algorithms: Sequence[str]) -> list[Kind]:
     known = dict.fromkeys(kind.algorithm for kind in KINDS)
-    for name in algorithms:
-        if name not in known:
-            raise UnknownNameError(f"no broadcast is measured by {name!r}", nearest(name, known))
+    require_known(algorithms, known, "algorithm of a broadcast")
     return [kind for kind in KINDS if not algorithms or kind.algorithm in algorithms]
 
 

@@ -8,7 +8,6 @@ from weft.bench.rows import Options, Row
 from weft.bench.team import Team
 from weft.bench.teams import require_known, started
 from weft.cost.bus import bus_factor
-from weft.errors import UnknownNameError, nearest
 
 QUESTION = "How long do collectives take on this machine, by weft and by its peers?"
 PATHS = ("dist", "direct", "ordinary")
@@ -53,9 +52,7 @@ def sized(kind: str, size: int, ranks: int, *, per_rank: bool) -> Exchange:
 
 def kinds_of(options: Options) -> tuple[str, ...]:
     """Give the collectives asked for."""
-    for kind in options.collectives:
-        if kind not in KINDS:
-            raise UnknownNameError(f"no collective is called {kind!r}", nearest(kind, KINDS))
+    require_known(options.collectives, KINDS, "collective")
     return options.collectives or KINDS
 
 

@@ -5,12 +5,13 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from weft.errors import RunError
+from weft.errors import RunError, RunTimeoutError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,20 @@ class Cost:
 def cost_of(function: str, *arguments: Any, timeout: float = 600.0) -> Cost:
     """Call ``module:function`` with these JSON values in a process of its own."""
     command = [sys.executable, "-m", "weft.bench.cost", function, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    spoken = output_of(command, f"{function} in its own process", timeout=timeout)
+    return Cost(**json.loads(spoken.splitlines()[-1]))
+
+
+def output_of(command: Sequence[str], what: str, *, timeout: float) -> str:
+    """Let a program run to its end and give what it printed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunTimeoutError(f"{what} did not end in {timeout:g} s.") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"{function} failed in its own process: {last}")
-    return Cost(**json.loads(done.stdout.splitlines()[-1]))
+        raise RunError(f"{what} failed: {last}")
+    return done.stdout
 
 
 def cpu_seconds() -> float:

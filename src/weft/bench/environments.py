@@ -36,11 +36,14 @@ _DONE = "complete"
 Notice = Callable[[str], None]
 
 
+def cache() -> Path:
+    """Give weft's folder in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "weft"
+
+
 def root() -> Path:
     """Give the folder of all environments, in the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Path(cache).expanduser() / "weft" / f"peers-{version}"
+    return cache() / f"peers-{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def environment(name: str, folder: Path, notice: Notice = print) -> Path:

@@ -11,7 +11,6 @@ from weft.bench.lookups import SHAPES, Lookups, cases
 from weft.bench.rows import Options, Row
 from weft.bench.team import Team
 from weft.bench.teams import PEERS, POOLERS, require_known, started
-from weft.errors import UnknownNameError, nearest
 
 QUESTION = "How much faster are embeddings fused with their all-to-all than one after the other?"
 OPERATORS = ("embedding_all_to_all", "embedding", "dlrm_step")
@@ -54,9 +53,7 @@ def count_rows(options: Options) -> int:
 
 def _operators(options: Options) -> tuple[str, ...]:
     known = links.OPERATORS if options.rates else OPERATORS
-    for name in options.collectives:
-        if name not in known:
-            raise UnknownNameError(f"no operator is called {name!r}", nearest(name, known))
+    require_known(options.collectives, known, "operator")
     return options.collectives or known
 
 

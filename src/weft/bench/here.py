@@ -5,12 +5,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from weft.bench.rows import Options, Row
+from weft.bench.teams import require_known
 from weft.collectives import KINDS, algorithms, collective
 from weft.errors import ScheduleError, UsageError
 from weft.hardware import Platform
 from weft.runtime import World, prepare, spawn
 from weft.runtime.calibrate import STEPS, calibrated, measure_step
-from weft.runtime.measuring import Round, batches, changed, pin, typical
+from weft.runtime.measuring import Round, batches, changed, pin, slowest, typical
 from weft.runtime.stores import VARIABLE as STORES
 from weft.schedule import Schedule
 from weft.simulator import simulate
@@ -59,9 +60,8 @@ def count_rows(options: Options) -> int:
 
 
 def _cases(options: Options) -> Iterator[_Case]:
+    require_known(options.collectives, KINDS, "collective")
     for kind in options.collectives or COLLECTIVES:
-        if kind not in KINDS:
-            raise UsageError(f"no collective is called {kind!r}.", f"There are {', '.join(KINDS)}.")
         for name in options.algorithms or algorithms(kind):
             # What is prelaunched is priced from its release on, and a run has all of it.
             if "prelaunch" in name or "+" in name:
@@ -86,12 +86,7 @@ def _predicted(case: _Case, platform: Platform) -> float:
 
 def _measured(cases: list[_Case]) -> list[float]:
     by_rank = spawn(be_rank, RANKS, cases, timeout=_TIMEOUT)
-    found = []
-    for of_ranks in zip(*by_rank, strict=True):
-        together = zip(*of_ranks, strict=True)
-        slowest = [Round(min(b.share for b in of), max(b.seconds for b in of)) for of in together]
-        found.append(typical(slowest))
-    return found
+    return [typical(slowest(of_ranks)) for of_ranks in zip(*by_rank, strict=True)]
 
 
 def be_rank(world: World, cases: list[_Case]) -> list[list[Round]]:

@@ -15,7 +15,7 @@ from weft.bench.exchange import KINDS
 from weft.bench.namespaces import NetHost, two_hosts
 from weft.bench.rows import Options, Peer, Row
 from weft.c3.ideal import percent_of_ideal
-from weft.errors import RunError
+from weft.errors import RunError, RunTimeoutError
 from weft.runtime.meeting import free_port
 
 QUESTION = "How fast are collectives between hosts, and how much hides behind a GEMM?"
@@ -107,7 +107,12 @@ def on_hosts(hosts: tuple[NetHost, NetHost], ranks_each: int, job: dict[str, Any
 
 def _wait_for(processes: list["subprocess.Popen[bytes]"]) -> None:
     for rank, process in enumerate(processes):
-        if code := process.wait(_DEADLINE):
+        try:
+            code = process.wait(_DEADLINE)
+        except subprocess.TimeoutExpired as error:
+            late = f"rank {rank} of the benchmark did not end in {_DEADLINE:g} s."
+            raise RunTimeoutError(late) from error
+        if code:
             raise RunError(f"rank {rank} of the benchmark ended with {code}.")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bench.overlap import of_first
 from weft.bench.rows import Options, Row
 from weft.runtime import Engines, World, spawn
 from weft.runtime.measuring import one_thread
@@ -45,7 +46,7 @@ def be_rank(world: World, rounds: int) -> tuple[Found, Found]:
     os.sched_setaffinity(0, mine)
     told = world.empty(1, "uint64")
     told[0] = 0
-    word = world.member.view(world.region(0) + _offset(world, told), 8).view(np.uint64)
+    word = of_first(world, told).view(np.uint64)
     factor = np.ones((_EDGE, _EDGE), np.float32)
     found: Found = {state: [] for state in STATES}
     shares: Found = {state: [] for state in STATES}
@@ -84,8 +85,3 @@ def _product(factor: NDArray[Any]) -> float:
         factor @ factor
         times.append(time.perf_counter() - begin)
     return median(times)
-
-
-def _offset(world: World, array: NDArray[Any]) -> int:
-    here = world.member.view(world.region(world.rank), 1)
-    return int(array.ctypes.data - here.ctypes.data)

@@ -1,7 +1,6 @@
 """Where and when something was measured, and the file that remembers it."""
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.bench.rows import Row
+from weft.errors import UsageError
 from weft.hardware.machine import cpu_model
+from weft.report.results import plain
 
 FORMAT = 1
 
@@ -35,14 +36,18 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         for row in rows:
-            file.write(json.dumps(_finite(record(row)), allow_nan=False) + "\n")
+            file.write(json.dumps(plain(record(row)), allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
-    """Turn numbers that JSON has none of into null, at any depth."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def data_folder(wanted: str) -> Path:
+    """Find the folder of measured data, which must have ``wanted`` in it."""
+    folder = Path(os.environ.get("WEFT_DATA", "../shared/data"))
+    if not (folder / wanted).exists():
+        raise UsageError(
+            f"the measured data is not here: there is no {wanted} in {folder}",
+            "Set WEFT_DATA to its folder.",
+        )
+    return folder
 
 
 def machine() -> dict[str, Any]:

@@ -258,7 +258,7 @@ def _beside_a_stream(
     world: World, factor: NDArray[Any], products: int, stop: NDArray[Any], turn: int
 ) -> float:
     """Multiply on rank 0; rank 1 copies until rank 0 says that it has ended."""
-    flag = world.member.view(world.region(0) + _offset(world, stop), 1)
+    flag = of_first(world, stop)
     seconds = 0.0
     if world.rank == 0:
         begin = time.perf_counter()
@@ -274,5 +274,7 @@ def _beside_a_stream(
     return seconds
 
 
-def _offset(world: World, array: NDArray[Any]) -> int:
-    return located(array)[0] - located(world.member.view(world.region(world.rank), 1))[0]
+def of_first(world: World, array: NDArray[Any]) -> NDArray[np.uint8]:
+    """Give the bytes that rank 0 has where this rank has an array of its heap."""
+    here = located(world.member.view(world.region(world.rank), 1))[0]
+    return world.member.view(world.region(0) + located(array)[0] - here, array.nbytes)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from weft.bench.cost import output_of
 from weft.bench.random_steps import by_plan, exhaustive, published, random_steps
 from weft.bench.rows import Options, Row
 from weft.c3 import Pricer
-from weft.errors import RunError
 from weft.hardware import platform
 from weft.planner.planning import plan
 from weft.workload import NO_HOST
@@ -107,8 +106,5 @@ def _command(workload: str, machine: str) -> float:
     words = ["plan", workload, "--on", machine, "--json"]
     command = [sys.executable, "-c", _START, *words]
     begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"weft plan {workload} failed: {last}")
+    output_of(command, f"weft plan {workload}", timeout=_TIMEOUT)
     return time.perf_counter() - begin

@@ -14,8 +14,7 @@ from weft.bench.far_teams import started_on
 from weft.bench.namespaces import two_hosts
 from weft.bench.rows import Options, Peer, Row
 from weft.bench.team import Team
-from weft.bench.teams import started
-from weft.errors import UnknownNameError, nearest
+from weft.bench.teams import require_known, started
 from weft.hardware import Platform, is_calibrated, platform
 from weft.hardware.network import Level
 from weft.planner.plan import Plan
@@ -139,9 +138,7 @@ def _achieved(teams: Teams) -> float:
 
 
 def _models(options: Options) -> dict[str, Drawn]:
-    for name in options.collectives:
-        if name not in MODELS:
-            raise UnknownNameError(f"no model is called {name!r}", nearest(name, MODELS))
+    require_known(options.collectives, MODELS, "model")
     return {name: MODELS[name] for name in options.collectives or MODELS}
 
 

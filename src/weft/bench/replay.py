@@ -3,7 +3,6 @@
 Reads traces of the folder that ``WEFT_DATA`` names.
 """
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bench.machine import data_folder
 from weft.bench.rows import Options, Row
-from weft.errors import UsageError
 from weft.hardware import platform
 from weft.trace import Trace, read
 from weft.whatif import errors_of, replay, what_if
@@ -43,11 +42,7 @@ RANKS = "param_dlrm_8xV100/kineto"
 def run(options: Options) -> Iterable[Row]:
     """Replay every trace that has a figure."""
     del options
-    folder = Path(os.environ.get("WEFT_DATA", "../shared/data"))
-    if not (folder / "hta_traces").is_dir():
-        raise UsageError(
-            "the traces are not here", "Set WEFT_DATA to the folder that has hta_traces."
-        )
+    folder = data_folder("hta_traces")
     yield from _replays(folder)
     yield from _ranks(folder)
     yield from _moved(folder)

@@ -1,13 +1,12 @@
 """How large reports of traces are, and how soon a browser shows them."""
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from weft.bench.browser import Browser
+from weft.bench.machine import data_folder
 from weft.bench.rows import Options, Row
-from weft.errors import UsageError
 from weft.report.analysis import page
 from weft.trace import analyze
 
@@ -44,9 +43,7 @@ def count_rows(_: Options) -> int:
 
 def _files() -> dict[str, list[Path]]:
     """Find the traces of the measured data."""
-    folder = Path(os.environ.get("WEFT_DATA", "../shared/data"))
-    if not folder.is_dir():
-        raise UsageError("the measured data is not here", "Set WEFT_DATA to its folder.")
+    folder = data_folder("hta_traces")
     return {name: sorted((folder / at).glob(what)) for name, (at, what) in _TRACES.items()}
 
 

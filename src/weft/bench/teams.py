@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,11 +32,11 @@ _RANK = (
 )
 
 
-def require_known(against: Sequence[str], known: Sequence[str] = PEERS) -> None:
-    """Raise for a peer that is not known to do the work."""
-    for name in against:
+def require_known(names: Iterable[str], known: Collection[str] = PEERS, what: str = "peer") -> None:
+    """Raise for a name of an option that a benchmark does not know, by default of a peer."""
+    for name in names:
         if name not in known:
-            raise UnknownNameError(f"no peer is called {name!r}", nearest(name, known))
+            raise UnknownNameError(f"no {what} is called {name!r}", nearest(name, known))
 
 
 @contextmanager

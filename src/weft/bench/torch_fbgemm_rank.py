@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from weft.bench.lookups import lookups_of
-from weft.bench.serving import serve
+from weft.bench.torch_joining import answer_until_told, join
 from weft.bench.torch_lookups import Serial, fbgemm_bags
 
 
@@ -31,9 +31,5 @@ class FbgemmRank:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
-        serve(sys.argv[1], FbgemmRank())
-    finally:
-        dist.destroy_process_group()
+    join("gloo")
+    answer_until_told(sys.argv[1], FbgemmRank())

@@ -16,7 +16,7 @@ from torchrec.distributed.sharding_plan import construct_module_sharding_plan, t
 from torchrec.distributed.types import ShardingEnv
 
 from weft.bench.lookups import TURNS, Lookups, lookups_of
-from weft.bench.serving import serve
+from weft.bench.torch_joining import answer_until_told, join
 from weft.bench.torch_lookups import Bags, Looking
 
 
@@ -105,9 +105,5 @@ class TorchrecRank:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
-        serve(sys.argv[1], TorchrecRank())
-    finally:
-        dist.destroy_process_group()
+    join("gloo")
+    answer_until_told(sys.argv[1], TorchrecRank())

@@ -5,7 +5,6 @@ those says little. Trained once on a machine, and kept.
 """
 
 import contextlib
-import os
 import sysconfig
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -16,13 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from weft.bench.environments import cache
+
 _STEPS, _BATCH, _LENGTH, _WIDTH, _LAYERS = 100, 8, 48, 256, 4
 _NAME = f"weights-{_STEPS}x{_BATCH}x{_LENGTH}-{_WIDTH}x{_LAYERS}.npy"
 
 
 def trained_weights() -> NDArray[np.float32]:
     """Give the weights, 13 MB of them; the first time they are trained, in about a minute."""
-    path = _cache() / _NAME
+    path = cache() / _NAME
     with contextlib.suppress(OSError, ValueError):
         kept: NDArray[np.float32] = np.load(path)
         return kept
@@ -33,10 +34,6 @@ def trained_weights() -> NDArray[np.float32]:
             np.save(file, weights)
         Path(file.name).replace(path)
     return weights
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "weft"
 
 
 class TextModel(nn.Module):

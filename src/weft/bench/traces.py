@@ -16,7 +16,8 @@ from weft.bench.cost import cost_of
 from weft.bench.harness import measure
 from weft.bench.made_trace import write_bytes, write_events
 from weft.bench.rows import Options, Row
-from weft.errors import RunError, UnknownNameError, nearest
+from weft.bench.teams import require_known
+from weft.errors import RunError
 from weft.trace import analyze
 
 QUESTION = "How long does it take to load and analyse a trace, and how much memory?"
@@ -29,9 +30,7 @@ _PEERS = ("hta",)
 
 def run(options: Options) -> Iterable[Row]:
     """Measure the traces in turn; ``--size`` asks for plain files made up to that many bytes."""
-    for name in options.against:
-        if name not in _PEERS:
-            raise UnknownNameError(f"no peer is called {name!r}", nearest(name, _PEERS))
+    require_known(options.against, _PEERS)
     for case in _cases(options):
         with case.file() as path:
             yield _measured(case, path, options)

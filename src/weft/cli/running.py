@@ -14,7 +14,7 @@ from weft.collectives import collective
 from weft.collectives.catalogue import REDUCING
 from weft.hardware import Platform, is_calibrated, platform
 from weft.runtime import Prepared, World, prepare, spawn
-from weft.runtime.measuring import Round, batches, pin, typical
+from weft.runtime.measuring import Round, batches, pin, slowest, typical
 from weft.schedule import Schedule
 from weft.timeline import Timeline
 
@@ -147,9 +147,8 @@ def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
 
 def _joined(found: Answer, outcomes: Sequence[_Outcome]) -> Measured:
     """Take for each batch the slowest rank, and of these what is typical."""
-    together = zip(*(each.batches for each in outcomes), strict=True)
-    slowest = [Round(min(b.share for b in of), max(b.seconds for b in of)) for of in together]
+    seconds = typical(slowest(each.batches for each in outcomes))
     timeline = outcomes[0].timeline
     assert timeline is not None
     wrong = sum(each.wrong for each in outcomes)
-    return Measured(found, typical(slowest), wrong, timeline)
+    return Measured(found, seconds, wrong, timeline)

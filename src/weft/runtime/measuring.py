@@ -7,7 +7,7 @@ other programs take of the cores, milliseconds at a time, falls out of the first
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from statistics import median
 from typing import Any, NamedTuple
@@ -225,6 +225,12 @@ def typical(rounds: Sequence[Round]) -> float:
     quiet = [each.seconds for each in rounds if each.share >= _UNDISTURBED]
     few = len(quiet) * 3 < len(rounds)
     return min(each.seconds for each in rounds) if few else median(quiet)
+
+
+def slowest(by_rank: Iterable[Sequence[Round]]) -> list[Round]:
+    """Join what ranks saw of the same rounds: of each the longest time and the least share."""
+    together = zip(*by_rank, strict=True)
+    return [Round(min(r.share for r in of), max(r.seconds for r in of)) for of in together]
 
 
 class Rounds:
