@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from weft.fused import (
     apart_all_reduce,
     apart_all_to_all,
-    dlrm_step,
     fused_all_reduce,
     fused_all_to_all,
 )
 from weft.hardware import platform
 from weft.schedule import Kind
 from weft.simulator import simulate
-from weft.validate.fused_cases import COMBINES, DLRM, EMBEDDINGS, GEMVS, SLICES
+from weft.validate.fused_cases import COMBINES, EMBEDDINGS, GEMVS, SLICES
 from weft.validate.fused_plots import plots
 from weft.validate.fused_prices import (
     OCCUPANCY,
@@ -24,6 +23,7 @@ from weft.validate.fused_prices import (
     library_units,
     percent_saved,
     saved_by_embedding,
+    saved_by_step,
 )
 from weft.validate.target import Target
 
@@ -92,10 +92,7 @@ def _gemv(shape: Product, machine: Platform) -> float:
 
 
 def _step(node: Platform, num_nodes: int) -> Target:
-    machine, units = apart_nodes(node, num_nodes), node.require_device().units
-    apart = simulate(dlrm_step(DLRM, num_nodes, units=None), machine).makespan
-    fused = dlrm_step(DLRM, num_nodes, units=units, occupancy=OCCUPANCY)
-    saved = 100 * (1 - simulate(fused, machine).makespan / apart)
+    saved = saved_by_step(node, num_nodes)
     note = "lookups of the forward pass are fused, on one MI210 a node"
     name = f"dlrm/{num_nodes}"
     return _target("mean", name, 10.0, weft=saved, allowed=POINTS, error_in="points", note=note)

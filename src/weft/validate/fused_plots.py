@@ -5,12 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from weft.fused import dlrm_step
 from weft.hardware import platform
 from weft.report.svg import Axis, Chart, Series
-from weft.simulator import simulate
-from weft.validate.fused_cases import DLRM, EMBEDDINGS
-from weft.validate.fused_prices import OCCUPANCY, apart_nodes, saved_by_embedding
+from weft.validate.fused_cases import EMBEDDINGS
+from weft.validate.fused_prices import apart_nodes, saved_by_embedding, saved_by_step
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -41,12 +39,7 @@ def _mean(pooling: int, machine: Platform) -> float:
 
 
 def _step(node: Platform) -> Chart:
-    units, saved = node.require_device().units, []
-    for num_nodes in NODES:
-        machine = apart_nodes(node, num_nodes)
-        apart = simulate(dlrm_step(DLRM, num_nodes, units=None), machine).makespan
-        fused = dlrm_step(DLRM, num_nodes, units=units, occupancy=OCCUPANCY)
-        saved.append(100 * (1 - simulate(fused, machine).makespan / apart))
+    saved = [saved_by_step(node, num_nodes) for num_nodes in NODES]
     x = Axis("nodes", (2, 16, 128, 1024, 4096), log=True)
     y = Axis("time saved, %", (0, 5, 10, 15, 20))
     return Chart("DLRM step, lookups fused", x, y, [Series("one MI210 a node", NODES, saved)])

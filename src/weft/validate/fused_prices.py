@@ -6,9 +6,9 @@ from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from weft.fused import apart_all_to_all, fed_by_host, fused_all_to_all
+from weft.fused import apart_all_to_all, dlrm_step, fed_by_host, fused_all_to_all
 from weft.simulator import simulate
-from weft.validate.fused_cases import SLICES
+from weft.validate.fused_cases import DLRM, SLICES
 
 if TYPE_CHECKING:
     from weft.fused import Embedding
@@ -31,6 +31,14 @@ def saved_by_embedding(shape: Embedding, machine: Platform) -> float:
     units = machine.require_device().units
     fused = fused_all_to_all(work, units=units, occupancy=occupancy_on(machine))
     return percent_saved(fused, apart_all_to_all(work, units=library_units(machine)), machine)
+
+
+def saved_by_step(node: Platform, num_nodes: int) -> float:
+    """What fusing the lookups of a DLRM's step saves on one device a node, in percent."""
+    machine, units = apart_nodes(node, num_nodes), node.require_device().units
+    apart = simulate(dlrm_step(DLRM, num_nodes, units=None), machine).makespan
+    fused = dlrm_step(DLRM, num_nodes, units=units, occupancy=OCCUPANCY)
+    return 100 * (1 - simulate(fused, machine).makespan / apart)
 
 
 def occupancy_on(machine: Platform) -> float:

@@ -8,10 +8,10 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import exp, log
 from pathlib import Path
 from statistics import median
 
+from weft.cost.fit_errors import geomean_error
 from weft.hardware import Platform, platform
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
@@ -23,8 +23,6 @@ from weft.workload.transformer import MODELS, Transformer
 
 _NEUSIGHT = "NeuSight (ASPLOS 2025), sitar-lab/NeuSight @6945927d9afc"
 _MLPERF = "MLPerf Training v4.0, mlcommons/training_results_v4.0 @6fe954378efe"
-# An error counts as no less than this (arXiv 2404.12674), so that one hit does not decide a mean.
-_LEAST = 4e-4
 
 # Rows and lookups a sample of the 26 tables of DLRM-DCNv2 (MLPerf Training, multi-hot Criteo).
 _ROWS = (
@@ -42,9 +40,9 @@ def step_targets(folder: Path) -> Iterator[Target]:
     ):
         each = list(found)
         yield from each
-        errors = [max(abs(t.weft / t.published - 1), _LEAST) for t in each if t.published]
+        errors = [t.weft / t.published - 1 for t in each if t.published]
         if errors:
-            mean = 100 * exp(sum(map(log, errors)) / len(errors))
+            mean = 100 * geomean_error(errors)
             yield _target(
                 f"{name}: geomean error", None, mean, each[0].source, unit="%", limit=limit
             )
