@@ -97,10 +97,16 @@ def test_an_engine_needs_a_core_that_no_rank_has(cores, has_engine):
     (found,) = ways(replace(CORES, machine=machine))["dma"]
     if has_engine:
         assert isinstance(found, Way)
-        assert (found.engines, found.settings) == (1, {"backend": "weft", "engines": 1})
+        assert found.settings == {"backend": "weft", "engines": 1}
         assert found.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 1e-9, rel=1e-3)
     else:
         assert found.why == f"an engine is a thread, and {cores or 2} cores have a rank each"
+
+
+def test_an_engine_that_is_not_allowed_is_not_used():
+    machine = replace(CORES, machine=Machine("some", 3, 1 << 30))
+    assert isinstance(ways(machine, engines=1)["dma"][0], Way)
+    assert ways(machine, engines=0)["dma"][0].why == "needs 1 engine, 0 are allowed"
 
 
 # Lookups.

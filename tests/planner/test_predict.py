@@ -5,7 +5,7 @@ import pytest
 from weft.errors import NoPlanError
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.planner.prices import Prices, levels_of
+from weft.planner.prices import Prices
 from weft.workload import Collective
 from weft.workload.named import generate
 
@@ -65,33 +65,12 @@ def test_what_does_not_fit_says_what_would():
     assert predict(workload, H100, anyway=True).seconds > 0
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sizes"),
-    [
-        (range(8), (8, 1)),
-        (range(32), (8, 4)),
-        (range(0, 32, 8), (1, 4)),
-        (range(0, 32, 4), (2, 4)),
-        ((0, 1), (2, 1)),
-        ((3,), (1, 1)),
-    ],
-)
-def test_a_group_sees_its_part_of_the_network(ranks, sizes):
-    assert tuple(level.size for level in levels_of(NODES, tuple(ranks))) == sizes
-
-
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_between_nodes_takes_longer_than_inside(kind):
     prices, what = Prices(NODES), Collective(kind, 1 << 26)
     inside = prices.collective(what, tuple(range(8)))
     between = prices.collective(what, tuple(range(0, 32, 8)))
     assert 0 < inside < between
-
-
-def test_nothing_to_move_takes_no_time():
-    assert Prices(NODES).collective(Collective("all_reduce", 0), (0, 1)) == 0
-    assert Prices(NODES).collective(Collective("all_reduce", 8), (5,)) == 0
-    assert Prices(NODES).collective(Collective("barrier", 0), (0, 1)) > 0
 
 
 @pytest.mark.parametrize("given", [{"pp": "4", "batch": "8"}, {"tp": "2", "batch": "8"}])

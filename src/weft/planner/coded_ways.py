@@ -54,7 +54,7 @@ def coded_ways(pair: Pair, prices: Prices, limits: Limits) -> Iterator[Way | Alt
         exact = "loses nothing" if is_lossless(codec) else f"error {error:g}"
         why = f"{codec} sends {ratio:.2f} times fewer bytes, {exact}"
         room = what.nbytes  # what is encoded stands beside what is not
-        yield Way("compressed", price, settings=settings, error=error, memory=room, why=why)
+        yield Way("compressed", price, settings=settings, memory=room, why=why)
 
 
 def _coded_price(pair: Pair, prices: Prices, codec: str, ratio: float) -> Price:

@@ -30,7 +30,6 @@ class CpuWays:
     platform: Platform
     prices: Prices
     limits: Limits
-    simulated: bool = True
 
     @cached_property
     def weft(self) -> Prices:
@@ -69,9 +68,11 @@ class CpuWays:
         cores = machine.cores if machine is not None else self.platform.node_size
         if cores <= self.platform.node_size:
             return refused("dma", f"an engine is a thread, and {cores} cores have a rank each")
+        if self.limits.engines is not None and self.limits.engines < 1:
+            return refused("dma", f"needs 1 engine, {self.limits.engines} are allowed")
         settings: Settings = {"backend": "weft", "engines": 1}
         why = "an engine thread copies on a core that has no rank"
-        return Way("dma", mine, settings=settings, engines=1, why=why)
+        return Way("dma", mine, settings=settings, why=why)
 
     def _fused(self, pair: Pair, mine: Price) -> Way | Alternative:
         """Pooled straight into the ranks that want it: what is left of an exchange is meeting."""

@@ -140,7 +140,6 @@ class GpuWays:
             found.comm,
             found.compute,
             settings={"engines": needed, **_settings(strategy, found.units)},
-            engines=needed,
             why=f"engines leave the units to kernels{adds}",
             pair=priced.seconds if priced else None,
         )
@@ -194,7 +193,7 @@ class GpuWays:
                 if price is not None and fits:
                     settings: Settings = {"algorithm": name, "engines": engines}
                     why = f"engines, {format_time(price.seconds)} by {name}"
-                    yield Way("dma", price, settings=settings, engines=engines, why=why)
+                    yield Way("dma", price, settings=settings, why=why)
 
     def _by_algorithm(self, pair: Pair, alone: Price) -> Iterator[Way]:
         """Other algorithms of units, where they are clearly faster than what the library takes."""

@@ -53,8 +53,9 @@ def plan(
     room = _room(workload, platform, limits)
     prices = Prices(platform, default_library(platform))
     priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
-    makes = CpuWays if platform.require_device().is_core else GpuWays
-    ways = makes(platform, prices, limits, mode == "search")
+    ways: CpuWays | GpuWays = GpuWays(platform, prices, limits, simulated=mode == "search")
+    if platform.require_device().is_core:
+        ways = CpuWays(platform, prices, limits)
 
     def drafted(which: Workload) -> _Draft:
         pricer = StepPricer(which, platform, prices, meetings(which), host)

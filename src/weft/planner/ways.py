@@ -27,8 +27,7 @@ class Way:
     ``alone`` are its seconds with a range, ``beside`` how many times as long it takes while
     kernels run, ``compute`` how many times as long these take meanwhile. A ``serial`` one runs on
     the stream of the kernels; one with ``slices`` starts inside the kernel that makes its input,
-    which takes ``producer`` times as long. ``error``, ``memory`` and ``engines`` are what it
-    takes of the limits of a plan.
+    which takes ``producer`` times as long. ``memory`` are the bytes that it takes of a plan's.
     """
 
     strategy: str
@@ -40,9 +39,7 @@ class Way:
     producer: float = 1.0
     freed: tuple[tuple[int, int], ...] = ()  # ops that fall away
     settings: Settings = field(default_factory=dict, hash=False)
-    error: float = 0.0
     memory: int = 0
-    engines: int = 0
     why: str = ""
     pair: float | None = None  # seconds of both, where the pair itself was priced
 
