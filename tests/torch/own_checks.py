@@ -15,7 +15,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import weft.torch
 from tests.torch.collective_cases import values
-from weft.errors import UsageError
+from weft.errors import NotDoneError, UsageError
 from weft.torch import repeated
 
 CHECKS: dict[str, Callable[[], None]] = {}
@@ -143,6 +143,121 @@ def a_message_from_anyone_names_its_sender() -> None:
 
 
 @check
+def a_receive_from_anyone_does_not_wait() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for length in (4, 300_000):  # a short one comes with its note, a long one is read
+        got = torch.zeros(length, 2).t()
+        receive: Any = dist.irecv(got, None)
+        later = torch.zeros(3)
+        second: Any = dist.irecv(later, (rank - 1) % size)  # goes to the first as long as it waits
+        sends: list[Any] = [
+            dist.isend(torch.full((2 * length,), 1.0 + rank), (rank + 1) % size),
+            dist.isend(torch.full((3,), 9.0), (rank + 1) % size),
+        ]
+        assert all(work.wait() for work in (receive, second, *sends))
+        assert receive._source_rank() == (rank - 1) % size
+        assert (got == 1 + (rank - 1) % size).all()
+        assert (later == 9).all()
+
+
+@check
+def a_wait_for_a_message_may_be_too_short() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    got = torch.zeros(4, 2).t()
+    receive: Any = dist.irecv(got, (rank - 1) % size)
+    try:
+        receive.wait(timedelta(seconds=0.2))
+    except NotDoneError as error:
+        assert "waited 0.2 s for 32 bytes from rank" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("nothing was sent")
+    assert not receive.is_completed()
+    dist.barrier()
+    dist.send(torch.full((8,), float(rank)), (rank + 1) % size)
+    receive.wait()
+    assert (got == (rank - 1) % size).all()
+
+
+@check
+def many_messages_are_under_way_at_once() -> None:
+    rank, size, number = dist.get_rank(), dist.get_world_size(), 200
+    outs = [torch.zeros(3) for _ in range(number)]
+    works: list[Any] = [dist.irecv(out, (rank - 1) % size, tag=i % 7) for i, out in enumerate(outs)]
+    for i in range(number):
+        x = torch.full((3,), float(i))
+        works.append(dist.isend(x, (rank + 1) % size, tag=i % 7))  # which nobody else keeps
+    assert all(work.wait() for work in works)
+    assert [int(out[0]) for out in outs] == list(range(number))
+
+
+@check
+def turned_tensors_are_written_out() -> None:
+    """Conjugates and their imaginary parts lie in memory as they were before."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    z = [torch.complex(values(2 * size, rank=r), values(2 * size, rank=r) + 1) for r in range(size)]
+    out, want = torch.zeros(2, dtype=torch.complex64), total(z).conj().chunk(size)[rank]
+    x = [torch._neg_view(each.real.contiguous()) for each in z]
+    for _ in range(2):  # the second time the desk knows the call
+        dist.reduce_scatter_tensor(out, z[rank].conj().clone())
+        assert torch.equal(out, want)
+        dist.reduce_scatter_tensor(out, z[rank].conj())
+        assert torch.equal(out, want)
+        gathered = torch.zeros(2 * size * size)
+        dist.all_gather_into_tensor(gathered, x[rank].clone())
+        dist.all_gather_into_tensor(gathered, x[rank])
+        assert torch.equal(gathered, torch.cat(x))
+        one = z[rank][:1].clone().conj().imag
+        dist.all_reduce(one)
+        assert torch.equal(one, total(z)[:1].conj().imag)
+        outs = [torch._neg_view(torch.zeros(2 * size)) for _ in range(size)]
+        dist.all_gather(outs, x[rank])
+        assert all(map(torch.equal, outs, x))
+
+
+@check
+def memory_may_be_shared_by_input_and_output() -> None:
+    size, rank = dist.get_world_size(), dist.get_rank()
+    behind = (rank + 1) % size  # another rank's place
+    for n in (4, 50_000):
+        whole = [torch.arange(n * size).float() + r for r in range(size)]
+        mine = [each.chunk(size)[rank] for each in whole]
+        for _ in range(2):
+            x = whole[rank].clone()
+            dist.all_to_all_single(x, x)
+            assert torch.equal(x, torch.cat(mine))
+            x = whole[rank].clone()
+            dist.all_to_all(list(x.chunk(size)), list(x.chunk(size)))
+            assert torch.equal(x, torch.cat(mine))
+            for place in (rank, behind):
+                x = torch.zeros(size, n)
+                x[place] = mine[rank]
+                dist.all_gather_into_tensor(x.view(-1), x[place])
+                assert torch.equal(x, torch.stack([e.chunk(size)[r] for r, e in enumerate(whole)]))
+                x = torch.zeros(size, n)
+                x[place] = mine[rank]
+                dist.all_gather(list(x), x[place])
+                assert torch.equal(x, torch.stack([e.chunk(size)[r] for r, e in enumerate(whole)]))
+                x = whole[rank].clone()
+                out = x.chunk(size)[place]
+                dist.reduce_scatter_tensor(out, x)
+                assert torch.equal(out, total(mine))
+
+
+@check
+def a_result_that_cannot_be_written_is_told() -> None:
+    x = torch.ones(1).expand(300_000)  # one element of memory
+    work: Any = dist.all_reduce(x, async_op=True)
+    future = work.get_future()
+    for ask in (work.wait, future.wait):
+        try:
+            ask()
+        except RuntimeError as error:
+            assert "single memory location" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError("written")
+
+
+@check
 def long_messages_arrive() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     got = torch.empty(3 << 20, dtype=torch.int32)
@@ -211,6 +326,10 @@ def wrong_arguments_are_named() -> None:
         (lambda: dist.all_to_all_single(torch.empty(7), torch.empty(7)), "7 rows"),
         (lambda: group().broadcast([torch.empty(1), torch.empty(1)]), "one tensor"),
         (lambda: group().all_gather_single(torch.empty(9), torch.empty(3).int()), "int32"),
+        (lambda: dist.all_to_all([], []), "no tensors"),
+        (lambda: dist.all_reduce_coalesced([]), "no tensors"),
+        (lambda: dist.all_reduce(torch.eye(3).to_sparse_csr()), "dense tensors"),
+        (lambda: dist.broadcast(torch.eye(3).to_sparse(), 0), "dense tensors"),
         (lambda: group()._get_backend(torch.device("cuda")), "no backend for tensors on 'cuda'"),
     ):
         try:

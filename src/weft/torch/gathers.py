@@ -11,8 +11,10 @@ from weft.torch.group import Group
 from weft.torch.inner import by_device
 from weft.torch.plain import (
     Call,
+    all_apart,
     joined,
     only,
+    overlap,
     readable,
     require_same,
     room_for,
@@ -99,7 +101,7 @@ class Gathers(Group):
         """Give each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
         rooms, finish = rooms_for(outputs)
-        parts = [readable(x) for x in inputs]
+        parts = all_apart([readable(x) for x in inputs], rooms)
         handle = self.channel.exchange(rooms, parts, async_op=opts.asyncOp)
         return self.work(outputs, handle, finish, parts)
 
@@ -121,6 +123,7 @@ class Gathers(Group):
         else:
             self._require_even(output)
         x = readable(input)
+        x = x.clone() if overlap(x, room) else x
         handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
         return self.work([output], handle, finish, x)
 
@@ -133,6 +136,11 @@ class Gathers(Group):
             raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
         rooms, finish = rooms_for(outputs)
         whole = readable(x)
+        if any(
+            overlap(whole, room, 0 if rank == self.rank() else None)
+            for rank, room in enumerate(rooms)
+        ):
+            whole = whole.clone()
         handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)
         return Call(handle, finish, whole)
 
@@ -145,6 +153,8 @@ class Gathers(Group):
             )
         room, finish = writable(output)
         whole = readable(x)
+        if overlap(whole, room, in_place=self.rank() * x.nbytes):
+            whole = whole.clone()
         return Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)
 
     def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:

@@ -27,6 +27,7 @@ class Group(ProcessGroup):
     compression: "Compression | None" = None
     routes: "Routes | None" = None  # of a plan
     timeout: timedelta
+    _rank: int
     _size: int
     _under_way: list[tuple[Pending, object]]
 

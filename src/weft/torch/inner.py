@@ -1,11 +1,12 @@
 """Tensors of other devices go to a backend of theirs inside a weft group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from weft.errors import UsageError
 from weft.torch.c10d import Store
@@ -36,7 +37,7 @@ def by_device(method: Callable[..., Any]) -> Any:
     def call(self: Any, *args: Any, **options: Any) -> Any:
         tensor = args[0]
         while tensor.__class__ is list:
-            tensor = tensor[0] if tensor else args[1]  # only the root brings both lists
+            tensor = tensor[0] if tensor else _an_input(name, args)
         if tensor.is_cpu:
             if self.routes is not None:
                 return self.routes.carry(name, method, args, options)
@@ -44,3 +45,13 @@ def by_device(method: Callable[..., Any]) -> Any:
         return getattr(self.inner(tensor.device.type), name)(*args, **options)
 
     return call
+
+
+def _an_input(name: str, args: Sequence[Any]) -> Tensor:
+    """Give a tensor of the second list: only the root of a gather brings both."""
+    found = args[1] if len(args) > 1 else None
+    while isinstance(found, list):
+        found = found[0] if found else None
+    if not isinstance(found, Tensor):
+        raise UsageError(f"{name} of no tensors.")
+    return found

@@ -60,13 +60,13 @@ class FarMessage:
     def __init__(self, line: "Line", x: Tensor, tag: int, *, sends: bool) -> None:
         self.line, self.memory, self.tag, self.sends = line, as_bytes(x), tag, sends
         self.done = False
-        self.posted = False
+        self.has_begun = False
         self.failure: Exception | None = None
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone; the first look posts it."""
-        if not self.posted:
-            self.posted = True
+        if not self.has_begun:
+            self.has_begun = True
             self.line.post(self)
         if self.failure is not None:
             raise self.line.told(self.failure)
@@ -87,20 +87,13 @@ class Probe:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a message has been offered."""
-        return self._message.line.has_offer(self._message.tag)
+        """Whether it has taken what was offered."""
+        return self._message.has_begun
 
     def is_done(self) -> bool:
-        """Tell whether a message has come; one that is coming is waited for."""
-        if not self.has_begun:
-            return False
-        self.wait()
-        return True
-
-    def wait(self) -> None:
-        """Return when it has come."""
-        while not self._message.is_done():
-            time.sleep(_PAUSE)
+        """Tell whether a message has come."""
+        offered = self.has_begun or self._message.line.has_offer(self._message.tag)
+        return offered and self._message.is_done()
 
 
 class Line:

@@ -2,29 +2,37 @@
 
 import threading
 import time
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from weft.errors import RunTimeoutError
-from weft.runtime.mail import Message
+from weft.errors import NotDoneError
 from weft.torch.channel import Channel
 
 _AWAKE = 200  # looks before a waiting rank sleeps between them
 _SLEEP = 50e-6
-LOOK = 0.5  # seconds between looks whether the other rank lives
+_LOOK = 0.5  # seconds between looks whether the other rank lives
 
 Key = tuple[bool, int, int]  # sends, peer, tag
 
 
 class Letter:
-    """One message, in turn with those of its peer and tag."""
+    """One message, in turn with those of its peer and tag; or the first that comes of several."""
 
-    def __init__(self, mailbox: "Mailbox", message: Message, key: Key) -> None:
+    def __init__(
+        self, mailbox: "Mailbox", messages: Mapping[Key, Any], memory: Tensor, place: str
+    ) -> None:
         self._mailbox = mailbox
-        self.message = message
-        self.key = key
+        self._memory = memory  # stays, even if whoever posted it drops it
+        self.messages = messages
+        self.place = place
         self.done = False
+
+    @property
+    def peer(self) -> int:
+        """The rank at the other end; -1 as long as that may be anyone."""
+        return next(iter(self.messages))[1] if len(self.messages) == 1 else -1
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone."""
@@ -34,6 +42,18 @@ class Letter:
     def wait(self, timeout: float | None = None) -> None:
         """Return when it has come or gone."""
         self._mailbox.wait_for(self, timeout)
+
+    def look(self, blocked: set[Key]) -> None:
+        """Carry it on, but not past those before it; block those behind it as long as it lasts."""
+        for key, message in self.messages.items():
+            if key in blocked:
+                continue
+            self.done = message.is_done()
+            if self.done or message.has_begun:
+                self.messages = {key: message}
+                break
+        if not self.done:
+            blocked.update(self.messages)
 
 
 class Mailbox:
@@ -51,7 +71,14 @@ class Mailbox:
     def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Letter:
         """Take a message on, and do at once what can be done."""
         message = self._channel.message(x, peer, tag, sends=sends)
-        letter = Letter(self, message, (sends, peer, tag))
+        return self._take_on(Letter(self, {(sends, peer, tag): message}, x, str(message)))
+
+    def post_any(self, x: Tensor, peers: list[int], tag: int) -> Letter:
+        """Take on a receive of what the first of some ranks sends."""
+        messages = {(False, peer, tag): self._channel.probe(x, peer, tag) for peer in peers}
+        return self._take_on(Letter(self, messages, x, f"a message from any rank, tag {tag}"))
+
+    def _take_on(self, letter: Letter) -> Letter:
         with self._lock:
             self._letters.append(letter)
         self.carry_on()
@@ -62,10 +89,7 @@ class Mailbox:
         with self._lock:
             blocked: set[Key] = set()
             for letter in self._letters:
-                if letter.key not in blocked:
-                    letter.done = letter.message.is_done()
-                    if not letter.done:
-                        blocked.add(letter.key)
+                letter.look(blocked)
             self._letters = [letter for letter in self._letters if not letter.done]
 
     def wait_for(self, letter: Letter, timeout: float | None) -> None:
@@ -78,7 +102,7 @@ class Mailbox:
             if tries < _AWAKE:
                 continue
             now = time.monotonic()
-            if now - looked > LOOK:
+            if now - looked > _LOOK:
                 self._require_alive(letter)
                 looked = now
             if now - begin > limit:
@@ -86,16 +110,15 @@ class Mailbox:
             time.sleep(_SLEEP)
 
     def _give_up(self, letter: Letter, timeout: float | None) -> NoReturn:
-        channel, peer = self._channel, letter.key[1]
+        channel = self._channel
         if timeout is None:  # the group's own timeout ends the group, everywhere
-            channel.raise_late(peer, str(letter.message))
-        raise RunTimeoutError(
-            f"rank {channel.rank} waited {timeout:g} s for {letter.message!r}"
-            f"{channel.missing(peer)}."
-        )
+            channel.raise_late(letter.peer, letter.place)
+        missing = channel.missing(letter.peer) if letter.peer >= 0 else ""
+        raise NotDoneError(f"rank {channel.rank} waited {timeout:g} s for {letter.place}{missing}.")
 
     def _require_alive(self, letter: Letter) -> None:
-        channel, peer = self._channel, letter.key[1]
+        channel = self._channel
         channel.require_sound()
-        if not channel.is_alive(peer) and not letter.is_done():
-            channel.raise_died(peer, str(letter.message))
+        for _, peer, _ in letter.messages:
+            if not channel.is_alive(peer) and not letter.is_done():
+                channel.raise_died(peer, letter.place)

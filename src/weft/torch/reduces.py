@@ -1,14 +1,16 @@
 """Collectives that join elements: all-reduce, reduce, reduce-scatter; and the barrier."""
 
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from weft.errors import UsageError
 from weft.torch.c10d import ALL_REDUCE, ALL_REDUCE_COALESCED, BARRIER, REDUCE, REDUCE_SCATTER, Work
 from weft.torch.group import Group
 from weft.torch.inner import by_device
-from weft.torch.plain import Call, joined, only, readable, require_same, writable
+from weft.torch.plain import Call, carry, joined, only, overlap, readable, require_same, writable
 from weft.torch.reductions import reduction_of
 
 
@@ -85,20 +87,17 @@ class Reduces(Group):
         room, finish = writable(output)
         op = reduction_of(opts.reduceOp)
         whole = readable(x)
+        if overlap(whole, room, in_place=-self.rank() * room.nbytes):
+            whole = whole.clone()
         handle = self.channel.reduce_scatter(room, whole, op, async_op=opts.asyncOp)
         return Call(handle, finish, whole)
 
     def _reduce_scatter_uneven(self, output: Tensor, parts: list[Tensor], opts: Any) -> list[Call]:
         """Reduce every rank's part to it."""
         op = reduction_of(opts.reduceOp)
-        rooms = [part.clone().contiguous() for part in parts]
+        rooms = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         calls = [
             Call(self.channel.reduce(room, root, op, async_op=opts.asyncOp), keep=room)
             for root, room in enumerate(rooms)
         ]
-        mine = rooms[self.rank()]
-
-        def carry() -> None:
-            output.copy_(mine.view(output.shape))
-
-        return [*calls, Call(None, carry)]
+        return [*calls, Call(None, partial(carry, output, rooms[self.rank()]))]

@@ -11,6 +11,7 @@ from weft.collectives.parts import ITEM_BYTES
 from weft.torch.c10d import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, Work
 from weft.torch.channel import NAMES
 from weft.torch.gathers import Gathers
+from weft.torch.plain import is_plain, overlap
 from weft.torch.reduces import Reduces
 from weft.torch.reductions import reduction_of
 from weft.torch.work import DONE
@@ -40,7 +41,9 @@ class Repeated(Gathers, Reduces):
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
         """Give every rank everyone's tensor in one."""
-        if not opts.asyncOp and self._from_to("all_gather", output, input, ""):
+        if not opts.asyncOp and self._from_to(
+            "all_gather", output, input, "", self._rank * input.nbytes
+        ):
             return DONE
         work: Work = super().all_gather_single(output, input, opts)
         return work
@@ -57,7 +60,7 @@ class Repeated(Gathers, Reduces):
     ) -> Work:
         """Give each rank some rows; without splits all get as many."""
         if not (opts.asyncOp or output_splits or input_splits) and self._from_to(
-            "all_to_all", output, input, "", self._size
+            "all_to_all", output, input, "", None, self._size
         ):
             return DONE
         work: Work = super().all_to_all_single(output, input, output_splits, input_splits, opts)
@@ -73,7 +76,11 @@ class Repeated(Gathers, Reduces):
     ) -> Work:
         """Reduce a tensor, each rank the part of its number."""
         if not opts.asyncOp and self._from_to(
-            "reduce_scatter", output, input, reduction_of(opts.reduceOp)
+            "reduce_scatter",
+            output,
+            input,
+            reduction_of(opts.reduceOp),
+            -self._rank * output.nbytes,
         ):
             return DONE
         work: Work = super().reduce_scatter_single(output, input, opts)
@@ -86,18 +93,23 @@ class Repeated(Gathers, Reduces):
             return False
         x = tensors[0]
         if TENSORS is not None:
-            return self.desk.tensors(TENSORS, kind, None, x, op, root)
-        return _is_plain(x) and self.desk.memory(
-            kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root
+            return not x.is_neg() and self.desk.tensors(TENSORS, kind, None, x, op, root)
+        return (
+            x.is_cpu
+            and is_plain(x)
+            and self.desk.memory(kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root)
         )
 
-    def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str, parts: int = 1) -> bool:
-        """Serve a call; the output's rows are for so many ``parts``."""
-        if self.desk is None:
+    def _from_to(
+        self, kind: str, out: Tensor, x: Tensor, op: str, own: int | None, parts: int = 1
+    ) -> bool:
+        """Serve a call; the output's rows are for so many ``parts``, ``x`` may lie at ``own``."""
+        if self.desk is None or x.layout is not torch.strided or overlap(x, out, own):
             return False
         if TENSORS is not None:
-            return self.desk.tensors(TENSORS, kind, out, x, op, -1, parts)
-        alike = x.dtype is out.dtype and _is_plain(x) and _is_plain(out)
+            turned = x.is_neg() or out.is_neg()
+            return not turned and self.desk.tensors(TENSORS, kind, out, x, op, -1, parts)
+        alike = x.dtype is out.dtype and x.is_cpu and out.is_cpu and is_plain(x) and is_plain(out)
         if not alike or (out.dim() and out.shape[0] % parts):
             return False
         return self.desk.memory(
@@ -105,14 +117,17 @@ class Repeated(Gathers, Reduces):
         )
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_sparse
-
-
 def _known_tensors() -> Tensors | None:
-    """Let the native core look at tensors itself, where this torch can tell it how (from 2.10)."""
-    known = ((dtype, name) for dtype, name in NAMES.items() if name in ITEM_BYTES)
-    examples = [(torch.empty(0, dtype=dtype), name) for dtype, name in known]
+    """Let the native core look at tensors itself, where this torch can tell it how (from 2.10).
+
+    It cannot see whether a complex tensor is a conjugate that was not written out: they go the long
+    way, as torch hands most of them on as pairs of real numbers.
+    """
+    examples = [
+        (torch.empty(0, dtype=dtype), name)
+        for dtype, name in NAMES.items()
+        if name in ITEM_BYTES and not dtype.is_complex
+    ]
     try:
         return Tensors(Tensor, examples)
     except ValueError:

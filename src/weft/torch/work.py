@@ -17,7 +17,7 @@ from weft.runtime.crew import leave_worlds
 from weft.runtime.work import Work as Collective
 from weft.torch.c10d import Work
 
-__all__ = ["DONE", "Completer", "Handle", "Pending", "Received"]
+__all__ = ["DONE", "Completer", "Handle", "Pending"]
 
 
 class Handle(Protocol):
@@ -61,18 +61,6 @@ class Done(Work):
         future: Future[Any] = Future()
         future.set_result([])
         return future
-
-
-class Received(Done):
-    """A message that came from anyone."""
-
-    def __init__(self, source: int) -> None:
-        super().__init__()
-        self._source = source
-
-    def _source_rank(self) -> int:
-        """Give the rank that sent it."""
-        return self._source
 
 
 DONE = Done()
@@ -187,8 +175,14 @@ class Pending(Work):
         with self._lock:
             if not self._over:
                 if self._finish is not None and self._error is None:
-                    self._finish()
+                    self._carry_back(self._finish)
                 self._over = True
+
+    def _carry_back(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except Exception as error:  # noqa: BLE001 - whoever waits, or its future, raises it
+            self._error = error
 
     def _wait_for(self, handle: Handle, seconds: float | None) -> None:
         try:
