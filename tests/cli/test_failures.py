@@ -14,7 +14,7 @@ COLLECTIVE = ("collective", "all_gather", "--on", "mi300x-8")
 
 def refused(capsys, *arguments, code=2):
     """The lines on stderr of a command that must fail."""
-    assert main(arguments) == code
+    assert main([*map(str, arguments)]) == code
     written = capsys.readouterr()
     assert written.out == ""
     lines = written.err.splitlines()

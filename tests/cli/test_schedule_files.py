@@ -1,10 +1,10 @@
 """Schedules written by the command line and priced from files, good and bad ones."""
 
 import json
-import re
 
 import pytest
 
+from tests.cli.test_failures import refused
 from weft.cli import main
 from weft.collectives import collective
 from weft.schedule import load, save
@@ -66,16 +66,6 @@ def test_the_schedule_that_was_run_is_written(tmp_path):
     assert load(path) == collective("all_gather", "ring", num_ranks=2, nbytes=1024)
 
 
-def refused(capsys, *arguments):
-    assert main(["collective", *map(str, arguments)]) == 2
-    written = capsys.readouterr()
-    assert written.out == ""
-    lines = written.err.splitlines()
-    assert 1 <= len(lines) <= 2
-    assert re.match(r"weft: \w+Error: .", lines[0])
-    return lines
-
-
 @pytest.mark.parametrize(
     ("change", "says", "hint"),
     [
@@ -122,15 +112,23 @@ def refused(capsys, *arguments):
 )
 def test_a_bad_file_is_answered_in_a_line_or_two(file, capsys, change, says, hint):
     file.write_text(change(file.read_text()))
-    lines = refused(capsys, file, "--on", "mi300x-8")
+    lines = refused(capsys, "collective", file, "--on", "mi300x-8")
     assert f"{file.name}: " in lines[0]
     assert says in lines[0]
     assert hint in lines[-1]
 
 
 def test_wrong_use_of_a_file_is_answered_in_a_line_or_two(file, capsys, tmp_path):
-    assert "there is no file" in refused(capsys, tmp_path / "no.json", "--on", "mi300x-8")[0]
-    assert "--on is missing" in refused(capsys, file)[0]
-    assert "is for 8 ranks, not 4" in refused(capsys, file, "--on", "mi300x-8", "--ranks", 4)[0]
-    assert "has 4 ranks, 8 were asked for" in refused(capsys, file, "--on", "mi210-4")[0]
-    assert "can be priced, not run" in refused(capsys, file, "--run")[0]
+    assert (
+        "there is no file"
+        in refused(capsys, "collective", tmp_path / "no.json", "--on", "mi300x-8")[0]
+    )
+    assert "--on is missing" in refused(capsys, "collective", file)[0]
+    assert (
+        "is for 8 ranks, not 4"
+        in refused(capsys, "collective", file, "--on", "mi300x-8", "--ranks", 4)[0]
+    )
+    assert (
+        "has 4 ranks, 8 were asked for" in refused(capsys, "collective", file, "--on", "mi210-4")[0]
+    )
+    assert "can be priced, not run" in refused(capsys, "collective", file, "--run")[0]
