@@ -1,12 +1,15 @@
 """Files that are cut, damaged, old or hostile are read as far as they go, or refused."""
 
 import gzip
+import json
+import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trace.events import (
+    all_reduce,
     event,
     kernel,
     launch,
@@ -14,8 +17,10 @@ from tests.trace.events import (
     text,
     written,
 )
+from weft.cli import main
 from weft.errors import FormatError, UsageError
 from weft.trace import analyze, analyze_traces, read
+from weft.trace.pieces import Pieces
 
 
 def test_a_cut_packed_file_is_read_as_far_as_it_goes(tmp_path):
@@ -120,3 +125,81 @@ def test_a_packed_file_cut_anywhere_is_read_or_refused(tmp_path_factory, cut):
         analyze(path)
     except FormatError as error:
         assert "no trace" in str(error) or "is empty" in str(error)  # noqa: PT017 - either outcome is right
+
+
+YEARS = 9e15  # microseconds
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(kernel(30 + YEARS, 5), kernel(30 - YEARS, 5), kernel(30, YEARS)),
+        event("op", "cpu_op", -YEARS, 5, 1),
+    ],
+)
+def test_times_that_cannot_be_are_left_out_and_said(tmp_path, odd):
+    path = written(tmp_path / "a.json", [kernel(10, 5), odd, kernel(20, 5)])
+    rank = analyze(path).ranks[0]
+    assert rank.total.num_gpu_events == 2
+    assert rank.span == pytest.approx(15e-6)
+    assert rank.trace.losses == ("1 events have times that cannot be and were left out",)
+
+
+def test_a_file_whose_events_all_take_no_time_is_analysed(tmp_path, capsys):
+    path = written(tmp_path / "a.json", [kernel(0, 0)] * 3)
+    assert main(["analyze", str(path)]) == 0
+    assert "GPU busy 0.0 %" in capsys.readouterr().out
+
+
+def test_a_device_of_any_number_takes_no_memory(tmp_path):
+    path = written(tmp_path / "a.json", [event("k", ts=0, device=2**31 - 1, stream=1)])
+    assert read(path).device == "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize("value", [-5, 10**30, 10**400, "x", 1.5, [1], None])
+@pytest.mark.parametrize("key", ["Out msg nelems", "Group size"])
+def test_counts_of_a_collective_that_count_nothing_are_not_taken(tmp_path, key, value):
+    odd = all_reduce(80, 5)
+    odd["args"][key] = value
+    (use,) = analyze(written(tmp_path / "a.json", [odd])).ranks[0].collectives
+    assert use.nbytes == (None if key == "Out msg nelems" else 4096)
+    assert use.num_ranks == 2
+
+
+def test_a_group_of_ranks_beyond_counting_is_as_if_not_given(tmp_path):
+    about = {"Process Group Ranks": "[" + "9" * 6000 + "]"}
+    assert analyze(written(tmp_path / "a.json", one_step(**about))).ranks[0].collectives
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(FormatError, match="pipe") as error:
+        read(tmp_path / "a.json")
+    assert "file" in error.value.hint
+
+
+def test_a_packed_file_that_fails_as_it_is_read_says_so(tmp_path, monkeypatch):
+    path = written(tmp_path / "a.json.gz", [kernel(10, 5)])
+
+    def broken(_pieces):
+        yield text([kernel(10, 5)])[:-2]
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Pieces, "_unpacked", broken)
+    assert any("Input/output error" in loss for loss in read(path).losses)
+
+
+@pytest.mark.parametrize("runtime", ["nan", "inf", -5, 10**400])
+def test_a_graph_with_times_that_are_none_is_refused(tmp_path, runtime):
+    node = {"id": 1, "name": "k", "is_cpu_op": False, "runtime": runtime}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"workload_graph": [node]}))
+    with pytest.raises(FormatError, match="no Chakra graph"):
+        read(path)
+
+
+def test_a_graph_with_a_stream_of_any_number_is_read(tmp_path):
+    node = {"id": 1, "name": "k", "is_cpu_op": False, "runtime": 5, "node_type": 2**40}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"workload_graph": [node]}))
+    assert len(read(path).gpu) == 1

@@ -174,7 +174,18 @@ def test_flash_attention_has_its_sequence_before_its_heads():
     assert cost.shape == (2, 8, 4, 100, 100, 64)
 
 
-@pytest.mark.parametrize("detail", [{}, {"Input Dims": [[], []]}, {"Input Dims": "x"}])
+FLOATS = ["float", "float"]
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        *({}, {"Input Dims": [[], []]}, {"Input Dims": "x"}),
+        {"Input Dims": [[[None]], [["x"]]], "Input type": FLOATS},
+        {"Input Dims": [[10**30, 2], [-4, 2]], "Input type": FLOATS},
+        {"Input Dims": [[2**50, 2**50], [2**400, 1]], "Input type": FLOATS},
+    ],
+)
 def test_without_shapes_an_operator_has_no_cost(detail):
     assert cost_of("aten::mm", detail) is None
     assert cost_of("aten::copy_", detail) is None

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.trace.events import event, text
+from tests.trace.events import event, kernel, text, written
 from tests.whatif.player import Do, recorded
 from weft.errors import FormatError
 from weft.trace.kineto import read_kineto
 from weft.whatif import errors_of, replay
 from weft.whatif.calls import calls_of
+from weft.whatif.occupancy import waves
 from weft.whatif.order import order_of
 from weft.whatif.recorded import seconds_like
 
@@ -117,6 +118,15 @@ def test_a_kernel_behind_one_that_fills_the_device_waits_for_its_last_wave(tmp_p
     trace, periods = recorded(tmp_path, [step] * 3)
     # The player does not know about waves, so the replay is later by them.
     assert replay(trace)[1].simulated > periods[1] + 300e-6
+
+
+@pytest.mark.parametrize("odd", [-5, 10**400, 2**60, "x", None])
+@pytest.mark.parametrize("key", ["grid", "block", "registers per thread", "shared memory"])
+def test_a_launch_that_cannot_be_fills_nothing(tmp_path, key, odd):
+    about = {"grid": [8, 1, 1], "block": [64, 1, 1]}
+    about[key] = [odd, 1, 1] if key in about else odd
+    trace = read_kineto(written(tmp_path / "a.json", [kernel(0, 5, **about)]))
+    assert 0 <= waves(trace)[0] < np.inf
 
 
 @st.composite

@@ -45,12 +45,13 @@ def _print_headline(analysis: Analysis) -> None:
         print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return
     split, seconds = slowest.mean_step, slowest.step_time or slowest.span
+    busy = split.busy / (seconds or 1.0)  # events of no length span nothing
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
     print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
     _print_wrapped(
-        f"GPU busy {_percent(split.busy / seconds)}: computing {format_time(split.compute)}, "
+        f"GPU busy {_percent(busy)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
         f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
         f"idle {format_time(max(seconds - split.busy, 0.0))}"
@@ -151,7 +152,7 @@ def _stacked(parts: dict[str, float], whole: float, *, room: int = _BAR) -> str:
     out, reached, width = "", 0.0, max(_NARROW, min(_BAR, room))
     for what, seconds in parts.items():
         reached += seconds
-        out += _SHADES[what] * (round(width * reached / max(whole, 1e-12)) - len(out))
+        out += _SHADES[what] * (round(width * min(reached / max(whole, 1e-12), 1.0)) - len(out))
     return out
 
 

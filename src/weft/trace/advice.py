@@ -21,7 +21,7 @@ def advise(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> tuple[Ad
     useful = [rank for rank in ranks if rank.total.num_gpu_events]
     found = [advice for look in _LOOKS for advice in look(useful, late)] if useful else []
     longest = max((rank.step_time or rank.span for rank in useful), default=0.0)
-    worth = [advice for advice in found if advice.gain >= _WORTH * longest]
+    worth = [advice for advice in found if advice.gain >= _WORTH * longest and advice.gain > 0]
     return tuple(sorted(worth, key=lambda advice: -advice.gain)[:_SHOWN])
 
 

@@ -20,10 +20,11 @@ from weft.hardware import Platform, platform, platform_from_table, platform_name
 from weft.hardware.files import merged
 from weft.trace.analysis import MEASURED, Analysis, RankAnalysis, Use
 from weft.trace.analyzing import analyze
-from weft.trace.collectives import dtype_name, is_collective_name
+from weft.trace.collectives import is_collective_name
 from weft.trace.links import links_of
 from weft.trace.overheads import overheads_of
 from weft.trace.overlap import is_gemm_name
+from weft.trace.tensors import dtype_name, tensors_of
 from weft.trace.trace import Kind, Trace
 
 _LARGE = 1 << 20  # bytes of a copy from which on its rate, not its start, decides
@@ -143,20 +144,12 @@ def _flops(trace: Trace, launch: int) -> tuple[int, str]:
         name = trace.name_of(row)
         if name not in _PLACES:
             continue
-        detail = trace.detail_of(row)
-        dims, types = detail.get("Input Dims"), detail.get("Input type")
-        first = _PLACES[name]
-        if not isinstance(dims, list) or not isinstance(types, list) or len(dims) < first + 2:
+        operands = tensors_of(trace.detail_of(row))[_PLACES[name] :][:2]
+        if [len(each.shape) >= 2 and bool(each.dtype) for each in operands] != [True, True]:
             return 0, ""
-        a, b = dims[first], dims[first + 1]
-        if not (_is_shape(a) and _is_shape(b)) or len(types) <= first:
-            return 0, ""
-        return 2 * prod(a) * b[-1], dtype_name(str(types[first]))
+        a, b = operands
+        return 2 * prod(a.shape) * b.shape[-1], dtype_name(a.dtype)
     return 0, ""
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and len(value) >= 2 and all(isinstance(n, int) for n in value)
 
 
 def _copies(traces: Sequence[Trace]) -> dict[str, list[float]]:

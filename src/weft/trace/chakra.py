@@ -5,6 +5,7 @@ each. Field numbers are those of Chakra's schema 0.0.4.
 """
 
 import struct
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 from weft.errors import FormatError
 from weft.trace.graph import DAMAGED, Graph, Node
 from weft.trace.pieces import Pieces
+from weft.trace.trace import whole_number
 from weft.trace.wire import fields, varint, varints
 from weft.units import file_name
 
@@ -79,10 +81,10 @@ def _node(message: bytes) -> Node:
         name=found[2][0].decode(errors="replace") if 2 in found else "",
         needs=tuple(n for key in (4, 5) for each in found.get(key, ()) for n in varints(each)),
         is_gpu=is_gpu,
-        seconds=seconds if seconds is not None or not is_gpu else 0.0,
+        seconds=0.0 if seconds is None and is_gpu else seconds,
         start=start,
-        lane=int(attributes.get("tid", 0)),
-        function=int(attributes.get("rf_id", -1)),
+        lane=whole_number(attributes.get("tid")) or 0,
+        function=whole_number(attributes.get("rf_id")) or -1,
         arguments=_arguments(attributes, found.get(8)),
     )
 
@@ -149,15 +151,22 @@ def read_chakra_json(path: Path | str) -> Graph:
 
 def _json_node(raw: dict[str, Any]) -> Node:
     low = {str(key).lower().replace("_", ""): value for key, value in raw.items()}
-    seconds = low.get("runtime", low.get("durationmicros"))
-    start = low.get("starttimemicros")
+    seconds = _seconds(low.get("runtime", low.get("durationmicros")))
     is_gpu = not low.get("iscpuop", low.get("nodetype") != _COLLECTIVE_NODE)
     return Node(
         id=int(low["id"]),
         name=str(low["name"]),
         needs=tuple(int(n) for n in (*low.get("datadeps", ()), *low.get("ctrldeps", ()))),
         is_gpu=is_gpu,
-        seconds=float(seconds) * 1e-6 if seconds is not None else (0.0 if is_gpu else None),
-        start=float(start) * 1e-6 if start is not None else None,
-        lane=int(low.get("nodetype", 0)) if is_gpu else 0,
+        seconds=0.0 if seconds is None and is_gpu else seconds,
+        start=_seconds(low.get("starttimemicros")),
+        lane=whole_number(low.get("nodetype")) or 0 if is_gpu else 0,
     )
+
+
+def _seconds(micros: Any) -> float | None:
+    if micros is None:
+        return None
+    if not 0 <= float(micros) < inf:
+        raise ValueError(f"{micros} is no time")
+    return float(micros) * 1e-6

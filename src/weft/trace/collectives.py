@@ -7,9 +7,9 @@ with sizes, or ``nccl:all_reduce`` with the shape of its input. Sizes count as n
 
 import re
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
+from weft.trace.tensors import dtype_bytes, dtype_name, tensors_of
 from weft.trace.trace import Bools, Kind, Trace, whole_number
 
 # NCCL and RCCL; kernels over symmetric memory in PyTorch; DeepEP; MSCCL and MSCCL++; the
@@ -21,6 +21,7 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 _LONGEST = 200  # characters that tell: what follows are types of arguments
+_DIGITS = 10  # more are no rank
 # Letters of a name without case and underscores, the more special first.
 _KINDS = {
     "allreduce": "all_reduce",
@@ -40,15 +41,6 @@ _KINDS = {
     "recv": "send_recv",
 }
 _OF_INPUT = ("reduce_scatter", "all_to_all", "scatter")  # --size counts what goes in
-_DTYPES = {
-    **dict.fromkeys(("double", "float64", "long", "int64", "longint", "complexfloat"), 8),
-    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
-    **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16"), 2),
-    **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "unsignedchar", "signedchar"), 1),
-    **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
-    "complexdouble": 16,
-}
-_SHORT = {"double": "fp64", "float": "fp32", "half": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +83,6 @@ def kind_of(name: str) -> str:
     """
     letters = re.sub("[^a-z]", "", name.split("(", maxsplit=1)[0].lower())
     return next((kind for part, kind in _KINDS.items() if part in letters), "")
-
-
-def dtype_bytes(dtype: str) -> int | None:
-    """Give the bytes of one element of a type as PyTorch writes it.
-
-    >>> dtype_bytes("c10::BFloat16"), dtype_bytes("Float"), dtype_bytes("TensorList")
-    (2, 4, None)
-    """
-    return _DTYPES.get(_plain(dtype))
-
-
-def dtype_name(dtype: str) -> str:
-    """Give a type weft's name.
-
-    >>> dtype_name("c10::BFloat16"), dtype_name("Float"), dtype_name("Int")
-    ('bf16', 'fp32', 'int')
-    """
-    return _SHORT.get(_plain(dtype), _plain(dtype))
-
-
-def _plain(dtype: str) -> str:
-    return dtype.rpartition("::")[2].lower().replace("_", "").replace(" ", "")
 
 
 def communication(trace: Trace) -> Bools:
@@ -194,30 +164,23 @@ def _sizes(
         each = dtype_bytes(dtype)
         counts = (whole_number(args.get(key)) for key in ("In msg nelems", "Out msg nelems"))
         inward, outward = (None if n is None or each is None else n * each for n in counts)
-        return dtype, inward, outward
+        return dtype, whole_number(inward), whole_number(outward)
     inward = outward = _shape_bytes(args)
     if inward is None:
         return "", None, None
     if num_ranks and kind in ("all_gather", "reduce_scatter"):
         outward = inward * num_ranks if kind == "all_gather" else inward // num_ranks
-    return str((args.get("Input type") or [""])[0]), inward, outward
+    return tensors_of(args)[0].dtype, inward, whole_number(outward)
 
 
 def _shape_bytes(args: dict[str, Any]) -> int | None:
     """Give the bytes of all tensors that go in, where their shapes and types are known."""
-    dims, types = args.get("Input Dims"), args.get("Input type")
-    if not isinstance(dims, list) or not isinstance(types, list):
-        return None
-    total = 0
-    for shape, dtype in zip(dims, types, strict=False):
-        each = dtype_bytes(str(dtype))
-        if each and isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape):
-            total += prod(shape) * each
-    return total or None
+    return whole_number(sum(tensor.nbytes for tensor in tensors_of(args))) or None
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
     """Read a list of ranks; long ones are abbreviated in the file and are left out."""
     if not isinstance(value, str) or not re.fullmatch(r"\[[0-9, ]*\]", value):
         return ()
-    return tuple(map(int, re.findall("[0-9]+", value)))
+    found = re.findall("[0-9]+", value)
+    return tuple(map(int, found)) if all(len(each) < _DIGITS for each in found) else ()

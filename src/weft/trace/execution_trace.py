@@ -12,6 +12,7 @@ import msgspec
 from weft.errors import FormatError
 from weft.trace.graph import DAMAGED, Graph, Node
 from weft.trace.pieces import Pieces
+from weft.trace.trace import whole_number
 from weft.units import file_name
 
 # Attributes of schema 1.1 under the names that the profiler gives them.
@@ -66,8 +67,8 @@ def _node(raw: dict[str, Any]) -> Node:
         id=int(raw["id"]),
         name=str(raw["name"]),
         parent=parent if isinstance(parent, int) else None,
-        lane=_whole(attributes.get("tid")),
-        function=_whole(attributes.get("rf_id"), missing=-1),
+        lane=whole_number(attributes.get("tid")) or 0,
+        function=whole_number(attributes.get("rf_id")) or -1,
         arguments=arguments,
     )
 
@@ -83,7 +84,3 @@ def _list(value: Any) -> list[Any]:
 
 def _number(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
-
-
-def _whole(value: Any, missing: int = 0) -> int:
-    return value if isinstance(value, int) else missing

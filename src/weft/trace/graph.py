@@ -18,7 +18,7 @@ from weft.trace.collectives import (
     is_collective_name,
     kind_of,
 )
-from weft.trace.trace import Columns, Kind, Trace
+from weft.trace.trace import Columns, Kind, Trace, left_out, possible_times
 from weft.units import format_size
 
 # What reading nodes raises where a file is cut, too deep, or holds other types than its format.
@@ -82,9 +82,11 @@ class Graph:
 
     def to_trace(self) -> Trace:
         """Give the graph as a trace, laid out where its nodes have no starts."""
-        timed = [node for node in self.nodes if node.seconds is not None]
-        known = all(node.start is not None for node in timed)
-        starts = [node.start or 0.0 for node in timed] if known else _laid_out(timed)
+        every = [node for node in self.nodes if node.seconds is not None]
+        known = all(node.start is not None for node in every)
+        begins = np.array([node.start or 0.0 for node in every] if known else _laid_out(every))
+        possible = possible_times(begins, np.array([node.seconds for node in every], float))
+        timed = [node for node, keep in zip(every, possible.tolist(), strict=True) if keep]
         names = {name: i for i, name in enumerate(dict.fromkeys(node.name for node in timed))}
         lanes = {lane: i for i, lane in enumerate(dict.fromkeys((n.is_gpu, n.lane) for n in timed))}
         details = [msgspec.json.encode(n.arguments) if n.arguments else b"" for n in timed]
@@ -92,10 +94,10 @@ class Graph:
         columns = Columns(
             kind=np.array([_kind(node) for node in timed], np.int8),
             name=np.array([names[node.name] for node in timed], np.int32),
-            start=np.array(starts, float),
+            start=begins[possible],
             duration=np.array([node.seconds for node in timed], float),
             thread=np.array([lanes[n.is_gpu, n.lane] for n in timed], np.int32),
-            stream=np.array([n.lane if n.is_gpu else -1 for n in timed], np.int32),
+            stream=np.array([n.lane if n.is_gpu else -1 for n in timed], np.int64).astype(np.int32),
             device=np.array([0 if n.is_gpu else -1 for n in timed], np.int32),
             correlation=unset,
             external=unset,
@@ -113,7 +115,7 @@ class Graph:
             num_events=len(self.nodes),
             format=self.format,
             about={"schema": self.schema, "laid_out": not known},
-            losses=(*self.losses, *self._notes(known=known)),
+            losses=(*self.losses, *left_out(possible), *self._notes(known=known)),
         )
 
     def _notes(self, *, known: bool) -> list[str]:

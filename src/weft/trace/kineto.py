@@ -15,7 +15,7 @@ import numpy as np
 from weft import _core
 from weft.errors import FormatError
 from weft.trace.pieces import Pieces
-from weft.trace.trace import Columns, Kind, Trace, whole_number
+from weft.trace.trace import Columns, Kind, Trace, left_out, possible_times, whole_number
 from weft.units import file_name
 
 # Lower case: files of 2021 capitalise, and call operators, calls and copies by other names.
@@ -56,7 +56,7 @@ def read_kineto(path: Path | str) -> Trace:
             "Write one with torch.profiler: prof.export_chrome_trace('trace.json.gz').",
         )
     about = _about(scanner)
-    columns, origin_ns = _columns(scanner)
+    columns, origin_ns, impossible = _columns(scanner)
     distributed = _dict(about.get("distributedInfo"))
     device = _device(about, columns)
     return Trace(
@@ -71,18 +71,20 @@ def read_kineto(path: Path | str) -> Trace:
         world_size=whole_number(distributed.get("world_size")),
         device=str(device.get("name", "")),
         num_units=whole_number(device.get("numSms")),
-        groups=_groups(distributed),
         about=about,
-        labels=_labels(scanner),
-        losses=tuple(_losses(scanner, pieces.lost, is_whole=is_whole)),
+        losses=(*_losses(scanner, pieces.lost, is_whole=is_whole), *impossible),
     )
 
 
-def _columns(scanner: _core.TraceScanner) -> tuple[Columns, int]:
+def _columns(scanner: _core.TraceScanner) -> tuple[Columns, int, list[str]]:
+    """Give the columns, the time at which they begin, and what was left out of them."""
     raw = scanner.columns()
-    start_ns, duration_ns = raw.pop("start_ns"), raw.pop("duration_ns")
     if scanner.has_nano:
-        duration_ns //= 1000  # it was taken for microseconds
+        raw["duration_ns"] //= 1000  # it was taken for microseconds
+    possible = possible_times(raw["start_ns"] * 1e-9, raw["duration_ns"] * 1e-9)
+    if not possible.all():
+        raw = {key: column[possible] for key, column in raw.items()}
+    start_ns, duration_ns = raw.pop("start_ns"), raw.pop("duration_ns")
     kinds = [_KINDS.get(text.lower(), Kind.OTHER) for text in _texts(scanner.categories())]
     category = raw.pop("category")
     kind = np.array([*kinds, Kind.OTHER], np.int8)[category]
@@ -91,7 +93,7 @@ def _columns(scanner: _core.TraceScanner) -> tuple[Columns, int]:
     columns = Columns(
         kind=kind, start=(start_ns - origin) * 1e-9, duration=duration_ns * 1e-9, **raw
     )
-    return columns, origin
+    return columns, origin, left_out(possible)
 
 
 def _texts(raw: list[bytes]) -> tuple[str, ...]:
@@ -130,7 +132,8 @@ def _device(about: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not isinstance(devices, list) or not devices:
         return {}
     used = columns.device[(columns.kind <= Kind.SET) & (columns.device >= 0)]
-    number = int(np.bincount(used).argmax()) if len(used) else 0
+    ids, counts = np.unique(used, return_counts=True)
+    number = int(ids[counts.argmax()]) if len(ids) else 0
     found = [each for each in map(_dict, devices) if whole_number(each.get("id")) == number]
     return (found or [_dict(devices[0])])[0]
 
@@ -140,34 +143,6 @@ def _rank(distributed: dict[str, Any], file: str) -> int | None:
     known = whole_number(distributed.get("rank"))
     named = re.search(r"rank[-_.]?(\d{1,6})", file, re.IGNORECASE)
     return int(named[1]) if known is None and named else known
-
-
-def _groups(distributed: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    config = distributed.get("pg_config")
-    if not isinstance(config, list):
-        return ()
-    found = []
-    for each in map(_dict, config):
-        ranks = each.get("ranks")
-        members = tuple(r for r in ranks if isinstance(r, int)) if isinstance(ranks, list) else ()
-        found.append((str(each.get("pg_name", "")), members))
-    return tuple(found)
-
-
-def _labels(scanner: _core.TraceScanner) -> dict[str, str]:
-    """Give the names of processes and threads, by ``pid`` and ``pid/tid``."""
-    out = {}
-    for raw in scanner.labels():
-        try:
-            event = _dict(msgspec.json.decode(raw))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        args = _dict(event.get("args"))
-        if event.get("name") == "process_labels":
-            out[str(event.get("pid"))] = str(args.get("labels", ""))
-        elif event.get("name") == "thread_name":
-            out[f"{event.get('pid')}/{event.get('tid')}"] = str(args.get("name", ""))
-    return out
 
 
 def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[str]:

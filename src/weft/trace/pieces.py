@@ -34,6 +34,11 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes]:
         """Yield pieces; unpacking goes on in a thread while the caller reads."""
         try:
+            if not self.path.is_dir() and self.path.exists() and not self.path.is_file():
+                raise FormatError(
+                    f"{str(self.path)!r} is a pipe or a device, and traces are read twice",
+                    "Write it into a file first.",
+                )
             with self.path.open("rb") as file:
                 is_packed = file.read(len(_GZIP)) == _GZIP
         except OSError as error:
@@ -65,6 +70,8 @@ class Pieces:
                 ready.put(piece)
                 if stop.is_set():
                     return
+        except OSError as error:
+            self.lost = f"the packed file cannot be read to its end ({error.strerror})"
         finally:
             ready.put(None)
 

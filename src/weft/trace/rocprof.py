@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.trace.pieces import Pieces
-from weft.trace.trace import Columns, Kind, Trace
+from weft.trace.trace import Bools, Columns, Kind, Trace, left_out, possible_times
 from weft.units import file_name
 
 _GPU_AGENT = 2
@@ -110,22 +110,30 @@ def _trace(path: str, tool: _Tool, count: int) -> Trace:
         (Kind.COPY, buffers.memory_copy, names.operation),
         (Kind.RUNTIME, buffers.hip_api, names.operation),
     )
-    records = [(kind, record, name(record)) for kind, found, name in kinds for record in found]
+    every = [(kind, record, name(record)) for kind, found, name in kinds for record in found]
+    possible = _possible([record for _, record, _ in every])
+    records = [each for each, keep in zip(every, possible.tolist(), strict=True) if keep]
     gpu = next((agent for agent in tool.agents if agent.type == _GPU_AGENT), _Agent())
     origin = min((record.start_timestamp for _, record, _ in records), default=0)
-    losses = () if count == 1 else (f"{count - 1} more processes in this file were left out",)
+    losses = [f"{count - 1} more processes in this file were left out"] if count > 1 else []
     return Trace(
         path=path,
         columns=_columns([(k, r) for k, r, _ in records], [n for _, _, n in records], origin),
         names=tuple(names.texts),
         threads=names.threads([r for _, r, _ in records]),
-        num_events=len(records),
+        num_events=len(every),
         origin_ns=origin,
         format="rocprofv3",
         device=gpu.product_name or gpu.name,
         num_units=gpu.cu_count or None,
-        losses=losses,
+        losses=(*losses, *left_out(possible)),
     )
+
+
+def _possible(records: Sequence[_Record]) -> Bools:
+    start = np.array([record.start_timestamp for record in records], float)
+    end = np.array([record.end_timestamp for record in records], float)
+    return possible_times(start * 1e-9, (end - start) * 1e-9)
 
 
 class _Names:

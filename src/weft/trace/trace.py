@@ -24,6 +24,8 @@ Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+MOST = 2**53  # of anything that is counted: what a float holds exactly
+_YEAR = 366 * 86400.0  # seconds
 
 
 class Kind(IntEnum):
@@ -92,9 +94,7 @@ class Trace:
     world_size: int | None = None
     device: str = ""
     num_units: int | None = None  # compute units of the device
-    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()  # process groups: name, ranks
     about: dict[str, Any] = field(default_factory=dict)  # what else the file says of itself
-    labels: dict[str, str] = field(default_factory=dict)  # of processes and threads
     losses: tuple[str, ...] = ()
     graph: "Graph | None" = None  # the execution trace of the same rank, if it was given
     nodes: SmallInts | None = None  # the node of each row there, or -1
@@ -205,5 +205,22 @@ class Trace:
 
 
 def whole_number(value: Any) -> int | None:
-    """Give a value of a file if it is a whole number."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Give a value of a file if it is a whole number that can count something."""
+    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return value if counts else None
+
+
+def possible_times(start: Floats, duration: Floats) -> Bools:
+    """Say of events, in seconds, whether they can have been seen: within a year of most others.
+
+    Profilers write such for events whose end, or whose clock, they did not know.
+    """
+    middle = np.median(start) if len(start) else 0.0
+    out: Bools = (np.abs(start - middle) <= _YEAR) & (duration <= _YEAR)
+    return out
+
+
+def left_out(possible: Bools) -> list[str]:
+    """Say how many events were left out because of their times."""
+    count = int((~possible).sum())
+    return [f"{count} events have times that cannot be and were left out"] if count else []

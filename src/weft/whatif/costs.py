@@ -16,8 +16,8 @@ import numpy as np
 from weft.cost import price
 from weft.schedule import Cost
 from weft.trace import Kind
-from weft.trace.collectives import dtype_bytes, dtype_name
 from weft.trace.overlap import is_gemm_name
+from weft.trace.tensors import dtype_name, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.trace import Trace
     from weft.whatif.calls import Calls
 
-Shape = list[int]
+Shape = tuple[int, ...]
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::_scaled_mm": 0}  # where the operands begin
 _FLOATS = ("fp64", "fp32", "fp16", "bf16")  # integers are moved like any other bytes
 _BATCHED = {"aten::bmm": 0, "aten::baddbmm": 1}
@@ -133,9 +133,9 @@ def cost_of(op: str, detail: dict[str, Any]) -> Cost | None:
     ... ).shape
     (8, 2, 4)
     """
-    shapes = [_shape(each) for each in _list(detail.get("Input Dims"))]
-    types = [str(each) for each in _list(detail.get("Input type"))]
-    floats = [name for name in map(dtype_name, types) if name in _FLOATS]
+    inputs = tensors_of(detail)
+    shapes = [each.shape for each in inputs]
+    floats = [name for each in inputs if (name := dtype_name(each.dtype)) in _FLOATS]
     dtype = floats[0] if floats else "fp32"
     if op in _PRODUCTS:
         return _product(shapes[_PRODUCTS[op] :], dtype)
@@ -146,7 +146,7 @@ def cost_of(op: str, detail: dict[str, Any]) -> Cost | None:
     if op in _ROWS and shapes and len(shapes[0]) > 0:
         rows = prod(shapes[0][:-1])
         return Cost(_ROWS[op], (rows, shapes[0][-1]), dtype) if rows else None
-    return _moved(op, shapes, types, dtype)
+    return _moved(op, [each.nbytes for each in inputs], dtype)
 
 
 def _product(shapes: Sequence[Shape], dtype: str) -> Cost | None:
@@ -178,27 +178,11 @@ def _attention(op: str, shapes: Sequence[Shape], dtype: str) -> Cost | None:
     return Cost(family, sides, dtype) if prod(sides) else None
 
 
-def _moved(op: str, shapes: Sequence[Shape], types: Sequence[str], dtype: str) -> Cost | None:
+def _moved(op: str, sizes: Sequence[int], dtype: str) -> Cost | None:
     """Price by the bytes of all inputs and of an output as large as the largest of them."""
-    sizes = [
-        (prod(shape) if shape else 0) * (dtype_bytes(kind) or 0)
-        for shape, kind in zip(shapes, types, strict=False)
-    ]
     if not sizes:  # recorded without shapes
         return None
     inside = sum(sizes)
     written = sizes[0] if op in ("aten::copy_", "aten::fill_", "aten::zero_") else max(sizes)
     total = max(sizes) + written if op == "aten::copy_" else inside + written
     return Cost("elementwise", (total,), dtype, nbytes=total) if total else None
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _shape(value: object) -> Shape:
-    """Give one input's shape; a list of tensors counts as one long one."""
-    sides = _list(value)
-    if sides and isinstance(sides[0], list):
-        return [sum(prod(each) for each in sides if isinstance(each, list))]
-    return [each for each in sides if isinstance(each, int)]

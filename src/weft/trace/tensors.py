@@ -1,0 +1,81 @@
+"""The tensors that an operator was given, as far as its arguments tell.
+
+Arguments are what stands in a file, so nothing is taken for granted: a side that is no count, or
+a tensor of more elements than any memory has, is as if the file said nothing.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from weft.trace.trace import MOST, whole_number
+
+_DTYPES = {
+    **dict.fromkeys(("double", "float64", "long", "int64", "longint", "complexfloat"), 8),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("half", "float16", "bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "unsignedchar", "signedchar"), 1),
+    **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
+    "complexdouble": 16,
+}
+_SHORT = {"double": "fp64", "float": "fp32", "half": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input: its sides, none for a number, and its type as PyTorch writes it."""
+
+    shape: tuple[int, ...]
+    dtype: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has; 0 for what is no tensor, or of a type without a size."""
+        return (prod(self.shape) if self.shape else 0) * (dtype_bytes(self.dtype) or 0)
+
+
+def tensors_of(arguments: dict[str, Any]) -> list[Tensor]:
+    """Read the inputs of an operator, in their order."""
+    shapes, types = (_list(arguments.get(key)) for key in ("Input Dims", "Input type"))
+    names = [*map(str, types), *[""] * (len(shapes) - len(types))]
+    return [Tensor(_shape(shape), name) for shape, name in zip(shapes, names, strict=False)]
+
+
+def dtype_bytes(dtype: str) -> int | None:
+    """Give the bytes of one element of a type as PyTorch writes it.
+
+    >>> dtype_bytes("c10::BFloat16"), dtype_bytes("Float"), dtype_bytes("TensorList")
+    (2, 4, None)
+    """
+    return _DTYPES.get(_plain(dtype))
+
+
+def dtype_name(dtype: str) -> str:
+    """Give a type weft's name.
+
+    >>> dtype_name("c10::BFloat16"), dtype_name("Float"), dtype_name("Int")
+    ('bf16', 'fp32', 'int')
+    """
+    return _SHORT.get(_plain(dtype), _plain(dtype))
+
+
+def _plain(dtype: str) -> str:
+    return dtype.rpartition("::")[2].lower().replace("_", "").replace(" ", "")
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Give the sides of one input; a list of tensors counts as one long one.
+
+    >>> _shape([2, 3]), _shape([[2, 3], [4]]), _shape([2, "x"]), _shape([10**99])
+    ((2, 3), (10,), (), ())
+    """
+    sides = _list(value)
+    if sides and isinstance(sides[0], list):
+        parts = [_shape(each) for each in sides if isinstance(each, list)]
+        sides = [sum(prod(each) for each in parts if each)]
+    known = tuple(side for side in map(whole_number, sides) if side is not None)
+    return known if len(known) == len(sides) and prod(known) <= MOST else ()
