@@ -292,6 +292,29 @@ def test_one_of_two_signals_may_be_the_other_one():
     check(made(first, second, both))
 
 
+def told_by_two(*first):
+    """Rank 0 reads from rank 2 when 1 and 2 have raised one flag; ``first`` is what 1 does."""
+    read = Copy(Slice(2, "in", 0, 8), own("out"))
+    last = (signal(0, READY), wait(SENT))
+    return made(
+        ("copy0", [wait(READY, 2), read, signal(1, SENT), signal(2, SENT)]),
+        more=(
+            Program((1,), (Queue("copy0", first),)),
+            Program((2,), (Queue("copy0", last),)),
+        ),
+    )
+
+
+def test_who_is_an_execution_ahead_does_not_stand_for_another():
+    """Rank 1 may raise the flag twice before rank 2 has entered, unless it waits for rank 0."""
+    ahead = told_by_two(signal(0, READY))
+    refused(ahead, RaceError, "copy0@0 #1 Copy may touch the buffers of rank 2 before that rank")
+    with pytest.raises(RaceError) as caught:
+        check(ahead)
+    assert "No wait is sure of flag 0@0: several raise it" in caught.value.hint
+    check(told_by_two(signal(0, READY), wait(SENT)))
+
+
 def rotated(place, nbytes=16):
     """Each rank copies 4 bytes of ``a`` at a place of its own, three alike."""
     copy = Copy(Slice(SELF, "a", place, 4), Slice(SELF, "b", 0, 4))
@@ -313,9 +336,9 @@ def test_a_table_of_equal_entries_moves_an_offset_too():
 def side_by_side(first, second, *more):
     """Two lanes of each of two ranks write 4 bytes of ``a``."""
     x = Slice(SELF, "x", 0, 4)
-    lanes = [(Copy(x, Slice(SELF, "a", place, 4)),) for place in (second, first)]
-    lanes[1] = (Repeat(3, lanes[1]),)
-    program = Program(range(2), (Queue("stream0", (Launch((*lanes, *more)),)),))
+    once, often = (Copy(x, Slice(SELF, "a", place, 4)) for place in (second, first))
+    launch = Launch(((once,), (Repeat(3, (often,)),), *more))
+    program = Program(range(2), (Queue("stream0", (launch,)),))
     return Schedule("alike", 2, (program,), (Buffer("a", 16, "inout"), Buffer("x", 4, "in")), 1)
 
 

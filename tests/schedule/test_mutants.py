@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.arrays import Machine
-from tests.collective_values import expected, inputs
+from tests.collective_values import Data, expected, inputs
 from tests.schedule.mutants import changed, changes, rank_by_rank
 from weft.collectives import KINDS, algorithms, collective
 from weft.errors import ScheduleError, UsageError
 from weft.schedule import races
 from weft.schedule.check import check
 
-ORDERS = 20
+ORDERS, EXECUTIONS = 20, 3
 FEW = settings(
     max_examples=8,
     phases=[Phase.explicit, Phase.generate],
@@ -53,16 +53,23 @@ def _refused(schedule):
 
 
 def results(schedule, kind, seed):
-    """What two executions leave in the caller's buffers, and what they should have left."""
+    """What executions leave in the caller's buffers, and what they should have left."""
     machine = Machine(schedule, seed)
-    for execution in range(2):
-        data = inputs(kind, schedule, execution)
+    given = [inputs(kind, schedule, execution) for execution in range(EXECUTIONS)]
+    wanted = [expected(kind, schedule, data) for data in given]
+    found: list[Data] = [{} for _ in wanted]
+
+    def enter(rank, execution):
         for buffer in schedule.buffers:
-            for rank in range(schedule.num_ranks):
-                machine.memory[rank, buffer.name][:] = data.get((rank, buffer.name), 0)
-        machine.run()
-        want = expected(kind, schedule, data)
-        yield {key: machine.memory[key].copy() for key in want}, want
+            key = (rank, buffer.name)
+            machine.memory[key][:] = given[execution].get(key, 0)
+
+    def leave(rank, execution):
+        mine = (key for key in wanted[execution] if key[0] == rank)
+        found[execution] |= {key: machine.memory[key].copy() for key in mine}
+
+    machine.run(EXECUTIONS, enter, leave)
+    return zip(found, wanted, strict=True)
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
@@ -97,5 +104,5 @@ def test_what_is_seen_at_a_glance_is_what_the_whole_look_says(kind, algorithm, d
     at_a_glance = _refused(schedule)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("heard_from_owner", "answered_to_owner"):
-            patch.setattr(races._SureSignals, name, lambda _, touches: touches.row < 0)
+            patch.setattr(races.SureSignals, name, lambda _, acts: acts.row < 0)
         assert _refused(schedule) == at_a_glance

@@ -4,7 +4,8 @@ Ranks that do the same are looked at once. What is checked: commands stand on qu
 can run them, slices lie inside their buffers, every Wait has its Signals, everything can
 happen, no two commands touch the same bytes in no order, and whatever others do to a
 rank's buffers happens between its entry and its exit, so that a Schedule can be run again
-with the caller touching its buffers in between. The error names the guilty commands.
+with the caller touching its buffers in between, by ranks of which some are an execution ahead
+of others. The error names the guilty commands.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import BoundsError, ScheduleError
+from weft.schedule.again import settled
 from weft.schedule.inline import inline
 from weft.schedule.ir import Kind, Signal, Submit, Wait
 from weft.schedule.layout import uses_alike
@@ -54,7 +56,7 @@ def check(schedule: Schedule, *, collapse: bool = True) -> None:
     _check_places(table)
     _check_flags(table)
     _check_bounds(table, symmetry)
-    order = find_order(table, symmetry)
+    order = settled(find_order(table, symmetry))
     touches = touches_of(table, symmetry)
     check_entry_and_exit(order, touches)
     check_races(order, touches)

@@ -67,6 +67,8 @@ class Senders:
         All signals but those from some point of one sender on may come first; if they add up
         to less than the threshold, that point has been passed.
         """
+        if self.order.loose[counter]:
+            return []
         total = int(self.order.total[counter])
         events = []
         for mine, added in self._of(counter):

@@ -46,17 +46,19 @@ class Order:
     total: Ints  # by counter: what all signals add
     when: Ints  # the round in which an event happens
     first_private: int  # counters from here on are no flags
+    loose: Bools  # by counter: no wait is sure of whom it has heard (see again)
 
     def last_before(self, thread: Ints, place: Ints) -> Ints:
         """The round of the last event of a thread in front of a place; -1 if there is none."""
         if not len(self.thread):
             return np.full(len(thread), -1)
-        event = np.searchsorted(_keys(self.thread, self.place), _keys(thread, place)) - 1
+        event = np.searchsorted(keys(self.thread, self.place), keys(thread, place)) - 1
         same = (event >= 0) & (self.thread[event] == thread)
         return np.where(same, self.when[event], -1)
 
 
-def _keys(thread: Any, place: Any) -> Any:
+def keys(thread: Any, place: Any) -> Any:
+    """Places of threads as numbers, in the order of events."""
     return (np.asarray(thread, np.int64) << 36) + place
 
 
@@ -72,7 +74,13 @@ def find_order(table: Table, symmetry: Symmetry) -> Order:
     _check_counts(table, columns, total, events)
     when = _rounds(columns, events.num_counters, len(table.thread_rank))
     order = Order(
-        table, symmetry, **columns, total=total, when=when, first_private=events.first_private
+        table,
+        symmetry,
+        **columns,
+        total=total,
+        when=when,
+        first_private=events.first_private,
+        loose=np.zeros(len(total), bool),
     )
     _check_all_happened(order)
     return order
@@ -219,7 +227,7 @@ class _Events:
 
     def sorted(self) -> dict[str, Any]:
         joined = {k: np.concatenate([p[k] for p in self.pieces]) for k in self.pieces[0]}
-        by_place = np.argsort(_keys(joined["thread"], joined["place"]), kind="stable")
+        by_place = np.argsort(keys(joined["thread"], joined["place"]), kind="stable")
         return {name: column[by_place] for name, column in joined.items()}
 
 
@@ -256,7 +264,7 @@ def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Int
     number = 0
     while len(moving):
         until = np.minimum(next_wait[at[moving]], stop[moving])
-        done = _spans(at[moving], until)
+        done = spans(at[moving], until)
         signals = done[~holds[done]]
         when[done] = number
         np.add.at(raised, counter[signals], amount[signals])
@@ -271,7 +279,7 @@ def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Int
     return when
 
 
-def _spans(start: Ints, stop: Ints) -> Ints:
+def spans(start: Ints, stop: Ints) -> Ints:
     """All numbers from each start up to its stop."""
     length = stop - start
     offset: Ints = np.repeat(start - (np.cumsum(length) - length), length)

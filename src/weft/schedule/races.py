@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,14 +26,20 @@ FEW = 3  # waits at the start of a thread that are looked at before the whole hi
 
 
 @dataclass(frozen=True, slots=True)
-class Touches:
-    """Accesses, each as its runner sees it and as the owner's representative sees it."""
+class Acts:
+    """What commands do to a rank: where they stand, and which rank it is."""
 
     row: Ints
     thread: Ints
     place: Ints
-    owner: Ints  # the rank that is touched
-    owner_class: Ints  # its representative
+    owner: Ints  # of the bytes or of the flag
+
+
+@dataclass(frozen=True, slots=True)
+class Touches(Acts):
+    """Accesses, each as its runner sees it and as the owner's representative sees it."""
+
+    owner_class: Ints  # the owner's representative
     toucher: Ints  # who touches the representative in this way
     buffer: Ints
     start: Ints
@@ -42,8 +48,7 @@ class Touches:
 
     def chosen(self, which: Any) -> Touches:
         """Some of them."""
-        columns = (getattr(self, name)[which] for name in Touches.__slots__)
-        return Touches(*columns)
+        return Touches(*(getattr(self, each.name)[which] for each in fields(Touches)))
 
 
 def touches_of(table: Table, symmetry: Symmetry) -> Touches:
@@ -72,7 +77,7 @@ def check_entry_and_exit(order: Order, touches: Touches) -> None:
     """Others touch a rank's buffers only between its entry and its exit."""
     runner = order.table.thread_rank[touches.thread]
     away = touches.chosen(runner != touches.owner)
-    signals = _SureSignals(order)
+    signals = SureSignals(order)
     early = away.chosen(~signals.heard_from_owner(away))
     late = away.chosen(~signals.answered_to_owner(away))
     if not len(early.row) and not len(late.row):
@@ -94,7 +99,7 @@ def _check_entered(order: Order, known: Knowledge, early: Touches) -> None:
             raise RaceError(
                 f"{order.table.where(int(early.row[number]))} may touch the buffers of rank "
                 f"{early.owner[number]} before that rank has entered.",
-                "Let the owner signal that it is ready, and wait for that.",
+                "Let the owner signal that it is ready, and wait for that." + doubt(order),
             )
 
 
@@ -109,11 +114,22 @@ def _check_left(order: Order, known: Knowledge, late: Touches) -> None:
             raise RaceError(
                 f"{table.where(int(late.row[number]))} may still touch the buffers of rank "
                 f"{late.owner[number]} after that rank has left.",
-                "Signal the owner afterwards, and let it wait for that.",
+                "Signal the owner afterwards, and let it wait for that." + doubt(order),
             )
 
 
-class _SureSignals:
+def doubt(order: Order) -> str:
+    """Say of which flag no wait is sure, where there is one."""
+    if not order.loose.any():
+        return ""
+    rank, index = divmod(int(np.argmax(order.loose)), order.table.schedule.num_flags)
+    return (
+        f" No wait is sure of flag {index}@{rank}: several raise it, of which one may be an "
+        "execution ahead. Give each a flag of its own, or hold it back until the wait is over."
+    )
+
+
+class SureSignals:
     """Signals that some wait is sure of, looked up in bulk: enough for most accesses.
 
     A wait is sure of all signals of its flag if it holds for all of them, and of the first
@@ -125,7 +141,8 @@ class _SureSignals:
         self.num_ranks = order.table.schedule.num_ranks
         flags = order.counter < order.first_private
         self.signals = np.flatnonzero(flags & ~order.holds)
-        waits = np.flatnonzero(flags & order.holds & (order.amount > 0))  # for none: sure of none
+        sure = flags & order.holds & (order.amount > 0) & ~order.loose[order.counter]
+        waits = np.flatnonzero(sure)  # for no signal: sure of none
         self.single = self._single_sender()
         complete = order.amount[waits] == order.total[order.counter[waits]]
         self.waits = waits[complete | self.single[order.counter[waits]]]
@@ -141,15 +158,15 @@ class _SureSignals:
         alone: Bools = low == high
         return alone
 
-    def heard_from_owner(self, touches: Touches) -> Bools:
-        """Whether the owner was heard from by one of the first waits in front of a touch."""
+    def heard_from_owner(self, acts: Acts) -> Bools:
+        """Whether the owner was heard from by one of the first waits in front of an act."""
         order = self.order
         pairs = np.sort(order.counter[self.signals] * self.num_ranks + order.sender[self.signals])
-        launch = order.table.thread_launch[touches.thread].astype(np.int64)
-        parent = np.where(launch < 0, touches.thread, order.table.thread[launch])
-        heard = np.zeros(len(touches.row), bool)
-        for thread, place in ((touches.thread, touches.place), (parent, launch * PLACES)):
-            heard |= self._heard(pairs, thread, place, touches.owner)
+        launch = order.table.thread_launch[acts.thread].astype(np.int64)
+        parent = np.where(launch < 0, acts.thread, order.table.thread[launch])
+        heard = np.zeros(len(acts.row), bool)
+        for thread, place in ((acts.thread, acts.place), (parent, launch * PLACES)):
+            heard |= self._heard(pairs, thread, place, acts.owner)
         return heard
 
     def _heard(self, pairs: Ints, thread: Ints, place: Ints, owner: Ints) -> Bools:
@@ -167,8 +184,8 @@ class _SureSignals:
             heard |= usable & (pairs[found] == key)
         return heard
 
-    def answered_to_owner(self, touches: Touches) -> Bools:
-        """Whether the owner waits for a signal that the same thread sends after a touch."""
+    def awaited(self) -> Ints:
+        """The signals that a wait of their flag's owner is sure of."""
         order = self.order
         largest = np.zeros(len(order.total), np.int64)
         np.maximum.at(largest, order.counter[self.waits], order.amount[self.waits])
@@ -177,8 +194,13 @@ class _SureSignals:
         ordinal = np.empty(len(counter), np.int64)
         ranked = np.arange(len(counter))
         ordinal[by_counter] = ranked - np.searchsorted(counter[by_counter], counter[by_counter])
-        awaited = (largest[counter] == order.total[counter]) | (ordinal < largest[counter])
-        sure = self.signals[awaited]
+        whole = largest[counter] == order.total[counter]
+        awaited: Ints = self.signals[whole | (ordinal < largest[counter])]
+        return awaited
+
+    def answered_to_owner(self, touches: Touches) -> Bools:
+        """Whether the owner waits for a signal that the same thread sends after a touch."""
+        order, sure = self.order, self.awaited()
         owner = order.table.flag_rank[order.row[sure]].astype(np.int64)
         keys = order.thread[sure].astype(np.int64) * self.num_ranks + owner
         by_key = np.argsort(keys, kind="stable")  # places rise inside a thread
@@ -217,7 +239,8 @@ def check_races(order: Order, touches: Touches) -> None:
                     f"{rows[0]} and {rows[1]} touch the same bytes of "
                     f"{table.buffers[touches.buffer[first]]}@{touches.owner_class[first]} in no "
                     "order.",
-                    "Join them by a flag: Signal after the one, Wait before the other.",
+                    "Join them by a flag: Signal after the one, Wait before the other."
+                    + doubt(order),
                 )
 
 
