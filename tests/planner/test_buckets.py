@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planner.toy import kernel, moves, step_of
+from tests.planner.toy import kernel, moves, pair_of, step_of
 from weft.planner.buckets import with_buckets
 from weft.workload import Collective, Op, Step, Workload
 
@@ -112,6 +112,17 @@ def test_other_all_reduces_are_no_buckets():
     found = with_buckets(step_of(large, bucket(1), bucket(2)), 2)
     assert found is not None
     assert (sizes(found), found.nbytes) == ([1000, 3], 3)
+
+
+def test_what_other_groups_reduce_meanwhile_is_in_no_bucket():
+    inside = bucket(1000, group="tp")
+    found = with_buckets(step_of(inside, bucket(1), kernel("needs it", 1, 0), bucket(2), inside), 2)
+    assert found is not None
+    assert (sizes(found), found.nbytes) == ([1000, 3, 1000], 3)
+    assert found.groups == {"world"}
+    for what, phase, has in ((bucket(1), "backward", True), (inside, "backward", False)):
+        assert found.has(pair_of(what=what.collective, phase=phase)) == has
+    assert not found.has(pair_of(what=bucket(1).collective, phase="forward"))
 
 
 @st.composite

@@ -12,7 +12,7 @@ from weft.planner.on_cores import on_cores
 from weft.planner.planning import plan
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library, known_library
-from weft.schedule import Cost
+from weft.schedule import Cost, Group
 from weft.workload import Collective, Op, Step, Workload
 from weft.workload.named import generate
 
@@ -101,13 +101,14 @@ def test_a_plan_starts_from_what_is_predicted_on_cores():
     assert plan(workload, here).baseline == pytest.approx(predict(workload, here).seconds)
 
 
-@pytest.mark.parametrize("change", [{"kind": "all_gather"}, {}])
+@pytest.mark.parametrize("change", [{"kind": "all_gather"}, {"group": "tp"}, {}])
 def test_only_reductions_of_gradients_are_in_buckets(change):
     gemm, reduce, last = _workload().steps[0].ops
     assert reduce.collective is not None
     other = replace(reduce, collective=replace(reduce.collective, **change))
     other = other if change else replace(other, phase="forward")
-    step = Workload("w", 2, (Step((0, 1), (gemm, other, last)),), source="generated: w")
+    steps, groups = (Step((0, 1), (gemm, other, last)),), {"tp": Group(2)}
+    step = Workload("w", 2, steps, groups, source="generated: w")
     assert len(on_cores(step, _here(), "gloo").steps[0].ops) == 3
 
 

@@ -13,7 +13,7 @@ from weft.hardware import platform
 from weft.planner.pair_effects import Node, pair_prices
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.planning import _room, plan
-from weft.schedule import Cost
+from weft.schedule import Cost, Group
 from weft.workload import NO_HOST, Collective, Memory, Op, Workload
 
 MIB = 1 << 20
@@ -181,6 +181,19 @@ def test_other_collectives_keep_their_numbers_beside_larger_buckets():
     assert "bucket" in by_kind["all_reduce"].settings
     assert "bucket" not in by_kind["all_gather"].settings
     assert by_kind["all_gather"].ops == (16,)
+
+
+def test_reductions_of_other_groups_are_in_no_buckets():
+    what = Collective("all_reduce", 64 << 10, "fp32")
+    ops = [moves(None, what=what, phase="backward") for _ in range(16)]
+    inside = moves(None, what=replace(what, group="half", nbytes=MIB), phase="backward")
+    step = step_of(*ops, inside, ranks=8, groups={"half": Group(4)})
+    found = plan(step, SLOW, limits=Limits(engines=0), host=NO_HOST)
+    by_group = {each.collective.group: each for each in found.choices}
+    assert by_group["world"].settings["bucket"] == 8 * (64 << 10)
+    assert "bucket" not in by_group["half"].settings
+    assert not [each for each in by_group["half"].alternatives if "bucket" in each.settings]
+    assert by_group["half"].gain == 0
 
 
 def test_ops_have_the_numbers_of_the_workload_where_more_is_priced():

@@ -99,14 +99,13 @@ def test_each_pass_has_its_own_slowest_rank():
 @pytest.mark.parametrize(
     ("dims", "size"),
     [
-        # 10 samples among 2 ranks: each column is 5 x 4 bytes for each rank.
-        ((4, 0), 4 * 20 * 2),
-        ((4, 4), 4 * 20 * 2),
-        ((6, 2), 6 * 20 * 2),
-        ((0, 9), 9 * 20 * 2),
-        # Among 4 ranks two samples each: 8 bytes.
-        ((4, 0, 0, 0), 4 * 8 * 4),
-        ((2, 2, 2, 2), 2 * 8 * 4),
+        # A column is 4 bytes for each of 10 samples, however many ranks share them.
+        ((4, 0), 4 * 40),
+        ((4, 4), 4 * 40),
+        ((6, 2), 6 * 40),
+        ((0, 9), 9 * 40),
+        ((4, 0, 0, 0), 4 * 40),
+        ((2, 2, 2, 2), 2 * 40),
     ],
 )
 def test_both_exchanges_are_even_ones_in_which_all_send_what_the_busiest_does(dims, size):

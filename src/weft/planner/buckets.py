@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from weft.workload.step import Op, Step
 
 if TYPE_CHECKING:
-    from weft.workload import Workload
+    from weft.planner.ways import Pair
+    from weft.workload import Collective, Workload
 
 TIMES = (2, 4, 8)  # as large as they are
 Place = tuple[int, int]  # class of ranks, number of the op
@@ -20,39 +21,54 @@ Place = tuple[int, int]  # class of ranks, number of the op
 
 @dataclass(frozen=True, slots=True)
 class Bucketed:
-    """A workload with larger buckets: their bytes, and of each op the ops that it was."""
+    """A workload with larger buckets: their bytes, and of each op the ops that it was.
+
+    ``groups`` are those of ranks whose gradients were joined: others reduce something else.
+    """
 
     workload: Workload
     nbytes: int
     origin: dict[Place, tuple[int, ...]]
+    groups: frozenset[str]
+
+    def has(self, pair: Pair) -> bool:
+        """Tell whether a pair reduces gradients that are in these buckets."""
+        what = pair.what
+        return _reduces(what, pair.phase) and what.group in self.groups
 
 
 def with_buckets(workload: Workload, times: int) -> Bucketed | None:
     """Join every ``times`` buckets of gradients; None where there are no two to join."""
-    steps, origin, largest = [], dict[Place, tuple[int, ...]](), 0
+    steps, origin, groups = [], dict[Place, tuple[int, ...]](), set[str]()
     for number, step in enumerate(workload.steps):
         last = _joined(step, times)
         ops, came = _rewritten(step, last)
         steps.append(Step(step.ranks, ops))
         origin |= {(number, place): old for place, old in came.items()}
-        sizes = (op.collective.nbytes for op in ops if _is_bucket(op) and op.collective)
-        largest = max(largest, *sizes, 0)
-    if all(len(old) == 1 for old in origin.values()):
+        groups |= {what.group for n in last if (what := step.ops[n].collective)}
+    if not groups:
         return None
-    return Bucketed(replace(workload, steps=tuple(steps)), largest, origin)
+    sizes = [
+        op.collective.nbytes
+        for step in steps
+        for op in step.ops
+        if op.collective and _reduces(op.collective, op.phase) and op.collective.group in groups
+    ]
+    changed = replace(workload, steps=tuple(steps))
+    return Bucketed(changed, max(sizes), origin, frozenset(groups))
 
 
-def _is_bucket(op: Op) -> bool:
-    what = op.collective
-    return what is not None and what.kind == "all_reduce" and op.phase == "backward"
+def _reduces(what: Collective, phase: str) -> bool:
+    return what.kind == "all_reduce" and phase == "backward"
 
 
 def _joined(step: Step, times: int) -> dict[int, int]:
     """Give for each bucket that is joined the last one of those it goes with."""
     streams: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, op in enumerate(step.ops):
-        if _is_bucket(op) and op.collective is not None and not op.blocking:
-            streams[op.stream, op.collective.group, op.collective.dtype].append(number)
+        what = op.collective
+        if what is not None and _reduces(what, op.phase) and not op.blocking:
+            streams[op.stream, what.group, what.dtype].append(number)
     last: dict[int, int] = {}
     for numbers in streams.values():
         for first in range(0, len(numbers), times):

@@ -55,6 +55,8 @@ def _added(op: Op, platform: Platform, library: str) -> Iterator[Op]:
     what = op.collective
     if what is None or what.kind != "all_reduce" or op.phase != "backward":
         return
+    if what.group == "tp":  # activations of a layer, not gradients
+        return
     if platform.torch is not None and library in platform.torch.ddp:
         ddp = platform.torch.ddp[library]
         seconds = ddp.step + ddp.byte * what.nbytes

@@ -90,8 +90,8 @@ class _Draft:
 
 def _with_best_buckets(
     base: _Draft, drafted: Callable[[Workload], _Draft]
-) -> tuple[_Draft, list[Alternative]]:
-    """Try larger buckets of gradients; give the best draft, and what the others would take."""
+) -> tuple[_Draft, list[tuple[Bucketed, str]]]:
+    """Try larger buckets of gradients; give the best draft, and why it is not another."""
     best, drafts = base, list[_Draft]()
     for times in TIMES:
         found = with_buckets(base.pricer.workload, times)
@@ -104,7 +104,7 @@ def _with_best_buckets(
     for draft in drafts:
         if draft is not best and draft.buckets is not None:
             why = f"the step takes {format_time(draft.seconds)}, not {format_time(best.seconds)}"
-            tried.append(Alternative("concurrent", {"bucket": draft.buckets.nbytes}, None, why))
+            tried.append((draft.buckets, why))
     return best, tried
 
 
@@ -114,7 +114,7 @@ def _same(draft: _Draft, found: Bucketed) -> bool:
 
 
 def _choices(
-    base: _Draft, best: _Draft, chosen: list[Way], tried: list[Alternative]
+    base: _Draft, best: _Draft, chosen: list[Way], tried: list[tuple[Bucketed, str]]
 ) -> list[Choice]:
     """Write down the choices: the gain of each is that of the step with it alone."""
     whole, made = base.seconds, best.base
@@ -123,10 +123,14 @@ def _choices(
         alone = [*made[:number], (offer.pair, way), *made[number + 1 :]]
         saved = best.seconds if way == offer.base else best.pricer.seconds(alone)
         choice = choice_of(offer, way, (best.seconds - saved) / whole if whole else 0.0)
-        if offer.pair.what.kind == "all_reduce" and offer.pair.phase == "backward":
-            choice = replace(choice, alternatives=(*choice.alternatives, *tried))
-            if best.buckets is not None:
-                choice = _in_buckets(choice, best.buckets, 1 - best.seconds / whole)
+        others = [
+            Alternative("concurrent", {"bucket": buckets.nbytes}, None, why)
+            for buckets, why in tried
+            if buckets.has(offer.pair)
+        ]
+        choice = replace(choice, alternatives=(*choice.alternatives, *others))
+        if best.buckets is not None and best.buckets.has(offer.pair):
+            choice = _in_buckets(choice, best.buckets, 1 - best.seconds / whole)
         found.append(choice)
     return found
 

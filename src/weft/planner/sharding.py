@@ -223,8 +223,7 @@ class Sharder:
         """
         if self.num_ranks < 2:
             return 0.0
-        each = self.batch // self.num_ranks * 4
-        size = _rounded(int(dims.max() * each * self.num_ranks))
+        size = _rounded(int(dims.max() * self.batch * 4))
         if size not in self._exchanges:
             what = Collective("all_to_all", size, "fp32")
             ranks = tuple(range(self.num_ranks))
