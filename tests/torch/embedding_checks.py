@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from weft.fused import Batch, column_wise, embedding_all_to_all, row_wise, table
 from weft.fused.sharding import Placements
 from weft.timeline import Timeline
 from weft.torch import EmbeddingAllToAll
+from weft.torch.apply_modules import Swap
 
 CHECKS: dict[str, Callable[[], None]] = {}
 TABLES = {"a": (70, 8), "b": (33, 20), "c": (50, 64), "d": (9, 3), "e": (40, 128)}
@@ -340,6 +342,55 @@ def weights_of_samples_get_gradients() -> None:
 
 
 @check
+def offsets_may_lack_the_end_also_where_last_bags_are_empty() -> None:
+    bags = jagged(12, tuple(TABLES))
+    name = next(iter(TABLES))
+    indices, borders = bags[name]
+    bags[name] = indices[: borders[-2]], torch.cat([borders[:-1], borders[-2:-1]])
+    bag = EmbeddingAllToAll(values(), sharding="row-wise")
+    have = bag([bags[n][0] for n in bag.table_names], [bags[n][1][:-1] for n in bag.table_names])
+    assert torch.allclose(have, expected(values(), bags)[mine(12)], rtol=1e-6, atol=1e-6)
+
+
+def plain_and_fused(rule: Any = None) -> list[Any]:
+    """One table, so that some ranks hold none."""
+    plain = weft.torch.EmbeddingBags({"a": values()["a"]}, optimizer=rule)
+    return [plain, plain.fused()]
+
+
+def train(bag: Any, step: int) -> Tensor:
+    """Give the rows of this rank's samples, after a step that changed the table."""
+    size = 4 * dist.get_world_size()
+    indices, borders = jagged(size, ("a",), seed=step)["a"]
+    holds = bool(bag.sharding.of(dist.get_rank()))
+    rows: Tensor = bag([indices] if holds else [], [borders] if holds else [])
+    rows.square().sum().backward()
+    return rows.detach()
+
+
+@check
+def plain_bags_reach_ranks_without_a_table() -> None:
+    plain, fused = plain_and_fused(weft.torch.SGD(0.1))
+    for step in range(3):
+        assert torch.allclose(train(plain, step), train(fused, step), rtol=1e-5, atol=1e-5)
+
+
+@check
+def sums_of_adagrad_go_along_from_plain_to_fused_and_back() -> None:
+    want, _ = plain_and_fused(weft.torch.RowwiseAdagrad(0.1))
+    plain, _ = plain_and_fused(weft.torch.RowwiseAdagrad(0.1))
+    parent = torch.nn.Sequential(plain)
+    train(plain, 0)
+    swap = Swap(parent, "0", plain, plain.fused(), is_fused=False)
+    for step, fused in ((1, True), (2, False), (3, True)):
+        swap.put(fused=fused)
+        train(parent[0], step)
+    swap.put(fused=False)
+    rows = [train(want, step) for step in range(5)][-1]
+    assert torch.allclose(rows, train(plain, 4), rtol=1e-4, atol=1e-4)
+
+
+@check
 def any_optimizer_of_torch_trains_it() -> None:
     bag = EmbeddingAllToAll(values(), sharding="row-wise", sparse=True)
     optimizer = torch.optim.SparseAdam(list(bag.parameters()), lr=0.1)
@@ -398,6 +449,9 @@ def bags_that_do_not_fit_are_refused() -> None:
     refused(lambda: bag([flat, flat], [borders, borders]), "bags of 2 tables where 1")
     refused(lambda: bag(flat.float(), borders), "torch.float32")
     refused(lambda: bag(flat, borders, torch.ones(3)), "3 weights")
+    refused(lambda: bag([flat], [borders, borders]), "offsets of 2 tables")
+    own = EmbeddingAllToAll({"a": (3, 4)}, sharding="column-wise", inputs="samples")
+    refused(lambda: own(flat, borders, torch.ones(4, requires_grad=True)), "no gradients")
     two = EmbeddingAllToAll({"a": (3, 4), "b": (3, 4)}, sharding="column-wise")
     refused(lambda: two(flat, borders[:2]), "2 offsets")
     refused(lambda: two([flat, flat], [borders, borders[1:]]), "samples in a batch")

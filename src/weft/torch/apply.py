@@ -3,13 +3,14 @@
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from weft._core import Desk
 from weft.errors import PlanError, UsageError
 from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
@@ -19,7 +20,7 @@ from weft.torch.apply_report import as_text, rows_of
 from weft.torch.apply_routes import Routes
 from weft.torch.apply_watch import Watch
 from weft.torch.c10d import ProcessGroup
-from weft.torch.compression import compress
+from weft.torch.compression import Compression, compress
 from weft.torch.group import Group
 from weft.torch.memory import weft_group
 from weft.torch.spread import SpreadChannel
@@ -53,6 +54,19 @@ def apply(
     return Applied(found, [world, *(weft_group(group) for group in groups)], model, watch=watch)
 
 
+class Before(NamedTuple):
+    """What a plan changes of a group."""
+
+    desk: Desk | None
+    compression: Compression | None
+    engines: Engines
+
+    @classmethod
+    def of(cls, group: Group) -> "Before":
+        """Note how a group is now."""
+        return cls(group.desk, group.compression, group.channel.world.engines)
+
+
 class Applied:
     """A plan at work: routes of the groups, fused modules, and a watch over the steps."""
 
@@ -61,8 +75,7 @@ class Applied:
     ) -> None:
         self.plan = plan
         self._groups = groups
-        self._desks = [group.desk for group in groups]
-        self._engines = [group.channel.world.engines for group in groups]
+        self._before = [Before.of(group) for group in groups]
         self._swaps: list[Swap] = fuse(plan, model)
         self.bucket = bucket_of(plan)
         check_buckets(self.bucket, model)
@@ -117,10 +130,10 @@ class Applied:
 
     def remove(self) -> None:
         """Let the groups be as they were; fused modules stay where they are."""
-        for group, desk, engines in zip(self._groups, self._desks, self._engines, strict=True):
-            group.routes, group.desk, group.compression = None, desk, None
+        for group, before in zip(self._groups, self._before, strict=True):
+            group.routes, group.desk, group.compression = None, before.desk, before.compression
             group.channel.drain()
-            group.channel.world.set_engines(engines)
+            group.channel.world.set_engines(before.engines)
 
     def _set_up(self, group: Group, choices: list[Choice]) -> Routes:
         routes = Routes(group, choices)

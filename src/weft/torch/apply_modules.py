@@ -29,8 +29,7 @@ class Swap:
         if fused == self.is_fused:
             return
         if fused:
-            for name, bag in self.plain.bags.items():
-                self.fused.weights[name].data.copy_(bag.weight)
+            self.plain.give_values(self.fused)
         else:
             self.plain.take_values(self.fused)
         setattr(self.parent, self.name, self.fused if fused else self.plain)

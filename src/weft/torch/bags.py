@@ -97,11 +97,17 @@ def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
 
 
 def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensors | None) -> Bags:
-    """Take tables one by one; a table's offsets may lack the end, as nn's do."""
-    each = []
-    for number, flat in enumerate(indices):
-        one = _of_equal(flat, None, 1) if offsets is None else _of_one(flat, offsets[number])
-        each.append((one.indices, one.offsets))
+    """Take tables one by one; their offsets may lack the end, as nn's do."""
+    if offsets is None:
+        found = [_of_equal(flat, None, 1) for flat in indices]
+    else:
+        if len(offsets) != len(indices):
+            raise UsageError(f"offsets of {len(offsets)} tables, indices of {len(indices)}.")
+        pairs = list(zip(indices, offsets, strict=True))
+        # All lack it or none: the last bag of a table may be empty, and start at its end.
+        lack = any(not len(o) or int(o[-1]) != flat.numel() for flat, o in pairs)
+        found = [_of_all(flat, _ended(o, flat) if lack else o, None, 1) for flat, o in pairs]
+    each = [(one.indices, one.offsets) for one in found]
     samples = {borders.numel() - 1 for _, borders in each}
     if len(samples) > 1:
         raise UsageError(f"tables have {', '.join(map(str, sorted(samples)))} samples in a batch.")
@@ -113,10 +119,8 @@ def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensor
     return Bags(none, none, None, samples.pop(), tuple(each))
 
 
-def _of_one(indices: Tensor, offsets: Tensor) -> Bags:
-    if offsets.numel() == 0 or int(offsets[-1]) != indices.numel():
-        offsets = torch.cat([offsets, offsets.new_tensor([indices.numel()])])
-    return _of_all(indices, offsets, None, 1)
+def _ended(offsets: Tensor, indices: Tensor) -> Tensor:
+    return torch.cat([offsets, offsets.new_tensor([indices.numel()])])
 
 
 def _joined(each: Sequence[tuple[Tensor, Tensor]], weights: Tensor | None, samples: int) -> Bags:

@@ -166,6 +166,11 @@ class EmbeddingAllToAll(nn.Module):
         if weights is not None and self._is_mean:
             raise UsageError("weights go with pooling='sum', not with 'mean'.")
         if self.inputs == "samples":
+            if bags.weights is not None and bags.weights.requires_grad and torch.is_grad_enabled():
+                raise UsageError(
+                    "weights get no gradients with inputs='samples'.",
+                    "Pass inputs='tables', or weights.detach().",
+                )
             return to_holders(self._channel, self.sharding, bags.flat())
         if any(not self.sharding.of(rank) for rank in range(self.num_ranks)):
             return bags._replace(samples=self._agreed(bags.samples))

@@ -1,6 +1,6 @@
 """Embedding bags, then their exchange, as torch has them: what fusing replaces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,8 @@ class EmbeddingBags(nn.Module):
         self.sharding = shard(named, _placed(len(named), holders, num_ranks), num_ranks)
         self._widths = [self.sharding.width_of(each) for each in range(num_ranks)]
         self._rank = rank
+        self._all_hold = all(self.sharding.of(each) for each in range(num_ranks))
+        self._sums: dict[str, Tensor] = {}  # of RowwiseAdagrad
         self.bags = nn.ModuleDict()
         for held in self.sharding.of(rank):
             table, values = named[held.table], sources[held.table].values
@@ -49,14 +51,18 @@ class EmbeddingBags(nn.Module):
             )
             if values is not None:
                 bag.weight.data.copy_(values)
+            if isinstance(optimizer, RowwiseAdagrad):
+                self._sums[table.name] = torch.zeros(table.rows)
             if optimizer is not None:
-                _update_in_backward(bag.weight, optimizer)
+                _update_in_backward(bag.weight, optimizer, self._sums.get(table.name))
 
     def forward(self, indices: Sequence[Tensor], offsets: Sequence[Tensor]) -> Tensor:
         """Look bags up; give the pooled rows of this rank's samples, (samples, all columns)."""
         bags = zip(self.bags.values(), indices, offsets, strict=True)
         pooled = [bag(rows, borders) for bag, rows, borders in bags]
         joined = torch.cat(pooled, 1) if pooled else torch.zeros(0, 0)
+        if not self._all_hold:
+            joined = self._as_long_as_others(joined)
         rows: Tensor = _Exchanged.apply(joined, Parts(self._widths, self._rank), self.group)  # type: ignore[no-untyped-call]
         return rows
 
@@ -65,19 +71,42 @@ class EmbeddingBags(nn.Module):
         tables: dict[str, Given] = {t.name: (t.rows, t.dim) for t in self.sharding.tables}
         tables |= {name: bag.weight for name, bag in self._held()}
         where = [table_wise(each.rank) for each in self.sharding.shards]
-        return EmbeddingAllToAll(
+        made = EmbeddingAllToAll(
             tables,
             sharding=where,
             optimizer=self.optimizer,
             sparse=self.optimizer is None,
             group=self.group,
         )
+        self.give_values(made)
+        return made
+
+    def give_values(self, fused: EmbeddingAllToAll) -> None:
+        """Let a module of ``fused()`` have the values of now."""
+        with torch.no_grad():
+            for theirs, mine in self._shared_with(fused):
+                theirs.copy_(mine)
 
     def take_values(self, fused: EmbeddingAllToAll) -> None:
         """Take the values back that a module of ``fused()`` has by now."""
         with torch.no_grad():
-            for name, bag in self._held():
-                bag.weight.copy_(fused.weights[name])
+            for theirs, mine in self._shared_with(fused):
+                mine.copy_(theirs)
+
+    def _shared_with(self, fused: EmbeddingAllToAll) -> Iterator[tuple[Tensor, Tensor]]:
+        """Give what training changes: tables, and the sums of Adagrad."""
+        for name, bag in self._held():
+            yield fused.weights[name], bag.weight
+        for name, sums in self._sums.items():
+            yield fused.get_buffer(f"adagrad_{name}"), sums
+
+    def _as_long_as_others(self, joined: Tensor) -> Tensor:
+        """Ask how large the batch is: a rank that holds no table cannot know."""
+        samples = torch.tensor([joined.shape[0]])
+        dist.all_reduce(samples, dist.ReduceOp.MAX, group=self.group)
+        if self.bags:
+            return joined
+        return torch.zeros(int(samples), 0, requires_grad=True)  # its backward sends gradients
 
     def _held(self) -> list[tuple[str, nn.EmbeddingBag]]:
         return [(name, bag) for name, bag in self.bags.items() if isinstance(bag, nn.EmbeddingBag)]
@@ -114,7 +143,8 @@ class _Exchanged(torch.autograd.Function):
         theirs, mine = parts.lengths(ctx.samples)
         sent = torch.cat([block.flatten() for block in torch.split(grads[0], parts.widths, 1)])
         came = _all_to_all(sent, mine, theirs, ctx.group)
-        return came.view(-1, parts.widths[parts.rank]), None, None
+        rows = ctx.samples * len(parts.widths)
+        return came.view(rows, parts.widths[parts.rank]), None, None
 
 
 def _all_to_all(
@@ -138,9 +168,8 @@ def _placed(count: int, holders: Sequence[int] | None, num_ranks: int) -> list[A
     return [table_wise(rank) for rank in ranks]
 
 
-def _update_in_backward(weight: Tensor, rule: Rule) -> None:
+def _update_in_backward(weight: Tensor, rule: Rule, sums: Tensor | None) -> None:
     """Change the rows that have a gradient as soon as it is there, then drop it."""
-    sums = torch.zeros(weight.shape[0]) if isinstance(rule, RowwiseAdagrad) else None
 
     def update(parameter: Tensor) -> None:
         grad = parameter.grad
