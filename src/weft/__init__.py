@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.workload import Workload
     from weft.workload.torch_capture import capture
 
-__version__ = "0.1.0"
+__version__: str  # that of the installed package
 __all__ = [
     "Analysis",
     "Engines",
@@ -71,6 +71,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("weft.report.results").weft_version()
     if name not in _HOMES:
         message = f"module 'weft' has no attribute {name!r}"
         raise AttributeError(message)
