@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,9 @@ from tests.whatif.player import Do, recorded
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.trace import Collective
-from weft.whatif import NAMES, replay, what_if
+from weft.trace.align import Ranked
+from weft.trace.links import Links
+from weft.whatif import NAMES, what_if
 from weft.whatif.change import change
 from weft.whatif.costs import cost_of
 from weft.whatif.pairs import BOUNDS, effect
@@ -34,7 +38,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scene(trace):
-    return scene_of(trace, tuple(replay(trace)))
+    return scene_of(Ranked.of(trace))
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,8 @@ def test_a_step_without_collectives_says_that_there_is_nothing_to_change(tmp_pat
 def test_a_change_that_nobody_knows_is_named(scene):
     with pytest.raises(UnknownNameError, match="fuse"):
         change(scene, "fuse")
+    with pytest.raises(UnknownNameError, match="fuse"):
+        change(replace(scene, comms=()), "fuse")
 
 
 @pytest.mark.parametrize("name", ["links*0", "links/0", "ranks*0.0", "buckets/0"])
@@ -190,6 +196,26 @@ def test_without_shapes_an_operator_has_no_cost(detail):
     assert cost_of("aten::mm", detail) is None
     assert cost_of("aten::copy_", detail) is None
     assert cost_of("aten::add", detail) is None
+
+
+@pytest.fixture(scope="module")
+def slow_links(tmp_path_factory):
+    """A machine of one's own, which the catalogue does not have."""
+    path = tmp_path_factory.mktemp("machine") / "mine.toml"
+    path.write_text('extends = "a100-8"\n[[levels]]\nrate = "1GB/s"\n')
+    return platform(path)
+
+
+def test_a_step_moves_to_a_machine_that_only_a_file_knows(trace, slow_links):
+    there, here = (what_if(trace, on=each) for each in (slow_links, platform("a100-8")))
+    assert there.outcomes[0].step > 1.5 * here.outcomes[0].step
+
+
+def test_groups_larger_than_a_node_are_priced_on_a_cluster_as_on_its_nodes():
+    asked = ("all_reduce", 1 << 28, 32)
+    seconds = Links(platform("a100-8x4")).seconds(*asked)
+    assert seconds is not None
+    assert seconds == Links(platform("a100-8")).seconds(*asked)
 
 
 def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):

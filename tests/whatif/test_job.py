@@ -8,9 +8,11 @@ import pytest
 from tests.trace.events import text
 from tests.whatif.player import Do, play
 from weft.errors import FormatError
+from weft.hardware import platform
 from weft.trace.kineto import read_kineto
+from weft.trace.reading import jobs_of
 from weft.whatif import what_if_job
-from weft.whatif.job import straggler, together, without_straggler
+from weft.whatif.job import job_of, straggler, together, without_straggler
 
 MOVES = 40.0  # microseconds of each collective once both ranks are there
 
@@ -45,14 +47,14 @@ def _host_before_last(step):
 
 
 def test_waiting_comes_out_as_the_traces_show_it(tmp_path):
-    job = together(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 300.0)]))
+    job = together(job_of(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 300.0)])))
     run = job.run()
     assert job.waits(run) == pytest.approx(job.waited, abs=3e-6)
     assert all(abs(each.error) < 0.02 for each in job.replays(run))
 
 
 def test_the_rank_that_others_wait_for_is_found_and_brought_in_time(tmp_path):
-    job = together(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 10.0)]))
+    job = together(job_of(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 10.0)])))
     run = job.run()
     assert straggler(job, run) == 1
     after = job.run(without_straggler(job, 1))
@@ -70,9 +72,28 @@ def test_a_job_is_answered_as_a_whole(tmp_path):
     assert any("2 ranks joined by 2 collectives" in note for note in answer.notes)
 
 
+def test_another_machine_is_answered_beside_the_straggler(tmp_path):
+    found = traces(tmp_path, [(50.0, 10.0), (500.0, 10.0)])
+    answer = what_if_job(found, ["no-straggler"], on=platform("h100-8"))
+    assert [outcome.name for outcome in answer.outcomes] == ["no-straggler", "on h100-8"]
+
+
+def test_traces_that_are_on_one_clock_stay_there(tmp_path):
+    """A rank that meets nobody is placed by its own clock, however often that is asked for."""
+    paths = []
+    for rank, zero in enumerate((0.0, 0.0, 5000.0)):
+        events, _ = play([[Do(), Do(stream=20, nccl=rank < 2, back=rank == 2)]] * 2, offset=zero)
+        paths.append(tmp_path / f"rank{rank}.json")
+        paths[-1].write_bytes(text(events, rank=rank, world_size=3))
+    (once,), _ = jobs_of([read_kineto(path) for path in paths])
+    (twice,), _ = jobs_of([ranked.trace for ranked in once.ranks])
+    for first, second in zip(once.ranks, twice.ranks, strict=True):
+        assert np.allclose(first.trace.columns.start, second.trace.columns.start)
+
+
 def test_traces_of_two_jobs_are_not_joined(tmp_path):
     first = traces(tmp_path, [(50.0, 10.0)])
     (tmp_path / "other").mkdir()
     other = traces(tmp_path / "other", [(70.0, 10.0)])
     with pytest.raises(FormatError, match="2 jobs"):
-        together([*first, *other])
+        job_of([*first, *other])

@@ -17,7 +17,7 @@ from weft.hardware import platform
 from weft.trace import Trace, read
 from weft.whatif import errors_of, replay, what_if
 from weft.whatif.calls import calls_of
-from weft.whatif.job import Together, straggler, together, without_straggler
+from weft.whatif.job import Together, job_of, straggler, together, without_straggler
 from weft.whatif.replay import measured_period
 
 QUESTION = "How close does a replayed trace come to what was measured, and a changed one?"
@@ -78,7 +78,8 @@ def _replays(folder: Path) -> Iterator[Row]:
 def _ranks(folder: Path) -> Iterator[Row]:
     """What ranks wait for each other, with all of them and without the one that is late."""
     began = time.perf_counter()
-    job = together([read(path) for path in sorted((folder / RANKS).glob("rank*.json.gz"))])
+    paths = sorted((folder / RANKS).glob("rank*.json.gz"))
+    job = together(job_of([read(path) for path in paths]))
     base = job.run()
     found, shown = job.waits(base).sum(axis=1), job.waited.sum(axis=1)
     most = float(np.abs(found / shown - 1).max())

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from weft.hardware import Platform
     from weft.whatif import Answer
 
 _WRITTEN = 4  # timelines in one file: more than a screen shows
@@ -45,9 +44,12 @@ def whatif(
     ] = None,
 ) -> None:
     """Answer for each job among the traces."""
+    from weft.trace import read
+    from weft.whatif import what_if_jobs
+
     path = output_path(output, (".html", ".json", ".csv"))
     machine = None if on is None else machine_of(on)
-    answers = _answers(traces, words(strategy), machine)
+    answers = what_if_jobs([read(path) for path in traces], words(strategy), on=machine)
     if json:
         print_json("whatif", on, [answer.as_row() for answer in answers])
     else:
@@ -57,26 +59,6 @@ def whatif(
             print_answer(answer)
     if path:
         _write(path, answers, quiet=json)
-
-
-def _answers(
-    paths: "Sequence[str]", names: tuple[str, ...], on: "Platform | None"
-) -> "list[Answer]":
-    """Answer for each job; ranks of one job are replayed together."""
-    from weft.trace import read
-    from weft.trace.reading import jobs_of
-    from weft.whatif import what_if, what_if_job
-
-    jobs, _ = jobs_of([read(path) for path in paths])
-    answers = []
-    for job in jobs:
-        traces = [ranked.trace for ranked in job.ranks]
-        several = len(traces) > 1 and job.matches
-        if several:
-            answers.append(what_if_job(traces, names, on=on))
-        else:
-            answers += [what_if(trace, names, on=on) for trace in traces]
-    return answers
 
 
 def _write(path: "Path", answers: "Sequence[Answer]", *, quiet: bool) -> None:

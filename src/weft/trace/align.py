@@ -7,12 +7,12 @@ place among those of the same group, after finding how many more one rank saw at
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.trace.collectives import Collective
+from weft.trace.collectives import Collective, collectives
 from weft.trace.trace import Floats, Trace
 from weft.units import format_time
 
@@ -30,6 +30,19 @@ class Ranked:
     trace: Trace
     collectives: tuple[Collective, ...]
 
+    @classmethod
+    def of(cls, trace: Trace) -> "Ranked":
+        """Find the collectives of a trace."""
+        return cls(trace, collectives(trace))
+
+    def starts(self, indices: Iterable[int]) -> Floats:
+        """Give when some of its collectives began."""
+        return self.trace.columns.start[[self.collectives[index].row for index in indices]]
+
+    def ends(self, indices: Iterable[int]) -> Floats:
+        """Give when they ended."""
+        return self.trace.end[[self.collectives[index].row for index in indices]]
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -44,8 +57,21 @@ class Job:
 
     ranks: tuple[Ranked, ...]
     matches: tuple[Match, ...]
-    within: float | None  # seconds between the ends of a collective on all its ranks, the median
     notes: tuple[str, ...]
+
+    @property
+    def within(self) -> float | None:
+        """Seconds between the ends of a collective on all its ranks, the median."""
+        spreads = [np.ptp(self.ends(match)) for match in self.matches]
+        return _middle(np.array(spreads)) if spreads else None
+
+    def starts(self, match: Match) -> Floats:
+        """Give when a collective began on each of its ranks."""
+        return np.concatenate([self.ranks[n].starts([index]) for n, index in match.members])
+
+    def ends(self, match: Match) -> Floats:
+        """Give when it ended on each."""
+        return np.concatenate([self.ranks[n].ends([index]) for n, index in match.members])
 
 
 def align(ranks: Sequence[Ranked]) -> Job:
@@ -54,11 +80,12 @@ def align(ranks: Sequence[Ranked]) -> Job:
     moved, notes = [ranks[0]], list[str]()
     for number in range(1, len(ranks)):
         shift = _shift(ranks, moved, names, number)
-        trace = ranks[number].trace.moved(shift.at_zero, shift.drift)
+        trace = ranks[number].trace.moved(
+            shift.at_zero, shift.drift, origin_ns=ranks[0].trace.origin_ns
+        )
         moved.append(replace(ranks[number], trace=trace))
         notes += shift.notes
-    matches = _matches(names)
-    return Job(tuple(moved), matches, _closeness(moved, matches), tuple(notes))
+    return Job(tuple(moved), _matches(names), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +107,8 @@ def _shift(
     both = sorted(names[other].keys() & names[number].keys(), key=names[number].__getitem__)
     if not both:
         return _Shift(zero, 0.0, (f"rank {each.rank} shares no collective with the others",))
-    mine = _ends(ranks[number], [names[number][key] for key in both])
-    theirs = _ends(moved[other], [names[other][key] for key in both])
+    mine = ranks[number].ends(names[number][key] for key in both)
+    theirs = moved[other].ends(names[other][key] for key in both)
     apart = theirs - (mine + zero)
     middle = _middle(apart)
     drift = _drift(mine, apart - middle)
@@ -93,10 +120,6 @@ def _shift(
         "moved so that matching collectives end together"
     )
     return _Shift(zero + _middle(apart - drift * mine), drift, (note,))
-
-
-def _ends(each: Ranked, indices: Sequence[int]) -> Floats:
-    return each.trace.end[[each.collectives[index].row for index in indices]]
 
 
 def _drift(when: Floats, apart: Floats) -> float:
@@ -157,7 +180,7 @@ def _offset(first: Ranked, a: list[int], other: Ranked, b: list[int]) -> int:
     if first is other:
         return 0
     signs_a, signs_b = _signs(first, a), _signs(other, b)
-    ends_a, ends_b = _ends(first, a), _ends(other, b)
+    ends_a, ends_b = first.ends(a), other.ends(b)
     best: tuple[float, float, int] = (-1.0, 0.0, 0)
     for offset in range(-min(_FARTHEST, len(b) - 1), min(_FARTHEST, len(a) - 1) + 1):
         low, high = max(0, offset), min(len(a), len(b) + offset)
@@ -194,11 +217,3 @@ def _matches(names: Sequence[_Names]) -> tuple[Match, ...]:
         for name, index in each.items():
             found[name].append((number, index))
     return tuple(Match(tuple(members)) for members in found.values() if len(members) > 1)
-
-
-def _closeness(ranks: Sequence[Ranked], matches: Sequence[Match]) -> float | None:
-    spreads = []
-    for match in matches:
-        ends = np.concatenate([_ends(ranks[number], [index]) for number, index in match.members])
-        spreads.append(ends.max() - ends.min())
-    return _middle(np.array(spreads)) if spreads else None

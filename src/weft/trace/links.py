@@ -32,7 +32,7 @@ class Links:
         """Estimate how long a collective takes once all ranks are there; None: cannot say."""
         if self.machine is None or nbytes is None or not num_ranks or num_ranks < 2:
             return None
-        return _seconds(self.machine.name, kind, nbytes, num_ranks, dtype)
+        return _seconds(self.machine, kind, nbytes, num_ranks, dtype)
 
 
 def bus_bandwidth(
@@ -65,8 +65,7 @@ def _machine(node: str) -> Platform:
 
 
 @lru_cache(maxsize=4096)
-def _seconds(node: str, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
-    machine = _machine(node)
+def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
     try:
         if num_ranks <= machine.node_size:
             sized = machine.resized(num_ranks)
@@ -81,11 +80,14 @@ def _by_rate(machine: Platform, kind: str, nbytes: int, num_ranks: int) -> float
     """Price by the slowest link alone: a bound from below."""
     if machine.device is None:
         return None
-    inside = sum(level.rate for level in machine.levels[: machine.node_levels])
+    rate = sum(level.rate for level in machine.levels[: machine.node_levels])
     latency = machine.levels[0].latency
     if num_ranks > machine.node_size:
-        if machine.nic is None:
+        between = min(
+            machine.levels[machine.node_levels :], key=lambda level: level.rate, default=machine.nic
+        )
+        if between is None:
             return None
         # a ring passes every NIC of a node once, so a node sends at the rate of all of them
-        inside, latency = min(inside, machine.nic.rate * machine.node_size), machine.nic.latency
-    return latency + nbytes * bus_factor(kind, num_ranks) / inside
+        rate, latency = min(rate, between.rate * machine.node_size), between.latency
+    return latency + nbytes * bus_factor(kind, num_ranks) / rate

@@ -8,7 +8,6 @@ from pathlib import Path
 from weft.errors import FormatError
 from weft.trace.align import Job, Ranked, align, is_one_job
 from weft.trace.chakra import read_chakra, read_chakra_json
-from weft.trace.collectives import collectives
 from weft.trace.execution_trace import read_execution_trace
 from weft.trace.graph import Graph
 from weft.trace.join import is_same_rank, joined
@@ -60,7 +59,7 @@ def read_joined(paths: Iterable[Path | str]) -> list[Trace]:
 def jobs_of(traces: Sequence[Trace]) -> tuple[list[Job], list[str]]:
     """Sort traces into jobs, each in order of rank and on one clock; say what was odd."""
     once, notes = _without_copies(traces)
-    ranked = [Ranked(trace, collectives(trace)) for trace in once]
+    ranked = [Ranked.of(trace) for trace in once]
     groups: list[list[Ranked]] = []
     for each in sorted(ranked, key=lambda r: (r.trace.rank is None, r.trace.rank or 0)):
         fitting = [group for group in groups if _fits(group, each)]

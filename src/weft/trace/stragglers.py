@@ -14,6 +14,7 @@ import numpy as np
 from weft.trace.align import Job, Match
 from weft.trace.analysis import Straggler
 from weft.trace.cover import Cover
+from weft.trace.trace import Floats
 from weft.units import format_time
 
 _WORTH = 0.05  # of the waiting of all ranks: less is no straggler
@@ -25,14 +26,15 @@ def stragglers(job: Job, busy: Sequence[Cover]) -> tuple[Straggler, ...]:
     times: dict[int, int] = defaultdict(int)
     extra: dict[int, list[tuple[float, float]]] = defaultdict(list)
     before: dict[int, float] = {}
-    ordered = sorted(job.matches, key=lambda m: float(_starts(job, m).max()))
+    ordered = sorted(job.matches, key=lambda match: float(job.starts(match).max()))
     for match in ordered:
-        starts = _starts(job, match)
+        starts = job.starts(match)
         last = match.members[int(starts.argmax())][0]
         cost[last] += float((starts.max() - starts).sum())
         times[last] += 1
-        extra[last].append(_extra(job, match, busy, before, last))
-        before |= {n: _end(job, n, i) for n, i in match.members}
+        extra[last].append(_extra(match, starts, busy, before, last))
+        ends = job.ends(match).tolist()
+        before |= {n: end for (n, _), end in zip(match.members, ends, strict=True)}
     total = sum(cost.values())
     found = sorted(cost, key=lambda n: -cost[n])
     return tuple(
@@ -47,24 +49,12 @@ def _rank(job: Job, number: int) -> int:
     return number if rank is None else rank
 
 
-def _starts(job: Job, match: Match) -> np.ndarray:
-    rows = [(job.ranks[n], i) for n, i in match.members]
-    return np.array([r.trace.columns.start[r.collectives[i].row] for r, i in rows])
-
-
-def _end(job: Job, number: int, index: int) -> float:
-    ranked = job.ranks[number]
-    return float(ranked.trace.end[ranked.collectives[index].row])
-
-
 def _extra(
-    job: Job, match: Match, busy: Sequence[Cover], before: dict[int, float], last: int
+    match: Match, starts: Floats, busy: Sequence[Cover], before: dict[int, float], last: int
 ) -> tuple[float, float]:
     """Give how much longer than the others the late rank was busy, and idle, since the last one."""
     times = {}
-    for number, index in match.members:
-        ranked = job.ranks[number]
-        start = float(ranked.trace.columns.start[ranked.collectives[index].row])
+    for (number, _), start in zip(match.members, starts.tolist(), strict=True):
         begin = before.get(number, start)
         worked = float(busy[number].within(np.array([begin]), np.array([start]))[0])
         times[number] = (worked, max(start - begin - worked, 0.0))

@@ -192,12 +192,13 @@ class Trace:
             out.append(row)
         return out
 
-    def moved(self, seconds: float, drift: float = 0.0) -> "Trace":
-        """Give the trace on another clock: later by so much, and by ``drift`` more each second."""
-        if not seconds and not drift:
-            return self
+    def moved(self, seconds: float, drift: float = 0.0, *, origin_ns: int) -> "Trace":
+        """Give the trace on the clock of another, which counts from ``origin_ns``.
+
+        Events are later by ``seconds``, and by ``drift`` more each second.
+        """
         start = self.columns.start * (1 + drift) + seconds
-        out = replace(self, columns=replace(self.columns, start=start))
+        out = replace(self, columns=replace(self.columns, start=start), origin_ns=origin_ns)
         for known in ("gpu", "host", "parent", "launch"):  # the order of events stays as it is
             if known in self.__dict__:
                 out.__dict__[known] = self.__dict__[known]

@@ -41,27 +41,21 @@ def moving(job: Job, steps: Sequence[Steps], links: Links) -> list[list[Moving |
     """Say for each rank and each of its collectives when bytes moved; None if nothing tells."""
     out = [_estimated(ranked, each, links) for ranked, each in zip(job.ranks, steps, strict=True)]
     for match in job.matches:
-        starts = [_start(job.ranks[n], i) for n, i in match.members]
-        ends = [_end(job.ranks[n], i) for n, i in match.members]
+        starts, ends = job.starts(match), job.ends(match)
         last = match.members[int(np.argmax(starts))][0]
         rank = job.ranks[last].trace.rank
+        moves = Moving(float(starts.max()), float(ends.min()), MEASURED, rank)
         for number, index in match.members:
-            out[number][index] = Moving(max(starts), min(ends), MEASURED, rank)
+            out[number][index] = moves
     return out
-
-
-def _start(ranked: Ranked, index: int) -> float:
-    return float(ranked.trace.columns.start[ranked.collectives[index].row])
-
-
-def _end(ranked: Ranked, index: int) -> float:
-    return float(ranked.trace.end[ranked.collectives[index].row])
 
 
 def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None]:
     names = _classes(ranked, steps)
-    shortest = _shortest(ranked, names)
-    own = [_end(ranked, i) - _start(ranked, i) for i in range(len(names))]
+    everyone = range(len(names))
+    ends = ranked.ends(everyone).tolist()
+    own = (ranked.ends(everyone) - ranked.starts(everyone)).tolist()
+    shortest = _shortest(own, names)
     found = [
         _least(_on_links(c, links), shortest.get(name), seconds)
         for c, name, seconds in zip(ranked.collectives, names, own, strict=True)
@@ -70,7 +64,7 @@ def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None
     out: list[Moving | None] = []
     for index, seconds in enumerate(found):
         guess = typical * own[index] if seconds is None and typical is not None else seconds
-        end = _end(ranked, index)
+        end = ends[index]
         out.append(None if guess is None else Moving(end - guess, end, ESTIMATED))
     return out
 
@@ -108,13 +102,13 @@ def _classes(ranked: Ranked, steps: Steps) -> list[tuple[object, ...]]:
 
 
 def _shortest(
-    ranked: Ranked, names: Sequence[tuple[object, ...]]
+    own: Sequence[float], names: Sequence[tuple[object, ...]]
 ) -> dict[tuple[object, ...], float]:
     """Give the shortest of equal collectives: none of them can have needed longer to move."""
     times: dict[tuple[object, ...], list[float]] = defaultdict(list)
-    for index, name in enumerate(names):
+    for seconds, name in zip(own, names, strict=True):
         if name:
-            times[name].append(_end(ranked, index) - _start(ranked, index))
+            times[name].append(seconds)
     return {name: min(each) for name, each in times.items() if len(each) >= _ENOUGH}
 
 

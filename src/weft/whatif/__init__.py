@@ -3,7 +3,7 @@
 from weft.whatif.answer import Answer, Outcome, errors_of, what_if
 from weft.whatif.change import NAMES
 from weft.whatif.foretold import predict_trace
-from weft.whatif.job_answer import what_if_job
+from weft.whatif.job_answer import what_if_job, what_if_jobs
 from weft.whatif.replay import Replay, replay
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "replay",
     "what_if",
     "what_if_job",
+    "what_if_jobs",
 ]

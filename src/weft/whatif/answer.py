@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.trace.align import Ranked
 from weft.whatif.change import NAMES, Change, Variant, change
 from weft.whatif.elsewhere import elsewhere
-from weft.whatif.replay import replay
 from weft.whatif.scene import Scene, scene_of
 from weft.whatif.stage import Stage
 
@@ -102,20 +102,23 @@ class Answer:
 
 def what_if(trace: Trace, names: Sequence[str] = (), *, on: Platform | None = None) -> Answer:
     """Replay one rank's trace, then with each change; ``on`` moves it to another machine."""
-    replays = tuple(replay(trace))
-    scene = scene_of(trace, replays)
-    base = scene.ground.stage.run()
-    runs, outcomes, missing = {"": base}, [], list[str]()
-    for made in changes(scene, names, on, missing):
-        outcome, run = _outcome(scene, made, base.step)
+    return answer_of(Ranked.of(trace), names, on)
+
+
+def answer_of(ranked: Ranked, names: Sequence[str], on: Platform | None) -> Answer:
+    """Answer for a trace whose collectives are known."""
+    scene = scene_of(ranked)
+    base = scene.ground.run
+    made, missing = changes(scene, names, on)
+    runs, outcomes = {"": base}, []
+    for each in made:
+        outcome, runs[each.name] = _outcome(scene, each, base.step)
         outcomes.append(outcome)
-        runs[outcome.name] = run
-    measured = scene.ground.ready.measured
     return Answer(
-        file=trace.path,
-        rank=trace.rank,
-        replays=replays,
-        measured_step=measured,
+        file=ranked.trace.path,
+        rank=ranked.trace.rank,
+        replays=scene.replays,
+        measured_step=scene.ground.ready.measured,
         replayed_step=base.step,
         outcomes=tuple(outcomes),
         notes=(*_notes(scene), *missing),
@@ -124,17 +127,17 @@ def what_if(trace: Trace, names: Sequence[str] = (), *, on: Platform | None = No
 
 
 def changes(
-    scene: Scene, names: Sequence[str], on: Platform | None, missing: list[str]
-) -> list[Change]:
-    """Make the changes asked for, or all; of those that change nothing say so in ``missing``."""
-    found = [] if on is None else [elsewhere(scene, on)]
+    scene: Scene, names: Sequence[str], on: Platform | None
+) -> tuple[list[Change], list[str]]:
+    """Make the changes asked for, or all; say of those asked for which change nothing."""
+    found, missing = [] if on is None else [elsewhere(scene, on)], list[str]()
     for name in names or (NAMES if on is None else ()):
         made = change(scene, name)
         if made is not None:
             found.append(made)
         elif names:
             missing.append(f"{name} changes nothing here: {_nothing(scene)}")
-    return found
+    return found, missing
 
 
 def _nothing(scene: Scene) -> str:

@@ -52,19 +52,18 @@ class Change:
 
 def change(scene: Scene, name: str) -> Change | None:
     """Make a change by its name; None where there is nothing that it would change."""
-    if not name.startswith("no-host") and not scene.comms:
+    found = re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)
+    if found is None and name not in (*STRATEGIES, *_NAMED):
+        raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
+    if not scene.comms and name != "no-host":
         return None
-    if (found := re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)) is not None:
+    if found is not None:
         number = float(found[3])
         if not 0 < number < inf:
             raise UsageError(f"{name} leaves nothing to replay", f"Use {found[1]}{found[2]}2, say.")
         times = number if found[2] == "*" else 1 / number
         return _SCALED[found[1]](scene, name, times)
-    if name in STRATEGIES:
-        return _strategy(scene, name)
-    if name not in _NAMED:
-        raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
-    return _NAMED[name](scene, name)
+    return _strategy(scene, name) if name in STRATEGIES else _NAMED[name](scene, name)
 
 
 def _each(scene: Scene, moved: Callable[[Comm], float]) -> tuple[Variant, tuple[Variant, ...]]:

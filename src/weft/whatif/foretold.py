@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.planner.predict import predict
+from weft.trace.align import Ranked
 from weft.whatif.costs import families_of
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.recorded import workload_of
-from weft.whatif.replay import iterations_of, replay
+from weft.whatif.replay import iterations_of
 from weft.whatif.scene import scene_of
 from weft.whatif.stage import Stage, quiet_machine
 from weft.workload import NO_HOST
@@ -33,8 +34,7 @@ def predict_trace(trace: Trace, on: Platform) -> Prediction:
 
     What the replay of the trace is wrong by widens the range.
     """
-    replays = tuple(replay(trace))
-    scene = scene_of(trace, replays)
+    scene = scene_of(Ranked.of(trace))
     change = elsewhere(scene, on)
     recording = change.value.recording
     made = predict(
@@ -45,7 +45,7 @@ def predict_trace(trace: Trace, on: Platform) -> Prediction:
     )
     number = iterations_of(scene.ground.ready)
     steps = [_period(each.recording, on, number) for each in (change.value, *change.ends)]
-    off = max(abs(each.error) for each in replays)
+    off = max(abs(each.error) for each in scene.replays)
     low, high = min(steps) * (1 - off), max(steps) * (1 + off)
     return replace(made, platform=on, low=low, high=high, period=steps[0])
 

@@ -86,16 +86,20 @@ class Together:
         )
 
 
-def together(traces: Sequence[Trace]) -> Together:
-    """Join the traces of one job, at the step that is in the middle of the first."""
+def job_of(traces: Sequence[Trace]) -> Job:
+    """Put the traces of one job on one clock; refuse those of several."""
     jobs, _ = jobs_of(traces)
     if len(jobs) != 1:
         raise FormatError(
             f"{len(traces)} traces are of {len(jobs)} jobs: their collectives do not match.",
             "Give the traces of one run, or one trace at a time.",
         )
-    job = jobs[0]
-    steps = [ready_steps(ranked.trace) for ranked in job.ranks]
+    return jobs[0]
+
+
+def together(job: Job) -> Together:
+    """Join the traces of one job, each at the step in its middle."""
+    steps = [ready_steps(ranked) for ranked in job.ranks]
     ready = tuple(each[len(each) // 2] for each in steps)
     moved = _moved(job)
     joined = _joined(job, ready)

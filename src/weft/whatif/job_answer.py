@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.whatif.answer import Answer, Outcome, changes
-from weft.whatif.job import straggler, together, without_straggler
+from weft.trace.reading import jobs_of
+from weft.whatif.answer import Answer, Outcome, answer_of, changes
+from weft.whatif.job import job_of, straggler, together, without_straggler
 from weft.whatif.scene import Comm, Ground, Scene
 from weft.whatif.stage import Stage
 
@@ -24,48 +25,72 @@ if TYPE_CHECKING:
 NO_STRAGGLER = "no-straggler"
 
 
+def what_if_jobs(
+    traces: Sequence[Trace], names: Sequence[str] = (), *, on: Platform | None = None
+) -> list[Answer]:
+    """Answer for each job among traces; its ranks are replayed together where they meet."""
+    jobs, _ = jobs_of(traces)
+    answers = []
+    for job in jobs:
+        if job.matches:
+            answers.append(_answer(together(job), names, on))
+        else:
+            answers += [answer_of(ranked, names, on) for ranked in job.ranks]
+    return answers
+
+
 def what_if_job(
     traces: Sequence[Trace], names: Sequence[str] = (), *, on: Platform | None = None
 ) -> Answer:
     """Replay the ranks of a job together, then with each change; the slowest rank counts."""
-    job = together(traces)
+    return _answer(together(job_of(traces)), names, on)
+
+
+def _answer(job: Together, names: Sequence[str], on: Platform | None) -> Answer:
     base = job.run()
     replays = job.replays(base)
-    slowest = max(range(len(replays)), key=lambda rank: replays[rank].measured)
     runs: dict[str, Run] = {"": base}
     outcomes, missing = [], list[str]()
     if not names or NO_STRAGGLER in names:
-        outcomes.append(_no_straggler(job, base, replays, runs))
+        outcome, runs[NO_STRAGGLER] = _no_straggler(job, base, replays)
+        outcomes.append(outcome)
     wanted = [name for name in names if name != NO_STRAGGLER]
-    if wanted or not names:
-        scenes = [_scene(job, rank, replays) for rank in range(len(job.traces))]
-        made = [changes(scene, wanted, on, missing) for scene in scenes]
-        shared = set.intersection(*({each.name for each in found} for found in made))
-        for change in (each for each in made[0] if each.name in shared):
-            each = [next(c for c in found if c.name == change.name) for found in made]
-            outcomes.append(_outcome(job, change, each, base.step, replays, runs))
+    if wanted or on is not None or not names:
+        found, missing = _changes(job, replays, wanted, on)
+        for each in found:
+            outcome, runs[each[0].name] = _outcome(job, each, base.step, replays)
+            outcomes.append(outcome)
     return Answer(
         file=", ".join(trace.path for trace in job.traces),
         rank=None,
         replays=replays,
-        measured_step=replays[slowest].measured,
+        measured_step=max(each.measured for each in replays),
         replayed_step=base.step,
         outcomes=tuple(outcomes),
-        notes=(*_notes(job, base), *dict.fromkeys(missing)),
+        notes=(*_notes(job, base), *missing),
         runs=runs,
     )
 
 
-def _no_straggler(
-    job: Together, base: Run, replays: Sequence[Replay], runs: dict[str, Run]
-) -> Outcome:
+def _changes(
+    job: Together, replays: tuple[Replay, ...], names: Sequence[str], on: Platform | None
+) -> tuple[list[tuple[Change, ...]], list[str]]:
+    """Make the changes that change something on every rank, for each of them."""
+    scenes = (_scene(job, rank, replays) for rank in range(len(job.traces)))
+    found, missing = zip(*(changes(scene, names, on) for scene in scenes), strict=True)
+    by_name = [{each.name: each for each in made} for made in found]
+    shared = [name for name in by_name[0] if all(name in made for made in by_name)]
+    every = [tuple(made[name] for made in by_name) for name in shared]
+    return every, list(dict.fromkeys(note for notes in missing for note in notes))
+
+
+def _no_straggler(job: Together, base: Run, replays: Sequence[Replay]) -> tuple[Outcome, Run]:
     rank = straggler(job, base)
     run = job.run(without_straggler(job, rank))
-    runs[NO_STRAGGLER] = run
     before, after = job.waits(base).sum(), job.waits(run).sum()
     why = f"rank {job.traces[rank].rank} comes to no collective later than the last of the others:"
     why += f" all ranks wait {after * 1e3:.1f} ms in sum, not {before * 1e3:.1f}"
-    return Outcome.of(NO_STRAGGLER, why, [run.step], base.step, replays)
+    return Outcome.of(NO_STRAGGLER, why, [run.step], base.step, replays), run
 
 
 def _scene(job: Together, rank: int, replays: tuple[Replay, ...]) -> Scene:
@@ -80,24 +105,18 @@ def _scene(job: Together, rank: int, replays: tuple[Replay, ...]) -> Scene:
 
 
 def _outcome(
-    job: Together,
-    change: Change,
-    each: Sequence[Change],
-    base: float,
-    replays: Sequence[Replay],
-    runs: dict[str, Run],
-) -> Outcome:
+    job: Together, each: Sequence[Change], base: float, replays: Sequence[Replay]
+) -> tuple[Outcome, Run]:
+    """Let a job run with one change, which ``each`` is on its ranks."""
+    name, why = each[0].name, each[0].why
     first = frozenset[str]().union(*(one.value.first for one in each))
     recordings = [one.value.recording for one in each]
-    if change.name in ("no-waiting", "no-communication"):  # nobody meets anybody
+    if name in ("no-waiting", "no-communication"):  # nobody meets anybody
         recordings = [replace(recording, collectives={}) for recording in recordings]
-    runs[change.name] = _run(job, recordings, first)
-    steps = [runs[change.name].step]
-    steps += [
-        _run(job, [one.ends[end].recording for one in each], first).step
-        for end in range(len(change.ends))
-    ]
-    return Outcome.of(change.name, change.why, steps, base, replays)
+    run = _run(job, recordings, first)
+    ends = zip(*(one.ends for one in each), strict=False)
+    steps = [_run(job, [one.recording for one in end], first).step for end in ends]
+    return Outcome.of(name, why, [run.step, *steps], base, replays), run
 
 
 def _run(job: Together, recordings: Sequence[Recording], first: frozenset[str]) -> Run:

@@ -15,10 +15,10 @@ import msgspec
 
 from weft.planner.coded_ways import ERRORS
 from weft.planner.plan import Alternative, Choice, Limits, Plan
+from weft.trace.align import Ranked
 from weft.units import format_size, format_time
 from weft.whatif.change import change
 from weft.whatif.elsewhere import elsewhere
-from weft.whatif.replay import replay
 from weft.whatif.scene import Ground, scene_of
 from weft.workload.step import COLLECTIVES, Collective
 
@@ -53,8 +53,7 @@ def plan_trace(
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Plan:
     """Plan the typical step of one rank's trace, on its own machine or on another."""
-    replays = tuple(replay(trace))
-    scene = scene_of(trace, replays)
+    scene = scene_of(Ranked.of(trace))
     if on is not None:
         scene = _moved(scene, on)
     base = scene.ground.stage.run([scene.recording]).step
@@ -62,7 +61,7 @@ def plan_trace(
     for comms in _groups(scene):
         choice, state = _choose(state, comms, base, limits)
         choices.append(choice)
-    spread = max(abs(each.error) for each in replays)
+    spread = max(abs(each.error) for each in scene.replays)
     ranks = max((comm.what.num_ranks or 1 for comm in scene.comms), default=1)
     return Plan(
         workload=trace.path,

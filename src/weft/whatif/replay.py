@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.errors import FormatError
 from weft.hardware import platform
-from weft.trace import collectives
+from weft.trace.align import Ranked
 from weft.trace.links import links_of
 from weft.whatif.calls import calls_of
 from weft.whatif.order import order_of
@@ -62,15 +62,15 @@ class Ready:
     by_device: bool
 
 
-def ready_steps(trace: Trace) -> list[Ready]:
+def ready_steps(ranked: Ranked) -> list[Ready]:
     """Prepare every step of a trace for its replay."""
-    steps = calls_of(trace)
+    trace, steps = ranked.trace, calls_of(ranked.trace)
     if not steps:
         raise FormatError(
             f"{trace.path!r} has no work of a GPU that its host launched, so nothing to replay.",
             "Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
         )
-    known = {each.row: each for each in collectives(trace)}
+    known = {each.row: each for each in ranked.collectives}
     return [_ready(steps, number, known) for number in range(len(steps))]
 
 
@@ -127,9 +127,13 @@ def _ended(step: Calls) -> float:
 
 def replay(trace: Trace) -> list[Replay]:
     """Replay every step of a trace."""
-    machine = machine_of(trace)
+    return replays_of(ready_steps(Ranked.of(trace)), machine_of(trace))
+
+
+def replays_of(steps: Sequence[Ready], machine: Platform) -> list[Replay]:
+    """Replay steps that are ready."""
     out = []
-    for step in ready_steps(trace):
+    for step in steps:
         stage = Stage([step.recording], machine, iterations_of(step))
         seconds = stage.run().step
         out.append(Replay(step.name, step.measured, seconds, step.held_out, step.by_device))

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.trace import communication
+from weft.trace.align import align
 from weft.trace.cover import Cover
 from weft.trace.links import links_of
 from weft.trace.overlap import slowdowns
-from weft.trace.reading import jobs_of
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
-from weft.whatif.replay import iterations_of, machine_of, ready_steps
+from weft.whatif.replay import iterations_of, machine_of, ready_steps, replays_of
 from weft.whatif.stage import Stage
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.trace import Collective as Recorded
     from weft.trace import Trace
+    from weft.trace.align import Ranked
     from weft.trace.links import Links
     from weft.whatif.calls import Floats
     from weft.whatif.recorded import Recording
@@ -140,23 +141,24 @@ def typical(replays: tuple[Replay, ...]) -> int:
     return int(order[(len(order) - 1) // 2])
 
 
-def scene_of(trace: Trace, replays: tuple[Replay, ...]) -> Scene:
-    """Prepare the typical step of one rank's trace."""
-    ready = ready_steps(trace)[typical(replays)]
-    seconds = _moving(trace)
-    calls = ready.recording.calls
+def scene_of(ranked: Ranked) -> Scene:
+    """Replay the steps of one rank's trace and prepare the typical one."""
+    trace, machine = ranked.trace, machine_of(ranked.trace)
+    steps = ready_steps(ranked)
+    replays = tuple(replays_of(steps, machine))
+    ready = steps[typical(replays)]
+    moved = _moved(ranked)
     comms = [
-        Comm(number, what, (own := float(ready.recording.seconds[number])), min(own, seconds(what)))
+        Comm(number, what, (own := float(ready.recording.seconds[number])), min(own, moved[what]))
         for number, what in sorted(ready.recording.collectives.items())
-        if calls.row[number] >= 0
+        if ready.recording.calls.row[number] >= 0
     ]
-    return Scene(Ground(trace, ready, machine_of(trace)), replays, tuple(comms))
+    return Scene(Ground(trace, ready, machine), replays, tuple(comms))
 
 
-def _moving(trace: Trace) -> Callable[[Recorded], float]:
+def _moved(ranked: Ranked) -> dict[Recorded, float]:
     """Find how long each collective moved bytes; one of which nothing tells moved all the time."""
-    jobs, _ = jobs_of([trace])
-    ranked = jobs[0].ranks[0]
-    found = moving(jobs[0], [steps_of(ranked.trace)], links_of(trace.device))[0]
-    known = {c.row: each.seconds for c, each in zip(ranked.collectives, found, strict=True) if each}
-    return lambda what: known.get(what.row, np.inf)
+    steps = steps_of(ranked.trace)
+    (found,) = moving(align([ranked]), [steps], links_of(ranked.trace.device))
+    seconds = (np.inf if each is None else each.seconds for each in found)
+    return dict(zip(ranked.collectives, seconds, strict=True))
