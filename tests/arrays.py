@@ -69,7 +69,7 @@ def _nothing(rank: int, execution: int) -> None:
 
 
 class Machine:
-    """Memory, flags and queues of all ranks; ``run`` executes the schedule once or more."""
+    """Memory, flags and queues of all ranks; each ``run`` executes the schedule once."""
 
     def __init__(
         self, schedule: Schedule, seed: int = 0, ops: Mapping[str, Op] | None = None
@@ -100,7 +100,11 @@ class Machine:
         self.flags: Counter[Any] = Counter()
         self.order: list[Place] = []
 
-    def run(self, executions: int = 1, enter: Visit = _nothing, leave: Visit = _nothing) -> None:
+    def run(self) -> None:
+        """Execute the schedule once more."""
+        self.run_ahead(1)
+
+    def run_ahead(self, executions: int, enter: Visit = _nothing, leave: Visit = _nothing) -> None:
         """Let each rank ``enter`` and ``leave`` so often; none waits for others in between."""
         self.base = self.flags.copy()
         self.handed: dict[Any, list[tuple[int, Flag | None]]] = defaultdict(list)

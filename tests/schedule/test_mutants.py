@@ -68,7 +68,7 @@ def results(schedule, kind, seed):
         mine = (key for key in wanted[execution] if key[0] == rank)
         found[execution] |= {key: machine.memory[key].copy() for key in mine}
 
-    machine.run(EXECUTIONS, enter, leave)
+    machine.run_ahead(EXECUTIONS, enter, leave)
     return zip(found, wanted, strict=True)
 
 

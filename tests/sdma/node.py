@@ -50,7 +50,7 @@ class Node(Machine):
     def _becomes_engine(self, thread: Thread) -> bool:
         place = thread.commands[0][0]
         if place.queue.startswith("copy"):
-            self.engines[place.rank, place.queue] = EngineThread()
+            self.engines[place.rank, place.queue] = EngineThread(place.rank)
         return place.queue.startswith("copy")
 
     def run(self) -> None:
@@ -87,11 +87,11 @@ class Node(Machine):
                 if value:
                     self.flags[rank, index] = value
 
-    def _execute(self, command: Any) -> None:
+    def _execute(self, command: Any, execution: int) -> None:
         if isinstance(command, Submit) and (command.rank, command.queue) in self.engines:
             self._announce((command.rank, command.queue))
         if isinstance(command, Signal):
             flag: Any = command.flag
             address = self.flag_places[flag.rank] + FLAG_BYTES * flag.index
             self.space.put(address, self.space.word(address, 8) + 1, 8)
-        super()._execute(command)
+        super()._execute(command, execution)
