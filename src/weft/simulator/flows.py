@@ -187,12 +187,10 @@ def _add_engines(demands: Demands, rows: Rows, seconds: Seconds | None) -> None:
     mine = np.flatnonzero(rows.by_engine)
     if not len(mine):
         return
-    table, dma = rows.table, rows.dma()
-    written = np.concatenate(([0], np.cumsum((table.access_mode & WRITE) > 0)))
-    writes = written[table.access_start[mine + 1]] - written[table.access_start[mine]]
+    table, dma, writes = rows.table, rows.dma(), rows.num_writes[mine]
     engine = _numbers(table.queues)[table.thread_queue[table.thread[mine]]] % dma.num_engines
     keys = key(Resource.ENGINE, rows.rank[mine], part=engine)
-    weight = writes * np.where(writes > 1, dma.turning, 1.0)
+    weight: Floats = np.where(writes > 1, writes * dma.turning, 1.0)
     if seconds is not None:
         weight = seconds.core[mine] * dma.engine_rate
     demands.add(mine, keys, weight, dma.engine_rate)

@@ -11,6 +11,7 @@ from weft.hardware.topology import Crossing, crossings, ring_hops
 from weft.schedule import WRITE, Kind
 from weft.schedule.symmetry import FLIP
 from weft.simulator.demands import Demands, Resource, key
+from weft.simulator.symmetry import alike_in_node
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,8 +143,6 @@ def _add_host_memory(
     inside = platform.node_size
     local = moved.src // inside == moved.dst // inside
     node = symmetry.representative(moved.src[local]) // inside
-    levels = list(zip(symmetry.dims, symmetry.actions, strict=True))[: platform.node_levels]
-    alike = np.prod([dim for dim, action in levels if action], dtype=np.int64)
     keys = key(Resource.HOST_MEMORY, node)
-    weight = 2 * moved.weight[local] * alike
+    weight = 2 * moved.weight[local] * alike_in_node(platform, symmetry)
     demands.add(moved.row[local], keys, weight, platform.host.memory_rate)

@@ -112,14 +112,18 @@ def _targets(table: Table) -> Numbers:
 
 def _flags(rows: Rows) -> tuple[Numbers, int]:
     """Numbers for the flags of the ranks that are simulated."""
-    table = rows.table
-    rank = rows.symmetry.representative(table.flag_rank.astype(np.int64))
-    keys = rank * (table.schedule.num_flags + 1) + table.flag_index
-    used = table.flag_rank >= 0
-    unique, number = np.unique(keys[used], return_inverse=True)
-    flag = np.full(table.num_rows, -1, np.int32)
+    used = rows.table.flag_rank >= 0
+    unique, number = np.unique(_flag_keys(rows)[used], return_inverse=True)
+    flag = np.full(rows.table.num_rows, -1, np.int32)
     flag[used] = number.reshape(-1)
     return flag, len(unique)
+
+
+def _flag_keys(rows: Rows) -> Ints:
+    """What the flag of each row is known by: its index, and who stands for its owner."""
+    table = rows.table
+    owner: Ints = rows.symmetry.representative(table.flag_rank.astype(np.int64))
+    return owner * (table.schedule.num_flags + 1) + table.flag_index
 
 
 def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
@@ -182,9 +186,7 @@ def _draining(rows: Rows) -> Ints:
 
 def _observing(rows: Rows) -> Ints:
     """Waits of a host for engines: it looks at one completion after another."""
-    table = rows.table
-    owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
-    flags = owner << 32 | table.flag_index
+    table, flags = rows.table, _flag_keys(rows)
     raised = flags[(table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy")]
     waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host") & np.isin(flags, raised)
     return np.flatnonzero(waits)
@@ -257,8 +259,7 @@ def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None
     ends = rows.rank[signals], table.flag_rank[signals].astype(np.int64)
     nodes = [end // rows.platform.node_size for end in ends]
     far = np.where(nodes[0] == nodes[1], 0.0, latencies(rows.platform.levels, *ends))
-    owner = rows.symmetry.representative(table.flag_rank.astype(np.int64))
-    flags = owner << 32 | table.flag_index
+    flags = _flag_keys(rows)
     host_waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host")
     holds = (table.kind == Kind.SUBMIT) & (table.flag_rank >= 0)
     from_host = rows.queue_kind[signals] == "host"

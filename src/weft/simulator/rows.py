@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from weft.schedule import Decode, Encode, Kernel
+from weft.schedule import WRITE, Decode, Encode, Kernel
 from weft.timeline import MOVES
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ class Rows:
         """Rows that a DMA engine carries out."""
         on_copy: Bools = self.queue_kind == "copy"
         return self.moves & on_copy
+
+    @property
+    def num_writes(self) -> Ints:
+        """To how many places each row writes."""
+        written = np.concatenate(([0], np.cumsum((self.table.access_mode & WRITE) > 0)))
+        return np.diff(written[self.table.access_start])
 
     def dma(self) -> Dma:
         """The engines that rows on copy queues need."""

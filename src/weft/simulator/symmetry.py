@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from weft.schedule.symmetry import BOTH, ROTATE, Symmetry, find_symmetry, nothing_alike
@@ -20,3 +21,9 @@ def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool)
     if not collapse:
         return nothing_alike(dims)
     return find_symmetry(schedule, dims, (_WAYS[level.kind] for level in platform.levels))
+
+
+def alike_in_node(platform: Platform, symmetry: Symmetry) -> int:
+    """For how many ranks of its node, itself among them, one that is simulated stands."""
+    levels = list(zip(symmetry.dims, symmetry.actions, strict=True))[: platform.node_levels]
+    return prod(dim for dim, action in levels if action)

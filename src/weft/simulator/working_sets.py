@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.schedule import WRITE, Kind, Reduce
+from weft.schedule import Kind, Reduce
 from weft.simulator.demands import Resource, key
+from weft.simulator.symmetry import alike_in_node
 from weft.units import parse_size
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ def seconds_per_byte(rows: Rows, size: Floats, shared: Cores) -> Seconds:
 
 def add_shared_memory(demands: Demands, rows: Rows, mine: Ints, seconds: Floats) -> None:
     """All cores of a node are behind one memory, which has a second to give each second."""
-    inside, symmetry = rows.platform.node_size, rows.symmetry
-    levels = list(zip(symmetry.dims, symmetry.actions, strict=True))[: rows.platform.node_levels]
-    alike = np.prod([dim for dim, action in levels if action], dtype=np.int64)
-    node = symmetry.representative(rows.rank[mine]) // inside
+    node = rows.symmetry.representative(rows.rank[mine]) // rows.platform.node_size
+    alike = alike_in_node(rows.platform, rows.symmetry)
     demands.add(mine, key(Resource.HOST_MEMORY, node), seconds[mine] * alike, 1.0)
 
 
@@ -112,10 +111,8 @@ def _writes(rows: Rows) -> Floats:
     A copy reads, fetches what it will overwrite, and writes it back. A swap overwrites what it
     has read: four passes through memory where two copies make six.
     """
-    table = rows.table
-    written = np.concatenate(([0], np.cumsum((table.access_mode & WRITE) > 0)))
-    counts: Floats = np.diff(written[table.access_start]).astype(np.float64)
-    counts[table.kind == Kind.SWAP] = _SWAP
+    counts = rows.num_writes.astype(np.float64)
+    counts[rows.table.kind == Kind.SWAP] = _SWAP
     return np.maximum(counts, 1.0)
 
 
