@@ -188,6 +188,16 @@ def test_a_direct_all_to_all_of_many_ranks_stores_few_commands_and_is_checked():
         ("all_gather", "hierarchical", {"node_size": 8}, UsageError, "several nodes of 8", ""),
         ("all_gather", "dma", {"node_size": 4}, UsageError, "spans nodes of 4; engines", "ring"),
         ("all_gather", "halving-doubling", {"num_ranks": 6}, UsageError, "power of two", "ring"),
+        ("broadcast", "chain", {"root": 8}, UsageError, "rank 8 is none of 8 ranks.", "0 to 7"),
+        ("gather", "eager", {"root": -1}, UsageError, "rank -1 is none of 8 ranks.", "0 to 7"),
+        (
+            "all_reduce",
+            "tree",
+            {"dtype": "f32"},
+            UnknownNameError,
+            "dtype is called 'f32'",
+            "float",
+        ),
         ("send_recv", "direct", {"to": 0}, UsageError, "rank 0 cannot send to itself", "another"),
     ],
 )

@@ -203,6 +203,7 @@ KERNEL = {"kind": "Kernel", "op": "x"}
         ((*GROUP, "ranks"), [10**9], "src.rank.index.group is a group of more than 1,048,576 rank"),
         (COPY, {**KERNEL, "external": 1}, "body[0].external is 1: expected true or false."),
         (COPY, {**KERNEL, "cost": {"flops": "x"}}, "cost.flops is 'x': expected a number."),
+        (COPY, {**KERNEL, "cost": {"flops": 10**400}}, "0000: expected a number."),
         (COPY, {"kind": "Launch", "lanes": [KERNEL]}, "lanes[0].kind is 'Kernel': expected a comm"),
     ],
 )  # fmt: skip

@@ -131,6 +131,8 @@ def test_what_does_not_fit_is_refused(packet):
         ((3,), "op code 3"),
         ((0x0401, *(0,) * 6), "COPY with sub-op 4"),
         ((8, *(0,) * 5), "POLL_REGMEM"),
+        ((8 | 0xF << 28, *(0,) * 5), "POLL_REGMEM"),
+        ((11 | 3 << 30, *(0,) * 4), "CONST_FILL"),
         ((10, *(0,) * 7), "ATOMIC"),
     ],
 )

@@ -17,6 +17,7 @@ from weft.collectives import (
     ring,
     tree,
 )
+from weft.collectives.parts import ITEM_BYTES
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def collective(
         raise UsageError(f"{kind} needs at least 2 ranks, not {num_ranks}.")
     if nbytes < 0:
         raise UsageError(f"a collective cannot move {nbytes} bytes.")
+    _check_options(kind, num_ranks, options)
     if algorithm == "hierarchical":
         options["node_size"] = node_size or 0
     elif algorithm.startswith(("dma", "pull", "eager")) and node_size and num_ranks > node_size:
@@ -145,3 +147,11 @@ def collective(
         )
     build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
     return build(num_ranks, nbytes, **options)
+
+
+def _check_options(kind: str, num_ranks: int, options: dict[str, Any]) -> None:
+    root, dtype = options.get("root", 0), options.get("dtype", "uint8")
+    if not 0 <= root < num_ranks:
+        raise UsageError(f"rank {root} is none of {num_ranks} ranks.", f"Use 0 to {num_ranks - 1}.")
+    if kind in REDUCING and dtype not in ITEM_BYTES:
+        raise UnknownNameError(f"no dtype is called {dtype!r}.", nearest(dtype, ITEM_BYTES))

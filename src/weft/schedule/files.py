@@ -10,9 +10,9 @@ holds, reading ends soon, in a Schedule or in one clear line.
 from __future__ import annotations
 
 import json
-import math
 import operator
 import reprlib
+import sys
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -220,7 +220,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return type(value) is int and abs(value) <= MAX_NUMBER
     if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max
     if kind is str:
         return isinstance(value, str) and value.isprintable()
     return type(value) is kind

@@ -207,12 +207,12 @@ def decode_one(words: Sequence[int]) -> Packet:  # noqa: C901, PLR0911 - one cas
             return Fence(address(1), words[3])
         case Op.TRAP, 0:
             return Trap(words[1])
-        case Op.POLL_REGMEM, 0 if head & MEM_POLL:
+        case Op.POLL_REGMEM, 0 if head & MEM_POLL and head >> 28 & 7 < 7:
             compare, tries = Compare(head >> 28 & 7), words[5]
             return Poll(address(1), words[3], compare, words[4], tries & 0xFFFF, tries >> 16)
         case Op.ATOMIC, 0 if head >> 25 == ADD64:
             return AtomicAdd(address(1), address(3))
-        case Op.CONST_FILL, 0:
+        case Op.CONST_FILL, 0 if head >> 30 < 3:
             return Fill(address(1), words[3], words[4] + 1, 1 << (head >> 30))
         case Op.TIMESTAMP, 2:
             return Timestamp(address(1))
