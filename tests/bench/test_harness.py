@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from weft.bench import bench_names, find_bench
+from weft.bench import find_bench, questions
 from weft.bench.cost import cost_of
 from weft.bench.harness import measure
 from weft.bench.machine import append, machine, record
@@ -112,9 +112,10 @@ def test_a_call_that_does_not_end_is_given_up():
 
 
 def test_every_benchmark_asks_a_question():
-    assert {"simulator", "startup"} <= set(bench_names())
-    for name in bench_names():
-        assert find_bench(name).question.endswith("?")
+    assert {"simulator", "startup"} <= questions().keys()
+    for name, question in questions().items():
+        assert find_bench(name).question == question
+        assert question.endswith("?")
 
 
 def test_a_wrong_name_is_answered_with_the_nearest():

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from weft.bench import Bench
 from weft.cli import main
 from weft.cli.bench_page import newest, read_results, results_page
 from weft.errors import FormatError
 
-BENCH = Bench("speed", "How fast?", lambda _: [])
+BENCH = {"speed": "How fast?"}
 
 
 def line(nbytes, **more):
@@ -21,14 +20,14 @@ def test_the_newest_line_of_a_case_stands_on_the_page(tmp_path):
     peers = {"gloo": {"seconds": 1.0, "ratio": 2.0}}
     text = line(1024, median=9.0) + line(2048) + line(1024, peers=peers, met=False, must="3x")
     (tmp_path / "speed.jsonl").write_text(text)
-    page = results_page([BENCH], tmp_path)
+    page = results_page(BENCH, tmp_path)
     assert "| 1 KiB | 500 ms | 2.00 | 3x | ✗ | 2026-01-02 |" in page
     assert page.count("KiB") == 2
     assert "9 s" not in page
 
 
 def test_benchmarks_without_results_are_left_out(tmp_path):
-    assert "speed" not in results_page([BENCH], tmp_path)
+    assert "speed" not in results_page(BENCH, tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"bench": "x"}', "3"])

@@ -1,23 +1,30 @@
 """Benchmarks: weft and its peers, the same work in the same run. One question per file."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 
 from weft.bench.rows import Bench, Options, Row
 from weft.errors import UnknownNameError, nearest
 
-__all__ = ["Bench", "Options", "Row", "bench_names", "find_bench"]
+__all__ = ["Bench", "Options", "Row", "find_bench", "questions"]
+
+_STATED = re.compile(r'^QUESTION = "(.+)"$', re.MULTILINE)
 
 
-def bench_names() -> tuple[str, ...]:
-    """List the questions: every file of this folder that states its ``QUESTION``."""
+def questions() -> dict[str, str]:
+    """List the questions by name: every file of this folder that states its ``QUESTION``.
+
+    They are read, not imported: some need torch.
+    """
     files = sorted(Path(__file__).parent.glob("*.py"))
-    return tuple(path.stem for path in files if "\nQUESTION = " in path.read_text(encoding="utf-8"))
+    found = {path.stem: _STATED.search(path.read_text(encoding="utf-8")) for path in files}
+    return {name: stated[1] for name, stated in found.items() if stated}
 
 
 def find_bench(name: str) -> Bench:
     """Find the benchmark of that name."""
-    names = bench_names()
+    names = questions()
     if name not in names:
         raise UnknownNameError(f"no benchmark is called {name!r}", nearest(name, names))
     module = import_module(f"weft.bench.{name}")

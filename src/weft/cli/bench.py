@@ -76,13 +76,12 @@ def bench(
 
 def _tell_of_all(page: Path | None, *, json: bool) -> None:
     """List the questions, or write what was recorded of them as a page."""
-    from weft.bench import bench_names, find_bench
+    from weft.bench import questions
 
-    benches = [find_bench(name) for name in bench_names()]
     if page:
-        _write_page(benches, page)
+        _write_page(questions(), page)
     else:
-        _list(benches, json=json)
+        _list(questions(), json=json)
 
 
 def _answer(found: "Bench", options: "Options", path: Path | None, *, json: bool) -> None:
@@ -106,7 +105,7 @@ def _in_checkout(name: str) -> Path | None:
     return _RESULTS / f"{name}.jsonl" if _RESULTS.is_dir() else None
 
 
-def _write_page(benches: list["Bench"], page: Path) -> None:
+def _write_page(questions: dict[str, str], page: Path) -> None:
     from weft.cli.bench_page import results_page
     from weft.errors import UsageError
 
@@ -115,11 +114,11 @@ def _write_page(benches: list["Bench"], page: Path) -> None:
             f"there are no recorded results: {_RESULTS} is missing",
             "Run this in a checkout, or name a benchmark.",
         )
-    write(page, results_page(benches, _RESULTS), quiet=False)
+    write(page, results_page(questions, _RESULTS), quiet=False)
 
 
-def _list(benches: list["Bench"], *, json: bool) -> None:
-    rows = [{"bench": each.name, "question": each.question} for each in benches]
+def _list(questions: dict[str, str], *, json: bool) -> None:
+    rows = [{"bench": name, "question": question} for name, question in questions.items()]
     if json:
         print_json("bench", None, rows)
         return

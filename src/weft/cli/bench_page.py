@@ -1,11 +1,10 @@
 """The page of recorded results: of every case of every benchmark the newest line."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.bench import Bench
 from weft.cli.bench_table import show_figure
 from weft.errors import FormatError
 from weft.report.markdown import markdown_table
@@ -22,15 +21,15 @@ promises something, *must* says what and ✗ that it was missed;
 """
 
 
-def results_page(benches: Iterable[Bench], folder: Path) -> str:
-    """Give what was recorded in ``folder`` as one Markdown page."""
+def results_page(questions: Mapping[str, str], folder: Path) -> str:
+    """Give what was recorded in ``folder`` as one Markdown page, by the names of benchmarks."""
     parts = [_INTRODUCTION]
-    for bench in benches:
-        path = folder / f"{bench.name}.jsonl"
+    for name, question in questions.items():
+        path = folder / f"{name}.jsonl"
         rows = newest(read_results(path)) if path.is_file() else []
         if rows:
             table = markdown_table(_columns(rows), [_flat(row) for row in rows])
-            parts += [f"## {bench.name}\n", f"{bench.question} {_machines(rows)}\n", table]
+            parts += [f"## {name}\n", f"{question} {_machines(rows)}\n", table]
     return "\n".join(parts)
 
 

@@ -38,9 +38,9 @@ def complete_list(incomplete: str, names: Iterable[str]) -> list[str]:
 
 def complete_bench(incomplete: str) -> list[str]:
     """Complete the name of a benchmark."""
-    from weft.bench import bench_names
+    from weft.bench import questions
 
-    return [name for name in bench_names() if name.startswith(incomplete)]
+    return [name for name in questions() if name.startswith(incomplete)]
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
