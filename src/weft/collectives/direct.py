@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    add_up,
     divided,
     in_out,
     in_place,
@@ -29,7 +30,6 @@ from weft.schedule import (
     Index,
     Program,
     Queue,
-    Reduce,
     Rel,
     Repeat,
     Schedule,
@@ -120,7 +120,7 @@ def reduce_scatter(
     """Every rank sends chunk j to rank j, which adds them up."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
-    add = _add_up(chunks, "in", own("out", 0, chunk), dtype, op)
+    add = add_up(chunks, "in", own("out", 0, chunk), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "in"))
     queue = _exchange(chunks.group, to_peer, (), after=(add,))
     buffers = (*in_out(nbytes, chunk), chunks.slots)
@@ -144,7 +144,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
     first = (
         to_all(group, READY),
         wait(SENT, num_ranks - 1),
-        _add_up(chunks, "data", result, dtype, op),
+        add_up(chunks, "data", result, dtype, op),
         signal(SELF, REDUCED),
         wait(DONE, num_ranks - 1),
     )
@@ -158,7 +158,7 @@ def reduce_in_place(
 ) -> Schedule:
     """A reduce-scatter that leaves chunk i of ``data`` reduced on rank i; takes any size."""
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
-    add = _add_up(chunks, "data", chunks.slice(SELF, "data", Index(chunks.group)), dtype, op)
+    add = add_up(chunks, "data", chunks.slice(SELF, "data", Index(chunks.group)), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "data"))
     queue = _exchange(chunks.group, to_peer, (), after=(add,))
     buffers = (in_place(nbytes), chunks.slots)
@@ -206,7 +206,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     mine = chunks.slice(SELF, "in", Index(chunks.group))
     buffers = (
         Buffer("in", only_on(root, num_ranks, nbytes), "in"),
-        Buffer("out", _shares(chunks), "out"),
+        Buffer("out", chunks.sizes, "out"),
     )
     return _rooted(
         "direct scatter",
@@ -225,7 +225,7 @@ def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     there = chunks.slice(root, "out", Index(chunks.group))
     mine = own("in", 0, there.nbytes)
     buffers = (
-        Buffer("in", _shares(chunks), "in"),
+        Buffer("in", chunks.sizes, "in"),
         Buffer("out", only_on(root, num_ranks, nbytes), "out"),
     )
     return _rooted(
@@ -269,13 +269,6 @@ def _to_slot(chunks: Chunks, source: str) -> Copy:
     return Copy(part, Slice(peer, "scratch", Rel(0, (slot,)), part.nbytes))
 
 
-def _add_up(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Reduce:
-    """My own part, then those of the ranks before me, nearest first: the same in every run."""
-    mine = chunks.slice(SELF, source, Index(chunks.group))
-    slots = (own("scratch", k * chunks.largest, mine.nbytes) for k in range(chunks.group.size - 1))
-    return Reduce((mine, *slots), result, dtype, op)
-
-
 def _rooted(
     name: str,
     root: int,
@@ -291,8 +284,3 @@ def _rooted(
     queue = launched(at_root, Repeat(group.size - 1, from_root))
     programs = (Program((root,), (queue,)), Program(others, (launched(elsewhere),)))
     return Schedule(name, group.size, programs, buffers, 2)
-
-
-def _shares(chunks: Chunks) -> tuple[int, ...]:
-    offsets = chunks.offsets
-    return tuple(stop - start for start, stop in pairwise(offsets))

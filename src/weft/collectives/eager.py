@@ -98,8 +98,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     """Every rank takes its chunk of what the root has laid out."""
     chunks = Chunks(Group(num_ranks), nbytes)
-    starts = chunks.offsets
-    sizes = tuple(starts[rank + 1] - starts[rank] for rank in range(num_ranks))
+    starts, sizes = chunks.offsets, chunks.sizes
 
     def taken(me: int) -> Items:
         part = Slice(root, "scratch", starts[me], sizes[me])
@@ -114,8 +113,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
     """The root takes what all others have laid out."""
     chunks = Chunks(Group(num_ranks), nbytes)
-    starts = chunks.offsets
-    sizes = tuple(starts[rank + 1] - starts[rank] for rank in range(num_ranks))
+    starts, sizes = chunks.offsets, chunks.sizes
 
     def take(rank: int) -> Items:
         source = Slice(rank, "in" if rank == root else "scratch", 0, sizes[rank])

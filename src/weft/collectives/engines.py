@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weft.collectives.parts import (
     ITEM_BYTES,
     Chunks,
+    add_up,
     divided,
     in_out,
     in_place,
@@ -82,7 +83,7 @@ def reduce_scatter(
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     moves = [_sent(_to_slot(chunks, "in", k), chunks.group, k) for k in range(1, num_ranks)]
-    add = _reduction(chunks, "in", own("out", 0, chunk), dtype, op)
+    add = _reduction(chunks, add_up(chunks, "in", own("out", 0, chunk), dtype, op))
     buffers = (*in_out(nbytes, chunk), chunks.slots)
     return _schedule("reduce_scatter", num_ranks, moves, buffers, kernel=add)
 
@@ -99,7 +100,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
         back = Copy(result, chunks.slice(peer, "data", place))
         out = (_to_slot(chunks, "data", k), signal(peer, SENT))
         moves.append((*out, wait(REDUCED), back, signal(peer, GATHERED), signal(SELF, SYNC)))
-    add = _reduction(chunks, "data", result, dtype, op)
+    add = _reduction(chunks, add_up(chunks, "data", result, dtype, op))
     after = (wait(GATHERED, num_ranks - 1),)
     buffers = (in_place(nbytes), chunks.slots)
     return _schedule("all_reduce", num_ranks, moves, buffers, kernel=add, after=after)
@@ -132,13 +133,9 @@ def _to_slot(chunks: Chunks, source: str, k: int) -> Copy:
     return Copy(part, there)
 
 
-def _reduction(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Launch:
-    """My own part, then those of the ranks before me, nearest first: the same in every run."""
-    mine = chunks.slice(SELF, source, Index(chunks.group))
-    others = chunks.group.size - 1
-    slots = (own("scratch", k * chunks.largest, mine.nbytes) for k in range(others))
-    add = Reduce((mine, *slots), result, dtype, op)
-    return Launch(((wait(SENT, others), add, signal(SELF, REDUCED)),))
+def _reduction(chunks: Chunks, add: Reduce) -> Launch:
+    """A kernel that adds up what has come."""
+    return Launch(((wait(SENT, chunks.group.size - 1), add, signal(SELF, REDUCED)),))
 
 
 def _engines(moves: Sequence[Items]) -> list[Queue]:

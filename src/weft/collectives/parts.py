@@ -22,6 +22,7 @@ from weft.schedule import (
     Launch,
     Program,
     Queue,
+    Reduce,
     Rel,
     Repeat,
     Schedule,
@@ -96,10 +97,14 @@ class Chunks:
         return self.nbytes % (self.group.size * self.item) == 0
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each chunk."""
+        return tuple(stop - start for start, stop in pairwise(self.offsets))
+
+    @property
     def largest(self) -> int:
         """The bytes of the longest chunk."""
-        offsets = self.offsets
-        return max(stop - start for start, stop in pairwise(offsets))
+        return max(self.sizes)
 
     @property
     def slots(self) -> Buffer:
@@ -121,6 +126,13 @@ class Chunks:
         """The ``span`` chunks from ``index`` on, in a buffer of ``rank``."""
         offset, nbytes = self.at(index, span)
         return Slice(rank, buffer, offset, nbytes)
+
+
+def add_up(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Reduce:
+    """My own part, then those of the ranks before me, nearest first: the same in every run."""
+    mine = chunks.slice(SELF, source, Index(chunks.group))
+    slots = (own("scratch", k * chunks.largest, mine.nbytes) for k in range(chunks.group.size - 1))
+    return Reduce((mine, *slots), result, dtype, op)
 
 
 def to_all(group: Group, flag: int) -> Repeat:

@@ -18,6 +18,7 @@ from weft.collectives.parts import (
     in_out,
     in_place,
     launched,
+    only_on,
     own,
     schedule_of,
     signal,
@@ -109,8 +110,8 @@ def reduce(
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     result = chunks.slice(root, "out", Index(chunks.group))
     add = Reduce(_everyones(chunks), result, dtype, op)
-    sizes = tuple(nbytes if r == root else 0 for r in range(num_ranks))
-    buffers = (Buffer("in", nbytes, "in"), Buffer("out", sizes, "out"))
+    out = Buffer("out", only_on(root, num_ranks, nbytes), "out")
+    buffers = (Buffer("in", nbytes, "in"), out)
     queue = together(chunks.group, (add,))
     return schedule_of("pull reduce", num_ranks, [queue], buffers, 2)
 
