@@ -48,6 +48,8 @@ def test_what_was_found_is_written(tmp_path, capsys, suffix):
         (("json:step", "--on", "h100-8"), 2, "json has no function 'step'"),
         (("json:loads", "--on", "h100-8", "--set", "batch=3"), 2, "takes no 'batch'"),
         (("llama-70b", "--on", "h100-8"), 1, "Try: share weights"),
+        (("gpt2", "--on", "h100-8", "--library", "gloo"), 2, "not measured with a library 'gloo'"),
+        (("gpt2", "--on", "cpu", "--library", "nope"), 2, "not measured with a library 'nope'"),
         (("none.json", "--on", "h100-8"), 2, "cannot read none.json"),
         (("none.json", "--on", "h100-8", "--set", "a=b"), 2, "is too late"),
     ],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.planner.toy import MACHINE
 from weft.collectives import collective
-from weft.errors import UsageError
+from weft.errors import UnknownNameError, UsageError
 from weft.hardware.network import Level
 from weft.hardware.platform import Host
 from weft.planner import prices as prices_module
@@ -295,7 +295,9 @@ def test_the_library_is_that_of_the_machine():
     assert default_library(replace(MACHINE, libraries=())) == "nccl"
     core = replace(MACHINE.require_device(), units=1)
     assert default_library(replace(MACHINE, device=core, libraries=())) == "gloo"
-    assert known_library(MACHINE, "anything") == "anything"  # nothing was measured there
+    assert known_library(MACHINE, "nccl") == "nccl"  # nothing was measured there
+    with pytest.raises(UnknownNameError, match="anything"):
+        known_library(MACHINE, "anything")
 
 
 def test_a_range_is_given_by_its_factors():

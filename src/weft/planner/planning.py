@@ -210,7 +210,7 @@ def _offer(pair: Pair, ways: CpuWays | GpuWays, room: int) -> Offer:
 
 def _room(workload: Workload, platform: Platform, limits: Limits) -> int:
     """Check limits; give the bytes that a plan may use beyond what the step needs."""
-    if limits.error < 0:
+    if not limits.error >= 0:
         raise UsageError(f"an error of {limits.error:g} is less than none", "Use 0 or more.")
     if limits.engines is not None and limits.engines < 0:
         raise UsageError(f"{limits.engines} engines are fewer than none", "Use 0 or more.")

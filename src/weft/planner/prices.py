@@ -14,6 +14,7 @@ from weft.collectives import collective
 from weft.cost.nccl import library_price
 from weft.cost.price import Price, price
 from weft.errors import ScheduleError, UnknownNameError, UsageError, WeftError, nearest
+from weft.hardware.libraries import library_names
 from weft.hardware.network import Level
 from weft.simulator import simulate
 
@@ -89,7 +90,9 @@ def default_library(platform: Platform) -> str:
 def known_library(platform: Platform, name: str) -> str:
     """Insist on a library that is known on the platform."""
     known = [each.name for each in platform.libraries]
-    if known and name not in known:
+    if not known:
+        known = ["gloo", "weft"] if platform.require_device().is_core else [*library_names()]
+    if name not in known:
         raise UnknownNameError(
             f"{platform.name} was not measured with a library {name!r}", nearest(name, known)
         )
