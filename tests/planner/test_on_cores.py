@@ -51,6 +51,14 @@ def _workload(source="captured"):
     return Workload("w", 2, (Step((0, 1), ops),), source=source)
 
 
+def test_stages_of_a_pipeline_do_not_wait_for_each_other_forever():
+    machine = platform("cpu")
+    workload = generate("gpt2", 2, {"pp": "2", "layers": "2", "batch": "4", "seq": "64"})
+    found = predict(workload, machine)
+    assert found.breakdown["compute"] < found.seconds
+    assert plan(workload, machine).baseline == pytest.approx(found.seconds)
+
+
 def test_nothing_overlaps_on_cores():
     here = _here()
     found = predict(_workload(), here, prices=Prices(here, library="gloo"))

@@ -36,7 +36,9 @@ def on_cores(workload: Workload, platform: Platform, library: str) -> Workload:
 
 
 def _in_turn(op: Op) -> Op:
-    return op if op.kind == "host" else replace(op, stream=COMPUTE)
+    """Messages stay where they are: stages of a pipeline that wait for one would wait forever."""
+    message = op.collective is not None and op.collective.kind in ("send", "recv")
+    return op if message or op.kind == "host" else replace(op, stream=COMPUTE)
 
 
 def _as_torch(step: Step, platform: Platform, library: str) -> Step:
