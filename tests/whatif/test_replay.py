@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.trace.events import event, kernel, text, written
-from tests.whatif.player import Do, recorded
+from tests.whatif.player import Do, play, recorded
 from weft.errors import FormatError
 from weft.trace.kineto import read_kineto
 from weft.whatif import errors_of, replay
@@ -127,6 +127,14 @@ def test_a_launch_that_cannot_be_fills_nothing(tmp_path, key, odd):
     about[key] = [odd, 1, 1] if key in about else odd
     trace = read_kineto(written(tmp_path / "a.json", [kernel(0, 5, **about)]))
     assert 0 <= waves(trace)[0] < np.inf
+
+
+def test_a_device_whose_clock_stands_still_leaves_the_periods_of_its_host(tmp_path):
+    events, begins = play([HOST_BOUND] * 3)
+    late = [each | {"ts": 1e5} if each["cat"] == "kernel" else each for each in events]
+    found = replay(read_kineto(written(tmp_path / "a.json", late)))
+    assert found[0].measured == pytest.approx((begins[1] - begins[0]) * 1e-6)
+    assert not found[0].by_device
 
 
 @st.composite

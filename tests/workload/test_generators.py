@@ -8,6 +8,7 @@ from weft.errors import FormatError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.planner.prices import Prices
 from weft.workload import NO_HOST, Workload, check
+from weft.workload.find import find_workload
 from weft.workload.named import generate, tables_of, workload_names
 from weft.workload.pipeline import passes
 from weft.workload.tables import Table, read_tables, table_wise, zipf_of
@@ -213,3 +214,34 @@ def test_an_interleaved_pipeline_ends_sooner():
     prices = Prices(machine)
     before, after = (max(walk(w, machine, prices, host=NO_HOST)) for w in (plain, turned))
     assert after < 0.9 * before
+
+
+@pytest.mark.parametrize("name", ["gpt2", "dlrm"])
+def test_a_dtype_that_nobody_knows_is_named(name):
+    with pytest.raises(UsageError, match="no dtype is called 'fp3'") as error:
+        generate(name, 8, {"dtype": "fp3"})
+    assert "fp32" in error.value.hint
+
+
+def test_a_model_without_inputs_is_refused(tmp_path):
+    path = tmp_path / "model.toml"
+    path.write_text("bottom = []\n[[tables]]\nrows = 5\ndim = 4\n")
+    with pytest.raises(UsageError, match="leaves no inputs"):
+        generate(str(path), 8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "message"),
+    [
+        (":step", "", "names no function"),
+        (".broken:step", "", "names no function"),
+        ("broken_a:step", "raise RuntimeError('boom')", "cannot be imported: RuntimeError: boom"),
+        ("broken_b:step", "def step(:", "cannot be imported: SyntaxError"),
+        ("broken_c:step", "from os import nothing", "cannot be imported: ImportError"),
+    ],
+)
+def test_code_that_cannot_be_imported_is_named(tmp_path, monkeypatch, spec, text, message):
+    (tmp_path / f"{spec.partition(':')[0].strip('.') or 'x'}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        find_workload(spec, 1)

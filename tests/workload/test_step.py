@@ -8,6 +8,7 @@ import pytest
 from weft.errors import FormatError, WorkloadError
 from weft.schedule import Cost, Group
 from weft.workload import Collective, Memory, Op, Step, Unsupported, Workload, check
+from weft.workload.meeting import meetings
 
 GATHER = Op(
     "gather", "collective", "comm", collective=Collective("all_gather", 64, group="tp"), after=(0,)
@@ -58,11 +59,26 @@ def test_memory_adds_up():
             with_ops(Op("x", "collective", collective=Collective("barrier", 0, group="pp"))),
             "of group 'pp'",
         ),
+        (dataclasses.replace(WHOLE, steps=(*WHOLE.steps, Step((), (GEMM,)))), "for no rank"),
+        *(
+            (dataclasses.replace(WHOLE, groups={"tp": group}), "the workload has 4")
+            for group in (
+                *(Group(0), Group(-2), Group(5), Group(10**9), Group(2, 0), Group(2, 10**9)),
+                *(Group(3, 2), Group(2, 1, (0, 4)), Group(2, 1, (1, 1)), Group(3, 1, (0, 1))),
+            )
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(wrong, message):
     with pytest.raises(WorkloadError, match=message):
         check(wrong)
+
+
+@pytest.mark.parametrize("group", [Group(3), Group(2, 1, (0, 1))])
+def test_a_rank_that_no_group_holds_has_nobody_to_meet(group):
+    left = (Step((0, 1, 2), (GEMM,)), Step((3,), (GEMM, GATHER)))
+    with pytest.raises(WorkloadError, match="rank 3 of whole is in no group of tp"):
+        meetings(dataclasses.replace(WHOLE, steps=left, groups={"tp": group}))
 
 
 @pytest.mark.parametrize("text", ["{", '{"weft_workload": 1}'])

@@ -111,10 +111,10 @@ def measured_period(steps: Sequence[Calls], number: int) -> tuple[float, bool]:
     if min(each.lag for each in steps) < _BEHIND * period:
         return period, False
     if number + 1 < len(steps):
-        return _began(steps[number + 1]) - _began(step), True
-    if number:
-        return _ended(step) - _ended(steps[number - 1]), True
-    return _ended(step) - _began(step), True
+        behind = _began(steps[number + 1]) - _began(step)
+    else:
+        behind = _ended(step) - _ended(steps[number - 1])
+    return (behind, True) if behind > 0 else (period, False)  # clocks that stand still
 
 
 def _began(step: Calls) -> float:

@@ -54,8 +54,8 @@ def _captured(
 ) -> Workload:
     """Capture ``package.module:function``; settings become its keyword arguments."""
     step = _function(spec)
-    known = inspect.signature(step).parameters
     for key in settings:
+        known = _parameters(step)
         if key not in known:
             raise UsageError(f"{spec} takes no {key!r}", nearest(key, known))
     bound = partial(step, **{key: _literal(value) for key, value in settings.items()})
@@ -69,8 +69,20 @@ def _captured(
     return capture(bound, num_ranks, name=spec, every_rank=every_rank)
 
 
+def _parameters(step: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(step).parameters)
+    except ValueError:  # some built in ones have no signature
+        return []
+
+
 def _function(spec: str) -> Callable[..., Any]:
     module, _, name = spec.partition(":")
+    if not all(module.split(".")):
+        raise UsageError(
+            f"{spec!r} names no function",
+            "Use package.module:function, from the folder that holds the package.",
+        )
     if "" not in sys.path:
         sys.path.insert(0, "")  # what python -m would find: modules of this folder
     try:
@@ -81,6 +93,11 @@ def _function(spec: str) -> Callable[..., Any]:
         raise UnknownNameError(
             f"there is no module {module!r}",
             "Use package.module:function, from the folder that holds the package.",
+        ) from error
+    except Exception as error:
+        raise UsageError(
+            f"{module} cannot be imported: {type(error).__name__}: {error}",
+            f"Try: python -c 'import {module}'",
         ) from error
     if not callable(found):
         functions = [k for k, v in vars(sys.modules[module]).items() if inspect.isfunction(v)]

@@ -49,7 +49,7 @@ def lower(
     device = platform.require_device()
     programs, most = [], 0
     for number, step in enumerate(workload.steps):
-        lowering = _Lowering(number, step, met, prices, model, device.launch + 0.0)
+        lowering = _Lowering(number, step, met, prices, model, device.launch)
         programs.append(lowering.program())
         most = max(most, lowering.num_flags)
     return Schedule(workload.name, len(programs), tuple(programs), (), max(most, 1))

@@ -91,7 +91,13 @@ def _collect(
 
 def _members(workload: Workload, rank: int, group: str, peer: int | None) -> Members:
     """Give the ranks that take part and their classes; of a message the two ends."""
-    ranks = workload.members(group, rank)
+    listed = workload.group(group).ranks
+    ranks = workload.members(group, rank) if not listed or rank in listed else ()
+    if not ranks or max(ranks) >= workload.num_ranks:
+        raise WorkloadError(
+            f"rank {rank} of {workload.name} is in no group of {group} that is whole.",
+            "Ranks that are left over need a group of their own, or none of its collectives.",
+        )
     if peer is not None:
         if not 0 <= peer < len(ranks):
             raise WorkloadError(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.units import file_name
 from weft.workload import dlrm, transformer_step
+from weft.workload.building import ITEM_BYTES
 from weft.workload.dlrm import Dlrm
 from weft.workload.step import Workload
 from weft.workload.tables import Table, read_tables
@@ -81,6 +82,11 @@ def _changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     for key in _AT_LEAST_ONE & given.keys():
         if not given[key]:
             raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
+    if given.get("bottom", True) == ():
+        raise UsageError(f"bottom=[] leaves no inputs of {name}", "Use a list such as [13, 512].")
+    dtype = given.get("dtype", model.dtype)
+    if dtype not in ITEM_BYTES:
+        raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
     return replace(model, **given)
 
 

@@ -176,9 +176,28 @@ def check(workload: Workload) -> None:
             f"{len(seen)}: each rank needs one.",
             "Give every rank exactly one step.",
         )
+    for name, group in workload.groups.items():
+        _check_group(workload, name, group)
     for step in workload.steps:
+        if not step.ranks:
+            raise WorkloadError(f"a step of {workload.name} is for no rank.", "Leave it out.")
         for number, op in enumerate(step.ops):
             _check_op(workload, number, op)
+
+
+def _check_group(workload: Workload, name: str, group: Group) -> None:
+    """Insist on a group of ranks that are there."""
+    many, listed = workload.num_ranks, group.ranks
+    reach = len(listed) if listed else many
+    if (
+        not (1 <= group.size <= many and 1 <= group.stride <= many)
+        or (group.size - 1) * group.stride >= reach
+        or len({rank for rank in listed if 0 <= rank < many}) != len(listed)
+    ):
+        raise WorkloadError(
+            f"group {name!r} of {workload.name} has {group.size} ranks {group.stride} apart"
+            f"{f' of {list(listed)}' if listed else ''}; the workload has {many}."
+        )
 
 
 def _check_op(workload: Workload, number: int, op: Op) -> None:
