@@ -22,7 +22,7 @@ from weft.trace.analysis import MEASURED, Analysis, RankAnalysis, Use
 from weft.trace.analyzing import analyze
 from weft.trace.collectives import is_collective_name
 from weft.trace.links import links_of
-from weft.trace.overheads import overheads_of
+from weft.trace.overheads import PAUSES, overheads_of
 from weft.trace.overlap import is_gemm_name
 from weft.trace.tensors import dtype_name, tensors_of
 from weft.trace.trace import Kind, Trace
@@ -95,11 +95,10 @@ def _table(analysis: Analysis, write: _Writer) -> dict[str, Any]:
 
 
 def _host(traces: Sequence[Trace], write: _Writer) -> dict[str, Any]:
-    names = ("between", "before", "after", "launch", "inside")
     out = {}
     for kind, found in overheads_of(traces).items():
         what = f"mean over {found.count} operators without the longest twentieth"
-        seconds = {name: write.achieved(getattr(found, name), what) for name in names}
+        seconds = {name: write.achieved(getattr(found, name), what) for name in PAUSES}
         out[kind] = {"count": write.count(found.count, "operators seen"), **seconds}
     return out
 

@@ -9,29 +9,18 @@ interrupted or waited.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
 import numpy as np
 
+from weft.hardware.recorded import Overheads
 from weft.trace.trace import Ints, Kind, Trace
 
+PAUSES = ("between", "before", "after", "launch", "inside")  # T1 to T5
 _FEWEST = 5  # operators of a kind before it stands for itself
 _MOST_KINDS = 40
 _LONGEST = 1e-3  # seconds of a pause: more is no overhead but something else
-
-
-@dataclass(frozen=True, slots=True)
-class HostOverheads:
-    """Mean seconds around one kind of operator."""
-
-    count: int
-    between: float
-    before: float
-    after: float
-    launch: float
-    inside: float
 
 
 class _Seen:
@@ -46,9 +35,8 @@ class _Seen:
         for name, values in times.items():
             self.times[name] += [value for value in values if value >= 0]
 
-    def mean(self) -> HostOverheads:
-        names = ("between", "before", "after", "launch", "inside")
-        return HostOverheads(self.count, **{name: _mean(self.times[name]) for name in names})
+    def mean(self) -> Overheads:
+        return Overheads(self.count, **{name: _mean(self.times[name]) for name in PAUSES})
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -56,7 +44,7 @@ def _mean(values: Sequence[float]) -> float:
     return fmean(kept) if kept else 0.0
 
 
-def overheads_of(traces: Sequence[Trace]) -> dict[str, HostOverheads]:
+def overheads_of(traces: Sequence[Trace]) -> dict[str, Overheads]:
     """Measure the overheads by name of operator, the most frequent ones, and of ``all``."""
     seen: dict[str, _Seen] = defaultdict(_Seen)
     for trace in traces:

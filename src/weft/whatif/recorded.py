@@ -126,8 +126,8 @@ def _kind(kind: int, found: Recorded | None) -> OpKind:
 
 def described(found: Recorded) -> Collective:
     """Give what a workload says of a collective; one of which a trace tells no kind only meets."""
-    known = found.kind in COLLECTIVES and found.kind not in ("send", "recv")
-    return Collective(found.kind if known else "barrier", found.nbytes or 0, found.dtype)
+    kind = found.kind if found.kind in COLLECTIVES else "barrier"
+    return Collective(kind, found.nbytes or 0, found.dtype)
 
 
 def seconds_like(calls: Calls, other: Calls) -> Floats:

@@ -53,7 +53,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.memory = Held()
         self.memory.on_free = self._forget
-        self._unknown: dict[str, tuple[int, int, str]] = {}
+        self._unknown: dict[str, Unsupported] = {}
         self._writer: dict[int, int] = {}  # the last op that wrote a storage
         self._readers: dict[int, dict[str, int]] = defaultdict(dict)  # and those that read since
         self._gathers = _Gathers()
@@ -65,7 +65,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
         """What no model knows, with how often it came and what it moved."""
-        return tuple(Unsupported(name, *rest) for name, rest in self._unknown.items())
+        return tuple(self._unknown.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry an op out on fake tensors and write it down."""
@@ -178,8 +178,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Op(name, cost=cost, blocking="shape" in why, phase=self.phase_now)
 
     def _note(self, name: str, nbytes: int, why: str) -> None:
-        count, moved, _ = self._unknown.get(name, (0, 0, ""))
-        self._unknown[name] = count + 1, moved + nbytes, why
+        known = self._unknown.get(name, Unsupported(name, 0, 0, why))
+        self._unknown[name] = Unsupported(name, known.count + 1, known.nbytes + nbytes, why)
 
     def _append(self, op: Op, func: Any, inputs: list[torch.Tensor], results: Any) -> None:
         """Add an op with the ends that it waits for: of what it reads, and overwrites."""
