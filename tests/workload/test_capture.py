@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from tests.workload import torch_steps as steps
 from weft.errors import CaptureError, UsageError
@@ -154,3 +154,15 @@ def test_no_ranks_are_refused():
 def test_weft_starts_without_torch():
     code = "import sys, weft.workload.find, weft.planner.predict; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_causal_only_where_it_was_asked_for(causal):
+    def step() -> None:
+        query = torch.empty(1, 4, 64, 32)
+        torch.ops.aten._scaled_dot_product_efficient_attention(
+            query, query, query, None, True, 0.0, causal
+        )
+
+    costs = [op.cost for op in capture(step).ops() if op.cost is not None]
+    assert [cost.shape[-1] for cost in costs if cost.family == "attention"] == [int(causal)]

@@ -210,12 +210,14 @@ def _mv(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
     return "gemm", (m, 1, k), 2.0 * m * k
 
 
-def _attention(family: str, first: int) -> Callable[..., Shaped]:
+def _attention(family: str, first: int, flags: int = 3) -> Callable[..., Shaped]:
+    """Read shapes from the query on; of what comes from ``flags`` on, the causal one may be set."""
+
     def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
         query, key = args[first], args[first + 1]
         batch, heads, queries, dim = (int(size) for size in query.shape)
         kv_heads, keys = int(key.shape[1]), int(key.shape[2])
-        causal = int(any(value is True for value in args))
+        causal = int(any(value is True for value in args[flags:]))
         products = 5 if family.endswith("backward") else 2
         seen = keys - (queries - 1) / 2 if causal else keys
         flops = products * 2.0 * batch * heads * queries * seen * dim
@@ -283,10 +285,11 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
     "mv": _mv,
     **{
         f"_scaled_dot_product_{name}": _attention("attention", 0)
-        for name in (
-            *("flash_attention", "flash_attention_for_cpu", "efficient_attention"),
-            *("cudnn_attention", "fused_attention_overrideable"),
-        )
+        for name in ("flash_attention", "flash_attention_for_cpu", "fused_attention_overrideable")
+    },
+    **{  # the fifth argument of these is whether the backward pass will need sums
+        f"_scaled_dot_product_{name}": _attention("attention", 0, 5)
+        for name in ("efficient_attention", "cudnn_attention")
     },
     **{
         f"_scaled_dot_product_{name}_backward": _attention("attention-backward", 1)
