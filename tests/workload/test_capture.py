@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
 from tests.workload import torch_steps as steps
 from weft.errors import CaptureError, UsageError
@@ -158,11 +159,9 @@ def test_weft_starts_without_torch():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_is_causal_only_where_it_was_asked_for(causal):
-    def step() -> None:
-        query = torch.empty(1, 4, 64, 32)
-        torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, query, query, None, True, 0.0, causal
-        )
-
-    costs = [op.cost for op in capture(step).ops() if op.cost is not None]
+    costs = [
+        op.cost
+        for op in capture(partial(steps.attending, causal=causal)).ops()
+        if op.cost is not None
+    ]
     assert [cost.shape[-1] for cost in costs if cost.family == "attention"] == [int(causal)]
