@@ -49,7 +49,7 @@ def test_what_was_measured_stands_in_the_platform_with_its_source():
     device = found.require_device()
     assert found.levels[0].latency == pytest.approx(2e-7)
     assert device.launch == pytest.approx(3e-6 - 4 * 2e-7)
-    assert device.flop_rate("fp32") == pytest.approx(60e9)
+    assert device.flops["fp32"].achieved == pytest.approx(60e9)
     assert device.shared is not None
     assert device.shared.sets["1MiB"].cached_both == pytest.approx(8e9)
     assert device.shared.reduces["bfloat16"].rate == pytest.approx(8e9)

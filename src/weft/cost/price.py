@@ -14,7 +14,7 @@ import numpy as np
 from weft.cost.families import FAMILIES, PARTS, Family
 from weft.cost.grid import corrections
 from weft.cost.matmul import Floats
-from weft.cost.recipes import achieved_share, known_dtype, rated_flops, recipe_of
+from weft.cost.recipes import achieved_share, flops_of, known_dtype, rated_flops, recipe_of
 from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
@@ -88,7 +88,7 @@ def _columns_of(cost: Cost, family: Family) -> dict[str, Floats] | None:
 def _roofline(cost: Cost, device: Device) -> Price:
     if (measured := device.law("elementwise")) is not None:
         traffic = law_seconds(measured, {"nbytes": np.array([float(cost.nbytes)])})
-        total = float(traffic[0]) + cost.flops / device.flop_rate("fp32")
+        total = float(traffic[0]) + cost.flops / flops_of(device, "fp32").achieved
         least, most = (total * each for each in _ROOFLINE_RANGE)
         return Price(total, least, most, model="memory traffic: no formula knows this kernel")
     law = _fit(device, "elementwise", cost.dtype or "fp32")[0].law

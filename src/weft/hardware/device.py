@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weft.errors import PlatformError, UnknownNameError, nearest
+from weft.errors import PlatformError
 from weft.hardware.measured import OpLaw
 from weft.hardware.quantity import (
     Bytes,
@@ -243,13 +243,6 @@ class Device:
     def is_core(self) -> bool:
         """Whether it is one core of a CPU, whose host is itself."""
         return self.units == 1
-
-    def flop_rate(self, dtype: str) -> float:
-        """Give the achieved flop/s of ``dtype``."""
-        if dtype not in self.flops:
-            message = f"{self.name} has no flop rate for dtype {dtype!r}"
-            raise UnknownNameError(message, nearest(dtype, self.flops))
-        return self.flops[dtype].achieved
 
     def law(self, family: str) -> OpLaw | None:
         """Give the law of a family of ops on one thread, if it was measured here."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.cost import price
+from weft.cost.recipes import flops_of
 from weft.schedule import Cost
 from weft.trace import Kind
 from weft.trace.overlap import is_gemm_name
@@ -95,8 +96,7 @@ def _by_name(calls: Calls, known: Sequence[Scale | None]) -> dict[str, Scale]:
 
 def _by_rates(name: str, here: Device, there: Device) -> Scale:
     if is_gemm_name(name):
-        dtype = "bf16" if "bf16" in here.flops and "bf16" in there.flops else "fp16"
-        value = here.flop_rate(dtype) / there.flop_rate(dtype)
+        value = flops_of(here, "bf16").achieved / flops_of(there, "bf16").achieved
     else:
         value = here.memory_rate / there.memory_rate
     return Scale(value, value / 1.5, value * 1.5)
