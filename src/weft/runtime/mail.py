@@ -49,8 +49,9 @@ class Message:
         self._parts = list(_parts(address, self._nbytes, cut=crew.stages))
         self._num_parts = len(self._parts)
         self._slot: int | None = None  # of a part that the receiver has yet to read
-        self._line: Line = deque() if line is None else line
-        self._line.append(self)
+        self._line = line
+        if line is not None:
+            line.append(self)
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone; carries it on as far as that goes at once."""
@@ -71,7 +72,8 @@ class Message:
 
     def _go_on(self, *, waits: bool) -> bool:
         while self._parts:
-            if not self._line[0].step(waits=waits):
+            first = self if self._line is None else self._line[0]
+            if not first.step(waits=waits):
                 return False
         return True
 
@@ -82,8 +84,9 @@ class Message:
             return False
         self._parts.pop(0)
         if not self._parts:
-            self._line.popleft()
             self._keep = None
+            if self._line is not None:
+                self._line.popleft()
         return True
 
     def _send(self, address: int, nbytes: int, *, waits: bool) -> bool:

@@ -272,6 +272,7 @@ class World(Arrays):
         super().disown(why)
         self._cache.clear()
         self._under_way.clear()
+        self._lines.clear()
 
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         ready = self._cache.find(asked)
