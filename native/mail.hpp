@@ -105,10 +105,17 @@ class Mail {
     return std::atomic_ref(slot.state);
   }
 
+  // Looks twice. During the first look a message may come into a slot that was passed already and a
+  // later one into a slot that was not. Who sees the later one posted sees the earlier one, too, at
+  // the next look; and what is posted since then is later still.
   static Slot* oldest(Row& slots, std::uint64_t tag) {
+    return oldest_seen(slots, tag) == nullptr ? nullptr : oldest_seen(slots, tag);
+  }
+
+  static Slot* oldest_seen(Row& slots, std::uint64_t tag) {
     Slot* found = nullptr;
     for (Slot& slot : slots) {
-      // Acquire: what was written before it was posted is seen.
+      // Acquire: what was written before it was posted is seen, other slots among it.
       if (state(slot).load(std::memory_order_acquire) != kPosted || slot.tag != tag) continue;
       if (found == nullptr || slot.sequence < found->sequence) found = &slot;
     }

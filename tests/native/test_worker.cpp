@@ -1,6 +1,8 @@
 // Jobs keep their order, calls are read while they are written, messages arrive once.
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -194,20 +196,45 @@ void test_a_reader_never_sees_half_a_call() {
   CHECK(calls.ended() == 20000);
 }
 
+struct Mails {
+  Heap heap = Heap::create(1 << 20);
+
+  Mails() { heap.unlink(); }
+  [[nodiscard]] std::unique_ptr<Mail> of(std::uint32_t rank) const {
+    weft::Finder finder;
+    finder.heap = heap.bytes(0, heap.size());
+    finder.self = rank;
+    finder.pids = {::getpid(), ::getpid()};
+    return std::make_unique<Mail>(heap, finder, 0, Mail::nbytes(2));
+  }
+};
+
+// As fast as they go: slots fill up while they are looked at.
+void test_no_message_overtakes_another() {
+  const Mails mails;
+  constexpr int kMessages = 100'000;
+  std::thread sender([&] {
+    const auto mail = mails.of(0);
+    for (int i = 0; i < kMessages; ++i) {
+      weft::Patience patience(/*spins=*/true, seconds(30));
+      while (!mail->post(1, 5, std::as_writable_bytes(std::span(&i, 1)))) patience.pause();
+    }
+  });
+  const auto mail = mails.of(1);
+  for (int i = 0; i < kMessages; ++i) {
+    int come = -1;
+    weft::Patience patience(/*spins=*/true, seconds(30));
+    while (!mail->take(0, 5, std::as_writable_bytes(std::span(&come, 1)))) patience.pause();
+    CHECK(come == i);
+  }
+  sender.join();
+}
+
 void test_every_message_arrives_once_and_in_order() {
-  const Heap heap = Heap::create(1 << 20);
-  heap.unlink();
-  weft::Finder finder;
-  finder.heap = heap.bytes(0, heap.size());
-  finder.pids = {::getpid(), ::getpid()};
-  const auto mail_of = [&](std::uint32_t rank) {
-    weft::Finder mine = finder;
-    mine.self = rank;
-    return std::make_unique<Mail>(heap, mine, 0, Mail::nbytes(2));
-  };
+  const Mails mails;
   constexpr int kMessages = 3000;
   std::thread sender([&] {
-    const auto mail = mail_of(0);
+    const auto mail = mails.of(0);
     for (int i = 0; i < kMessages; ++i) {
       std::vector<int> data(i % 3 == 0 ? 1000 : 10, i);  // every third is longer than a slot
       const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
@@ -216,7 +243,7 @@ void test_every_message_arrives_once_and_in_order() {
       while (!Mail::fits(bytes.size()) && !mail->sent(1, *slot)) std::this_thread::yield();
     }
   });
-  const auto mail = mail_of(1);
+  const auto mail = mails.of(1);
   for (int i = 0; i < kMessages; ++i) {
     std::vector<int> data(i % 3 == 0 ? 1000 : 10, -1);
     const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
@@ -242,5 +269,6 @@ int main() {
   test_a_worker_knows_its_thread();
   test_whoever_waits_for_a_closed_worker_is_told();
   test_a_reader_never_sees_half_a_call();
+  test_no_message_overtakes_another();
   test_every_message_arrives_once_and_in_order();
 }

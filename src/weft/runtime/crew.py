@@ -91,11 +91,13 @@ class Crew(Faults):
             act()
         except WeftError as error:
             failure = error
-        shown = self.agree(what, failure.message.encode()[:500] if failure else b"")
+        told = f"{failure.message}\0{failure.hint}" if failure else ""
+        shown = self.agree(what, told.encode()[:500])
         complaints = [(rank, text) for rank, text in enumerate(shown) if text]
         if failure is None and complaints:
             rank, text = complaints[0]
-            return RunError(f"rank {rank} gave up at {what}: {text.decode(errors='replace')}")
+            message, _, hint = text.decode(errors="replace").partition("\0")
+            return RunError(f"rank {rank} gave up at {what}: {message}", hint)
         return failure
 
     def region(self, rank: int) -> int:
