@@ -62,7 +62,9 @@ nb::tuple time_frame(const Codec& codec, const Readable& src, const Writable& ou
 // For codecs that are libraries of Python: the frame around a payload that stands behind its head.
 std::size_t seal(const Writable& frame, int codec, int dtype, int parameter, std::size_t nbytes,
                  std::size_t payload) {
-  if (frame.size() < sizeof(FrameHead) + payload) throw std::invalid_argument("too little room for a frame");
+  if (frame.size() < sizeof(FrameHead) || payload > frame.size() - sizeof(FrameHead)) {
+    throw std::invalid_argument("too little room for a frame");
+  }
   FrameHead head;
   head.codec = static_cast<std::uint8_t>(codec);
   head.dtype = static_cast<std::uint8_t>(dtype);

@@ -162,10 +162,8 @@ class Desk {
   // The same for memory by its address; an output at 0 is none.
   bool memory(nb::handle kind, std::uint64_t to, std::uint64_t to_bytes, std::uint64_t from,
               std::uint64_t from_bytes, nb::handle dtype, nb::handle op, std::int64_t root) {
-    const Bytes x(reinterpret_cast<std::byte*>(from), from_bytes);
-    const Bytes out(reinterpret_cast<std::byte*>(to), to_bytes);
-    return serve({kind.ptr(), dtype.ptr(), op.ptr(), root, 0}, x,
-                 to != 0 ? std::optional(out) : std::nullopt);
+    return serve({kind.ptr(), dtype.ptr(), op.ptr(), root, 0}, bytes_at(from, from_bytes),
+                 to != 0 ? std::optional(bytes_at(to, to_bytes)) : std::nullopt);
   }
 
  private:

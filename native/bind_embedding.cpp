@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "bind_runtime.hpp"
+#include "bind_python.hpp"
 #include "patience.hpp"
 #include "pooling.hpp"
 
@@ -93,7 +93,7 @@ void pool_into(const ShardTuple& shard, const BagsTuple& bags, bool mean, std::u
 
 // Whether so many slices were delivered before the time was over; Ctrl-C breaks off.
 bool wait_delivered(const Pooling& self, std::uint64_t count, double seconds) {
-  weft::Patience patience(false, std::chrono::duration_cast<weft::Clock::duration>(std::chrono::duration<double>(seconds)));
+  weft::Patience patience(false, to_duration(seconds));
   while (self.delivered() < count) {
     patience.pause();
     if (patience.should_look()) poll_signals();

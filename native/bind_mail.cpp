@@ -8,16 +8,11 @@
 
 #include "member.hpp"
 
-using weft::Bytes;
 using weft::Halt;
 using weft::Mail;
 using weft::Member;
 
 namespace {
-
-Bytes bytes_at(std::uint64_t address, std::uint64_t nbytes) {
-  return {reinterpret_cast<std::byte*>(address), nbytes};
-}
 
 // The slot of a message that was posted; with ``waits`` until there is room for it.
 nb::object post(Member& self, std::uint32_t to, std::uint64_t tag, std::uint64_t address,

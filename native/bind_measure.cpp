@@ -10,10 +10,6 @@
 
 namespace {
 
-weft::Bytes bytes_at(std::uint64_t address, std::uint64_t nbytes) {
-  return {reinterpret_cast<std::byte*>(address), nbytes};
-}
-
 std::uint64_t& word_at(std::uint64_t address) {
   if (address == 0 || address % alignof(std::uint64_t) != 0) throw std::invalid_argument("a flag");
   return *reinterpret_cast<std::uint64_t*>(address);
@@ -26,7 +22,7 @@ void bind_measure(nb::module_& module) {
   module.def(
       "set_streamed_from",
       [](std::uint64_t nbytes) {
-        weft::streaming_limit().store(nbytes, std::memory_order_relaxed);
+        weft::streaming_limit().store(nbytes, std::memory_order_relaxed);  // see streamed_from()
       },
       nb::arg("nbytes"), "Let copies of so many bytes and more go past the caches.");
   module.def("streamed_from", &weft::streamed_from, "The bytes from which copies do so.");

@@ -143,6 +143,7 @@ Program build(Member& member, const Columns& c, bool elastic,
   for (const auto& [dtype, op] : named) reductions.push_back(weft::reduction_of(dtype, op));
   Program program;
   program.finder = member.finder(elastic);
+  require(c.places.shape(0) == program.finder.pids.size());
   program.coders = std::move(coders);
   for (std::size_t i = 0; i < c.accesses.shape(0); ++i) {
     program.accesses.push_back(access_at(heap, c, i));
@@ -175,7 +176,7 @@ using Binds = std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t
 std::vector<weft::Bound> bound_of(const Binds& binds) {
   std::vector<weft::Bound> result;
   for (const auto& [buffer, address, nbytes] : binds) {
-    result.push_back({buffer, {reinterpret_cast<std::byte*>(address), nbytes}});
+    result.push_back({buffer, bytes_at(address, nbytes)});
   }
   return result;
 }
@@ -242,13 +243,10 @@ std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::stri
 void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, std::uint64_t nbytes,
                  const std::string& dtype, const std::string& op) {
   const weft::Reduction reduction = weft::reduction_of(dtype, op);
-  const auto at = [nbytes](std::uint64_t address) {
-    return weft::Bytes(reinterpret_cast<std::byte*>(address), nbytes);
-  };
   std::vector<weft::Bytes> srcs;
-  for (const std::uint64_t address : sources) srcs.push_back(at(address));
+  for (const std::uint64_t address : sources) srcs.push_back(bytes_at(address, nbytes));
   const nb::gil_scoped_release release;
-  reduction.run(srcs, at(dst));
+  reduction.run(srcs, bytes_at(dst, nbytes));
 }
 
 }  // namespace

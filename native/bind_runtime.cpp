@@ -6,7 +6,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -51,6 +50,7 @@ class Launcher {
  private:
   static Heap make(int num_ranks, std::uint64_t region_bytes) {
     if (num_ranks < 1 || num_ranks >= 0xffff) throw std::invalid_argument("number of ranks");
+    if (region_bytes == 0) throw std::invalid_argument("a rank needs a region");
     const std::size_t front = Control::nbytes(num_ranks);
     const auto count = static_cast<std::uint64_t>(num_ranks);
     if (region_bytes > (static_cast<std::uint64_t>(INT64_MAX) - front) / count) {
@@ -73,12 +73,6 @@ class Launcher {
   std::optional<Heap> heap_;
   Control control_;
 };
-
-std::chrono::nanoseconds to_duration(double seconds) {
-  constexpr double kLongest = 1e9;  // thirty years, and far from an overflow
-  if (!(seconds > 0)) throw std::invalid_argument("the timeout must be positive");
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::fmin(seconds, kLongest) * 1e9));
-}
 
 View view(nb::handle self, std::uint64_t offset, std::uint64_t nbytes) {
   const auto bytes = nb::cast<Member&>(self).heap().bytes(offset, nbytes);

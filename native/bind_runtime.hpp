@@ -5,16 +5,9 @@
 
 #include <optional>
 
+#include "bind_python.hpp"
 #include "control.hpp"
 #include "watch.hpp"
-
-namespace nb = nanobind;
-
-// Lets Python see Ctrl-C while a rank waits.
-inline void poll_signals() {
-  const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
 
 inline nb::object to_tuple(const std::optional<weft::Halt>& halt) {
   if (!halt) return nb::none();

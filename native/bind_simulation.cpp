@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -11,25 +12,24 @@
 #include <utility>
 #include <vector>
 
+#include "bind_python.hpp"
 #include "simulation.hpp"
-
-namespace nb = nanobind;
 
 namespace {
 
 template <typename T>
 using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+constexpr size_t kAny = std::numeric_limits<size_t>::max();
+
 template <typename T>
 std::span<const T> column(const nb::dict& columns, const char* name, size_t size) {
   const auto array = nb::cast<Column<T>>(columns[name]);
-  if (size != std::numeric_limits<size_t>::max() && array.shape(0) != size) {
+  if (size != kAny && array.shape(0) != size) {
     throw std::invalid_argument(std::string(name) + " has the wrong length");
   }
   return {array.data(), array.shape(0)};  // the dict keeps the array alive
 }
-
-constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
 template <typename T>
 void within(std::span<const T> values, T low, size_t high, const char* name) {
@@ -64,6 +64,7 @@ void not_negative(std::span<const double> values, const char* name) {
 }
 
 void check(const weft::Demands& demands, std::span<const double> capacity) {
+  if (demands.resource.size() > INT32_MAX) throw std::invalid_argument("more demands than four bytes count");
   within<int32_t>(demands.resource, 0, capacity.size(), "demand_resource");
   rising(demands.start, demands.resource.size(), "demand_start");
   positive(demands.weight, "demand_weight");
@@ -187,11 +188,6 @@ void check(const weft::Rows& rows, const weft::Threads& threads, const weft::Poo
   }
 }
 
-void ask_python() {
-  nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
 // Columns that were looked at once and may be let run again and again. Their owner may change
 // numbers in place in between: sizes, weights, capacities, but no indices.
 class Priced {
@@ -218,7 +214,7 @@ class Priced {
     weft::Simulation simulation(rows_, threads_, pools_, demands_, capacity_, num_flags_, tolerance,
                                 start, end, kernels_);
     nb::gil_scoped_release release;
-    simulation.run(ask_python);
+    simulation.run(poll_signals);
     return simulation.num_solves();
   }
 

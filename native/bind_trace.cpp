@@ -4,6 +4,7 @@
 #include <nanobind/stl/string_view.h>
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -25,9 +26,11 @@ using Given = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
 Column<T> moved(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* each) noexcept { delete static_cast<std::vector<T>*>(each); });
-  return Column<T>(kept->data(), {kept->size()}, owner);
+  using Kept = std::vector<T>;
+  auto kept = std::make_unique<Kept>(std::move(values));
+  const nb::capsule owner(kept.get(), [](void* each) noexcept { std::default_delete<Kept>()(static_cast<Kept*>(each)); });
+  Kept& held = *kept.release();  // the capsule has it now
+  return Column<T>(held.data(), {held.size()}, owner);
 }
 
 template <class Texts>
@@ -73,6 +76,7 @@ Column<std::int32_t> nest(const Given<std::int32_t>& thread, const Given<double>
   if (thread.size() != start.size() || thread.size() != end.size()) {
     throw std::invalid_argument("columns of different lengths");
   }
+  if (thread.size() > INT32_MAX) throw std::invalid_argument("more spans than four bytes count");
   std::vector<std::int32_t> parent;
   {
     const nb::gil_scoped_release free;

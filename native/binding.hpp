@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -74,16 +75,12 @@ class Binding {
 
   [[nodiscard]] std::optional<Place> shown(const Own& own, Bytes memory,
                                            const Staging& staging) const {
-    const Bytes heap = program_.finder.heap;
-    const auto address = reinterpret_cast<std::uint64_t>(memory.data());
     if (memory.empty()) return Place{0, 0};
-    if (memory.data() >= heap.data() && memory.data() < heap.data() + heap.size()) {
-      return Place{static_cast<std::uint64_t>(memory.data() - heap.data()), memory.size()};
-    }
+    const Place place = Place::of(memory, program_.finder.heap);
     const bool has_home = own.home.nbytes >= memory.size();
     const bool stages = own.shared && has_home && (staging.always || memory.size() <= staging.up_to);
-    if (stages) return std::nullopt;
-    return Place{Place::kOrdinary | address, memory.size()};
+    if (place.is_ordinary() && stages) return std::nullopt;
+    return place;
   }
 
   void stage(const Own& own, Bytes memory) {

@@ -90,14 +90,15 @@ class Control {
   [[nodiscard]] bool is_stopped(int rank) const {
     return state(rank) == kHere && slots_[rank].who.stopped();
   }
+  // Zero until it is here: its identity is still being written while it enters.
   [[nodiscard]] std::int64_t pid(int rank) const noexcept {
-    return state(rank) == kAbsent ? 0 : slots_[rank].who.pid;
+    return state(rank) < kHere ? 0 : slots_[rank].who.pid;
   }
 
   // A barrier is a count per rank: one has passed when nobody's is behind.
   std::uint64_t arrive(int rank) noexcept {
     std::atomic_ref count(slots_[rank].arrived);
-    // Release: who sees the arrival sees what was written before. Only this rank writes it.
+    // Release, for has_arrived(): who sees the arrival sees what was written before.
     return count.fetch_add(1, std::memory_order_release) + 1;
   }
   [[nodiscard]] bool has_arrived(int rank, std::uint64_t count) const noexcept {
@@ -165,8 +166,9 @@ class Control {
   }
 
   // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for whoever
-  // started the world. Threads of one reporter must not call this at once.
+  // started the world. Threads of one reporter share the room for its text: one at a time.
   bool fail(int reporter, Reason reason, int rank, std::string_view text) noexcept {
+    const std::scoped_lock lock(failing_);
     if (has_fault()) return false;
     Slot& slot = slots_[reporter];
     const std::size_t size = std::min(text.size(), kText - 1);
@@ -221,6 +223,7 @@ class Control {
 
   Header& header_;
   Slot* slots_ = nullptr;
+  std::mutex failing_;  // of this process: a slot's text has one process that writes it
 };
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 // a call of Python for each of address, size, layout and dtype.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -48,17 +49,16 @@ inline constexpr std::int32_t kCpu = 1;
 // Elements; nothing where they do not lie one after another. A stride of one element, or of
 // none, says nothing.
 inline std::optional<std::uint64_t> contiguous_count(const Tensor& tensor) noexcept {
-  std::uint64_t count = 1;
-  for (std::int32_t i = 0; i < tensor.num_dims; ++i) {
-    count *= static_cast<std::uint64_t>(tensor.shape[i]);
-  }
-  if (count == 0 || tensor.strides == nullptr) return count;
-  std::int64_t expected = 1;
+  const std::int64_t* const end = tensor.shape + tensor.num_dims;
+  if (std::find(tensor.shape, end, 0) != end) return 0;
+  std::int64_t count = 1;
   for (std::int32_t i = tensor.num_dims - 1; i >= 0; --i) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return std::nullopt;
-    expected *= tensor.shape[i];
+    const bool apart = tensor.strides != nullptr && tensor.strides[i] != count;
+    if (tensor.shape[i] != 1 && apart) return std::nullopt;
+    // One element that stands for all (a stride of 0) may claim more than there is memory.
+    if (__builtin_mul_overflow(count, tensor.shape[i], &count)) return std::nullopt;
   }
-  return count;
+  return static_cast<std::uint64_t>(count);
 }
 
 // The memory of a contiguous tensor of this machine's.

@@ -21,6 +21,7 @@ inline pid_t thread_id() noexcept { return static_cast<pid_t>(::syscall(SYS_gett
 // kernel, where it costs nothing.
 class Bell {
  public:
+  // Release and acquire: who sees a ring sees what was written before it.
   void ring() noexcept {
     rung_.fetch_add(1, std::memory_order_release);
     rung_.notify_all();
@@ -28,7 +29,7 @@ class Bell {
   [[nodiscard]] std::uint32_t count() const noexcept {
     return rung_.load(std::memory_order_acquire);
   }
-  // Returns when the count is no longer ``old``; what was written before the ring is visible.
+  // Returns when the count is no longer ``old``.
   void wait_past(std::uint32_t old, bool spins, Clock::duration awake) const {
     Patience patience(spins, awake);
     while (count() == old && !patience.is_over()) patience.pause();

@@ -23,6 +23,11 @@ struct Hooks {
   std::function<void()> poll;
 };
 
+inline Halt halt_of(const Unreachable& found, std::int64_t row = -1) noexcept {
+  const Cause cause = found.error == ESRCH ? Cause::died : Cause::memory;
+  return {cause, static_cast<int>(found.rank), row, static_cast<std::uint64_t>(found.error), 0};
+}
+
 // It may be used for one execution after another: what it allocates is kept.
 class Executor {
  public:
@@ -35,7 +40,7 @@ class Executor {
   std::optional<Halt> run(std::uint64_t execution, bool stamps, const Hooks& hooks, Watch& watch,
                           Patience& patience) {
     begin(execution, stamps, hooks);
-    return unless_unreachable([&]() -> std::optional<Halt> {
+    return or_thrown([&]() -> std::optional<Halt> {
       // Nothing begins in a broken world; what can go on does, even if another rank, done with
       // this execution, has failed meanwhile. Who has nothing to do leaves it to the others to say.
       if (!is_done()) {
@@ -56,7 +61,7 @@ class Executor {
   // The same in steps: after begin(), again and again until it is done or gave up. A step goes as
   // far as it can without waiting; ``moved`` tells whether that was anywhere.
   std::optional<Halt> step(Watch& watch, Patience& patience, bool& moved) {
-    return unless_unreachable([&]() -> std::optional<Halt> {
+    return or_thrown([&]() -> std::optional<Halt> {
       while (!is_done() && round()) moved = true;
       if (moved) patience.reset();
       patience.note();
@@ -88,16 +93,13 @@ class Executor {
     bool started = false;  // the row at ``at``
   };
 
+  // A row that cannot be carried out throws why.
   template <class Act>
-  std::optional<Halt> unless_unreachable(Act act) {
+  static std::optional<Halt> or_thrown(Act act) {
     try {
       return act();
     } catch (const Halt& halt) {
       return halt;
-    } catch (const Unreachable& rank) {
-      const Cause cause = rank.error == ESRCH ? Cause::died : Cause::memory;
-      return at_blocked_row({cause, static_cast<int>(rank.rank), -1,
-                             static_cast<std::uint64_t>(rank.error), 0});
     }
   }
 
@@ -185,7 +187,7 @@ class Executor {
       case Kind::reduce:
       case Kind::encode:
       case Kind::decode:
-        return find(row) ? move_far(row) : move_near(row);
+        return find(row) ? reach(row) : move_near(row);
       case Kind::signal:
       case Kind::submit:
         Flag(*row.raised).raise(row.by);
@@ -233,6 +235,14 @@ class Executor {
         return encode(row, slices[0], slices[1]);
       default:
         return decode(row, slices[0], slices[1]);
+    }
+  }
+
+  void reach(const Row& row) {
+    try {
+      move_far(row);
+    } catch (const Unreachable& found) {
+      throw halt_of(found, static_cast<std::int64_t>(index_of(row)));
     }
   }
 
@@ -302,7 +312,6 @@ class Executor {
       if (state.lanes_left != 0 || is_over(strand)) continue;
       const Row& row = program_.rows[state.at];
       halt.row = state.at;
-      if (halt.cause == Cause::memory) return halt;
       for (const Condition* condition : {&row.gate, &row.hold, &row.wait}) {
         if (condition->holds(execution_)) continue;
         halt.have = condition->progress(execution_);

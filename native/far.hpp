@@ -108,7 +108,7 @@ class Far {
       const iovec local{near.data() + done, near.size() - done};
       const iovec remote{reinterpret_cast<void*>(far.there + done), near.size() - done};
       const ssize_t moved = call(pids_[far.rank], &local, 1, &remote, 1, 0);
-      if (moved <= 0 && errno == EINTR) continue;
+      if (moved < 0 && errno == EINTR) continue;
       if (moved <= 0) throw Unreachable{far.rank, moved < 0 ? errno : EFAULT};
       done += static_cast<std::size_t>(moved);
     }

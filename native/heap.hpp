@@ -42,10 +42,10 @@ class Heap {
       Descriptor file(checked(
           ::shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600),
           "creating shared memory"));
+      const UnlinkOnError guard{name};
       lock_shared(file);
       // Somebody who cleans up may have taken the file for a left one before it was locked.
       if (is_unlinked(file)) continue;
-      const UnlinkOnError guard{name};
       checked(::ftruncate(file.get(), static_cast<off_t>(nbytes)), "sizing shared memory");
       Heap heap(name, std::move(file), nbytes);
       guard.dismissed = true;
@@ -86,11 +86,7 @@ class Heap {
   void reserve(std::size_t offset, std::size_t nbytes) const {
     const auto range = pages(offset, nbytes);
     if (range.empty()) return;
-    int result;
-    do {
-      result = ::fallocate(file_.get(), 0, range.data() - base_, static_cast<off_t>(range.size()));
-    } while (result != 0 && errno == EINTR);
-    if (result != 0) throw_errno("taking " + std::to_string(nbytes) + " bytes of shared memory");
+    allocate(0, range, "taking " + std::to_string(nbytes) + " bytes of shared memory");
     join_pages(range);
     populate(offset, nbytes);
   }
@@ -114,9 +110,7 @@ class Heap {
   void release(std::size_t offset, std::size_t nbytes) const {
     const auto range = pages(offset, nbytes);
     if (range.empty()) return;
-    checked(::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                        range.data() - base_, static_cast<off_t>(range.size())),
-            "giving shared memory back");
+    allocate(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, range, "giving shared memory back");
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -166,6 +160,11 @@ class Heap {
     return static_cast<std::byte*>(mapped);
   }
 
+  void allocate(int mode, std::span<std::byte> range, const std::string& what) const {
+    const off_t offset = range.data() - base_, size = static_cast<off_t>(range.size());
+    uninterrupted([&] { return ::fallocate(file_.get(), mode, offset, size); }, what);
+  }
+
   // Lets the kernel make large pages of what lies whole in a range that was just taken. Systems
   // give shared memory small ones, by default even where they would give large ones on request;
   // a copy of 16 MiB and more is half again as fast with large ones on a virtual machine. Where
@@ -201,11 +200,7 @@ class Heap {
   }
 
   static void lock_shared(const Descriptor& file) {
-    int result;
-    do {
-      result = ::flock(file.get(), LOCK_SH);
-    } while (result != 0 && errno == EINTR);
-    checked(result, "locking shared memory");
+    uninterrupted([&] { return ::flock(file.get(), LOCK_SH); }, "locking shared memory");
   }
 
   static bool is_unlinked(const Descriptor& file) {

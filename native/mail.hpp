@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
+#include <utility>
 
 #include "far.hpp"
 #include "flag.hpp"
@@ -59,7 +61,7 @@ class Mail {
       if (fits(data.size())) {
         if (!data.empty()) std::memcpy(slot.bytes.data(), data.data(), data.size());
       } else {
-        slot.place = placed(data);
+        slot.place = Place::of(data, finder_.heap);
       }
       // Release: who sees it posted sees what was written above, and the data itself.
       state(slot).store(kPosted, std::memory_order_release);
@@ -71,7 +73,9 @@ class Mail {
   // Whether the receiver has taken a slot that did not hold the bytes itself.
   bool sent(std::uint32_t to, std::size_t number) {
     Slot& slot = row(to, finder_.self).at(number);
+    // Acquire: the receiver has read our memory, so it may change.
     if (state(slot).load(std::memory_order_acquire) != kTaken) return false;
+    // Release: who posts next, another thread perhaps, writes after all that was read.
     state(slot).store(kFree, std::memory_order_release);
     return true;
   }
@@ -84,6 +88,7 @@ class Mail {
     if (slot->nbytes != into.size()) return slot->nbytes;
     if (fits(into.size())) {
       if (!into.empty()) std::memcpy(into.data(), slot->bytes.data(), into.size());
+      // Release, here and below: what was sent has been read by now.
       state(*slot).store(kFree, std::memory_order_release);
     } else {
       const Access whole(&slot->place, from, 0, into.size());
@@ -100,21 +105,21 @@ class Mail {
     return std::atomic_ref(slot.state);
   }
 
+  // Looks twice. During the first look a message may come into a slot that was passed already and a
+  // later one into a slot that was not. Who sees the later one posted sees the earlier one, too, at
+  // the next look; and what is posted since then is later still.
   static Slot* oldest(Row& slots, std::uint64_t tag) {
+    return oldest_seen(slots, tag) == nullptr ? nullptr : oldest_seen(slots, tag);
+  }
+
+  static Slot* oldest_seen(Row& slots, std::uint64_t tag) {
     Slot* found = nullptr;
     for (Slot& slot : slots) {
+      // Acquire: what was written before it was posted is seen, other slots among it.
       if (state(slot).load(std::memory_order_acquire) != kPosted || slot.tag != tag) continue;
       if (found == nullptr || slot.sequence < found->sequence) found = &slot;
     }
     return found;
-  }
-
-  [[nodiscard]] Place placed(Bytes data) const noexcept {
-    const Bytes heap = finder_.heap;
-    if (data.data() >= heap.data() && data.data() < heap.data() + heap.size()) {
-      return {static_cast<std::uint64_t>(data.data() - heap.data()), data.size()};
-    }
-    return {Place::kOrdinary | reinterpret_cast<std::uint64_t>(data.data()), data.size()};
   }
 
   // What ``from`` sends to ``to``.

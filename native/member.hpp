@@ -128,9 +128,8 @@ class Member {
           return halt;
         }
       }
-    } catch (const Unreachable& rank) {
-      return Halt{rank.error == ESRCH ? Cause::died : Cause::memory, static_cast<int>(rank.rank), -1,
-                  static_cast<std::uint64_t>(rank.error), 0};
+    } catch (const Unreachable& found) {
+      return halt_of(found);
     }
     return std::nullopt;
   }
@@ -188,12 +187,9 @@ class Member {
     }
     auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound,
                                        std::move(call), staging_, timeout_);
-    return worker_->submit(
-        {[this, task = std::move(task)](std::atomic<bool>& stop, const Poll& poll) {
-          const Step step = task->step(stop, poll);
-          if (step.halt) report(*step.halt, task->call());
-          return step;
-        }});
+    return worker_->submit({[this, task = std::move(task)](std::atomic<bool>& stop) {
+      return reported(task->call(), [&] { return task->step(stop); });
+    }});
   }
 
   // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
@@ -205,12 +201,6 @@ class Member {
 
   // One execution of a program; ``execution`` counts from zero. The calling thread runs its
   // strands, each engine its own; the first to give up stops the others.
-  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
-                          const Hooks& hooks) {
-    std::atomic<bool> stop = false;
-    return run(program, execution, stamps, hooks, stop);
-  }
-
   std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
@@ -256,22 +246,31 @@ class Member {
                              std::span<const Bound> bound, std::string call, Kernels* kernels) {
     auto binding = std::make_shared<Binding>(program, bound);
     auto whole = [this, &program, execution, binding = std::move(binding), call = std::move(call),
-                  kernels](std::atomic<bool>& stop, const Poll&) {
+                  kernels](std::atomic<bool>& stop) {
       Hooks hooks;
       if (kernels != nullptr) hooks.kernel = kernels->caller();
-      std::optional<Halt> halt;
-      try {
-        halt = run(program, execution, false, hooks, *binding, call, stop,
-                   /*kept=*/nullptr, /*alone=*/false);
-      } catch (const std::exception& error) {
-        control_.fail(rank_, Reason::raised, rank_,
-                      "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
-        return Step{true, true, Halt{Cause::fault}};
-      }
-      if (halt) report(*halt, call);
-      return Step{true, true, halt};
+      return reported(call, [&] {
+        return Headway{true, true,
+                       run(program, execution, false, hooks, *binding, call, stop,
+                           /*kept=*/nullptr, /*alone=*/false)};
+      });
     };
     return worker_->submit({std::move(whole), /*blocks=*/true});
+  }
+
+  // A step of a call that was handed over. However it fails, the others are told: nobody may be
+  // waiting for it here.
+  template <class Act>
+  Headway reported(const std::string& call, const Act& act) {
+    try {
+      const Headway came = act();
+      if (came.halt) report(*came.halt, call);
+      return came;
+    } catch (const std::exception& error) {
+      control_.fail(rank_, Reason::raised, rank_,
+                    "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
+      return {true, true, Halt{Cause::fault}};
+    }
   }
 
   struct Part {
@@ -280,15 +279,17 @@ class Member {
     std::optional<Halt> halt;
   };
 
-  // Nobody may be waiting for it here, yet the others must not wait for us.
   void report(const Halt& halt, const std::string& call) {
     const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(halt.rank);
     switch (halt.cause) {
       case Cause::fault:
       case Cause::stopped:
         return;
-      case Cause::died:
       case Cause::left:
+        control_.fail(rank_, Reason::died, halt.rank,
+                      other + " left the world " + control_.doing(halt.rank));
+        return;
+      case Cause::died:
         control_.fail(rank_, Reason::died, halt.rank,
                       other + " died (pid " + std::to_string(control_.pid(halt.rank)) + ") " +
                           control_.doing(halt.rank));
@@ -325,9 +326,8 @@ class Member {
   }
 
   void need_worker() {
-    // Who waits for the worker must let it have the core.
     if (!worker_) {
-      worker_ = std::make_unique<Worker>(/*spins=*/false, has_core_for_worker_, &control_.bell(rank_));
+      worker_ = std::make_unique<Worker>(has_core_for_worker_, &control_.bell(rank_));
     } else {
       worker_->start(has_core_for_worker_);
     }
@@ -342,6 +342,7 @@ class Member {
     std::size_t num_started = 0;
     bool ended = false;
     ~Joined() {
+      // Relaxed: it only makes them stop; finish() orders what is read afterwards.
       if (!ended) stop.store(true, std::memory_order_relaxed);
       for (std::size_t i = 0; i < num_started; ++i) member.engines_[engines[i] - 1]->finish();
     }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,15 @@ struct Place {
 
   std::uint64_t word = 0;    // an offset in the heap, or kOrdinary and an address
   std::uint64_t nbytes = 0;  // how much there is of it
+
+  // Of memory that its owner has at ``memory``, where all have ``heap``.
+  static Place of(Bytes memory, Bytes heap) noexcept {
+    const std::less<const std::byte*> before;
+    if (!before(memory.data(), heap.data()) && before(memory.data(), heap.data() + heap.size())) {
+      return {static_cast<std::uint64_t>(memory.data() - heap.data()), memory.size()};
+    }
+    return {kOrdinary | reinterpret_cast<std::uint64_t>(memory.data()), memory.size()};
+  }
 
   [[nodiscard]] bool is_ordinary() const noexcept { return (word & kOrdinary) != 0; }
   [[nodiscard]] std::uint64_t address() const noexcept { return word & ~kOrdinary; }

@@ -79,7 +79,8 @@ class Pooling : public Kernels {
     results_ = std::move(results);
   }
 
-  // Slices that are complete since the last begin().
+  // Slices that are complete since the last begin(). Acquire: see run(). Relaxed: nothing is under
+  // way then, and what is started later comes after it.
   [[nodiscard]] std::uint64_t delivered() const noexcept { return delivered_.load(std::memory_order_acquire); }
   void begin() noexcept { delivered_.store(0, std::memory_order_relaxed); }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 
 #include "system.hpp"
@@ -56,9 +57,12 @@ struct Identity {
   std::int64_t pid = 0;
   std::uint64_t start_time = 0;
 
+  // Throws where the system does not tell: with a wrong time the others would take us for gone.
   static Identity self() {
     const auto pid = static_cast<std::int64_t>(::getpid());
-    return {pid, stat_of(pid).start_time};
+    const ProcessStat now = stat_of(pid);
+    if (now.gone() || now.state == '?') throw std::runtime_error("/proc does not show this process");
+    return {pid, now.start_time};
   }
 
   [[nodiscard]] bool gone() const {

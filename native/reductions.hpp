@@ -1,11 +1,12 @@
 // Reductions by the names of their dtype and operator.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "reduce.hpp"
 
@@ -21,10 +22,11 @@ inline Scale scale_of(std::string_view op) {
   if (op == "avg") return {Scale::When::after, 1};
   constexpr std::string_view kPremul = "premul:";
   if (!op.starts_with(kPremul)) return {};
-  const std::string number(op.substr(kPremul.size()));
-  char* end = nullptr;
-  const double factor = std::strtod(number.c_str(), &end);
-  if (number.empty() || *end != '\0') no_reduction(op, "any dtype");
+  const std::string_view number = op.substr(kPremul.size());
+  double factor = 0;
+  // Not by strtod: that reads numbers as the user's country writes them.
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), factor);
+  if (error != std::errc{} || end != number.data() + number.size()) no_reduction(op, "any dtype");
   return {Scale::When::before, factor};
 }
 

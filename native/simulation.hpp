@@ -71,7 +71,7 @@ class Simulation {
         batch_(threads.first.size(), 0),
         flags_(num_flags, 0),
         waiting_(num_flags),
-        lanes_left_(rows.step.size() ? rows.step.size() : 1, 0),
+        lanes_left_(rows.step.size(), 0),
         place_(demands.cap.size(), -1),
         held_(pools.units.size(), 0),
         queued_(pools.units.size()),
@@ -273,7 +273,7 @@ class Simulation {
     if (slowed_.empty()) return;
     loaded_ = num_grids_ > 0;
     for (const auto& on : grids_on_) {
-      for (const int32_t row : on) add_use(row, 1.0);
+      for (const int32_t row : on) add_use(row, share_.rate(row));
     }
     for (const auto& [resource, capacity] : slowed_) {
       const double busy = load_of(kernels_.loads.first[at(resource)]) +
@@ -281,16 +281,20 @@ class Simulation {
       share_.set_capacity(resource, capacity / (1 + kernels_.loads.stretch * busy));
     }
     for (const auto& on : grids_on_) {
-      for (const int32_t row : on) add_use(row, 0.0);
+      for (const int32_t row : on) forget_use(row);
     }
     share_.solve();
   }
 
-  void add_use(int32_t row, double times) {
-    const double rate = times > 0 ? share_.rate(row) : 0.0;
+  void add_use(int32_t row, double rate) {
     for (int64_t e = share_.starts()[at(row)]; e < share_.starts()[at(row) + 1]; ++e) {
-      double& use = use_[at(share_.resources()[at(e)])];
-      use = times > 0 ? use + share_.weight(e) * rate : 0.0;
+      use_[at(share_.resources()[at(e)])] += share_.weight(e) * rate;
+    }
+  }
+
+  void forget_use(int32_t row) {
+    for (int64_t e = share_.starts()[at(row)]; e < share_.starts()[at(row) + 1]; ++e) {
+      use_[at(share_.resources()[at(e)])] = 0.0;
     }
   }
 

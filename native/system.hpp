@@ -21,6 +21,15 @@ Result checked(Result result, const std::string& what) {
   return result;
 }
 
+// The same for a call that a signal may break off: it is made again.
+template <class Call>
+auto uninterrupted(const Call& call, const std::string& what) {
+  for (;;) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return checked(result, what);
+  }
+}
+
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,23 +30,19 @@ class Task {
         call_(std::move(call)),
         staging_(staging),
         binding_(program, bound),
-        patience_(false, timeout),
-        ask_([this] {
-          if (*poll_) (*poll_)();
-        }) {}
+        patience_(false, timeout) {}
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
   [[nodiscard]] const std::string& call() const noexcept { return call_; }
 
   // Steps may be done by different threads, one after another.
-  Step step(const std::atomic<bool>& stop, const Poll& poll) {
-    poll_ = &poll;
+  Headway step(const std::atomic<bool>& stop) {
     if (!watch_) {
       begin(stop);
       if (const auto halt = watch_->check(patience_)) return {true, true, halt};
     }
-    Step result{false, false, std::nullopt};
+    Headway result{false, false, std::nullopt};
     result.halt = executor_.step(*watch_, patience_, result.moved);
     result.over = result.halt || executor_.is_done();
     if (result.over && !result.halt) end();
@@ -56,7 +51,7 @@ class Task {
 
  private:
   void begin(const std::atomic<bool>& stop) {
-    watch_.emplace(control_, rank_, stop, ask_);
+    watch_.emplace(control_, rank_, stop, hooks_.poll);
     if (!call_.empty()) number_ = control_.calls(rank_).begin(call_);
     binding_.publish(staging_);
     executor_.begin(execution_, false, hooks_);
@@ -75,9 +70,7 @@ class Task {
   Staging staging_;
   Binding binding_;
   Patience patience_;  // never pauses: it is the clock of the waits
-  const Poll* poll_ = nullptr;
-  std::function<void()> ask_;
-  Hooks hooks_;
+  const Hooks hooks_{};  // none: nothing is called between steps, or on another's behalf
   std::optional<Watch> watch_;
   std::uint64_t number_ = 0;
 };

@@ -5,12 +5,13 @@
 // stands inside; a bare word is a value. Nothing here recurses: depth costs no stack.
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <string>
 #include <string_view>
+#include <system_error>
 
 namespace weft::trace {
 
@@ -143,14 +144,20 @@ inline bool read_time(std::string_view text, std::int64_t& out, bool& is_nano) {
     out = negative ? -value : value;
     return true;
   }
-  const std::string copy(whole);
-  char* end = nullptr;
-  const double number = std::strtod(copy.c_str(), &end);
-  if (copy.empty() || end != copy.c_str() + copy.size()) return false;
+  const char* const end = whole.data() + whole.size();
+  double number = 0;
+  if (const auto [at, error] = std::from_chars(whole.data(), end, number); error != std::errc{} || at != end) {
+    return false;
+  }
   if (!(number > -9.2e18 && number < 9.2e18)) return false;  // NaN is neither
   is_nano = number > static_cast<double>(kMost);
   if (number < -static_cast<double>(kMost)) return false;  // before any clock began
-  out = is_nano ? std::strtoll(copy.c_str(), nullptr, 10) : static_cast<std::int64_t>(number * 1000);
+  out = static_cast<std::int64_t>(is_nano ? number : number * 1000);
+  if (!is_nano) return true;
+  // All digits of one that is written in full; of 1.7e18 these would be its first ones only.
+  std::int64_t digits = 0;
+  const char* const behind = std::from_chars(whole.data(), end, digits).ptr;
+  if (behind == end || (*behind == '.' && std::all_of(behind + 1, end, is_digit))) out = digits;
   return true;
 }
 

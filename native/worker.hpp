@@ -18,8 +18,8 @@
 
 namespace weft {
 
-// How far a job came.
-struct Step {
+// How far a step of a job came.
+struct Headway {
   bool over;   // well or not
   bool moved;  // something was done
   std::optional<Halt> halt;
@@ -28,9 +28,8 @@ struct Step {
 using Poll = std::function<void()>;
 
 struct Job {
-  // Goes on until it is over or must wait; one thread at a time calls it. What ``poll`` throws
-  // leaves the job as it was.
-  std::function<Step(std::atomic<bool>& stop, const Poll& poll)> step;
+  // Goes on until it is over or must wait; one thread at a time calls it. Must not throw.
+  std::function<Headway(std::atomic<bool>& stop)> step;
   bool blocks = false;  // it waits inside a step: only the worker's own thread has time for it
 };
 
@@ -43,15 +42,16 @@ class Worker {
   static constexpr auto kGrace = std::chrono::microseconds(100);
 
   // ``bell`` is rung for what jobs wait for, and for who waits for them.
-  Worker(bool spins, bool has_core, Doorbell* bell = nullptr) : spins_(spins), bell_(bell) {
-    start(has_core);
-  }
+  explicit Worker(bool has_core, Doorbell* bell = nullptr) : bell_(bell) { start(has_core); }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() { close(); }
 
   // A thread for its jobs, if it has none.
   void start(bool has_core) {
+    // Relaxed, and before the lock as well: whoever closes has it while the thread ends, which may
+    // want another lock that the caller holds.
+    if (closing_.load(std::memory_order_relaxed)) return;
     const std::scoped_lock life(life_);
     if (thread_.joinable() || closing_.load(std::memory_order_relaxed)) return;
     has_core_ = has_core;
@@ -76,19 +76,15 @@ class Worker {
     closing_.store(true, std::memory_order_relaxed);
     end_thread();
     const std::scoped_lock lock(turn_, mutex_);  // who carries a job on stops at his next step
-    const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
-    for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
-      halts_[number] = Halt{Cause::stopped};
-    }
-    jobs_.clear();
-    num_done_.store(last, std::memory_order_seq_cst);
-    if (bell_ != nullptr) bell_->ring_if_needed();
+    closed_ = true;
+    cut_off();
   }
 
-  [[nodiscard]] pid_t thread() const noexcept { return id_; }
+  // Relaxed: the bell of start() orders it for who started the thread.
+  [[nodiscard]] pid_t thread() const noexcept { return id_.load(std::memory_order_relaxed); }
 
   // Whether that is the calling one: it cannot wait for its own end.
-  [[nodiscard]] bool is_mine() const noexcept { return id_.load(std::memory_order_relaxed) == thread_id(); }
+  [[nodiscard]] bool is_mine() const noexcept { return thread() == thread_id(); }
 
   // Gives the job's number; numbers count from one in the order of jobs.
   std::uint64_t submit(Job job) {
@@ -97,15 +93,19 @@ class Worker {
     {
       const std::scoped_lock lock(mutex_);
       jobs_.push_back(std::move(job));
-      number = ++num_submitted_;
-      // Release: a worker that spins sees the job before it looks for it under the lock.
+      // Relaxed: it is written with the lock held.
+      number = submitted_.load(std::memory_order_relaxed) + 1;
+      // Release: a worker that is awake sees the job before it looks for it under the lock.
       submitted_.store(number, std::memory_order_release);
+      if (closed_) cut_off();
       asleep = asleep_;
     }
     if (asleep) wake_.notify_one();
     return number;
   }
 
+  // Acquire: who finds it idle finds what the jobs wrote. Relaxed: a job of another thread's that
+  // is just being handed over may be missed.
   [[nodiscard]] bool is_idle() const noexcept {
     return num_done_.load(std::memory_order_acquire) ==
            submitted_.load(std::memory_order_relaxed);
@@ -120,12 +120,12 @@ class Worker {
     const auto deadline = Clock::now() + timeout;
     Patience patience(spins, kLong, Beside::nobody, bell_);
     while (!is_done(number)) {
-      // Not with the poll: what it calls may come back to us, and would wait for its own turn.
-      if (carry_on(number, nullptr, /*blocking=*/false)) {
+      if (carry_on(number, /*blocking=*/false)) {
         patience.reset();
         continue;
       }
       patience.pause();
+      // Not in a step: what it calls may come back to us, and would wait for its own turn.
       if (patience.should_look() && poll) poll();
       if (Clock::now() >= deadline) return is_done(number);
     }
@@ -133,6 +133,7 @@ class Worker {
   }
 
   void drain(const Poll& poll) {
+    // Relaxed: it is about the jobs that the caller knows of.
     while (!is_idle()) static_cast<void>(wait(submitted_.load(std::memory_order_relaxed), kLong, poll));
   }
 
@@ -147,9 +148,22 @@ class Worker {
   }
 
  private:
+  // What is not done is done now, and did not go well. With the lock held, and nobody at a job.
+  void cut_off() {
+    const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
+    for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
+      halts_[number] = Halt{Cause::stopped};
+    }
+    jobs_.clear();
+    // One order with the doorbell: see is_done().
+    num_done_.store(last, std::memory_order_seq_cst);
+    if (bell_ != nullptr) bell_->ring_if_needed();
+  }
+
   void end_thread() {
     if (!thread_.joinable()) return;
     {
+      // Relaxed: the lock orders it for a thread that sleeps; one that is awake looks again.
       const std::scoped_lock lock(mutex_);
       ending_.store(true, std::memory_order_relaxed);
     }
@@ -159,12 +173,13 @@ class Worker {
   }
 
   void serve() {
-    id_ = thread_id();
+    id_.store(thread_id(), std::memory_order_relaxed);  // the bell publishes it
     started_.ring();
     while (sleeps_until_asked()) {
       Patience patience(false, kLong, Beside::computation, bell_);
       while (!is_idle() && !ending_.load(std::memory_order_relaxed)) {
-        if (carry_on(submitted_.load(std::memory_order_relaxed), nullptr, /*blocking=*/true)) {
+        // Relaxed: is_idle() saw it.
+        if (carry_on(submitted_.load(std::memory_order_relaxed), /*blocking=*/true)) {
           patience.reset();
         } else {
           patience.pause();
@@ -174,9 +189,10 @@ class Worker {
   }
 
   // Work that comes often is awaited awake for a millisecond, where that takes no core from
-  // others; else the thread sleeps. False: it is to end.
+  // others; else the thread sleeps. It never spins: who waits for it must let it have the core.
+  // False: it is to end.
   bool sleeps_until_asked() {
-    Patience patience(spins_, Patience::kYield);
+    Patience patience(/*spins=*/false, Patience::kYield);
     while (has_core_ && is_idle() && !patience.is_over() &&
            !ending_.load(std::memory_order_relaxed)) {
       patience.pause();
@@ -193,8 +209,8 @@ class Worker {
 
   // A step of the oldest job, unless it is after ``last`` or somebody else is at it. Whether that
   // led anywhere.
-  bool carry_on(std::uint64_t last, const Poll& poll, bool blocking) {
-    Step step{false, false, std::nullopt};
+  bool carry_on(std::uint64_t last, bool blocking) {
+    Headway step{false, false, std::nullopt};
     {
       const std::unique_lock turn(turn_, std::try_to_lock);
       if (!turn || closing_.load(std::memory_order_relaxed)) return false;
@@ -203,7 +219,7 @@ class Worker {
       if (number > last) return false;
       Job* job = oldest();
       if (job == nullptr || (job->blocks && !blocking)) return false;
-      step = job->step(stop_, poll);
+      step = job->step(stop_);
       if (step.over) retire(number, step.halt);
     }
     // After the turn is free: who wakes may want it.
@@ -229,7 +245,6 @@ class Worker {
     num_done_.store(number, std::memory_order_seq_cst);
   }
 
-  bool spins_;
   bool has_core_ = false;
   Doorbell* bell_;
   std::atomic<pid_t> id_ = 0;
@@ -240,8 +255,8 @@ class Worker {
   std::condition_variable wake_;
   std::deque<Job> jobs_;
   std::map<std::uint64_t, Halt> halts_;
-  std::uint64_t num_submitted_ = 0;
   bool asleep_ = false;
+  bool closed_ = false;  // nobody takes a job any more
   std::atomic<bool> ending_ = false;   // the thread
   std::atomic<bool> closing_ = false;  // all of it
   std::atomic<bool> stop_ = false;

@@ -10,10 +10,10 @@
 
 namespace weft {
 
-using Lanes [[gnu::vector_size(32)]] = std::uint32_t;
+using EightWords [[gnu::vector_size(32)]] = std::uint32_t;
 
-WEFT_INLINE void take_words(const std::byte* from, Lanes& sum) noexcept {
-  Lanes words;
+WEFT_INLINE void take_words(const std::byte* from, EightWords& sum) noexcept {
+  EightWords words;
   std::memcpy(&words, from, sizeof(words));
   sum = sum * 0x9e3779b1U + words;
 }
@@ -22,7 +22,7 @@ WEFT_INLINE void take_words(const std::byte* from, Lanes& sum) noexcept {
 // a moved and a missing word all show. Not against an adversary: against wires and bugs. Written
 // with vectors, because the loop over lanes does not become them by itself.
 WEFT_INLINE std::uint64_t checksum_loop(const std::byte* from, std::size_t size) noexcept {
-  Lanes a{}, b{}, c{}, d{};
+  EightWords a{}, b{}, c{}, d{};
   std::size_t at = 0;
   for (; at + 128 <= size; at += 128) {
     take_words(from + at, a);
@@ -36,7 +36,7 @@ WEFT_INLINE std::uint64_t checksum_loop(const std::byte* from, std::size_t size)
     take_words(last, a);
   }
   std::uint64_t all = size * 0x9e3779b97f4a7c15ULL;
-  for (const Lanes& part : {a, b, c, d}) {
+  for (const EightWords& part : {a, b, c, d}) {
     for (int i = 0; i < 8; ++i) {
       all = (all ^ part[i]) * 0xff51afd7ed558ccdULL;
       all ^= all >> 32;

@@ -1,8 +1,11 @@
 // Ranks enter, meet, leave and die; the first fault stays.
+#include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <csignal>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,6 +74,38 @@ void test_the_first_fault_stays() {
   CHECK(!control.fail(2, Reason::died, 1, std::string(5000, 'x')));
   const auto fault = control.fault();
   CHECK(fault && fault->reason == Reason::raised && fault->rank == 0 && fault->text == "first");
+}
+
+void test_threads_of_one_rank_that_fail_at_once_do_not_mix_their_texts() {
+  for (int round = 0; round < 200; ++round) {
+    const Heap heap = world_of(1);
+    heap.unlink();
+    Control control(heap);
+    std::vector<std::thread> threads;
+    std::atomic<int> come = 0;
+    for (const char letter : {'x', 'y'}) {
+      threads.emplace_back([&, text = std::string(900, letter)] {
+        come.fetch_add(1, std::memory_order_relaxed);
+        while (come.load(std::memory_order_relaxed) < 2) {
+        }
+        control.fail(0, Reason::raised, text[0], text);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    const auto fault = control.fault();
+    CHECK(fault && fault->text == std::string(900, static_cast<char>(fault->rank)));
+  }
+}
+
+// An end by itself proves nothing: whoever asks who he is must be told.
+void test_a_process_that_proc_does_not_show_has_no_identity() {
+  CHECK(weft::Identity::self().pid == ::getpid() && !weft::Identity::self().gone());
+  rlimit before{};
+  CHECK(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{0, before.rlim_max};
+  CHECK(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  CHECK_THROWS(weft::Identity::self(), std::runtime_error);
+  CHECK(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 void test_a_long_text_is_cut() {
@@ -159,6 +194,8 @@ int main() {
   test_a_rank_is_taken_once();
   test_what_is_no_world_is_refused();
   test_the_first_fault_stays();
+  test_threads_of_one_rank_that_fail_at_once_do_not_mix_their_texts();
+  test_a_process_that_proc_does_not_show_has_no_identity();
   test_a_long_text_is_cut();
   test_a_killed_rank_is_dead_and_a_stopped_one_is_not();
   test_who_waits_hears_of_a_death_and_of_a_goodbye();

@@ -41,6 +41,12 @@ void test_strides_and_other_devices_show_nothing() {
   CHECK(!weft::dlpack::bytes_of(elsewhere));
 }
 
+void test_more_elements_than_can_be_counted_show_nothing() {
+  constexpr std::array<std::int64_t, 2> shape{std::int64_t{1} << 32, std::int64_t{1} << 32}, strides{0, 0};
+  CHECK(!weft::dlpack::bytes_of(described(2, shape.data(), strides.data())));
+  CHECK(!weft::dlpack::bytes_of(described(2, shape.data(), nullptr)));
+}
+
 void test_rows_are_shared_by_parts() {
   constexpr std::array<std::int64_t, 1> shape{6};
   CHECK(weft::dlpack::has_rows_for(described(1, shape.data(), nullptr), 3));
@@ -54,5 +60,6 @@ int main() {
   test_contiguous_tensors_show_their_bytes();
   test_a_number_and_nothing_are_contiguous();
   test_strides_and_other_devices_show_nothing();
+  test_more_elements_than_can_be_counted_show_nothing();
   test_rows_are_shared_by_parts();
 }

@@ -35,7 +35,7 @@ void test_what_a_job_wrote_is_seen_when_it_has_ended(bool spins) {
 
 void test_threads_have_numbers_of_their_own() {
   const Engine engine(false), other(false);
-  const Worker worker(false, true);
+  const Worker worker(true);
   CHECK(engine.thread() > 0 && engine.thread() != other.thread());
   CHECK(worker.thread() > 0 && worker.thread() != engine.thread());
   CHECK(engine.thread() != ::getpid());

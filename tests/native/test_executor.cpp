@@ -1,6 +1,8 @@
 // Strands run in their order, side by side, and stop for a reason.
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -32,6 +34,12 @@ Heap world_of(int num_ranks) {
   Heap heap = Heap::create(Control::nbytes(num_ranks));
   Control::format(heap, num_ranks, 0);
   return heap;
+}
+
+std::optional<weft::Halt> run(Member& member, const Program& program, std::uint64_t execution,
+                              bool stamps, const Hooks& hooks) {
+  std::atomic<bool> stop = false;
+  return member.run(program, execution, stamps, hooks, stop);
 }
 
 Row row_of(Kind kind) {
@@ -99,7 +107,7 @@ void test_two_ranks_exchange_through_an_engine_and_lanes() {
     };
     for (; execution < kExecutions; ++execution) {
       std::memset(in[rank].data(), (execution + static_cast<int>(rank)) & 0xff, kSize);
-      CHECK(!member.run(program, static_cast<std::uint64_t>(execution), true, hooks));
+      CHECK(!run(member, program, static_cast<std::uint64_t>(execution), true, hooks));
       for (std::size_t i = 0; i < program.rows.size(); ++i) {
         CHECK(stamps[2 * i] != 0 && stamps[2 * i] <= stamps[2 * i + 1]);
       }
@@ -130,7 +138,7 @@ void test_a_timeout_names_the_row_and_the_count() {
     program.rows = {row_of(Kind::call), wait(line, 2, 3)};
     program.strands = {{0, 2, -1, runner}};
     finish(program);
-    const auto halt = alone.member.run(program, 10, false, {});
+    const auto halt = run(alone.member, program, 10, false, {});
     CHECK(halt && halt->cause == Cause::timeout);
     CHECK(halt->row == 1 && halt->have == 1 && halt->want == 2);
   }
@@ -195,12 +203,12 @@ void test_a_gate_and_a_hold_keep_a_row_from_starting() {
   finish(program);
   for (std::uint64_t execution = 0; execution < 3; ++execution) {
     to = {};
-    CHECK(!alone.member.run(program, execution, false, {}));
+    CHECK(!run(alone.member, program, execution, false, {}));
     CHECK(to == from);
   }
   program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}};  // nobody releases it
   alone.member.set_timeout(kShort);
-  const auto halt = alone.member.run(program, 3, false, {});
+  const auto halt = run(alone.member, program, 3, false, {});
   CHECK(halt && halt->cause == Cause::timeout && halt->row == 0 && halt->want == 1);
 }
 
@@ -210,7 +218,7 @@ void test_empty_strands_end() {
   program.rows = {row_of(Kind::launch), row_of(Kind::launch)};
   program.strands = {{0, 2, -1, 0}, {1, 1, 0, 0}, {2, 2, -1, 0}, {2, 2, -1, 1}};
   finish(program);
-  CHECK(!alone.member.run(program, 0, false, {}));
+  CHECK(!run(alone.member, program, 0, false, {}));
 }
 
 void test_a_fault_stops_the_run_at_once() {
@@ -221,7 +229,7 @@ void test_a_fault_stops_the_run_at_once() {
   program.rows = {wait(line, 1, 1)};
   program.strands = {{0, 1, -1, 0}};
   finish(program);
-  const auto halt = alone.member.run(program, 0, false, {});
+  const auto halt = run(alone.member, program, 0, false, {});
   CHECK(halt && halt->cause == Cause::fault && halt->row == 0);
 }
 
@@ -234,11 +242,29 @@ void test_an_exception_of_a_kernel_ends_the_engines() {
   finish(program);
   Hooks hooks;
   hooks.kernel = [](std::size_t, std::span<const weft::Piece>) { throw std::domain_error("kernel"); };
-  CHECK_THROWS(alone.member.run(program, 0, false, hooks), std::domain_error);
+  CHECK_THROWS(run(alone.member, program, 0, false, hooks), std::domain_error);
   // The engine is free for the next one.
   program.rows[0] = signal(line);
   weft::link_lanes(program);
-  CHECK(!alone.member.run(program, 0, false, {}));
+  CHECK(!run(alone.member, program, 0, false, {}));
+}
+
+// Not the row at which another strand happens to wait.
+void test_memory_that_cannot_be_reached_is_named_by_the_row_that_wants_it() {
+  Alone alone;
+  Line line;
+  std::array<std::byte, 16> to{};
+  const weft::Place nowhere{weft::Place::kOrdinary | 8, to.size()};
+  Program program;
+  program.finder.pids = {::getpid(), ::getpid()};
+  const Row read = copy(program, Bytes{}, to);
+  program.accesses[0] = weft::Access(&nowhere, 1, 0, to.size());
+  program.rows = {wait(line, 1, 1), read};
+  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}};
+  finish(program);
+  const auto halt = run(alone.member, program, 0, false, {});
+  CHECK(halt && halt->cause == Cause::memory && halt->rank == 1 && halt->row == 1);
+  CHECK(halt->have == EFAULT);
 }
 
 void test_a_wrong_slot_is_found() {
@@ -251,7 +277,7 @@ void test_a_wrong_slot_is_found() {
   program.rows = {decode};
   program.strands = {{0, 1, -1, 0}};
   finish(program);
-  const auto halt = alone.member.run(program, 0, false, {});
+  const auto halt = run(alone.member, program, 0, false, {});
   CHECK(halt && halt->cause == Cause::slot && halt->row == 0);
   CHECK(halt->have == 3 && halt->want == 4);
 }
@@ -285,7 +311,7 @@ struct Coded {
 void test_a_copy_of_a_slot_moves_what_is_in_use() {
   Alone alone;
   Coded coded;
-  CHECK(!alone.member.run(coded.program, 0, false, {}));
+  CHECK(!run(alone.member, coded.program, 0, false, {}));
   CHECK(coded.back == coded.data);
   const std::uint64_t used = weft::used_of(coded.slot);
   CHECK(used > weft::kSlotHead && used < coded.data.size());
@@ -296,12 +322,12 @@ void test_broken_slots_are_found() {
   Alone alone;
   Coded coded;
   coded.program.strands = {{2, 3, -1, 0}};  // decodes what was never encoded
-  const auto wrong = alone.member.run(coded.program, 0, false, {});
+  const auto wrong = run(alone.member, coded.program, 0, false, {});
   CHECK(wrong && wrong->cause == Cause::codec && wrong->row == 2);
   CHECK(wrong->have == static_cast<std::uint64_t>(weft::Verdict::cut));
   coded.slot.fill(std::byte{0xff});
   coded.program.strands = {{1, 2, -1, 0}};
-  const auto long_one = alone.member.run(coded.program, 1, false, {});
+  const auto long_one = run(alone.member, coded.program, 1, false, {});
   CHECK(long_one && long_one->cause == Cause::slot && long_one->row == 1);
   coded.program.rows[0].coder = 1;  // there is no such coder
   CHECK_THROWS(finish(coded.program), std::invalid_argument);
@@ -366,6 +392,7 @@ int main() {
   test_empty_strands_end();
   test_a_fault_stops_the_run_at_once();
   test_an_exception_of_a_kernel_ends_the_engines();
+  test_memory_that_cannot_be_reached_is_named_by_the_row_that_wants_it();
   test_a_wrong_slot_is_found();
   test_a_copy_of_a_slot_moves_what_is_in_use();
   test_broken_slots_are_found();

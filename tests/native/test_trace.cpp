@@ -69,6 +69,9 @@ void test_times_that_fit_nowhere_are_refused() {
   }
   CHECK(weft::trace::read_time("1700000000000000123", out, is_nano) && is_nano);
   CHECK(out == 1700000000000000123);
+  CHECK(weft::trace::read_time("1.7e18", out, is_nano) && is_nano && out == 1700000000000000000);
+  CHECK(weft::trace::read_time("1700000000000000123.0", out, is_nano) && out == 1700000000000000123);
+  CHECK(weft::trace::read_time("1.5e3", out, is_nano) && !is_nano && out == 1500000);
 }
 
 void test_spans_nest() {

@@ -1,6 +1,8 @@
 // Jobs keep their order, calls are read while they are written, messages arrive once.
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -14,34 +16,33 @@ namespace {
 using weft::Calls;
 using weft::Cause;
 using weft::Halt;
+using weft::Headway;
 using weft::Heap;
 using weft::Job;
 using weft::Mail;
-using weft::Poll;
-using weft::Step;
 using weft::Worker;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Step over(std::optional<Halt> halt = std::nullopt) { return {true, true, halt}; }
+Headway over(std::optional<Halt> halt = std::nullopt) { return {true, true, halt}; }
 
 Job until_stopped() {
-  return {[](std::atomic<bool>& stop, const Poll&) {
-    return stop.load(std::memory_order_relaxed) ? over(Halt{Cause::stopped}) : Step{false, false, {}};
+  return {[](std::atomic<bool>& stop) {
+    return stop.load(std::memory_order_relaxed) ? over(Halt{Cause::stopped}) : Headway{false, false, {}};
   }};
 }
 
 Job never() {
-  return {[](std::atomic<bool>&, const Poll&) -> Step { std::abort(); }};
+  return {[](std::atomic<bool>&) -> Headway { std::abort(); }};
 }
 
 void test_jobs_run_one_after_another_and_are_seen_when_done(bool has_core) {
-  Worker worker(true, has_core);
+  Worker worker(has_core);
   std::vector<int> order;  // no lock: who has the turn writes, and done orders it
   std::uint64_t last = 0;
   for (int i = 0; i < 200; ++i) {
-    last = worker.submit({[&order, i](std::atomic<bool>&, const Poll&) {
+    last = worker.submit({[&order, i](std::atomic<bool>&) {
       order.push_back(i);
       return over();
     }});
@@ -53,9 +54,9 @@ void test_jobs_run_one_after_another_and_are_seen_when_done(bool has_core) {
 }
 
 void test_a_failed_job_is_told_once_and_a_slow_one_is_late() {
-  Worker worker(false, true);
+  Worker worker(true);
   std::atomic<bool> go = false;
-  const auto slow = worker.submit({[&](std::atomic<bool>&, const Poll&) {
+  const auto slow = worker.submit({[&](std::atomic<bool>&) {
                                      while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
                                      return over(Halt{Cause::died, 3});
                                    },
@@ -70,16 +71,16 @@ void test_a_failed_job_is_told_once_and_a_slow_one_is_late() {
 
 // Several threads wait for the same jobs, each of which takes many steps.
 void test_steps_are_done_by_whoever_has_time_and_never_by_two() {
-  Worker worker(false, false);
+  Worker worker(false);
   std::atomic<int> inside = 0;
   int total = 0;  // no lock, as above
   std::uint64_t last = 0;
   for (int i = 0; i < 50; ++i) {
-    last = worker.submit({[&, left = 20](std::atomic<bool>&, const Poll&) mutable {
+    last = worker.submit({[&, left = 20](std::atomic<bool>&) mutable {
       CHECK(inside.fetch_add(1, std::memory_order_relaxed) == 0);
       ++total;
       inside.fetch_sub(1, std::memory_order_relaxed);
-      return Step{--left == 0, left % 3 == 0, {}};
+      return Headway{--left == 0, left % 3 == 0, {}};
     }});
   }
   std::vector<std::thread> waiters;
@@ -92,11 +93,10 @@ void test_steps_are_done_by_whoever_has_time_and_never_by_two() {
 
 // Who is interrupted leaves the job as it is, and others end it.
 void test_what_a_poll_throws_passes_through_and_leaves_the_job() {
-  Worker worker(false, false);
+  Worker worker(false);
   std::atomic<bool> go = false;
-  const auto job = worker.submit({[&](std::atomic<bool>&, const Poll& poll) {
-    if (poll) poll();
-    return go.load(std::memory_order_acquire) ? over() : Step{false, false, {}};
+  const auto job = worker.submit({[&](std::atomic<bool>&) {
+    return go.load(std::memory_order_acquire) ? over() : Headway{false, false, {}};
   }});
   CHECK_THROWS(worker.wait(job, seconds(30), [] { throw std::domain_error("interrupted"); }),
                std::domain_error);
@@ -106,9 +106,9 @@ void test_what_a_poll_throws_passes_through_and_leaves_the_job() {
 }
 
 void test_a_worker_that_goes_stops_its_job() {
-  Worker worker(false, true);
+  Worker worker(true);
   worker.submit(until_stopped());
-  worker.submit({[](std::atomic<bool>& stop, const Poll&) {
+  worker.submit({[](std::atomic<bool>& stop) {
                    while (!stop.load(std::memory_order_relaxed)) std::this_thread::yield();
                    return over();
                  },
@@ -117,17 +117,17 @@ void test_a_worker_that_goes_stops_its_job() {
 
 // A thread that rests and starts again counts on, and takes up what was handed over meanwhile.
 void test_numbers_go_on_over_threads() {
-  Worker worker(false, true);
+  Worker worker(true);
   std::atomic<bool> go = false;
-  const auto until_go = [&go](std::atomic<bool>&, const Poll&) {
-    return go.load(std::memory_order_acquire) ? over(Halt{Cause::died, 2}) : Step{false, false, {}};
+  const auto until_go = [&go](std::atomic<bool>&) {
+    return go.load(std::memory_order_acquire) ? over(Halt{Cause::died, 2}) : Headway{false, false, {}};
   };
   const auto first = worker.submit({until_go});
   const pid_t before = worker.thread();
   std::thread waiter([&] { CHECK(worker.wait(first, seconds(30), nullptr)); });
   worker.rest();
   worker.rest();
-  const auto second = worker.submit({[](std::atomic<bool>&, const Poll&) { return over(); },
+  const auto second = worker.submit({[](std::atomic<bool>&) { return over(); },
                                      /*blocks=*/true});
   CHECK(!worker.is_done(first) && second == first + 1);
   worker.start(false);
@@ -140,19 +140,21 @@ void test_numbers_go_on_over_threads() {
 }
 
 void test_a_worker_that_rests_can_be_closed_for_good() {
-  Worker worker(false, true);
+  Worker worker(true);
   worker.rest();
   const auto job = worker.submit(never());
   worker.close();
   CHECK(worker.is_done(job) && worker.take_halt(job)->cause == Cause::stopped);
   worker.start(true);
   worker.close();
+  const auto late = worker.submit(never());  // nobody will come to it
+  CHECK(worker.wait(late, seconds(30), nullptr) && worker.take_halt(late)->cause == Cause::stopped);
 }
 
 void test_a_worker_knows_its_thread() {
-  Worker worker(false, true);
+  Worker worker(true);
   bool mine = false;  // no lock: done orders it
-  const auto job = worker.submit({[&](std::atomic<bool>&, const Poll&) {
+  const auto job = worker.submit({[&](std::atomic<bool>&) {
                                     mine = worker.is_mine();
                                     return over();
                                   },
@@ -162,7 +164,7 @@ void test_a_worker_knows_its_thread() {
 
 void test_whoever_waits_for_a_closed_worker_is_told() {
   for (const bool has_core : {true, false}) {
-    Worker worker(false, has_core);
+    Worker worker(has_core);
     worker.submit(until_stopped());
     const auto last = worker.submit(never());
     std::thread waiter([&] { CHECK(worker.wait(last, seconds(30), nullptr)); });
@@ -194,20 +196,45 @@ void test_a_reader_never_sees_half_a_call() {
   CHECK(calls.ended() == 20000);
 }
 
+struct Mails {
+  Heap heap = Heap::create(1 << 20);
+
+  Mails() { heap.unlink(); }
+  [[nodiscard]] std::unique_ptr<Mail> of(std::uint32_t rank) const {
+    weft::Finder finder;
+    finder.heap = heap.bytes(0, heap.size());
+    finder.self = rank;
+    finder.pids = {::getpid(), ::getpid()};
+    return std::make_unique<Mail>(heap, finder, 0, Mail::nbytes(2));
+  }
+};
+
+// As fast as they go: slots fill up while they are looked at.
+void test_no_message_overtakes_another() {
+  const Mails mails;
+  constexpr int kMessages = 100'000;
+  std::thread sender([&] {
+    const auto mail = mails.of(0);
+    for (int i = 0; i < kMessages; ++i) {
+      weft::Patience patience(/*spins=*/true, seconds(30));
+      while (!mail->post(1, 5, std::as_writable_bytes(std::span(&i, 1)))) patience.pause();
+    }
+  });
+  const auto mail = mails.of(1);
+  for (int i = 0; i < kMessages; ++i) {
+    int come = -1;
+    weft::Patience patience(/*spins=*/true, seconds(30));
+    while (!mail->take(0, 5, std::as_writable_bytes(std::span(&come, 1)))) patience.pause();
+    CHECK(come == i);
+  }
+  sender.join();
+}
+
 void test_every_message_arrives_once_and_in_order() {
-  const Heap heap = Heap::create(1 << 20);
-  heap.unlink();
-  weft::Finder finder;
-  finder.heap = heap.bytes(0, heap.size());
-  finder.pids = {::getpid(), ::getpid()};
-  const auto mail_of = [&](std::uint32_t rank) {
-    weft::Finder mine = finder;
-    mine.self = rank;
-    return std::make_unique<Mail>(heap, mine, 0, Mail::nbytes(2));
-  };
+  const Mails mails;
   constexpr int kMessages = 3000;
   std::thread sender([&] {
-    const auto mail = mail_of(0);
+    const auto mail = mails.of(0);
     for (int i = 0; i < kMessages; ++i) {
       std::vector<int> data(i % 3 == 0 ? 1000 : 10, i);  // every third is longer than a slot
       const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
@@ -216,7 +243,7 @@ void test_every_message_arrives_once_and_in_order() {
       while (!Mail::fits(bytes.size()) && !mail->sent(1, *slot)) std::this_thread::yield();
     }
   });
-  const auto mail = mail_of(1);
+  const auto mail = mails.of(1);
   for (int i = 0; i < kMessages; ++i) {
     std::vector<int> data(i % 3 == 0 ? 1000 : 10, -1);
     const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
@@ -242,5 +269,6 @@ int main() {
   test_a_worker_knows_its_thread();
   test_whoever_waits_for_a_closed_worker_is_told();
   test_a_reader_never_sees_half_a_call();
+  test_no_message_overtakes_another();
   test_every_message_arrives_once_and_in_order();
 }

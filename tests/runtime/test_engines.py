@@ -49,6 +49,7 @@ def test_any_collection_of_cores_will_do():
         ("number=two", "number is 'two': expected a whole number"),
         ("number=0", "number is 0: expected a whole number from 1 to 64"),
         ("cores=a", "cores is 'a': expected cores"),
+        ("cores=0-99999999999999", "cores is 99999999999999: expected a whole number"),
         ("cores=3-1", "cores is empty"),
         ("nice=20", "nice is 20: expected a whole number from -20 to 19"),
         ("policy=fifo", "no scheduling policy is called 'fifo'"),
@@ -80,6 +81,15 @@ def test_too_few_wishes_for_the_ranks_are_refused():
 def test_urgency_without_permission_is_refused():
     with pytest.raises(UsageError, match="may not make threads more urgent"):
         Engines(nice=-20).require_possible()
+
+
+def test_a_policy_that_a_sandbox_forbids_is_refused(monkeypatch):
+    def forbid(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbid)
+    with pytest.raises(UsageError, match="may not choose the policy 'batch'"):
+        Engines(policy="batch").require_possible()
 
 
 def places(world):

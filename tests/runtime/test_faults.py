@@ -187,11 +187,14 @@ def bad_arguments(world):
     schedule = CASES["copy_engine"](world.num_ranks)
     short = np.zeros(3 if world.rank else SIZE, np.uint8)
     strided = np.zeros(2 * SIZE, np.uint8)[::2]
+    fixed = np.zeros(SIZE, np.uint8)
+    fixed.flags.writeable = world.rank == 0
     with prepare(schedule, world) as prepared:
         unknown = error_of(lambda: prepared.buffer("inn"))
     return {
         "short": error_of(lambda: run(schedule, world, {"in": short})),
         "strided": error_of(lambda: run(schedule, world, {"in": strided})),
+        "fixed": error_of(lambda: run(schedule, world, {"out": fixed})),
         "ranks": error_of(lambda: prepare(CASES["copy_engine"](world.num_ranks + 1), world)),
         "closed": error_of(prepared.run),
         "unknown": unknown,
@@ -211,6 +214,8 @@ def test_bad_arguments_are_errors_on_every_rank():
         assert "no buffer 'inn'" in result["unknown"][1]
         assert "op 'join', which is not given" in result["missing op"][1]
     assert "rank 1 gave up at data" in results[0]["short"][1]
+    assert "rank 1 gave up at data" in results[0]["fixed"][1]
+    assert results[1]["fixed"][1] == "the array for 'out' cannot be written to."
     assert results[1]["short"][1] == "the array for 'in' has 3 bytes, the buffer 1000."
 
 

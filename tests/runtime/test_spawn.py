@@ -52,6 +52,16 @@ def test_an_exception_comes_home_with_its_traceback():
     assert "raise LookupError(message)" in str(caught.value)
 
 
+def killed_by_a_number(world):
+    os.kill(os.getpid(), signal.SIGRTMIN + 1)  # which Python has no name for
+    world.barrier()
+
+
+def test_a_signal_without_a_name_is_a_number():
+    with pytest.raises(RankDiedError, match=f"died .signal {signal.SIGRTMIN + 1}"):
+        spawn(killed_by_a_number, 1, timeout=30)
+
+
 def exit_on_one(world):
     if world.rank == 1:
         os._exit(3)

@@ -263,3 +263,29 @@ def messages(world):
 def test_messages_find_their_way_by_tag():
     results = spawn(messages, 3, timeout=30)
     assert results == [[True] * 5, [True] * 5 + [4, 2, 0, 1, 3, 77], [True] * 5]
+
+
+def many_messages(world):
+    """More than there are slots for; received by whoever is waited for last as well."""
+    numbers = [np.full(1, number) for number in range(20)]
+    if world.rank == 0:
+        works = [world.send(number, 1, async_op=True) for number in numbers[:10]]
+        world.barrier()  # two were taken: there is room for the next
+        world.barrier()
+        works += [world.send(number, 1, async_op=True) for number in numbers[10:]]
+        for work in reversed(works):
+            work.wait()
+        return []
+    rooms = [np.zeros(1, int) for _ in numbers]
+    world.barrier()
+    for room in rooms[:2]:
+        world.recv(room, 0)
+    world.barrier()
+    works = [world.recv(room, 0, async_op=True) for room in rooms[2:]]
+    for work in reversed(works):
+        work.wait()
+    return [int(room[0]) for room in rooms]
+
+
+def test_messages_of_a_tag_do_not_overtake_each_other():
+    assert spawn(many_messages, 2, timeout=30)[1] == list(range(20))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.runtime.left import nothing_left
 from weft.collectives import collective
-from weft.errors import RankDiedError, RunError
-from weft.runtime import prepare, spawn
+from weft.errors import RankDiedError, RunError, UsageError
+from weft.runtime import World, prepare, spawn
+from weft.runtime.crew import Crew, launch
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
 
@@ -287,3 +291,105 @@ def test_without_permission_to_read_each_other_memory_is_staged():
     path = "a copy in the heap"
     results = spawn(staged, 2, timeout=30)
     assert results == [(True, 1.0, 2.0, 1, path), (True, 1.0, 2.0, 0, path)]
+
+
+def leave_others(world, later):
+    x = np.ones(1000, np.float32)
+    world.all_reduce(x)
+    if world.rank == 1:
+        world.close()
+        return "", "", (), 0.0
+
+    def act():
+        work = world.all_reduce(x, async_op=later)
+        if work is not None:
+            work.wait()
+
+    return error_of(act)
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_a_rank_that_left_has_not_died(later):
+    kind, text, _, _ = spawn(leave_others, 2, later, timeout=30)[0]
+    assert kind == "RankDiedError"
+    assert "rank 1 left the world after call 2, all_reduce(4000 bytes, float32, sum)" in text
+
+
+def close_meanwhile(world, tmp_path):
+    x, found = np.ones(4, np.float32), []
+    for _ in range(2):  # the second time the desk serves it
+        world.all_reduce(x)
+    if world.rank == 1:
+        while not (tmp_path / "closed").exists():
+            time.sleep(0.01)
+        return []
+    waiting = threading.Thread(target=lambda: found.append(error_of(lambda: world.all_reduce(x))))
+    waiting.start()
+    time.sleep(0.2)  # until it waits; should it come later, it is refused
+    world.close()
+    (tmp_path / "closed").touch()
+    waiting.join()
+    return [found[0][0]]
+
+
+def test_a_call_in_a_world_that_is_closed_meanwhile_ends_with_an_error(tmp_path):
+    (name,) = spawn(close_meanwhile, 2, tmp_path, timeout=30)[0]
+    assert name in ("RankDiedError", "RunError")
+
+
+def without_time(world):
+    x = np.ones(1000, np.float32)
+    world.all_reduce(x)
+    if world.rank == 1:
+        world.recv(np.zeros(1), 0)
+    work = world.all_reduce(x, async_op=True)
+    errors = [error_of(lambda: work.wait(0))] if world.rank == 0 else []
+    if world.rank == 0:
+        world.send(np.zeros(1), 1)
+    work.wait()
+    return [*errors, error_of(lambda: world.set_timeout(0)), error_of(lambda: world.empty(-1))]
+
+
+def test_no_time_is_one_look_at_a_work_and_no_timeout():
+    first, _ = spawn(without_time, 2, timeout=30)
+    assert [kind for kind, *_ in first] == ["NotDoneError", "UsageError", "UsageError"]
+
+
+def no_room_on_one(world, what):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    world.stages, take = True, world.spare.take
+    if world.rank == 1:
+        world.region = lambda rank: Crew.region(world, rank) if rank != 1 else refuse()
+        world.spare.take = lambda nbytes: take(nbytes) if not world.spare.num_lent else refuse()
+    outs, xs = ([np.ones(2) for _ in range(2)] for _ in range(2))
+    acts = {
+        "an array": lambda: world.empty(1000),
+        "an exchange": lambda: world.exchange(outs, xs),
+    }
+    return *error_of(acts[what]), world.spare.num_lent
+
+
+@pytest.mark.parametrize("what", ["an array", "an exchange"])
+def test_a_rank_without_room_says_so_on_all_of_them(what):
+    for kind, text, _, seconds, lent in spawn(no_room_on_one, 2, what, timeout=30):
+        assert kind == "RunError"
+        assert "no space" in text
+        assert seconds < 20
+        assert lent == 0
+
+
+def test_a_world_that_is_not_there_cannot_be_entered():
+    with pytest.raises(RunError, match="rank 0 cannot enter its world"):
+        World("/weft-of-nobody", 0)
+    with pytest.raises(UsageError, match="timeout must be positive"):
+        World("/weft-of-nobody", 0, timeout=0)
+
+
+def test_a_file_system_without_a_limit_has_room(monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_frsize=4096))
+    launcher = launch(1)
+    with World(launcher.name, 0) as world:
+        assert world.empty(1000).size == 1000
+    launcher.close()

@@ -1,11 +1,12 @@
 """Arrays in the heap of a world."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from weft.errors import RunError
+from weft.errors import RunError, UsageError
 from weft.runtime.crew import DEFAULT_TIMEOUT, Crew
 from weft.runtime.engines import Engines
 from weft.runtime.memory import located
@@ -31,12 +32,17 @@ class Arrays(Crew):
         Collective, with equal bytes everywhere; ``free`` gives it back, closing the world too.
         """
         kind = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        lengths = (shape,) if isinstance(shape, int) else shape
+        if min(lengths, default=0) < 0:
+            raise UsageError(f"no array has the shape {shape}.")
+        nbytes = prod(lengths) * kind.itemsize
         self.drain()
         self.agree(f"empty({nbytes} bytes)")
         block = self.blocks.take(max(nbytes, 1))
-        self.reserve(block, nbytes)
-        self.agree(f"empty({nbytes} bytes) taken")
+        taken = f"empty({nbytes} bytes) taken"
+        if failure := self.attempt(taken, lambda: self.reserve(block, nbytes)):
+            self.blocks.give_back(block)
+            raise failure
         for rank in range(self.num_ranks):  # nobody pays for the first touch later
             self.member.populate(self.region(rank) + block, nbytes)
         array: NDArray[Any] = self.member.view(self.region(self.rank) + block, nbytes).view(kind)

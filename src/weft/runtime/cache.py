@@ -55,10 +55,10 @@ class Cache:
     ``desk`` serves those that were made before, without coming here.
     """
 
-    def __init__(self, crew: Crew, choice: Choice) -> None:
+    def __init__(self, crew: Crew) -> None:
         # No circle: a closed world's memory and descriptors go with the last who knows it.
         self._crew = weakref.ref(crew)
-        self._choice = choice
+        self.choice = Choice()
         self._ready: dict[Asked, Ready] = {}
         here = weakref.ref(self)  # the desk must not keep alive what keeps it alive
 
@@ -81,11 +81,14 @@ class Cache:
 
     def _give_up(self, call: str, halt: Any, error: BaseException | None) -> None:
         crew = self._crew()
-        if error is not None and crew is not None:
+        assert crew is not None  # who makes the call has it
+        if error is not None:
             crew.fail_with(error, f" in {call}")
             return
-        ready = next(ready for ready in self._ready.values() if ready.call == call)
-        ready.prepared.give_up(halt, call)
+        for ready in self._ready.values():
+            if ready.call == call:
+                ready.prepared.give_up(halt, call)
+        crew.raise_halt(halt, lambda _: call)  # all was forgotten meanwhile: the world is closed
 
     def clear(self) -> None:
         """Forget everything: the next use is a first one."""
@@ -107,7 +110,7 @@ class Cache:
         schedule = _schedule_of(question, crew.num_ranks, algorithm)
         turns = 1
         if algorithm == "eager" and crew.num_ranks > 1:
-            turns = self._choice.turns_of(question.kind, question.nbytes)
+            turns = self.choice.turns_of(question.kind, question.nbytes)
         self._make_room()
         prepared = prepare(schedule, crew, bound=True, elastic=elastic, turns=turns)
         crew.member.end_call(number)
@@ -129,7 +132,7 @@ class Cache:
         """Name the algorithm of a call that names none."""
         crew = self._crew()
         assert crew is not None
-        return self._choice.algorithm(kind, nbytes, crew.num_ranks, crowded=crew.is_crowded)
+        return self.choice.algorithm(kind, nbytes, crew.num_ranks, crowded=crew.is_crowded)
 
 
 def _schedule_of(asked: Question, num_ranks: int, algorithm: str) -> Schedule:

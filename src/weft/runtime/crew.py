@@ -7,14 +7,15 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
 from weft._core import Launcher, Member
-from weft.errors import DisagreeError, RunError, UsageError
+from weft.errors import DisagreeError, RunError, UsageError, WeftError
 from weft.runtime.blocks import PAGE, Blocks, round_up
 from weft.runtime.engines import Cores, Engines, move
-from weft.runtime.faults import Faults
+from weft.runtime.faults import Faults, require_timeout
 from weft.runtime.leftovers import SHARED_MEMORY, remove_leftovers
 from weft.runtime.memory import STAGED
 from weft.runtime.permission import let_siblings_read
@@ -42,9 +43,10 @@ class Crew(Faults):
         timeout: float = DEFAULT_TIMEOUT,
         engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
     ) -> None:
+        require_timeout(timeout)
         engines.require_possible()
         choose_stores()
-        super().__init__(Member(name, rank, max(timeout, _TO_START)), rank, timeout)
+        super().__init__(_enter(name, rank, max(timeout, _TO_START)), rank, timeout)
         # The rest of its region a rank uses as it likes, without the others' knowledge.
         self.common_bytes = self.member.region_bytes // PAGE * 3 // 4 * PAGE
         self.blocks = Blocks(self.common_bytes)
@@ -80,9 +82,23 @@ class Crew(Faults):
         try:
             self.member.reserve(self.region(self.rank) + block, nbytes)
         except OSError as error:
-            raise RunError(
-                f"{error.strerror}.", "Give /dev/shm more room (in a container: --shm-size)."
-            ) from error
+            raise no_room(error) from error
+
+    def attempt(self, what: str, act: Callable[[], None]) -> WeftError | None:
+        """Call ``act`` on every rank; where it fails on one, give why on all of them."""
+        failure: WeftError | None = None
+        try:
+            act()
+        except WeftError as error:
+            failure = error
+        told = f"{failure.message}\0{failure.hint}" if failure else ""
+        shown = self.agree(what, told.encode()[:500])
+        complaints = [(rank, text) for rank, text in enumerate(shown) if text]
+        if failure is None and complaints:
+            rank, text = complaints[0]
+            message, _, hint = text.decode(errors="replace").partition("\0")
+            return RunError(f"rank {rank} gave up at {what}: {message}", hint)
+        return failure
 
     def region(self, rank: int) -> int:
         """Give the offset in the heap at which a rank's region starts."""
@@ -176,6 +192,7 @@ class Crew(Faults):
 
     def set_timeout(self, seconds: float) -> None:
         """Let this rank wait so long for the others at any one place."""
+        require_timeout(seconds)
         self.timeout = seconds
         self.member.set_timeout(seconds)
 
@@ -268,6 +285,24 @@ def _disown_worlds() -> None:
 os.register_at_fork(after_in_child=_disown_worlds)
 
 
+def no_room(error: OSError) -> RunError:
+    """Say what to do where the system has no more shared memory."""
+    return RunError(
+        f"{error.strerror}.",
+        "Give /dev/shm more room (in a container: --shm-size), or take less at once.",
+    )
+
+
+def _enter(name: str, rank: int, timeout: float) -> Member:
+    try:
+        return Member(name, rank, timeout)
+    except (OSError, RuntimeError, IndexError) as error:
+        raise RunError(
+            f"rank {rank} cannot enter its world: {error}.",
+            "Start every rank once, with one version of weft, while who started them still runs.",
+        ) from error
+
+
 def launch(num_ranks: int) -> Launcher:
     """Create the shared memory of a world; what dead ones left behind is removed first."""
     if num_ranks < 1:
@@ -276,7 +311,8 @@ def launch(num_ranks: int) -> Launcher:
         remove_leftovers()
     room = os.statvfs(SHARED_MEMORY)
     # Addresses for twice the room there is: memory is what runs out, not a hole of its size.
-    nbytes = min(2 * room.f_blocks * room.f_frsize, _MOST_ADDRESSES // num_ranks)
+    # No blocks are as many as one likes.
+    nbytes = min(2 * room.f_blocks * room.f_frsize or _MOST_ADDRESSES, _MOST_ADDRESSES // num_ranks)
     try:
         return Launcher(num_ranks, round_up(nbytes, PAGE))
     except OSError as error:

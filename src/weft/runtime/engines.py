@@ -14,6 +14,7 @@ REST = "rest"
 POLICIES = {"other": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_IDLE}
 _MOST = 64  # engines: a queue each of as many links as any node has
 _NICEST = 19
+_LAST_CORE = 1 << 16
 
 Cores = Collection[int]  # kept as a frozenset
 
@@ -104,7 +105,10 @@ class Engines:
         """Give a thread, by the number the kernel knows it by, its cores and its urgency."""
         move(thread, self.cores)
         if self.policy is not None:
-            os.sched_setscheduler(thread, POLICIES[self.policy], os.sched_param(0))
+            try:
+                os.sched_setscheduler(thread, POLICIES[self.policy], os.sched_param(0))
+            except PermissionError as error:
+                raise UsageError(f"this user may not choose the policy {self.policy!r}.") from error
         if self.nice is not None:
             try:
                 os.setpriority(os.PRIO_PROCESS, thread, self.nice)
@@ -183,7 +187,7 @@ def _cores(cores: Cores | str | None, name: str) -> frozenset[int] | None:
     if not found:
         raise UsageError(f"{name} is empty.", "Give one core or more, or leave it out.")
     for core in found:
-        _require_whole(name, core, 0, 1 << 16)
+        _require_whole(name, core, 0, _LAST_CORE)
     return found
 
 
@@ -223,6 +227,8 @@ def _read_ranges(text: str, name: str) -> frozenset[int]:
         raise UsageError(
             f"{name} is {text!r}: expected cores.", "Write them as 1, as 0-3 or as 0-1+4."
         ) from None
+    for _, last in spans:  # before they are listed
+        _require_whole(name, last, 0, _LAST_CORE)
     return frozenset(core for first, last in spans for core in range(first, last + 1))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from weft._core import Member
 from weft.compress.frame import REASONS, Verdict
-from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
+from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 
 _MOST_NOTED = 32  # lines of the flight recorder in a traceback
 Halted = tuple[int, int, int, int, int]  # the fields of a Halt, as the native core gives them
@@ -55,6 +55,12 @@ _ERRORS: dict[Reason, type[RunError]] = {
     Reason.DIED: RankDiedError,
     Reason.DISAGREE: DisagreeError,
 }
+
+
+def require_timeout(seconds: float) -> None:
+    """Raise for seconds in which nobody can come."""
+    if not seconds > 0:  # nor is NaN
+        raise UsageError(f"the timeout must be positive, not {seconds}.")
 
 
 class Faults:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft._core import Kernels as NativeKernels
-from weft.errors import DisagreeError, RunError, UnknownNameError, WeftError, nearest
+from weft.errors import DisagreeError, RunError, UnknownNameError, nearest
 from weft.runtime.columns import Site, build_program, engine_queues
 from weft.runtime.crew import Crew
 from weft.runtime.faults import Halted
@@ -41,7 +41,7 @@ def run(
     """
     arrays = data or {}
     with prepare(schedule, world) as prepared:
-        prepared.together(f"data for {schedule.name}", lambda: prepared.load(arrays))
+        prepared.together(f"data for {schedule.name}", lambda: prepared.take(arrays))
         timeline = prepared.run(ops, timeline=True)
         prepared.store(arrays)
     return timeline
@@ -202,6 +202,15 @@ class Prepared:
             if isinstance(command, Kernel):
                 yield number, command.op, [*command.reads, *command.writes]
 
+    def take(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Load arrays into which ``store`` will copy the results."""
+        for name in self._results(arrays):
+            if not arrays[name].flags.writeable:
+                raise RunError(
+                    f"the array for {name!r} cannot be written to.", "Pass a copy of it."
+                )
+        self.load(arrays)
+
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Copy arrays into this rank's buffers."""
         for name, array in arrays.items():
@@ -209,24 +218,20 @@ class Prepared:
 
     def store(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Copy ``out`` and ``inout`` buffers of this rank into the arrays given."""
-        for buffer in self.schedule.buffers:
-            if buffer.name in arrays and buffer.role in ("out", "inout"):
-                here = self.buffer(buffer.name)
-                _bytes_of(buffer.name, arrays[buffer.name], len(here))[:] = here
+        for name in self._results(arrays):
+            here = self.buffer(name)
+            _bytes_of(name, arrays[name], len(here))[:] = here
+
+    def _results(self, arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+        written = [b.name for b in self.schedule.buffers if b.role in ("out", "inout")]
+        return [name for name in written if name in arrays]
 
     def together(self, what: str, act: Callable[[], None]) -> None:
         """Call ``act`` on every rank; if it fails on one, give up and raise on all of them."""
-        failure = _failure_of(act)
-        complaint = "" if failure is None else failure.message
-        shown = self.world.agree(what, complaint.encode()[:500])
-        if not any(shown):
-            return
-        self._closed = True
-        self._give_back()
-        if failure is not None:
+        if failure := self.world.attempt(what, act):
+            self._closed = True
+            self._give_back()
             raise failure
-        rank = next(rank for rank, text in enumerate(shown) if text)
-        raise RunError(f"rank {rank} gave up at {what}: {shown[rank].decode(errors='replace')}")
 
     def close(self) -> None:
         """Give the memory back. Collective."""
@@ -254,7 +259,7 @@ class Prepared:
     def _take_memory(self, engines: Mapping[str, int]) -> None:
         world, rank = self.world, self.world.rank
         for offset, nbytes in self._layout.ranges(rank):
-            world.member.reserve(self._site.start(rank) + offset, nbytes)
+            world.reserve(self._site.block + offset, nbytes)
         self.program = build_program(world.member, self._site, rank, engines, elastic=self._elastic)
         self._kernels = Kernels(world.member, self._site, rank)
 
@@ -325,18 +330,3 @@ def _bytes_of(name: str, array: NDArray[Any], nbytes: int) -> Bytes:
     if array.nbytes != nbytes:
         raise RunError(f"the array for {name!r} has {array.nbytes} bytes, the buffer {nbytes}.")
     return array.reshape(-1).view(np.uint8)
-
-
-def _failure_of(act: Callable[[], None]) -> WeftError | None:
-    try:
-        act()
-    except WeftError as error:
-        return error
-    except OSError as error:
-        failure = RunError(
-            f"{error.strerror}.",
-            "Give /dev/shm more room (in a container: --shm-size), or prepare less at once.",
-        )
-        failure.__cause__ = error
-        return failure
-    return None

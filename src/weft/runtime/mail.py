@@ -1,5 +1,6 @@
 """Messages from one rank to another, matched by tag."""
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,19 +15,29 @@ def open_slots(crew: Crew) -> None:
     """Make room for the messages of a world. Collective."""
     nbytes = mail_bytes(crew.num_ranks)
     block = crew.blocks.take(nbytes)
-    crew.reserve(block, nbytes)
+    if failure := crew.attempt("mail", lambda: crew.reserve(block, nbytes)):
+        raise failure
     open_mail(crew.member, crew.region(0) + block, crew.region(1) - crew.region(0))
-    crew.agree("mail")
 
 
 class Message:
     """One that is sent or received: ``wait`` for it before its memory is touched.
 
-    Nobody carries it on but the two ranks themselves, in ``wait`` and ``is_done``. Where no
-    rank may read another's memory, a long one goes in parts that fit a slot.
+    Nobody carries it on but the two ranks themselves, in ``wait`` and ``is_done``; what stands
+    before it in its ``line`` is carried on first. Where no rank may read another's memory, a
+    long one goes in parts that fit a slot.
     """
 
-    def __init__(self, crew: Crew, memory: Bindable, peer: int, tag: int, *, sends: bool) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        memory: Bindable,
+        peer: int,
+        tag: int,
+        *,
+        sends: bool,
+        line: "Line | None" = None,
+    ) -> None:
         if not 0 <= peer < crew.num_ranks or peer == crew.rank:
             raise UsageError(f"rank {crew.rank} has no messages with rank {peer}.")
         if tag < 0:
@@ -38,6 +49,9 @@ class Message:
         self._parts = list(_parts(address, self._nbytes, cut=crew.stages))
         self._num_parts = len(self._parts)
         self._slot: int | None = None  # of a part that the receiver has yet to read
+        self._line = line
+        if line is not None:
+            line.append(self)
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone; carries it on as far as that goes at once."""
@@ -51,18 +65,28 @@ class Message:
     def wait(self) -> None:
         """Return when it has come or gone."""
         self._go_on(waits=True)
-        self._keep = None
 
     def __repr__(self) -> str:
         way = f"to rank {self._peer}" if self._sends else f"from rank {self._peer}"
         return f"{self._nbytes} bytes {way}, tag {self._tag}"
 
     def _go_on(self, *, waits: bool) -> bool:
-        step = self._send if self._sends else self._receive
         while self._parts:
-            if not step(*self._parts[0], waits=waits):
+            first = self if self._line is None else self._line[0]
+            if not first.step(waits=waits):
                 return False
-            self._parts.pop(0)
+        return True
+
+    def step(self, *, waits: bool) -> bool:
+        """Carry its next part on, being the first in line; tell whether that has come or gone."""
+        act = self._send if self._sends else self._receive
+        if not act(*self._parts[0], waits=waits):
+            return False
+        self._parts.pop(0)
+        if not self._parts:
+            self._keep = None
+            if self._line is not None:
+                self._line.popleft()
         return True
 
     def _send(self, address: int, nbytes: int, *, waits: bool) -> bool:
@@ -92,6 +116,9 @@ class Message:
     def _raise(self, halt: Halted | None) -> None:
         if halt is not None:
             self._crew.raise_halt(halt, lambda _: repr(self))
+
+
+Line = deque[Message]  # of those with one peer and tag that are not done, in their order
 
 
 def _parts(address: int, nbytes: int, *, cut: bool) -> Iterator[tuple[int, int]]:

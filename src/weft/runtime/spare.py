@@ -1,15 +1,16 @@
 """Heap memory of one rank alone: no other rank has to take any at the same time."""
 
-import ctypes
+import errno
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import RunError
 from weft.runtime.arrays import Arrays
 from weft.runtime.blocks import Blocks
-from weft.runtime.memory import located
+from weft.runtime.memory import Memory, located, octets_of
 from weft.runtime.work import Work
 
 Part = tuple[int, int]  # address, bytes
@@ -46,8 +47,11 @@ class Spare:
         return len(self._blocks)
 
     def take(self, nbytes: int) -> Lent:
-        """Take memory; OSError when the system has no more of it."""
-        block = self._blocks.take(nbytes)
+        """Take memory; OSError when there is no more of it."""
+        try:
+            block = self._blocks.take(nbytes)
+        except RunError as error:
+            raise OSError(errno.ENOSPC, error.message) from error
         try:
             self._member.reserve(self._start + block, nbytes)
         except OSError:
@@ -64,10 +68,14 @@ class Spare:
         """Give parts that all can read, and what was taken for them. One part is copied once."""
         self._give_back_done()
         found: dict[Part, Lent] = {}
-        for address, nbytes in parts:
-            if nbytes and not self.is_shared(address) and (address, nbytes) not in found:
-                lent = found[address, nbytes] = self.take(nbytes)
-                lent.bytes[:] = _bytes_at(address, nbytes)
+        try:
+            for address, nbytes in parts:
+                if nbytes and not self.is_shared(address) and (address, nbytes) not in found:
+                    lent = found[address, nbytes] = self.take(nbytes)
+                    lent.bytes[:] = octets_of(Memory(address, nbytes))
+        except OSError:
+            self.release(list(found.values()), after=None)
+            raise
         there = {part: located(lent.bytes)[0] for part, lent in found.items()}
         return [(there.get(part, part[0]), part[1]) for part in parts], list(found.values())
 
@@ -83,7 +91,3 @@ class Spare:
         held, self._held = self._held, []
         for work, taken in held:
             self.release(taken, None if work.is_done() else work)
-
-
-def _bytes_at(address: int, nbytes: int) -> Any:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

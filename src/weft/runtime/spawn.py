@@ -17,7 +17,7 @@ from weft._core import Launcher, die_with
 from weft.errors import RankDiedError, RunError, UsageError, WeftError
 from weft.runtime.crew import DEFAULT_TIMEOUT, launch
 from weft.runtime.engines import Engines, engines_of
-from weft.runtime.faults import Reason
+from weft.runtime.faults import Reason, require_timeout
 from weft.runtime.world import World
 
 P = ParamSpec("P")
@@ -57,8 +57,7 @@ def spawn(
     ``multiprocessing.set_start_method("forkserver")`` ranks come from the fork server, with
     all that was preloaded there: many starts are then much faster.
     """
-    if timeout <= 0:
-        raise UsageError(f"the timeout must be positive, not {timeout}.")
+    require_timeout(timeout)
     job = _pickled(fn, args)
     told = [engines_of(rank, engines) for rank in range(ranks)]
     for each in dict.fromkeys(told):
@@ -213,9 +212,12 @@ def _answer(rank: int, child: _Child) -> _Failure | tuple[Any] | None:
 def _ending(exitcode: int | None) -> str:
     if exitcode is None:
         return "it closed its end of the pipe"
-    if exitcode < 0:
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    try:
         return signal.Signals(-exitcode).name
-    return f"exit code {exitcode}"
+    except ValueError:  # one of those that have a number only
+        return f"signal {-exitcode}"
 
 
 def _first_cause(launcher: Launcher, failures: dict[int, _Failure]) -> RunError:

@@ -27,8 +27,8 @@ class Work:
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when it is done; raise what went wrong, or that ``timeout`` seconds passed."""
-        # A job ends by its own deadline; jobs before it may use theirs, too.
-        seconds = 1e9 if timeout is None else timeout
+        # A job ends by its own deadline; jobs before it may use theirs, too. No time is one look.
+        seconds = 1e9 if timeout is None else max(timeout, 1e-9)
         done, halt = self._crew.member.wait_job(self._job, seconds)
         if halt is not None:
             self._crew.raise_halt(halt, self._where)

@@ -1,5 +1,6 @@
 """A World: ranks of one machine that share memory and compute together."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,11 @@ from weft.errors import UsageError
 from weft.runtime.arrays import Arrays
 from weft.runtime.cache import Asked, Cache
 from weft.runtime.choice import Choice
-from weft.runtime.crew import DEFAULT_TIMEOUT
+from weft.runtime.crew import DEFAULT_TIMEOUT, no_room
 from weft.runtime.encoded import encoded_broadcast, require_alone
 from weft.runtime.engines import Engines
 from weft.runtime.groups import join_group
-from weft.runtime.mail import Message, open_slots
+from weft.runtime.mail import Line, Message, open_slots
 from weft.runtime.memory import Bind, Bindable, Memory, dtype_of, located, octets_of, parts_of
 from weft.runtime.spare import Spare
 from weft.runtime.stores import measured_cores
@@ -41,12 +42,15 @@ class World(Arrays):
         engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
     ) -> None:
         super().__init__(name, rank, timeout=timeout, engines=engines)
-        open_slots(self)
-        self._cache = Cache(self, self._agreed_choice())
+        self._cache = Cache(self)
         self.desk = self._cache.desk
         self.spare = Spare(self)
         self._under_way: list[Work] = []
+        self._lines: dict[tuple[bool, int, int], Line] = {}  # by whether it sends, peer, tag
         self._deltas = Deltas(rank)
+        # What another rank can make fail comes last: a world that is closed then is a whole one.
+        open_slots(self)
+        self._cache.choice = self._agreed_choice()
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Return when every rank has come here."""
@@ -229,13 +233,13 @@ class World(Arrays):
 
     def send(self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False) -> Message | None:
         """Send ``x`` to a rank that receives it; little of it goes without waiting for that."""
-        return self._message(Message(self, x, to, tag, sends=True), async_op=async_op)
+        return self._message(x, to, tag, sends=True, async_op=async_op)
 
     def recv(
         self, x: Bindable, source: int, tag: int = 0, *, async_op: bool = False
     ) -> Message | None:
         """Receive ``x`` from a rank: its oldest message of that tag, as long as ``x``."""
-        return self._message(Message(self, x, source, tag, sends=False), async_op=async_op)
+        return self._message(x, source, tag, sends=False, async_op=async_op)
 
     def group(self, ranks: Sequence[int]) -> "World | None":
         """Make a world of some ranks; None on those that are not among them.
@@ -247,11 +251,6 @@ class World(Arrays):
     def algorithm_of(self, kind: str, nbytes: int) -> str:
         """Name the algorithm of a call that names none; bytes as the catalogue counts them."""
         return self._cache.algorithm_of(kind, nbytes)
-
-    def close(self) -> None:
-        """Leave the world. Arrays of its buffers stay valid, nothing else does."""
-        super().close()
-        self._cache.clear()
 
     def _agreed_choice(self) -> Choice:
         """Take the first rank's: a file that only some can read must not part them."""
@@ -273,6 +272,7 @@ class World(Arrays):
         super().disown(why)
         self._cache.clear()
         self._under_way.clear()
+        self._lines.clear()
 
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         ready = self._cache.find(asked)
@@ -290,7 +290,12 @@ class World(Arrays):
         self._under_way.append(work)
         return work
 
-    def _message(self, message: Message, *, async_op: bool) -> Message | None:
+    def _message(
+        self, x: Bindable, peer: int, tag: int, *, sends: bool, async_op: bool
+    ) -> Message | None:
+        self._lines = {key: line for key, line in self._lines.items() if line}
+        line = self._lines.setdefault((sends, peer, tag), deque())
+        message = Message(self, x, peer, tag, sends=sends, line=line)
         if async_op:
             message.is_done()  # a message that can go goes now
             return message
@@ -310,7 +315,11 @@ class World(Arrays):
         if not self.stages:
             binds = [(number, *part) for number, part in enumerate([*sent, *received])]
             return self._call(asked, binds, keep, async_op=async_op)
-        copies, taken = self.spare.copies(sent)
+        try:
+            copies, taken = self.spare.copies(sent)
+        except OSError as error:
+            self.fail_with(error, " in exchange")
+            raise no_room(error) from error
         binds = [(number, *part) for number, part in enumerate([*copies, *received])]
         work = None
         try:
