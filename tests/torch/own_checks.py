@@ -158,6 +158,7 @@ def a_receive_from_anyone_does_not_wait() -> None:
         assert receive._source_rank() == (rank - 1) % size
         assert (got == 1 + (rank - 1) % size).all()
         assert (later == 9).all()
+    dist.barrier()
 
 
 @check
@@ -282,6 +283,17 @@ def groups_of_any_ranks_work() -> None:
         dist.all_reduce(x, group=alone)
         dist.barrier(alone)
         assert torch.equal(x, values(5))
+
+
+@check
+def what_is_under_way_ends_before_a_group_does() -> None:
+    ranks = dist.new_group(list(range(dist.get_world_size())))
+    dist.all_reduce(values(200_000), group=ranks)
+    x = values(200_000)
+    work: Any = dist.all_reduce(x, group=ranks, async_op=True)
+    dist.destroy_process_group(ranks)
+    work.wait()
+    assert torch.equal(x, total(everyone(200_000)))
 
 
 @check

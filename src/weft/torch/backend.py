@@ -1,11 +1,13 @@
 """The process group that torch.distributed gives for the backend ``weft``."""
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from weft.errors import RunError
 from weft.torch.c10d import PrefixStore, Store
 from weft.torch.inner import make_inner
 from weft.torch.mailbox import Mailbox
@@ -109,6 +111,8 @@ class WeftProcessGroup(Repeated, Messages):
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first."""
         self.completer.close()
+        with suppress(RunError):  # of a group that broke nothing can end
+            self.channel.drain()
         self.channel.close()
         for backend in self._inner.values():
             backend.shutdown()
