@@ -173,6 +173,18 @@ def test_errors_of_a_lossy_delta_do_not_grow():
         assert np.abs(chunk.view(np.float32) - now).max() < 1e-3
 
 
+@pytest.mark.parametrize("name", ["int8", "bf16", "pack"])
+def test_a_delta_leads_back_from_what_is_not_finite(name):
+    sender, receiver = (Delta(f"delta+{name}", "float32", 400) for _ in range(2))
+    out, back = np.empty(sender.room(400), np.uint8), np.zeros(400, np.uint8)
+    for value in (-np.inf, -np.inf, np.nan, 0.5):
+        now = np.full(100, 0.5, np.float32)
+        now[7] = value
+        receiver.decode(out[: sender.encode(now.view(np.uint8), out)], back)
+        np.testing.assert_allclose(back.view(np.float32), now, atol=5e-3)
+        assert np.array_equal(sender.held, receiver.held)
+
+
 def test_a_delta_knows_its_bounds():
     with pytest.raises(UsageError, match="no delta codec"):
         Delta("pack", "float32", 8)

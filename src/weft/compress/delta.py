@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.compress.codec import Codec, codec_of, is_lossless
 from weft.compress.frame import Octets
@@ -55,7 +56,7 @@ class Delta:
         if self.exact:
             return np.bitwise_xor(chunk, held, out=change)
         values = change.view(np.float32)
-        np.subtract(chunk.view(np.float32), held.view(np.float32), out=values)
+        np.subtract(chunk.view(np.float32), _finite(held), out=values)
         return change
 
     def add(self, change: Octets, at: int = 0) -> None:
@@ -64,7 +65,7 @@ class Delta:
         if self.exact:
             np.bitwise_xor(held, change, out=held)
         else:
-            values = held.view(np.float32)
+            values = _finite(held)
             np.add(values, change.view(np.float32), out=values)
 
     def _decode(self, frame: Octets, held: Octets, at: int) -> None:
@@ -134,6 +135,19 @@ class Deltas:
                 number = self._numbers.pop(next(iter(self._numbers)))
         self._numbers[key] = number  # the last sent stands last
         return number, state
+
+
+def _finite(held: Octets) -> NDArray[np.float32]:
+    """Make zeros of what is not finite: nothing can be reached from there by adding.
+
+    Both sides do it before they take or add a difference, so they still hold the same.
+    """
+    values = held.view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        doubtful = not np.isfinite(values.sum())  # the quick look; a sum may be too large as well
+    if doubtful:
+        values[~np.isfinite(values)] = 0
+    return values
 
 
 def is_delta(name: str) -> bool:
