@@ -128,12 +128,20 @@ def test_a_sample_of_inputs_is_answered_or_refused(name):
     assert outcome.inputs >= 1
 
 
-@pytest.mark.parametrize("node", [b"2\x01a", b"R\x0e\n\x03tid\x19" + b"\0" * 6 + b"\xf0\x7f"])
-def test_a_chakra_node_whose_fields_have_other_types_is_refused(tmp_path, node):
-    path = tmp_path / "rank.et"
+def chakra_of(path, node):
     path.write_bytes(b"\x07\n\x050.0.4" + bytes([len(node)]) + node)
+    return read_chakra(path)
+
+
+def test_a_chakra_node_whose_fields_have_other_types_is_refused(tmp_path):
     with pytest.raises(FormatError, match="is no Chakra trace"):
-        read_chakra(path)
+        chakra_of(tmp_path / "rank.et", b"2\x01a")
+
+
+def test_a_chakra_node_of_a_thread_without_number_is_on_the_first(tmp_path):
+    endless = b"R\x0e\n\x03tid\x19" + b"\0" * 6 + b"\xf0\x7f"
+    (node,) = chakra_of(tmp_path / "rank.et", endless).nodes
+    assert node.lane == 0
 
 
 @pytest.mark.parametrize("name", ["zfp:8", "zfp:16"])
