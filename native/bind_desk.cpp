@@ -178,11 +178,25 @@ class Desk {
     question.nbytes = std::max(x.size(), out ? out->size() : 0);
     const auto found = entries_.find(question);
     if (found == entries_.end() || !member_.is_idle()) return false;
+    if (out && !may_write(x, *out)) return false;
     const std::array<Bound, 2> both{Bound{0, x}, Bound{1, out.value_or(Bytes{})}};
     const auto bound = std::span(both).first(out ? 2 : 1);
     if (!found->second.ready->fits(bound)) return false;
     run(found->second, bound);
     return true;
+  }
+
+  // Whether writing the output changes nothing that others still read of the input: they lie apart, or
+  // the smaller one is this rank's own part of the larger, which nobody changes.
+  [[nodiscard]] bool may_write(Bytes x, Bytes out) const noexcept {
+    // As numbers: pointers into different memory have no order.
+    const auto from = reinterpret_cast<std::uint64_t>(x.data());
+    const auto to = reinterpret_cast<std::uint64_t>(out.data());
+    if (from + x.size() <= to || to + out.size() <= from) return true;
+    const auto rank = static_cast<std::uint64_t>(member_.rank());
+    return x.size() < out.size()   ? from == to + rank * x.size()
+           : out.size() < x.size() ? to == from + rank * out.size()
+                                   : false;
   }
 
   void run(const Entry& entry, std::span<const Bound> bound) {

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import weft.torch
-from tests.torch.ranks import on_ranks
+from tests.torch.ranks import TIMEOUT, on_ranks
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
@@ -197,6 +197,25 @@ def test_what_went_wrong_comes_through_a_chain_of_futures():
     answers = on_ranks(told, 2, a_chain_of_futures_breaks)
     assert {name for name, _ in answers} == {DisagreeError.__name__}
     assert all("call " in text for _, text in answers)
+
+
+def one_leaves_by_an_exception():
+    store = dist.distributed_c10d._get_default_store()
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(torch.zeros(8), group=pair)
+    if dist.get_rank() == 1:
+        dist.all_reduce(torch.zeros(8), group=pair, async_op=True)
+        try:
+            torch.zeros(8).reshape(9)
+        except RuntimeError:
+            dist.destroy_process_group(pair)
+        store.set("left", "")
+    else:
+        store.wait(["left"], TIMEOUT / 3)
+
+
+def test_who_leaves_by_an_exception_waits_for_nobody():
+    on_ranks(one_leaves_by_an_exception, 2)
 
 
 def stage_everything():

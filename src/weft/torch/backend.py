@@ -1,5 +1,6 @@
 """The process group that torch.distributed gives for the backend ``weft``."""
 
+import sys
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -109,10 +110,14 @@ class WeftProcessGroup(Repeated, Messages):
         self.channel.set_timeout(timeout)
 
     def shutdown(self) -> None:
-        """Leave the group; what is under way ends first."""
+        """Leave the group; what is under way ends first.
+
+        Not while an exception is handled: the others may never come to it, and are told at once.
+        """
         self.completer.close()
-        with suppress(RunError):  # of a group that broke nothing can end
-            self.channel.drain()
+        if sys.exc_info()[0] is None:
+            with suppress(RunError):  # of a group that broke nothing can end
+                self.channel.drain()
         self.channel.close()
         for backend in self._inner.values():
             backend.shutdown()

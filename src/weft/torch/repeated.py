@@ -11,7 +11,7 @@ from weft.collectives.parts import ITEM_BYTES
 from weft.torch.c10d import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, Work
 from weft.torch.channel import NAMES
 from weft.torch.gathers import Gathers
-from weft.torch.plain import is_plain, overlap
+from weft.torch.plain import is_plain
 from weft.torch.reduces import Reduces
 from weft.torch.reductions import reduction_of
 from weft.torch.work import DONE
@@ -41,9 +41,7 @@ class Repeated(Gathers, Reduces):
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
         """Give every rank everyone's tensor in one."""
-        if not opts.asyncOp and self._from_to(
-            "all_gather", output, input, "", self._rank * input.nbytes
-        ):
+        if not opts.asyncOp and self._from_to("all_gather", output, input, ""):
             return DONE
         work: Work = super().all_gather_single(output, input, opts)
         return work
@@ -60,7 +58,7 @@ class Repeated(Gathers, Reduces):
     ) -> Work:
         """Give each rank some rows; without splits all get as many."""
         if not (opts.asyncOp or output_splits or input_splits) and self._from_to(
-            "all_to_all", output, input, "", None, self._size
+            "all_to_all", output, input, "", self._size
         ):
             return DONE
         work: Work = super().all_to_all_single(output, input, output_splits, input_splits, opts)
@@ -76,11 +74,7 @@ class Repeated(Gathers, Reduces):
     ) -> Work:
         """Reduce a tensor, each rank the part of its number."""
         if not opts.asyncOp and self._from_to(
-            "reduce_scatter",
-            output,
-            input,
-            reduction_of(opts.reduceOp),
-            -self._rank * output.nbytes,
+            "reduce_scatter", output, input, reduction_of(opts.reduceOp)
         ):
             return DONE
         work: Work = super().reduce_scatter_single(output, input, opts)
@@ -100,11 +94,9 @@ class Repeated(Gathers, Reduces):
             and self.desk.memory(kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root)
         )
 
-    def _from_to(
-        self, kind: str, out: Tensor, x: Tensor, op: str, own: int | None, parts: int = 1
-    ) -> bool:
-        """Serve a call; the output's rows are for so many ``parts``, ``x`` may lie at ``own``."""
-        if self.desk is None or x.layout is not torch.strided or overlap(x, out, own):
+    def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str, parts: int = 1) -> bool:
+        """Serve a call; the output's rows are for so many ``parts``."""
+        if self.desk is None:
             return False
         if TENSORS is not None:
             turned = x.is_neg() or out.is_neg()
