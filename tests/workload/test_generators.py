@@ -148,7 +148,7 @@ def test_a_file_of_tables_is_a_dlrm(tmp_path):
         ("[[tables]]\nrows = 3\ndim = 4\npooling = 'x'", "pooling must be a number"),
         ("[[tables]]\nrows = 3\ndim = 4\nzipf = -1", "zipf must be a number of zero or more"),
         ("[[tables]]\nrows = 3\ndim = 4\ncount = 0", "count must be a whole number above zero"),
-        ("model = 3 3", "is no TOML"),
+        ("model = 3 3", "is not TOML"),
     ],
 )
 def test_wrong_files_are_named(tmp_path, text, message):
@@ -166,7 +166,7 @@ def test_a_batch_that_is_none_is_named(tmp_path):
 
 
 def test_a_missing_file_and_a_model_without_tables_are_named(tmp_path):
-    with pytest.raises(FormatError, match="cannot read"):
+    with pytest.raises(FormatError, match="there is no file"):
         generate(str(tmp_path / "none.toml"), 2)
     with pytest.raises(UsageError, match="no embedding tables"):
         tables_of("gpt2", {}, 1)

@@ -1,6 +1,5 @@
 """Steps of small models predicted from the calibration of this machine and their configuration."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -8,12 +7,10 @@ from functools import partial
 from weft.bench.drawn_models import RANKS, Dlrm, Drawn
 from weft.bench.torch_models import training
 from weft.bench.trained import BACKENDS
-from weft.errors import PlatformError
-from weft.hardware import Platform, platform
-from weft.hardware.files import here_path
+from weft.hardware import Platform
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
-from weft.torch.calibrate import calibrated_here, is_current
+from weft.torch.calibrate import calibrated_here, current_here
 from weft.torch.op_calls import OpCall
 from weft.torch.op_times import OpTime
 from weft.torch.timed_steps import CapturedStep, captured_step
@@ -32,13 +29,7 @@ class Foretold:
 
 def current_platform() -> Platform:
     """Give the calibration of this machine; a missing, foreign or stale one is made anew."""
-    try:
-        found = platform("here")
-    except PlatformError:
-        return calibrated_here()
-    return (
-        found if is_current(found, time.time() - here_path().stat().st_mtime) else calibrated_here()
-    )
+    return current_here() or calibrated_here()
 
 
 def captured(model: Drawn) -> CapturedStep:

@@ -13,8 +13,8 @@ from weft.bench.teams import started
 from weft.cli.checkup import examine
 from weft.cli.progress import track, working
 from weft.cost.nccl import library_price
-from weft.errors import RunError, WeftError
-from weft.hardware import here_path, platform
+from weft.errors import RunError
+from weft.hardware import here_path
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.report.plan import how
@@ -157,12 +157,9 @@ class Tour:
 
 def _is_current() -> bool:
     """Say whether there is a calibration of this machine and this torch that is not old."""
-    from weft.torch.calibrate import is_current
+    from weft.torch.calibrate import current_here
 
-    try:
-        return is_current(platform("here"), time.time() - here_path().stat().st_mtime)
-    except (OSError, WeftError):
-        return False
+    return current_here() is not None
 
 
 def _needed(steps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from weft.errors import PlatformError, WeftError, nearest
+from weft.errors import FormatError, PlatformError, WeftError, nearest
 from weft.hardware.curves import Library
 from weft.hardware.device import (
     Cores,
@@ -132,16 +132,16 @@ def _from_file(path: Path, seen: tuple[Path, ...]) -> Platform:
     return platform_from_table({"name": file_name(path.stem), **table}, path.name)
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: Path, refused: type[PlatformError | FormatError] = PlatformError) -> Table:
     """Read a file as TOML or say why it is not."""
     try:
         table: Table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise PlatformError(f"there is no file {path}", _files_near(path)) from error
+        raise refused(f"there is no file {path}", _files_near(path)) from error
     except OSError as error:
-        raise PlatformError(f"{path} cannot be read: {error.strerror}") from error
+        raise refused(f"{path} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PlatformError(f"{path} is not TOML: {error}") from error
+        raise refused(f"{path} is not TOML: {error}") from error
     return table
 
 

@@ -7,6 +7,7 @@ of Gloo and of weft with what DDP adds to them. See docs/calibrate.md.
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,8 +22,10 @@ from weft.cost.fit_errors import geomean_error
 from weft.cost.least_squares import smallest_errors
 from weft.cost.nccl import on_curve
 from weft.cost.terms import TERMS, law_seconds
-from weft.hardware import Lookups, Platform, Source
+from weft.errors import WeftError
+from weft.hardware import Lookups, Platform, Source, platform
 from weft.hardware.curves import Errors, Fit, Library
+from weft.hardware.files import here_path
 from weft.hardware.measured import Ddp, OpLaw, TorchHost
 from weft.runtime import calibrate as base
 from weft.runtime.calm import Watch
@@ -125,6 +128,15 @@ def is_current(here: Platform, age: float) -> bool:
     """Tell whether a calibration still says what torch takes: recent, complete, of this torch."""
     known = here.torch is not None and here.torch.version == torch.__version__
     return known and bool(here.libraries and here.require_device().laws) and age < _OLD
+
+
+def current_here() -> Platform | None:
+    """Give the calibration of this machine, where there is one that is current."""
+    try:
+        found, age = platform("here"), time.time() - here_path().stat().st_mtime
+    except (OSError, WeftError):
+        return None
+    return found if is_current(found, age) else None
 
 
 _LOADED = ("torch", "torch.nn.parallel", "weft.torch.calibrate")

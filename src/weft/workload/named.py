@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.hardware.files import read_toml
 from weft.units import file_name
 from weft.workload import dlrm, transformer_step
 from weft.workload.building import ITEM_BYTES
@@ -16,11 +16,6 @@ from weft.workload.dlrm import Dlrm
 from weft.workload.step import Workload
 from weft.workload.tables import Table, read_tables
 from weft.workload.transformer import MODELS, Transformer
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset(
@@ -130,7 +125,7 @@ def _truth(value: Any) -> bool:
 
 def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
     """Give the shape of a transformer by name or file, with settings changed."""
-    document = _document(Path(name)) if name.endswith(".toml") else {"model": name}
+    document = read_toml(Path(name), FormatError) if name.endswith(".toml") else {"model": name}
     model = model_named(str(document.pop("model", "")))
     document.pop("name", None)
     if not isinstance(model, Transformer):
@@ -141,7 +136,7 @@ def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
     """Give the tables of a file or of a DLRM by name, and the samples of a batch."""
     if name.endswith(".toml"):
-        document = _document(Path(name))
+        document = read_toml(Path(name), FormatError)
         tables = read_tables(document, name)
         batch = _value(_DLRMS["dlrm"], "batch", document.get("batch", batch))
     else:
@@ -156,18 +151,9 @@ def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple
     return tables, batch
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(f"{path} is no TOML: {error}") from error
-
-
 def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
     """Read a file: ``model`` names what it starts from, all other keys are its settings."""
-    document = _document(path)
+    document = read_toml(path, FormatError)
     own = {key: value for key, value in document.items() if key not in ("model", "tables", "name")}
     base = model_named(str(document.get("model", "dlrm" if "tables" in document else "")))
     if "tables" in document:
