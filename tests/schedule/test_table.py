@@ -33,7 +33,6 @@ from weft.schedule import (
     Submit,
     Term,
     Wait,
-    count_rows,
     shifted,
     write_out,
 )
@@ -58,7 +57,7 @@ def test_a_rank_alone_has_the_rows_it_has_among_all(name):
     schedule = SCHEDULES[name]
     whole = write_out(schedule)
     commands = list(commands_of(whole))
-    assert whole.num_rows == len(commands) == count_rows(schedule, np.arange(schedule.num_ranks))
+    assert whole.num_rows == len(commands)
     for rank in range(schedule.num_ranks):
         alone, rows = write_out(schedule, [rank]), rows_of(whole, rank)
         for column in ROW_COLUMNS:

@@ -32,7 +32,7 @@ from weft.schedule.ir import (
     Wait,
 )
 from weft.schedule.schedule import Place, Schedule
-from weft.schedule.table import Table, count_rows, write_out
+from weft.schedule.table import Table, write_out
 from weft.schedule.values import SELF, Group, Index, Peer, Rel, Term, flipped, shifted
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ __all__ = [
     "Table",
     "Term",
     "Wait",
-    "count_rows",
     "flipped",
     "from_json",
     "load",

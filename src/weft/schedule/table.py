@@ -109,24 +109,33 @@ def write_out(
     """
     flat = inline(schedule)
     chosen = np.arange(flat.num_ranks) if ranks is None else np.asarray(ranks, np.int64)
-    _check_size(flat, count_rows(flat, chosen), "commands")
-    names = Names(flat)
-    parts = []
-    for program in flat.programs:
-        here = np.intersect1d(np.asarray(program.ranks, np.int64), chosen)
-        if len(here) and program.queues:
-            parts.append(_Part(names, here, Template(names, program), seen_by))
+    names, ordered = Names(flat), np.sort(chosen)
+    found = [(program, _among(ordered, program.ranks)) for program in flat.programs]
+    size = sum(len(here) * sum(map(_rows_of, program.queues)) for program, here in found)
+    _check_size(flat, size, "commands")
+    parts = [
+        _Part(names, here, Template(names, program), seen_by)
+        for program, here in found
+        if len(here) and program.queues
+    ]
     _check_size(flat, sum(part.num_accesses for part in parts), "slices")
     return _assemble(flat, chosen, names, parts)
 
 
-def count_rows(schedule: Schedule, ranks: Ints) -> int:
-    """How many rows ``write_out`` would make for these ranks."""
-    return sum(
-        len(np.intersect1d(np.asarray(program.ranks, np.int64), ranks))
-        * sum(num_rows_of(queue.commands) for queue in program.queues)
-        for program in inline(schedule).programs
-    )
+def _among(chosen: Ints, ranks: Sequence[int]) -> Ints:
+    """Those of ``ranks`` that are chosen, in order.
+
+    In time of the shorter list: of thousands of programs each may be for a rank of its own.
+    """
+    mine = np.sort(np.asarray(ranks, np.int64))
+    first, last = np.searchsorted(chosen, mine), np.searchsorted(chosen, mine, side="right")
+    once = np.diff(mine, prepend=-1) > 0
+    here: Ints = mine[once & (first < last)]
+    return here
+
+
+def _rows_of(queue: Queue) -> int:
+    return num_rows_of(queue.commands)
 
 
 def _check_size(flat: Schedule, size: int, what: str) -> None:
