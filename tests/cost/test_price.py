@@ -118,9 +118,10 @@ def test_a_dtype_that_was_not_measured_uses_the_nearest():
     ("columns", "said"),
     [
         ({"m": 1, "n": 1}, "gemm needs k"),
-        ({"m": 0, "n": 1, "k": 1}, "m of gemm must be 1 or more, not 0"),
+        ({"m": 0, "n": 1, "k": 1}, "m of gemm must be 1 or more, below 2.63, not 0"),
         ({"m": [4, -1], "n": 1, "k": 1}, "not -1 as in row 2"),
-        ({"m": 1, "n": float("nan"), "k": 1}, "n of gemm must be 1 or more, not nan"),
+        ({"m": 1e300, "n": 1, "k": 1}, "m of gemm must be 1 or more, below 2.63, not 1e.300"),
+        ({"m": 1, "n": float("nan"), "k": 1}, "n of gemm must be 1 or more, below 2.63, not nan"),
     ],
 )
 def test_columns_that_make_no_sense_are_refused(columns, said):
@@ -135,7 +136,7 @@ def test_columns_that_make_no_sense_are_refused(columns, said):
 )
 def test_nothing_is_divided_into_no_parts(kind, part):
     sides = {name: np.array([8.0]) for name in FAMILIES[kind].required}
-    with pytest.raises(UsageError, match=f"{part} of {kind} must be 1 or more, not 0"):
+    with pytest.raises(UsageError, match=f"{part} of {kind} must be 1 or more, below 2.63, not 0"):
         price_columns(kind, {**sides, part: np.array([0.0])}, H100)
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from tests.trace.events import text
 from tests.whatif.player import Do, play
-from weft.errors import FormatError
+from weft.errors import FormatError, UnknownNameError
 from weft.hardware import platform
 from weft.trace.kineto import read_kineto
 from weft.trace.reading import jobs_of
-from weft.whatif import what_if_job
+from weft.whatif import what_if_job, what_if_jobs
 from weft.whatif.job import job_of, straggler, together, without_straggler
 
 MOVES = 40.0  # microseconds of each collective once both ranks are there
@@ -97,3 +97,8 @@ def test_traces_of_two_jobs_are_not_joined(tmp_path):
     other = traces(tmp_path / "other", [(70.0, 10.0)])
     with pytest.raises(FormatError, match="2 jobs"):
         job_of([*first, *other])
+
+
+def test_names_of_no_change_are_refused_before_anything_is_replayed():
+    with pytest.raises(UnknownNameError, match="no change is called 'dmaa'"):
+        what_if_jobs([], ["no-straggler", "dmaa"])

@@ -46,10 +46,12 @@ def whatif(
     """Answer for each job among the traces."""
     from weft.trace import read
     from weft.whatif import what_if_jobs
+    from weft.whatif.job_answer import require_known
 
     path = output_path(output, (".html", ".json", ".csv"))
-    machine = None if on is None else machine_of(on)
-    answers = what_if_jobs([read(path) for path in traces], words(strategy), on=machine)
+    machine, names = None if on is None else machine_of(on), words(strategy)
+    require_known(names)  # traces may take long to read
+    answers = what_if_jobs([read(path) for path in traces], names, on=machine)
     if json:
         print_json("whatif", on, [answer.as_row() for answer in answers])
     else:

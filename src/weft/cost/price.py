@@ -25,6 +25,7 @@ from weft.schedule import Cost
 _ROOFLINE_RANGE = (0.6, 2.5)
 # Another dtype of the same device, or a device like it: errors of siblings, B200 for GB200.
 _WIDER = 1.5
+_MOST = 2.0**63  # no shape has more; powers of a few of them are still floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +150,11 @@ def _complete(family: Family, columns: Mapping[str, Floats]) -> dict[str, Floats
     }
     for key, values in full.items():
         least = 1.0 if key in family.required or key in PARTS else 0.0
-        wrong = np.flatnonzero(~(values >= least) | ~np.isfinite(values))
+        wrong = np.flatnonzero(~(values >= least) | ~(values < _MOST))
         if len(wrong):
             raise UsageError(
-                f"{key} of {family.name} must be {least:g} or more, not {values[wrong[0]]:g}"
-                + (f" as in row {wrong[0] + 1}" if size > 1 else "")
+                f"{key} of {family.name} must be {least:g} or more, below 2^63, "
+                f"not {values[wrong[0]]:g}" + (f" as in row {wrong[0] + 1}" if size > 1 else "")
             )
     return full
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -50,19 +50,33 @@ class Change:
     ends: tuple[Variant, ...] = ()
 
 
+class Scaling(NamedTuple):
+    """What is made larger or smaller, and how many times."""
+
+    what: str
+    times: float
+
+
+def scaling_of(name: str) -> Scaling | None:
+    """Read a name such as ``links*2``; None for changes without a number."""
+    found = re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)
+    if found is None:
+        if name not in (*STRATEGIES, *_NAMED):
+            raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
+        return None
+    number = float(found[3])
+    if not 0 < number < inf:
+        raise UsageError(f"{name} leaves nothing to replay", f"Use {found[1]}{found[2]}2, say.")
+    return Scaling(found[1], number if found[2] == "*" else 1 / number)
+
+
 def change(scene: Scene, name: str) -> Change | None:
     """Make a change by its name; None where there is nothing that it would change."""
-    found = re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)
-    if found is None and name not in (*STRATEGIES, *_NAMED):
-        raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
+    scaling = scaling_of(name)
     if not scene.comms and name != "no-host":
         return None
-    if found is not None:
-        number = float(found[3])
-        if not 0 < number < inf:
-            raise UsageError(f"{name} leaves nothing to replay", f"Use {found[1]}{found[2]}2, say.")
-        times = number if found[2] == "*" else 1 / number
-        return _SCALED[found[1]](scene, name, times)
+    if scaling is not None:
+        return _SCALED[scaling.what](scene, name, scaling.times)
     return _strategy(scene, name) if name in STRATEGIES else _NAMED[name](scene, name)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.trace.reading import jobs_of
 from weft.whatif.answer import Answer, Outcome, answer_of, changes
+from weft.whatif.change import scaling_of
 from weft.whatif.job import job_of, straggler, together, without_straggler
 from weft.whatif.scene import Comm, Ground, Scene
 from weft.whatif.stage import Stage
@@ -29,6 +30,7 @@ def what_if_jobs(
     traces: Sequence[Trace], names: Sequence[str] = (), *, on: Platform | None = None
 ) -> list[Answer]:
     """Answer for each job among traces; its ranks are replayed together where they meet."""
+    require_known(names)
     jobs, _ = jobs_of(traces)
     answers = []
     for job in jobs:
@@ -37,6 +39,13 @@ def what_if_jobs(
         else:
             answers += [answer_of(ranked, names, on) for ranked in job.ranks]
     return answers
+
+
+def require_known(names: Sequence[str]) -> None:
+    """Refuse names of no change, before anything is replayed."""
+    for name in names:
+        if name != NO_STRAGGLER:
+            scaling_of(name)
 
 
 def what_if_job(
