@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.trace.events import event, kernel, text, written
@@ -155,6 +155,15 @@ def programs(draw):
     return [*found, Do(stream=7, back=True), Do(stream=9, back=True), Do(stream=20, back=True)]
 
 
+HELD_UP = [  # the third is held up by another stream, which is no gap of its own
+    Do(stream=9, seconds=60.0, gap=1.0),
+    Do(stream=7, seconds=2.0, gap=1.0, after=(0,)),
+    Do(stream=9, seconds=2.0, gap=1.0, after=(0, 1)),
+    *(Do(stream=stream, back=True) for stream in (7, 9, 20)),
+]
+
+
+@example(HELD_UP)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(programs())
 def test_any_job_that_joins_its_streams_is_replayed(tmp_path, step):

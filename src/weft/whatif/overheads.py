@@ -47,7 +47,7 @@ def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
     if len(steps) > 1:
         before = _by_kind(before, _places(steps[0]))
         inside = _by_kind(inside, _kinds(steps[0], order))
-    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, _gap(steps))
+    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, _gap(steps, order))
 
 
 def _before(step: Calls) -> Floats:
@@ -98,18 +98,20 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
     return mean
 
 
-def _gap(steps: Sequence[Calls]) -> float:
+def _gap(steps: Sequence[Calls], order: Order) -> float:
     """Give the mean time between two on a stream that had more to do."""
-    gaps = np.concatenate([_busy_gaps(step) for step in steps])
+    gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
     return float(gaps.mean()) if len(gaps) else _USUAL
 
 
-def _busy_gaps(step: Calls) -> Floats:
+def _busy_gaps(step: Calls, order: Order) -> Floats:
     found = [np.empty(0)]
+    ends = (max((step.gpu_end[n] for n in each), default=-np.inf) for each in order.after)
+    waited = np.fromiter(ends, float, len(step))
     for stream in np.unique(step.stream[step.launches]):
         mine = np.flatnonzero(step.stream == stream)
         front = step.gpu_end[mine[:-1]]
         gap = step.gpu_start[mine[1:]] - front
         busy = (step.end[mine[1:]] < front - _BUSY) & (gap >= 0) & (gap < _LONGEST)
-        found.append(gap[busy])
+        found.append(gap[busy & (waited[mine[1:]] <= front)])  # else another stream held it up
     return np.concatenate(found)
