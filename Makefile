@@ -45,8 +45,8 @@ test: install ## every test but the slow ones
 	$(PYTEST) -q -n 2 -m 'not (slow or $(RANKS))'
 	$(PYTEST) -q -m '($(RANKS)) and not slow'
 
-test-quick: install ## only tests that need nothing special: seconds
-	$(PYTEST) -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
+test-quick: install ## only tests that need nothing special: a minute and a half on two cores
+	$(PYTEST) -q -n 2 -m 'not (multiprocess or torch or triton or data or netns or browser or slow)'
 
 # All questions but `collectives`, whose cases `figures` asks beside others; over an hour on two cores that are left alone.
 NAME ?= schedules simulator startup sharding plan kv codecs capture traces replay report idle_engines figures ddp hosts \
@@ -148,7 +148,7 @@ docs: install .venv/.site ## the site, from docs/, README and results, into buil
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: open build/site/index.html"
 
-pages: install ## the pages made from results: docs/accuracy.md (WEFT_DATA or ../shared/data helps), docs/performance.md
+pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md
 	$(BIN)/weft validate -o docs/accuracy.md > /dev/null
 	$(BIN)/weft bench -o docs/performance.md
 
