@@ -89,7 +89,8 @@ def fuzz(target: Target, *, seconds: float, seed: int, most: int = 1 << 60) -> O
     fresh = iter(target.seeds)
     deadline = time.monotonic() + seconds
     with _no_hang():
-        while outcome.inputs < most and time.monotonic() < deadline:
+        # One at least, however long getting ready took.
+        while outcome.inputs < most and (not outcome.inputs or time.monotonic() < deadline):
             given = next(fresh, None)
             if given is None:
                 given = changed(dice, outcome.corpus, target.words)[:_LONGEST]
