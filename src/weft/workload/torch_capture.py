@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +18,16 @@ from torch.optim.optimizer import (
 )
 
 from weft.errors import CaptureError, UsageError, WeftError
+from weft.schedule.values import Group
 from weft.workload.step import Op, Step, Workload
 from weft.workload.torch_collectives import Groups
 from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
 from weft.workload.torch_stage import stage
+from weft.workload.torch_works import NotSentError, ObjectExchange
 
 Seen = Callable[[int, int, Any, Any, Any, Any], None]
-Places = dict[int, tuple[int, ...]]  # a rank that is captured, and all that do the same
+Places = dict[int, list[int]]  # a rank that is captured, and all that do the same
 
 
 def capture(
@@ -49,20 +54,68 @@ def capture(
     not written down), function, arguments and results.
     """
     if world_size < 1:
-        raise UsageError(f"a step needs at least 1 rank, not {world_size}")
+        raise UsageError(f"world_size: a step needs at least 1 rank (got {world_size})")
     name = name or getattr(step, "__name__", "step")
-    captured = partial(_captured, step, world_size, name, as_gpu=as_gpu, seen=seen)
-    first = captured(0)
-    each_alone: Places = {rank: (rank,) for rank in range(world_size)}
-    places = each_alone if every_rank else _stages(first)
-    if len(places) < 2:
-        return first
-    found = {rank: captured(rank) if rank else first for rank in places}
+    objects = ObjectExchange()
+    captured = partial(_captured, step, world_size, name, objects, as_gpu=as_gpu, seen=seen)
+    found: dict[int, Workload] = {}
+    try:
+        found[0] = captured(0)
+        messages = _message_groups(found[0])
+    except NotSentError as missing:  # rank 0 needs what a later stage of its pipeline sends
+        groups = Groups(0, world_size)
+        messages = [groups.found.get(groups.name_of(missing.ranks), Group(world_size))]
+    places = (
+        _places(world_size, messages) if not every_rank else {r: [r] for r in range(world_size)}
+    )
+    if found and len(places) < 2:
+        return found[0]
+    _capture_all(captured, list(places), found, objects)
     alike: dict[tuple[Op, ...], list[int]] = {}
-    for rank, workload in found.items():
-        alike.setdefault(workload.steps[0].ops, []).extend(places[rank])
+    for rank, ranks in places.items():
+        alike.setdefault(found[rank].steps[0].ops, []).extend(ranks)
     steps = tuple(Step(tuple(sorted(ranks)), ops) for ops, ranks in alike.items())
-    return _joined(first, list(found.values()), steps)
+    return _joined(found[0], [found[rank] for rank in places], steps)
+
+
+def _capture_all(
+    captured: Callable[[int], Workload],
+    ranks: list[int],
+    found: dict[int, Workload],
+    objects: ObjectExchange,
+) -> None:
+    """Capture ranks in turns until each has the objects that others send it."""
+    while missing := [rank for rank in ranks if rank not in found]:
+        before = len(found), objects.num_sent
+        for rank in missing:
+            try:
+                found[rank] = captured(rank)
+            except NotSentError as error:
+                waiting = error
+        if (len(found), objects.num_sent) == before:
+            raise CaptureError(
+                waiting.message, "Check that every object that is received is also sent."
+            ) from waiting
+
+
+def _message_groups(workload: Workload) -> list[Group]:
+    """Return the groups in which ranks send messages: those of pipelines."""
+    names = dict.fromkeys(
+        op.collective.group
+        for op in workload.ops()
+        if op.collective is not None and op.collective.kind in ("send", "recv")
+    )
+    return [workload.group(name) for name in names]
+
+
+def _places(world_size: int, groups: list[Group]) -> Places:
+    """Return, for ranks at equal positions of ``groups``, the first and all of them."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(world_size):
+        listed = all(not group.ranks or rank in group.ranks for group in groups)
+        key = tuple(int(group.position(rank)) for group in groups) if listed else (-1, rank)
+        found.setdefault(key, []).append(rank)
+    return {ranks[0]: ranks for ranks in found.values()}
 
 
 def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...]) -> Workload:
@@ -75,23 +128,11 @@ def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...])
     )
 
 
-def _stages(workload: Workload) -> Places:
-    """Find who sends messages to whom: for each stage one of its ranks, and all of them."""
-    for op in workload.ops():
-        if op.collective is not None and op.collective.kind in ("send", "recv"):
-            group = workload.group(op.collective.group)
-            everyone = range(workload.num_ranks)
-            return {
-                member: tuple(r for r in everyone if int(group.position(r)) == place)
-                for place, member in enumerate(workload.members(op.collective.group, 0))
-            }
-    return {}
-
-
 def _captured(
     step: Callable[[], Any],
     world_size: int,
     name: str,
+    objects: ObjectExchange,
     rank: int,
     *,
     as_gpu: bool,
@@ -99,8 +140,7 @@ def _captured(
 ) -> Workload:
     groups = Groups(rank, world_size)
     recorder = Recorder(groups, partial(seen, rank) if seen is not None else None)
-    memory, aside = recorder.memory.resized, recorder.aside
-    with stage(rank, world_size, memory, aside, as_gpu=as_gpu), _Hooks(recorder):
+    with stage(recorder, rank, world_size, objects, as_gpu=as_gpu), _Hooks(recorder):
         _run(recorder, step, name)
     ops = tuple(recorder.ops)
     if not ops:
@@ -121,7 +161,7 @@ def _captured(
 
 
 def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
-    """Prepare, warm up and record; what torch refuses becomes one line."""
+    """Prepare and record a step; what torch refuses becomes one line that names the user's."""
     try:
         with recorder:
             recorder.memory.label = SETUP
@@ -133,18 +173,36 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             recorder.memory.start_again()
             recorder.start_over()
             inner()
-    except WeftError:
+    except NotSentError:
+        raise
+    except WeftError as error:
+        error.message = f"{_user_line(error)}: {error.message}"
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise CaptureError(
-            f"{name} uses {error.args[0]}, whose result depends on data and has no largest shape",
+            f"{_user_line(error)}: {error.args[0]}: its result depends on data and has no "
+            "largest shape",
             "Give it a fixed shape in the step that is captured.",
         ) from error
     except Exception as error:
         raise CaptureError(
-            f"{name} failed while it was captured: {type(error).__name__}: {error}",
+            f"{name} failed at {_user_line(error)}: {type(error).__name__}: {error}",
             "It runs on fake tensors: it may not read files of data or values of tensors.",
         ) from error
+
+
+_LIBRARIES = (*sysconfig.get_paths().values(), str(Path(torch.__file__).parent))
+_OURS = str(Path(__file__).parent)
+
+
+def _user_line(error: BaseException) -> str:
+    """Return where the user's code was when an error was raised: the last line of no library."""
+    lines = traceback.extract_tb(error.__traceback__)
+    users = [
+        line for line in lines if not line.filename.startswith((*_LIBRARIES, _OURS, "<frozen"))
+    ]
+    line = (users or lines)[-1]
+    return f"{line.filename}:{line.lineno} ({line.line})"
 
 
 class _Hooks:
@@ -162,6 +220,7 @@ class _Hooks:
 
         def end(*_: Any) -> None:
             recorder.phase = "forward"
+            recorder.memory.optimizer_done()
 
         self._handles = [
             register_optimizer_step_pre_hook(begin),

@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
 from torch.distributed import distributed_c10d
 
+from weft.errors import CaptureError
 from weft.schedule.values import Group
 from weft.workload.step import WORLD, Collective
 from weft.workload.torch_costs import dtype_name, nbytes_of, op_name, tensors_in
 
-# op: the collective, and whether its size is that of its results ("out") or its inputs ("in").
+# By op: the collective, and which tensors have its size: the results ("out"), the first argument
+# ("in", "first") or the second. All but send and barrier write to their first argument, whatever
+# their schemas say.
 _C10D = {
     "allreduce_": ("all_reduce", "in"),
     "allreduce_coalesced_": ("all_reduce", "in"),
@@ -33,6 +37,7 @@ _C10D = {
     "barrier": ("barrier", "in"),
     "send": ("send", "in"),
     "recv_": ("recv", "in"),
+    "recv_any_source_": ("recv", "in"),
 }
 _FUNCTIONAL = {
     "all_reduce": ("all_reduce", "in"),
@@ -57,7 +62,7 @@ class Groups:
         self._names: dict[tuple[int, ...], str] = {}
 
     def name_of(self, ranks: Sequence[int]) -> str:
-        """Give the name of the group of these ranks."""
+        """Return the name of the group of these ranks."""
         key = tuple(ranks)
         if key not in self._names:
             self._names[key] = self._named(key)
@@ -78,13 +83,19 @@ class Groups:
         return name
 
     def collective(self, func: Any, args: Sequence[Any], outputs: Any) -> Collective | None:
-        """Say which collective an op is; None if it is none."""
+        """Return the collective that an op is; None if it is none."""
         space = func.namespace
         known = _C10D if space == "c10d" else _FUNCTIONAL if "c10d" in space else {}
         name = op_name(func)
         if name not in known:
             return None
         kind, counted = known[name]
+        if name == "recv_any_source_":
+            raise CaptureError(
+                "dist.recv: src=None (from any rank) cannot be captured: "
+                "who sends depends on the time of arrival",
+                "Name the sending rank while the step is captured.",
+            )
         ranks = dist.get_process_group_ranks(_group_of(args))
         sized = _sized(counted, args, outputs)
         position = _peer(kind, args)
@@ -98,8 +109,22 @@ class Groups:
         )
 
 
+def fake_result(func: Any, args: Sequence[Any]) -> Any:
+    """Return what a c10d op without a fake kernel returns: a Work, after what it filled."""
+    work = FakeWork().boxed()
+    return work if len(func._schema.returns) == 1 else (args[0], work)  # noqa: SLF001
+
+
+def written_by(func: Any, args: Sequence[Any], results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors that a collective fills or reduces into."""
+    name = op_name(func)
+    if func.namespace == "c10d":
+        return [] if name in ("send", "barrier") else [*results, *tensors_in([args[0]])]
+    return [*results, *tensors_in([args[0]])] if name.endswith("_") else results
+
+
 def _group_of(args: Sequence[Any]) -> Any:
-    """Find the process group among the arguments of a collective: boxed, or by its name."""
+    """Return the process group among the arguments of a collective: boxed, or by its name."""
     for value in args:
         if isinstance(value, torch.ScriptObject):
             try:

@@ -7,7 +7,7 @@ counts as the bytes it reads and writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -81,7 +81,7 @@ def _traffic(func: Any, name: str, args: Sequence[Any], inputs: Tensors, outputs
         rest = nbytes_of(inputs[1:]) if name not in _SCATTERS else 0
         return 2 * nbytes_of(outputs) + rest
     returned = {id(tensor) for tensor in outputs}
-    changed = [t for t in tensors_in(_changed(func, args)) if id(t) not in returned]
+    changed = [t for t in tensors_in(changed_by(func, args)) if id(t) not in returned]
     return nbytes_of(inputs) + nbytes_of(outputs) + nbytes_of(changed)
 
 
@@ -89,10 +89,18 @@ _SCATTERS = frozenset(("nll_loss_backward", "embedding_dense_backward"))
 _PICKS = _SCATTERS | {"gather", "index", "index_select", "embedding", "nll_loss_forward"}
 
 
-def _changed(func: Any, args: Sequence[Any]) -> list[Any]:
-    arguments = func._schema.arguments  # noqa: SLF001
-    writes = (each.alias_info is not None and each.alias_info.is_write for each in arguments)
-    return [value for value, write in zip(args, writes, strict=False) if write]
+def changed_by(
+    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """Return the arguments that an op writes to, as its schema says."""
+    found = []
+    for place, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            if place < len(args):
+                found.append(args[place])
+            elif kwargs and argument.name in kwargs:
+                found.append(kwargs[argument.name])
+    return found
 
 
 def op_name(func: Any) -> str:
@@ -114,7 +122,7 @@ def _math_dtype(dtype: str, family: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _family(func: Any, name: str) -> str:
-    if torch.Tag.pointwise in func.tags or name.rstrip("_") in _POINTWISE:
+    if torch.Tag.pointwise in func.tags or name in _POINTWISE or name.rstrip("_") in _POINTWISE:
         return "elementwise"
     if name.startswith(("_foreach_", "_fused_", "_amp_")):
         return "optimizer"
@@ -161,6 +169,8 @@ _POINTWISE = frozenset(
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "upsample_nearest2d"),
         *("gelu_backward", "silu_backward", "threshold_backward", "_unsafe_index"),
         *("_scaled_dot_product_attention_math", "isnan", "isfinite", "polar", "complex"),
+        *("__or__", "__and__", "__xor__", "__ior__", "__iand__", "__lshift__", "__rshift__"),
+        *("floor_divide", "log_sigmoid", "log_sigmoid_forward", "log_sigmoid_backward"),
     )
 )
 _REDUCTIONS = frozenset(
@@ -205,6 +215,25 @@ def _addmm(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
     return _product(args[1], args[2])
 
 
+def _grouped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    """Read a product of groups of rows, each by a matrix of its own: experts of equal load.
+
+    Which tensor has a side for groups tells which side of the product is split among them.
+    """
+    a, b = args[0], args[1]
+    offsets = next((v for v in args[2:] if isinstance(v, torch.Tensor) and v.dim() == 1), None)
+    groups = next((int(t.shape[0]) for t in (a, b) if t.dim() == 3), 0)
+    groups = max(1, groups or (int(offsets.shape[0]) if offsets is not None else 1))
+    m, k, n = int(a.shape[-2]), int(a.shape[-1]), int(b.shape[-1])
+    if a.dim() == 2 and b.dim() == 3:
+        m = -(-m // groups)
+    elif a.dim() == 3 and b.dim() == 2:
+        n = -(-n // groups)
+    elif a.dim() == b.dim() == 2:  # gradients of weights: rows are summed group by group
+        k = -(-k // groups)
+    return "bmm", (groups, m, n, k), 2.0 * groups * m * n * k
+
+
 def _mv(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
     m, k = (int(size) for size in args[0].shape)
     return "gemm", (m, 1, k), 2.0 * m * k
@@ -214,8 +243,10 @@ def _attention(family: str, first: int, flags: int = 3) -> Callable[..., Shaped]
     """Read shapes from the query on; of what comes from ``flags`` on, the causal one may be set."""
 
     def shaped(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
-        query, key = args[first], args[first + 1]
-        batch, heads, queries, dim = (int(size) for size in query.shape)
+        query, key, value = args[first : first + 3]
+        batch, heads, queries, width = (int(size) for size in query.shape)
+        # Heads of queries and values may be of two widths (MLA): one product is over each.
+        dim = (width + int(value.shape[-1])) // 2
         kv_heads, keys = int(key.shape[1]), int(key.shape[2])
         causal = int(any(value is True for value in args[flags:]))
         products = 5 if family.endswith("backward") else 2
@@ -279,6 +310,8 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
     "mm": _mm,
     "bmm": _mm,
     "_scaled_mm": _mm,
+    "_grouped_mm": _grouped,
+    "_scaled_grouped_mm": _grouped,
     "addmm": _addmm,
     "baddbmm": _addmm,
     "_addmm_activation": _addmm,

@@ -1,4 +1,4 @@
-"""What memory a step holds, counted as its storages come and go."""
+"""The memory that a step holds, counted as its storages come and go."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ import torch
 
 from weft.workload.step import Memory
 
-SETUP, GATHERED = "setup", "gathered"
+SETUP, GATHERED, OPTIMIZER = "setup", "gathered", "optimizer"
 
 
 class Held:
-    """Bytes that are held: by the phase in which they were asked for, now and at the most."""
+    """Bytes that are held: by the phase in which they were asked for, now and at the most.
+
+    A first step makes the state of its optimizer when forward and backward pass are over; from
+    the second step on it is there all the time. So the most that a step holds is the larger of
+    two: what its optimizer holds while it works, and the most without the optimizer, plus the
+    state that it leaves.
+    """
 
     def __init__(self) -> None:
         self.now: Counter[str] = Counter()
-        self.total = self.most = 0
-        self.at_most: Counter[str] = Counter()
+        self.total = 0
         self.label = ""
         self.on_free: Callable[[int], object] = id  # told which storage is gone
+        self._state = 0  # what optimizers hold when they are done
+        self._peak = self._working_peak = 0  # without the optimizer, and while it works
+        self._at_peak: Counter[str] = Counter()
+        self._at_working_peak: Counter[str] = Counter()
         self._known: dict[int, tuple[int, str]] = {}
 
     def hold(self, tensors: list[torch.Tensor], phase: str) -> None:
@@ -30,9 +39,10 @@ class Held:
             storage = tensor.untyped_storage()
             key = storage._cdata  # noqa: SLF001 - its address, which views share
             if key not in self._known:
-                self._set(key, storage.nbytes(), self.label or phase)
+                label = phase if phase == OPTIMIZER else self.label or phase
+                self._set(key, storage.nbytes(), label)
                 weakref.finalize(storage, self._free, key).atexit = False
-        self._look()
+        self._look(working=phase == OPTIMIZER)
 
     def resized(self, key: int, nbytes: int) -> None:
         """See a storage grow or shrink in place, as FSDP lets gathered weights do."""
@@ -47,9 +57,12 @@ class Held:
         self.total += nbytes - before
         self._known[key] = nbytes, label
 
-    def _look(self) -> None:
-        if self.total > self.most:
-            self.start_again()
+    def _look(self, *, working: bool = False) -> None:
+        if working:
+            if self.total > self._working_peak:
+                self._working_peak, self._at_working_peak = self.total, self.now.copy()
+        elif self.total - self.now[OPTIMIZER] > self._peak:
+            self._peak, self._at_peak = self.total - self.now[OPTIMIZER], self.now.copy()
 
     def _free(self, key: int) -> None:
         nbytes, label = self._known.pop(key)
@@ -57,17 +70,25 @@ class Held:
         self.total -= nbytes
         self.on_free(key)
 
+    def optimizer_done(self) -> None:
+        """Take what optimizers hold now as their state."""
+        self._state = max(self._state, self.now[OPTIMIZER])
+
     def start_again(self) -> None:
-        """Take what is held now as the most."""
-        self.most, self.at_most = self.total, self.now.copy()
+        """Forget the most so far: the step begins now."""
+        self._peak = self._working_peak = 0
+        self._look()
 
     def memory(self) -> Memory:
         """Sort what was held at the most by what it is for: when it was asked for tells."""
-        at = self.at_most
+        if self._working_peak > self._peak + self._state:
+            at, optimizer = self._at_working_peak, self._at_working_peak[OPTIMIZER]
+        else:
+            at, optimizer = self._at_peak, self._state
         return Memory(
             weights=at[SETUP],
             gradients=at["backward"],
-            optimizer=max(at["optimizer"], self.now["optimizer"]),
+            optimizer=optimizer,
             activations=at["forward"],
             other=at[GATHERED],
         )

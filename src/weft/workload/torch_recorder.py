@@ -1,9 +1,15 @@
-"""Ops of torch written down as they are dispatched, with what they wait for and what they hold."""
+"""Record the ops of a torch step as they are dispatched: what they wait for, what they hold.
+
+An op waits for the stream it is issued to (torch_streams.py) and, whatever streams say, for the
+last writer of what it reads and the last readers of what it overwrites. A collective runs on a
+stream of its group; who waits for its ``Work`` or its tensor waits for its end.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,44 +25,61 @@ from torch._subclasses.fake_tensor import (
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.errors import CaptureError
 from weft.schedule.ir import Cost
 from weft.workload.step import Collective, Op, Phase, Unsupported
-from weft.workload.torch_collectives import Groups
-from weft.workload.torch_costs import UNKNOWN, cost_of, nbytes_of, op_name, tensors_in
+from weft.workload.torch_collectives import Groups, fake_result, written_by
+from weft.workload.torch_costs import (
+    UNKNOWN,
+    changed_by,
+    cost_of,
+    nbytes_of,
+    op_name,
+    tensors_in,
+)
+from weft.workload.torch_gpu import fused_attention
 from weft.workload.torch_memory import Held
+from weft.workload.torch_streams import Front, Streams, merge
 
 _QUIET = ("prim", "profiler", "prims", "debugprims")
 # Ops that only name bytes anew, though their schemas do not say so, or that only ask for memory.
 _FREE = frozenset(
     (
         *("_unsafe_view", "_reshape_alias", "lift_fresh", "detach_", "set_", "resize_", "alias"),
-        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "wait_tensor"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
         *("empty_permuted", "_local_scalar_dense", "record_stream", "is_same_size", "sym_size"),
         *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
+        "_pin_memory",
     )
 )
 # The number of an op (-1: it does nothing of its own), its function, arguments and results.
 Seen = Callable[[int, Any, Any, Any, Any], None]
 _SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
+# A loop that asks for the value of a tensor this often is taken to end only by its data. The
+# longest loops of ordinary steps are micro-batches, a few hundred at most.
+MOST_READS = 4096
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down what is dispatched while ``recording``, and always what memory is held."""
+    """Records what is dispatched while ``recording``, and always what memory is held."""
 
     def __init__(self, groups: Groups, seen: Seen | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
         self._seen = seen
         self.recording = False
-        self._aside = False
+        self._aside = self._uncounted = False
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
         self.memory = Held()
         self.memory.on_free = self._forget
+        self.streams = Streams(self._host_waits)
+        self.compiled = 0  # functions that torch.compile was asked to compile
         self._unknown: dict[str, Unsupported] = {}
         self._writer: dict[int, int] = {}  # the last op that wrote a storage
-        self._readers: dict[int, dict[str, int]] = defaultdict(dict)  # and those that read since
-        self._gathers = _Gathers()
+        self._readers: dict[int, Front] = defaultdict(dict)  # and those that read since
+        self._overflows: set[int] = set()  # storages in which AMP counts gradients not finite
+        self._reads: Counter[tuple[int, int]] = Counter()  # of values, by the line that asks
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -65,38 +88,47 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
         """What no model knows, with how often it came and what it moved."""
-        return tuple(self._unknown.values())
+        why = "recorded as eager ops; kernels that a compiler fuses are not seen"
+        compiled = Unsupported("torch.compile", self.compiled, 0, why)
+        return (*self._unknown.values(), *([compiled] if self.compiled else []))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry an op out on fake tensors and write it down."""
-        if self._aside or func.namespace in _QUIET:
-            return func(*args, **(kwargs or {}))
-        if any(kind.__name__ in _SUBCLASSES for kind in types):
-            return self._on_shards(func, args, kwargs or {})
+        """Carry an op out on fake tensors and record it."""
         kwargs = kwargs or {}
-        outputs, why = _carried_out(func, args, kwargs)
+        if func.namespace in _QUIET:
+            return func(*args, **kwargs)
+        if any(kind.__name__ in _SUBCLASSES for kind in types):
+            return self._on_shards(func, args, kwargs)
+        if op_name(func) == "scaled_dot_product_attention":  # seen whole where autograd is off
+            with self:
+                return fused_attention(*args, **kwargs)
+        outputs, why = self._carried_out(func, args, kwargs)
+        if self._uncounted:
+            return outputs
         results = tensors_in([outputs])
         self.memory.hold(results, self.phase_now)
-        if self.recording:
+        if self.recording and not self._aside:
             before = len(self.ops)
-            self._record(func, (*args, *kwargs.values()), outputs, results, why)
+            self._record(func, args, kwargs, outputs, results, why)
             if self._seen is not None:
                 number = before if len(self.ops) > before else -1
                 self._seen(number, func, args, kwargs, outputs)
         return outputs
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Look away: neither ops nor memory of what is inside belong to the step."""
-        before, self._aside = self._aside, True
+    def aside(self, *, memory: bool = False) -> Iterator[None]:
+        """Record no ops of what is inside, and no ``memory`` unless that is asked for."""
+        before = self._aside, self._uncounted
+        self._aside, self._uncounted = True, not memory
         try:
             yield
         finally:
-            self._aside = before
+            self._aside, self._uncounted = before
 
     def _forget(self, storage: int) -> None:
         self._writer.pop(storage, None)
         self._readers.pop(storage, None)
+        self._overflows.discard(storage)
 
     def start_over(self) -> None:
         """Forget the ops so far and what they wrote: a step begins when all before it is done."""
@@ -104,7 +136,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer.clear()
         self._readers.clear()
         self._unknown.clear()
-        self._gathers = _Gathers()
+        self.streams.clear()
+
+    def _note(self, name: str, nbytes: int, why: str) -> None:
+        """Count something that the prediction does not know the cost of."""
+        known = self._unknown.get(name, Unsupported(name, 0, 0, why))
+        self._unknown[name] = Unsupported(name, known.count + 1, known.nbytes + nbytes, why)
+
+    def wait(self, front: Front) -> None:
+        """Let the current stream wait for ops."""
+        merge(self.streams.current.front, front)
+
+    def _host_waits(self, name: str, front: Front) -> None:
+        """Let the host wait for ops, as ``torch.cuda.synchronize`` does."""
+        if self.recording and not self._aside and front:
+            after = tuple(sorted(front.values()))
+            self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Let subclasses call ops on their parts; lists of shards that change in place go straight.
@@ -118,30 +165,47 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         own = [_shards_of(value) for value in args]
         named = {key: _shards_of(value) for key, value in kwargs.items()}
+        shapes = [_shapes(value) for value in (*own, *named.values()) if _shapes(value)]
+        if any(each != shapes[0] for each in shapes):
+            return NotImplemented  # a gradient that is sharded otherwise than its parameter
         return self.__torch_dispatch__(func, (), own, named)
 
     @property
     def phase_now(self) -> Phase:
-        """Say where we are: autograd tells when it works."""
+        """Return the phase of the step: autograd tells when it works."""
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - the only sign of it
         return "backward" if backward and self.phase == "forward" else self.phase
 
     def _record(
-        self, func: Any, args: Sequence[Any], outputs: Any, results: list[torch.Tensor], why: str
+        self, func: Any, args: Any, kwargs: Any, outputs: Any, results: list[torch.Tensor], why: str
     ) -> None:
-        inputs = tensors_in(args)
-        what = self.groups.collective(func, args, outputs)
+        values = (*args, *kwargs.values())
+        inputs = tensors_in(values)
+        if op_name(func) == "wait_tensor":
+            self._wait_tensor(inputs[0], results)
+            return
+        what = self.groups.collective(func, values, outputs)
         if what is None and why == "" and is_free(func):
             return
         if self._is_bookkeeping(func, inputs) or self._is_handed_on(func, args):
             return
         if what is not None:
-            op = self._communication(func, what)
-        else:
-            op = self._computation(func, args, inputs, results, why)
-        self._gathers.see(op, op_name(func), len(self.ops), self.phase_now)
-        op = replace(op, stream=self._gathers.stream or op.stream)
-        self._append(op, func, inputs, results)
+            written = written_by(func, values, results)
+            self._append(self._communication(func, what), inputs, written)
+            return
+        changed = tensors_in(changed_by(func, args, kwargs))
+        if op_name(func).startswith("_amp_foreach_non_finite"):
+            self._overflows |= {_storage(tensor) for tensor in changed[-1:]}
+        op = self._computation(func, values, inputs, results, why)
+        self._append(op, inputs, [*results, *changed])
+
+    def _wait_tensor(self, tensor: torch.Tensor, results: list[torch.Tensor]) -> None:
+        """Let the current stream wait for a functional collective; its result has a new storage."""
+        writer = self._writer.get(_storage(tensor))
+        if writer is not None:
+            self.wait({self.ops[writer].stream: writer})
+            for result in results:
+                self._writer[_storage(result)] = writer
 
     def _is_bookkeeping(self, func: Any, inputs: list[torch.Tensor]) -> bool:
         """Recognise what only a first step does, and counters, which live on the host."""
@@ -157,7 +221,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _communication(self, func: Any, what: Collective) -> Op:
         name = f"{func.namespace}.{op_name(func)}"
-        return Op(name, "collective", f"comm {what.group}", collective=what, phase=self.phase_now)
+        stream = f"comm {what.group}"
+        if what.kind in ("send", "recv"):  # NCCL runs the messages of a batch at once
+            stream = f"{what.kind} {what.group} {what.peer}"
+        blocking = what.kind == "barrier"  # the host waits for it, with NCCL too
+        return Op(
+            name, "collective", stream, collective=what, phase=self.phase_now, blocking=blocking
+        )
 
     def _computation(
         self,
@@ -167,84 +237,107 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: list[torch.Tensor],
         why: str,
     ) -> Op:
-        name = f"{func.namespace}.{op_name(func)}"
+        name, stream = f"{func.namespace}.{op_name(func)}", self.streams.current.name
         if op_name(func) == "_local_scalar_dense":
             self._note(name, nbytes_of(inputs), why)
             cost = Cost("copy", (), "", 0.0, nbytes_of(inputs))
-            return Op(name, "copy", cost=cost, blocking=True, phase=self.phase_now)
+            return Op(name, "copy", stream, cost, blocking=True, phase=self.phase_now)
         cost = cost_of(func, args, inputs, results)
         if why or cost.family == UNKNOWN:
             self._note(name, cost.nbytes, why or "no model knows it")
-        return Op(name, cost=cost, blocking="shape" in why, phase=self.phase_now)
+        return Op(name, "kernel", stream, cost, blocking="shape" in why, phase=self.phase_now)
 
-    def _note(self, name: str, nbytes: int, why: str) -> None:
-        known = self._unknown.get(name, Unsupported(name, 0, 0, why))
-        self._unknown[name] = Unsupported(name, known.count + 1, known.nbytes + nbytes, why)
-
-    def _append(self, op: Op, func: Any, inputs: list[torch.Tensor], results: Any) -> None:
-        """Add an op with the ends that it waits for: of what it reads, and overwrites."""
-        number, needs = len(self.ops), set(self._gathers.needs)
-        written = {_storage(tensor) for tensor in results}
-        if op.kind == "collective" or func._schema.is_mutable:  # noqa: SLF001
-            written |= {_storage(tensor) for tensor in inputs if _may_write(func)}
-        for storage in {_storage(tensor) for tensor in inputs} | written:
+    def _append(self, op: Op, inputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """Add an op, after its stream's front and the ends of what it reads and overwrites."""
+        number, current = len(self.ops), self.streams.current
+        needs = dict(current.front)
+        overwritten = {_storage(tensor) for tensor in written}
+        reads = {_storage(tensor) for tensor in inputs}
+        for storage in reads | overwritten:
             if (earlier := self._writer.get(storage)) is not None:
-                needs.add(earlier)
-        for storage in written:
-            needs.update(self._readers.pop(storage, {}).values())
+                merge(needs, {self.ops[earlier].stream: earlier})
+        for storage in overwritten:
+            merge(needs, self._readers.pop(storage, {}))
             self._writer[storage] = number
-        for tensor in inputs:
-            self._readers[_storage(tensor)][op.stream] = number
-        after = tuple(sorted(n for n in needs if self.ops[n].stream != op.stream))
-        self.ops.append(replace(op, after=after))
+        for storage in reads:
+            self._readers[storage][op.stream] = number
+        needs.pop(op.stream, None)
+        self.ops.append(replace(op, after=tuple(sorted(needs.values()))))
+        if op.stream == current.name:
+            current.front = {op.stream: number}
 
+    def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
+        """Carry an op out; where its result depends on data, take the largest that it can be."""
+        try:
+            return func(*args, **kwargs), ""
+        except DataDependentOutputException:
+            if op_name(func) == "_local_scalar_dense":
+                return self._value(args[0]), "its value decides what follows; taken as 1"
+            raise
+        except DynamicOutputShapeException:
+            largest = _LARGEST.get(op_name(func))
+            if largest is None:
+                raise
+            return largest(*args, **kwargs), "its shape depends on data; taken as the largest"
+        except UnsupportedOperatorException:
+            if func.namespace == "c10d":  # coalesced collectives have no fake kernel
+                return fake_result(func, args), ""
+            return _like_first(args), "torch cannot carry it out on fake tensors"
 
-class _Gathers:
-    """The streams of FSDP2, which a CPU does not have: what they make gathers wait for.
+    def _value(self, tensor: torch.Tensor) -> float | int | bool:
+        """Return what a value that is read is taken to be: 1, and no overflow of gradients."""
+        if _storage(tensor) in self._overflows:
+            return 0.0
+        self._count_read()
+        if tensor.dtype == torch.bool:
+            return True
+        return 1.0 if tensor.dtype.is_floating_point else 1
 
-    A gather is copied in on a stream of its own. In the forward pass the next one may begin when
-    the last but one has been copied out, in the backward pass when the last one has: no more than
-    two buffers are held (torch.distributed.fsdp, FSDPParamGroup.wait_for_unshard).
-    """
+    def _count_read(self) -> None:
+        """Raise where a loop only ends when a tensor has another value than the one assumed.
 
-    def __init__(self) -> None:
-        self._copied_out: list[int] = []
-        self.needs: tuple[int, ...] = ()
-        self.stream: str | None = None
-
-    def see(self, op: Op, name: str, number: int, phase: Phase) -> None:
-        """Look at an op about to be added: what it needs besides data, and where it runs."""
-        self.needs, self.stream = (), None
-        if name == "all_gather_copy_in":
-            self.stream = "copy in"
-            back = 2 if phase == "forward" else 1
-            self.needs = (
-                tuple(self._copied_out[-back:][:1]) if len(self._copied_out) >= back else ()
+        Such a loop never leaves its function, so what is counted is the call that it is in.
+        """
+        frame = sys._getframe(2)  # noqa: SLF001 - the line of the loop is what the user needs
+        while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
+            frame = frame.f_back
+        place = id(frame), frame.f_lasti
+        self._reads[place] += 1
+        if self._reads[place] > MOST_READS:
+            raise CaptureError(
+                f"{frame.f_code.co_filename}:{frame.f_lineno}: a loop read the value of a tensor "
+                f"{MOST_READS} times and does not end: fake tensors have no values",
+                "Give the loop a fixed number of iterations while the step is captured.",
             )
-        elif name == "split_with_sizes_copy" and op.name.startswith("fsdp"):
-            self._copied_out.append(number)
+
+
+_INTERNAL = ("/torch/utils/", "/torch/_", "/weft/workload/torch_")
+
+
+def _is_internal(path: str) -> bool:
+    return any(part in path for part in _INTERNAL)
 
 
 @lru_cache(maxsize=4096)
 def is_free(func: Any) -> bool:
-    """Tell whether an op starts no kernel: it only names bytes anew, or asks for memory."""
+    """Return whether an op starts no kernel: it only makes a view, or allocates."""
     if op_name(func) in _FREE:
         return True
     returns = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
     return bool(returns) and all(info is not None and not info.is_write for info in returns)
 
 
-@lru_cache(maxsize=4096)
-def _may_write(func: Any) -> bool:
-    arguments = func._schema.arguments  # noqa: SLF001
-    return any(each.alias_info is not None and each.alias_info.is_write for each in arguments)
-
-
 def _shards_of(value: Any) -> Any:
-    """Give the shards of a list of distributed tensors; anything else as it is."""
+    """Return the shards of a list of distributed tensors; anything else as it is."""
     if not isinstance(value, (list, tuple)):
         return value
     return [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
+
+
+def _shapes(value: Any) -> list[torch.Size]:
+    """Return the shapes in a list of tensors; scalars, such as step counts, have none."""
+    values = value if isinstance(value, list) else []
+    return [each.shape for each in values if isinstance(each, torch.Tensor) and each.dim()]
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -253,29 +346,6 @@ def _storage(tensor: torch.Tensor) -> int:
 
 def _is_constant(inputs: list[torch.Tensor]) -> bool:
     return all(getattr(tensor, "constant", None) is not None for tensor in inputs)
-
-
-def _carried_out(func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
-    """Carry an op out; where its result depends on data, take the largest that it can be."""
-    try:
-        return func(*args, **kwargs), ""
-    except DataDependentOutputException:
-        if op_name(func) == "_local_scalar_dense":
-            return _one(args[0]), "its value decides what follows; taken as 1"
-        raise
-    except DynamicOutputShapeException:
-        largest = _LARGEST.get(op_name(func))
-        if largest is None:
-            raise
-        return largest(*args, **kwargs), "its shape depends on data; taken as the largest"
-    except UnsupportedOperatorException:
-        return _like_first(args), "torch cannot carry it out on fake tensors"
-
-
-def _one(tensor: torch.Tensor) -> float | int | bool:
-    if tensor.dtype == torch.bool:
-        return True
-    return 1.0 if tensor.dtype.is_floating_point else 1
 
 
 def _nonzero(tensor: torch.Tensor, **_more: Any) -> torch.Tensor:
