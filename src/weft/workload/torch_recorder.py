@@ -305,8 +305,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._reads[place] += 1
         if self._reads[place] > MOST_READS:
             raise CaptureError(
-                f"{frame.f_code.co_filename}:{frame.f_lineno}: a loop read the value of a tensor "
-                f"{MOST_READS} times and does not end: fake tensors have no values",
+                f"a loop read the value of a tensor {MOST_READS} times and does not end: "
+                "fake tensors have no values",
                 "Give the loop a fixed number of iterations while the step is captured.",
             )
 

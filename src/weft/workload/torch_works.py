@@ -35,6 +35,7 @@ _CALLS = (
     *("alltoall", "alltoall_base", "all_to_all_single", "broadcast", "reduce", "gather"),
     *("scatter", "barrier", "send", "recv", "recv_anysource"),
 )
+_WAITS = ("wait", "synchronize", "block_current_stream")
 
 
 class Works:
@@ -53,7 +54,7 @@ class Works:
             n: self._remembering(getattr(group, n)) for n in _CALLS if hasattr(group, n)
         }
         calls |= {"_start_coalescing": self._start, "_end_coalescing": self._end}
-        waits = dict.fromkeys(("wait", "synchronize", "block_current_stream"), self._wait)
+        waits: dict[str, Callable[..., Any]] = dict.fromkeys(_WAITS, self._wait)
         works = {**waits, "get_future": self._future, "result": self._tensors}
         return [
             *(mock.patch.object(group, name, _method(call)) for name, call in calls.items()),
