@@ -8,6 +8,7 @@ from weft.schedule.ir import Cost
 from weft.workload.step import WORLD, Collective, Op, Phase
 
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+After = int | tuple[int, ...]  # numbers of ops to wait for; -1 stands for none
 BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb of torch
 
 
@@ -45,14 +46,14 @@ class Ops:
         *shape: int,
         flops: float = 0.0,
         nbytes: int = 0,
-        after: int = -1,
+        after: After = -1,
     ) -> int:
-        """Add a kernel on the compute stream, behind op ``after`` of another stream."""
+        """Add a kernel on the compute stream, behind ops ``after`` of other streams."""
         dtype = self.math if self.math and family in ("gemm", "moe") else self.dtype
         cost = Cost(family, shape, dtype, flops, nbytes)
         return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
 
-    def gemm(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
+    def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
         """Add a matrix product."""
         moved = self.item * (m * k + k * n + m * n)
         return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
@@ -63,7 +64,7 @@ class Ops:
         return self.kernel(name, "bmm", batch, m, n, k, flops=2.0 * batch * m * n * k, nbytes=moved)
 
     def moving(
-        self, name: str, elements: int, *, family: str = "elementwise", after: int = -1
+        self, name: str, elements: int, *, family: str = "elementwise", after: After = -1
     ) -> int:
         """Add a kernel that reads and writes ``elements`` in all."""
         return self.kernel(name, family, nbytes=elements * self.item, after=after)
@@ -74,12 +75,12 @@ class Ops:
         nbytes: int,
         group: str = WORLD,
         *,
-        after: int = -1,
+        after: After = -1,
         peer: int | None = None,
         splits: tuple[int, ...] = (),
         stream: str = "",
     ) -> int:
-        """Add a collective on the stream of its group, behind op ``after`` of another stream."""
+        """Add a collective on the stream of its group, behind ops ``after`` of other streams."""
         what = Collective(kind, nbytes, self.dtype, group, peer, splits)
         place = stream or f"comm {group}"
         return self._add(Op(kind, "collective", place, None, what, _needs(after), phase=self.phase))
@@ -89,5 +90,6 @@ class Ops:
         return self.last
 
 
-def _needs(after: int) -> tuple[int, ...]:
-    return (after,) if after >= 0 else ()
+def _needs(after: After) -> tuple[int, ...]:
+    numbers = (after,) if isinstance(after, int) else after
+    return tuple(sorted({number for number in numbers if number >= 0}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.workload.building import Ops
+    from weft.workload.building import After, Ops
     from weft.workload.transformer import Piece, Transformer
 
 
@@ -27,7 +27,7 @@ class Layer:
             return held + mlp
         return held + model.experts // model.ep * mlp
 
-    def forward(self, needed: int) -> None:
+    def forward(self, needed: After) -> None:
         """Write the forward pass of one micro batch, behind ``needed``."""
         model, made, tokens = self.model, self.made, self.tokens
         size, width = tokens * model.hidden * made.item, model.hidden
@@ -37,36 +37,37 @@ class Layer:
         self._attention()
         done = made.gemm("projection", tokens, width, width // model.tp)
         summed = self._reduced(size, done)
-        self._dropped()
+        self._dropped(after=summed)
         made.moving("add", 3 * tokens * width, after=summed)
         made.kernel("norm", "norm", tokens, width)
         done = self._experts() if model.experts else self._mlp()
-        summed = self._reduced(size, done) if not model.experts else -1
-        self._dropped()
-        made.moving("add", 3 * tokens * width, after=summed if summed >= 0 else done)
+        if not model.experts:
+            done = max(done, self._reduced(size, done))
+        self._dropped(after=done)
+        made.moving("add", 3 * tokens * width, after=done)
 
-    def backward(self, needed: int) -> None:
+    def backward(self, needed: After) -> None:
         """Write its backward pass."""
         model, made, tokens = self.model, self.made, self.tokens
         width, inner = model.hidden, model.ffn // model.tp
         size = tokens * width * made.item
-        self._dropped(" backward")
+        self._dropped(" backward", after=needed)
         if model.experts:
             made.moving("add backward", 2 * tokens * width, after=needed)
-            done = self._experts(factor=2)
+            done = self._experts(factor=2)  # summed over tp where it ends
         else:
             self.product_backward("down", tokens, width, inner, after=needed)
             made.moving("activation backward", tokens * inner * (5 if model.gated else 3))
             done = self.product_backward("up", tokens, inner * (2 if model.gated else 1), width)
-        summed = self._reduced(size, done)
-        made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+            done = max(done, self._reduced(size, done))
+        made.kernel("norm backward", "norm-backward", tokens, width, after=done)
         self._dropped(" backward")
         self.product_backward("projection", tokens, width, width // model.tp)
         self._attention_backward()
         self._positions(" backward")
         done = self.product_backward("qkv", tokens, model.qkv // model.tp, width)
         summed = self._reduced(size, done)
-        made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+        made.kernel("norm backward", "norm-backward", tokens, width, after=summed)
         made.moving("add backward", 3 * tokens * width)
 
     def _reduced(self, nbytes: int, needed: int) -> int:
@@ -82,10 +83,10 @@ class Layer:
             name = ("rotate" if model.rotary else "split heads") + way
             self.made.moving(name, 2 * self.tokens * model.qkv // model.tp)
 
-    def _dropped(self, way: str = "") -> None:
+    def _dropped(self, way: str = "", *, after: After = -1) -> None:
         """Drop some of what goes back into the residual: read, written, and a mask."""
         if self.model.dropout:
-            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden)
+            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden, after=after)
 
     def _attention(self) -> None:
         made = self.made
@@ -160,7 +161,7 @@ class Layer:
             combined if model.tp < 2 else self._reduced(moved // model.topk * made.item, combined)
         )
 
-    def product_backward(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
+    def product_backward(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
         """Write the products of a gradient: for the input and, unless it is frozen, the weight."""
         made = self.made
         done = made.gemm(f"{name} input gradient", m, k, n, after=after)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from weft.workload.step import Op
     from weft.workload.transformer import Transformer
 
+_GRADIENTS = "comm dp"  # the stream of what data-parallel ranks share: weights and gradients
+
 
 def build(
     name: str, model: Transformer, num_ranks: int, pieces: tuple[Piece, ...] = ()
@@ -117,7 +119,7 @@ class _Stage:
         gathered = self._gather()
         for layer in range(self.layers):
             ahead = self._gather() if layer + 1 < self.layers else -1
-            self.layer.forward(gathered if gathered >= 0 else got)
+            self.layer.forward((gathered, got))
             gathered, got = ahead, -1
         if self.last:
             self._head()
@@ -138,11 +140,9 @@ class _Stage:
         gathered = self._gather()
         for layer in range(self.layers):
             ahead = self._gather() if layer + 1 < self.layers else -1
-            needed = gathered if gathered >= 0 else got
-            if model.recompute:
-                self.layer.forward(needed)
-                needed = -1
-            self.layer.backward(needed)
+            if model.recompute:  # as part of the backward pass, which starts with what it gets
+                self.layer.forward((gathered, got))
+            self.layer.backward((gathered, got))
             self._gradients(last_layer=layer + 1 == self.layers)
             gathered, got = ahead, -1
         if self.first:
@@ -173,10 +173,17 @@ class _Stage:
         if model.frozen:
             return
         shared = self.layout.dp if model.fsdp else 1
+        reduced = self._last_reduction()
         if model.clip:
-            made.kernel("gradient norm", "reduction", nbytes=4 * held // shared)
+            made.kernel("gradient norm", "reduction", nbytes=4 * held // shared, after=reduced)
             made.kernel("clip", "elementwise", nbytes=8 * held // shared)
-        waits = [n for n, op in enumerate(made.ops) if op.kind == "collective"][-1:]
-        made.kernel(
-            "adamw", "optimizer", nbytes=28 * held // shared, after=waits[0] if waits else -1
-        )
+        made.kernel("adamw", "optimizer", nbytes=28 * held // shared, after=reduced)
+
+    def _last_reduction(self) -> int:
+        """Return the number of the last sum of gradients, -1 without one.
+
+        Sums follow each other on one stream, so the end of the last is the end of them all. What
+        a stage sends to another behind them is none of the optimizer's.
+        """
+        ops = self.made.ops
+        return max((n for n, op in enumerate(ops) if op.stream == _GRADIENTS), default=-1)
