@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weft.collectives import collective, engines
 from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware.dtypes import product_bytes
 from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
 from weft.simulator import collective_units
 
@@ -145,7 +146,7 @@ def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
             (gemm.m, gemm.n, gemm.k),
             gemm.dtype,
             flops=2.0 * gemm.m * gemm.n * gemm.k,
-            nbytes=(gemm.m * gemm.k + gemm.n * gemm.k + gemm.m * gemm.n) * grid.item,
+            nbytes=product_bytes(gemm.dtype, gemm.m, gemm.n, gemm.k),
             tiles=grid.tiles,
         ),
     )

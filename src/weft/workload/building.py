@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.hardware.dtypes import item_bytes, output_dtype, product_bytes
 from weft.schedule.ir import Cost
 from weft.workload.step import WORLD, Collective, Op, Phase
 
-ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+# The dtypes of generated models, with the bytes of one stored weight.
+ITEM_BYTES = {
+    name: int(item_bytes(name)) for name in ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+}
+_PRODUCTS = ("gemm", "moe")  # families that multiply weights
+_ATTENTION = ("attention", "attention-backward")
 After = int | tuple[int, ...]  # numbers of ops to wait for; -1 stands for none
 BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb of torch
 
@@ -16,7 +22,8 @@ BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb
 class Ops:
     """Ops in the order of a host; ``phase`` and ``dtype`` are those of what is added next.
 
-    ``math`` is the dtype of matrix products, where it is another.
+    ``dtype`` is that of weights and ``math`` that of matrix products, where it is another. What
+    products write, and with it everything between them, is of ``output_dtype(dtype)``.
     """
 
     dtype: str = "bf16"
@@ -26,7 +33,12 @@ class Ops:
 
     @property
     def item(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element of the tensors between products, gradients among them."""
+        return int(item_bytes(output_dtype(self.dtype)))
+
+    @property
+    def weight_item(self) -> int:
+        """Bytes of one weight as it is stored and gathered."""
         return ITEM_BYTES[self.dtype]
 
     @property
@@ -49,13 +61,16 @@ class Ops:
         after: After = -1,
     ) -> int:
         """Add a kernel on the compute stream, behind ops ``after`` of other streams."""
-        dtype = self.math if self.math and family in ("gemm", "moe") else self.dtype
+        if family in _PRODUCTS:
+            dtype = self.math or self.dtype
+        else:
+            dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
         cost = Cost(family, shape, dtype, flops, nbytes)
         return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
 
     def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
         """Add a matrix product."""
-        moved = self.item * (m * k + k * n + m * n)
+        moved = product_bytes(self.math or self.dtype, m, n, k)
         return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
 
     def bmm(self, name: str, batch: int, m: int, n: int, k: int) -> int:
@@ -81,7 +96,7 @@ class Ops:
         stream: str = "",
     ) -> int:
         """Add a collective on the stream of its group, behind ops ``after`` of other streams."""
-        what = Collective(kind, nbytes, self.dtype, group, peer, splits)
+        what = Collective(kind, nbytes, output_dtype(self.dtype), group, peer, splits)
         place = stream or f"comm {group}"
         return self._add(Op(kind, "collective", place, None, what, _needs(after), phase=self.phase))
 

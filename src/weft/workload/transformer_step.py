@@ -109,7 +109,7 @@ class _Stage:
         model = self.model
         if not model.fsdp or self.layout.dp < 2:
             return -1
-        nbytes = self.layer.weights * self.made.item
+        nbytes = self.layer.weights * self.made.weight_item
         return self.made.collective("all_gather", nbytes, "dp")
 
     def _forward(self, got: int) -> None:
