@@ -78,6 +78,21 @@ class Ops:
         moved = self.item * batch * (m * k + k * n + m * n)
         return self.kernel(name, "bmm", batch, m, n, k, flops=2.0 * batch * m * n * k, nbytes=moved)
 
+    def grouped_gemm(
+        self, name: str, groups: int, m: int, n: int, k: int, *, after: After = -1
+    ) -> int:
+        """Add products of equal shape with weights of their own, as of experts.
+
+        Training libraries run them by the kernels of single products (Transformer Engine's
+        GroupedLinear, torch._grouped_mm), so they are priced as such.
+        """
+        if groups == 1:
+            return self.gemm(name, m, n, k, after=after)
+        dtype, flops = self.math or self.dtype, 2.0 * groups * m * n * k
+        moved = product_bytes(dtype, m, n, k, groups)
+        cost = Cost("bmm", (groups, m, n, k), dtype, flops, moved)
+        return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
+
     def moving(
         self, name: str, elements: int, *, family: str = "elementwise", after: After = -1
     ) -> int:

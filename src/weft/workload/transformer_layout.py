@@ -39,6 +39,8 @@ class Layout:
             "pp": Group(model.pp, model.tp * self.dp),
             "pp back": Group(model.pp, model.tp * self.dp),
         }
+        if model.ep > 1:  # ranks that hold the same experts
+            self.groups["edp"] = Group(self.dp // model.ep, model.tp * model.ep)
 
 
 def _require_parts(model: Transformer, dp: int) -> None:
@@ -86,10 +88,14 @@ def memory_of(model: Transformer, layout: Layout) -> Memory:
     stored = ITEM_BYTES[model.dtype]
     item = int(item_bytes(output_dtype(model.dtype)))  # of activations and gradients
     layers = split(model.layers, model.pp)[0]
-    mlp = model.mlp_weights // model.tp * max(1, model.experts // model.ep)
-    held = layers * (model.attention_weights // model.tp + mlp)
-    held += (2 if model.pp == 1 else 1) * model.vocab * model.hidden // model.tp
-    shared = layout.dp if model.fsdp else 1
+    experts = max(1, model.experts // model.ep)
+    dense = layers * (model.attention_weights // model.tp)
+    dense += (2 if model.pp == 1 else 1) * model.vocab * model.hidden // model.tp
+    inner = layers * (model.mlp_weights // model.tp) * experts
+    held = dense + inner
+    kept_here = held  # of weights, gradients and moments
+    if model.fsdp:  # experts are shared out among those ranks alone that hold the same ones
+        kept_here = dense // layout.dp + inner // (layout.dp // model.ep)
     tokens = layout.micro * (1 if model.mode == "decode" else model.seq)
     if model.mode != "train":
         kv = 2 * (model.kv_heads or model.heads) * model.head_dim // model.tp
@@ -105,11 +111,11 @@ def memory_of(model: Transformer, layout: Layout) -> Memory:
     activations = int(flying * layers * kept + (each if model.recompute else 0))
     activations += tokens * model.vocab // model.tp * (item + 4)
     if model.frozen:
-        return Memory(weights=held * stored // shared, activations=activations)
+        return Memory(weights=kept_here * stored, activations=activations)
     return Memory(
-        weights=held * stored // shared,
-        gradients=held * item // shared,
-        optimizer=held * 12 // shared if stored < 4 else held * 8 // shared,
+        weights=kept_here * stored,
+        gradients=kept_here * item,
+        optimizer=kept_here * (12 if stored < 4 else 8),
         activations=activations,
         other=2 * (held // layers) * stored if model.fsdp else 0,
     )
