@@ -97,8 +97,10 @@ class CommSide:
         if not self.by_engines:
             return Fixed(launch, device.host_launch, 2 * (level.latency + device.signal))
         dma = device.require_dma()
-        packets = ceil(nbytes * self.crossing / self.peers / dma.packet_bytes)
-        before = self.peers * (dma.doorbell + dma.control) + dma.fetch + dma.start * max(1, packets)
+        packets = max(1, ceil(nbytes * self.crossing / self.peers / dma.packet_bytes))
+        in_turn = ceil(self.peers / dma.num_engines)  # peers that share an engine
+        starts = dma.start * packets * in_turn
+        before = self.peers * (dma.doorbell + dma.control) + dma.fetch + starts
         after = dma.drain + dma.sync + level.latency
         return Fixed(launch, before, after + (launch + dma.sync if self.adds else 0.0))
 
@@ -109,7 +111,9 @@ def comm_side(kind: str, platform: Platform, by_engines: bool) -> CommSide:  # n
     n, peers = platform.num_ranks, max(1, level.size - 1)
     own = level.size / peers  # with its own chunk, which no link sees
     if by_engines:
-        mover = peers * device.require_dma().engine_rate
+        dma = device.require_dma()
+        # Peers take turns on engines where those are fewer; the busiest engine decides.
+        mover = peers / ceil(peers / dma.num_engines) * dma.engine_rate
         filled, passes = collective_units(platform), 2.0
     else:
         mover = unit_rate(platform, kind) / own

@@ -34,6 +34,7 @@ STRATEGIES = (
     "dma",
     "dma+partition",
 )
+BY_ENGINES = ("dma", "dma+partition")
 ENGINES: dict[str, Callable[..., Schedule]] = {
     "all_gather": engines.all_gather,
     "all_to_all": engines.all_to_all,
@@ -63,7 +64,7 @@ class Choice:
     @property
     def by_engines(self) -> bool:
         """Whether DMA engines move the bytes."""
-        return self.strategy.startswith("dma")
+        return self.strategy in BY_ENGINES
 
 
 def masks(device: Device) -> tuple[int, ...]:
@@ -88,9 +89,9 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
     if kind not in COLLECTIVES:
         ways = f"Known beside a GEMM: {', '.join(COLLECTIVES)}."
         raise UsageError(f"{kind} is no collective that weft runs beside a GEMM", ways)
-    if choice.by_engines and device.dma is None:
+    if choice.by_engines and (why := device.engine_refusal(kind)):
         raise UsageError(
-            f"{choice.strategy} does not apply on {platform.name}, which has no DMA engines",
+            f"{choice.strategy} does not apply on {platform.name}: {why}",
             "Use serial, concurrent, priority or partition, or a platform such as mi300x-8.",
         )
     if choice.masks and not masks(device):
