@@ -145,3 +145,13 @@ def test_the_rule_shares_engines_among_peers_as_the_simulator_does(num_engines):
     scenario = Scenario("", Gemm(8192, 8192, 8192, "bf16"), "all_gather", 1 << 30)
     estimate = pricer.rule.comm_seconds(scenario, Choice("dma"))
     assert estimate == pytest.approx(pricer.engines(scenario), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
+@pytest.mark.parametrize("name", ["h100-8", "l40s-8", "mi210-4", "mi250x-8", "mi300x-8", "v100-8"])
+def test_the_rule_sees_all_levels_of_a_node_as_the_simulator_does(name, kind):
+    pricer = Pricer(platform(name))
+    scenario = Scenario("", Gemm(8192, 8192, 8192, pricer.dtype), kind, 1 << 30)
+    for simulated, strategy in ((pricer.comm, "priority"), (pricer.engines, "dma")):
+        estimate = pricer.rule.comm_seconds(scenario, Choice(strategy))
+        assert estimate == pytest.approx(simulated(scenario), rel=0.02)

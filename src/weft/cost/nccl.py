@@ -25,7 +25,7 @@ import numpy as np
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import platform as measured_on
 from weft.hardware.libraries import library, library_devices, library_names
-from weft.hardware.topology import latencies
+from weft.hardware.topology import exchange_rate, latencies
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -95,16 +95,15 @@ def links_of(platform: Platform, kind: str) -> float:
     - a ring crosses each level as often as it likes, but leaves a group of s ranks with one of s
       hops at least. So the levels from each one outwards carry that share of all bytes or more.
     """
-    levels = [level for level in platform.levels[: platform.node_levels] if level.size > 1]
+    node = platform.levels[: platform.node_levels]
+    levels = tuple(level for level in node if level.size > 1)
     if not levels:
         return max(level.rate for level in platform.levels)
     if platform.staged:
         return min(level.rate for level in levels)
-    rates, sizes = [level.rate for level in levels], [level.size for level in levels]
     if kind == "all_to_all":
-        num_ranks = prod(sizes)
-        crossing = [num_ranks * (size - 1) / size for size in sizes]  # of the messages of a rank
-        return min(rate * (num_ranks - 1) / n for rate, n in zip(rates, crossing, strict=True))
+        return exchange_rate(levels)
+    rates, sizes = [level.rate for level in levels], [level.size for level in levels]
     return min(prod(sizes[:inner]) * sum(rates[inner:]) for inner in range(len(levels)))
 
 
