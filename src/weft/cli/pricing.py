@@ -1,5 +1,6 @@
 """A collective priced on a platform, by one algorithm or by the fastest that applies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,6 +147,17 @@ def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
         )
     best = min(found, key=lambda each: each.timeline.seconds)
     return Answer(question, algorithm, best.chosen, best.timeline)
+
+
+def answers(question: Question, words: Sequence[str], *, ahead: bool = True) -> list[Answer]:
+    """Price every algorithm that is named; ``all`` stands for those that apply beside them."""
+    found: list[Answer] = []
+    for word in words:
+        if word == "all":
+            found += [each for each in applying(question) if each.asked not in words]
+        else:
+            found.append(answer(question, word, ahead=ahead))
+    return found
 
 
 def applying(question: Question) -> list[Answer]:
