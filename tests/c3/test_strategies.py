@@ -14,7 +14,7 @@ from weft.c3 import (
     advised_rows,
     pair_schedule,
 )
-from weft.c3.strategies import COLLECTIVES, masks
+from weft.c3.strategies import COLLECTIVES, check_choice, masks
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.schedule import Copy, Kernel, Launch, Submit
@@ -126,3 +126,32 @@ def test_what_cannot_be_paired_is_refused():
     refused("inside one node", Choice("serial"), machine=platform("mi300x-8x2"))
     refused("needs 2 ranks or more", Choice("serial"), machine=MACHINE.resized(1))
     refused("no strategy is called", Choice("fast"), error=UnknownNameError)
+
+
+@pytest.mark.parametrize("kind", ["reduce_scatter", "all_reduce", "broadcast"])
+def test_engines_do_what_a_library_of_the_device_does_by_them(kind):
+    h100 = platform("h100-8")
+    for strategy in ("dma", "dma+partition"):
+        refused(f"do no {kind}", Choice(strategy), machine=h100, kind=kind)
+    check_choice(Choice("dma"), "all_gather", h100)
+    check_choice(Choice("dma"), kind, platform("mi300x-8"))
+
+
+@pytest.mark.parametrize("num_engines", [1, 2, 3, 5, 7, 14])
+def test_the_rule_shares_engines_among_peers_as_the_simulator_does(num_engines):
+    device = MACHINE.require_device()
+    dma = replace(device.require_dma(), num_engines=num_engines, engine_rate=20e9)
+    pricer = Pricer(replace(MACHINE, device=replace(device, dma=dma)))
+    scenario = Scenario("", Gemm(8192, 8192, 8192, "bf16"), "all_gather", 1 << 30)
+    estimate = pricer.rule.comm_seconds(scenario, Choice("dma"))
+    assert estimate == pytest.approx(pricer.engines(scenario), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
+@pytest.mark.parametrize("name", ["h100-8", "l40s-8", "mi210-4", "mi250x-8", "mi300x-8", "v100-8"])
+def test_the_rule_sees_all_levels_of_a_node_as_the_simulator_does(name, kind):
+    pricer = Pricer(platform(name))
+    scenario = Scenario("", Gemm(8192, 8192, 8192, pricer.dtype), kind, 1 << 30)
+    for simulated, strategy in ((pricer.comm, "priority"), (pricer.engines, "dma")):
+        estimate = pricer.rule.comm_seconds(scenario, Choice(strategy))
+        assert estimate == pytest.approx(simulated(scenario), rel=0.02)

@@ -58,6 +58,47 @@ def test_sizes_and_algorithms_are_lists(capsys):
     ]
 
 
+@pytest.mark.parametrize("on", ["h100-8", "h100-8x2", "switch(1)@1GB/s/switch(8)@1GB/s"])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "broadcast"])
+def test_all_beside_others_adds_what_applies(capsys, kind, on):
+    case = ("collective", kind, "--on", on, "--size", "1MiB", "--algorithm")
+    every = [row["algorithm"] for row in results(capsys, *case, "all")]
+    more = [
+        row["algorithm"]
+        for row in results(capsys, *case, "ring,auto,all" if "ring" in every else "auto,all")
+    ]
+    named = ["ring", "auto"] if "ring" in every else ["auto"]
+    assert more == [*named, *(name for name in every if name not in named)]
+
+
+def test_what_a_library_took_stands_beside_all_others(capsys):
+    rows = results(capsys, *QUICK[:3], "h100-8", *QUICK[4:], "--algorithm", "nccl,auto,all")
+    assert [row["algorithm"] for row in rows[:2]] == ["nccl", "auto"]
+    assert len(rows) > 5
+
+
+@pytest.mark.parametrize(
+    ("on", "words"), [("h100-8", "8 ranks are in one level"), ("h100-8x2", "has 2")]
+)
+def test_what_is_named_must_apply(capsys, on, words):
+    name = "nccl" if on == "h100-8x2" else "hierarchical"
+    assert main([*QUICK[:3], on, "--algorithm", f"{name},all"]) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert "0 ranks" not in told
+
+
+@pytest.mark.parametrize("algorithm", ["dma-swap", "dma+prelaunch", "dma-swap+prelaunch"])
+def test_engines_are_fed_as_the_device_can(capsys, algorithm):
+    case = ["collective", "all_to_all", "--size", "1MiB", "--algorithm"]
+    assert main([*case, algorithm, "--on", "h100-8"]) == 2
+    assert "copy engines of NVIDIA H100 SXM have no" in capsys.readouterr().err
+    assert main([*case, algorithm, "--on", "mi300x-8"]) == 0
+    capsys.readouterr()
+    (auto,) = results(capsys, *case, "dma-auto", "--on", "h100-8")
+    assert auto["chosen"] in ("dma", "dma-b2b")
+
+
 def test_ranks_default_to_all_of_the_platform(capsys):
     (row,) = results(capsys, *QUICK[:2], "--on", "mi300x-8x2", "--size", "1MiB")
     assert row["ranks"] == 16

@@ -28,6 +28,34 @@ def test_what_was_not_chosen_is_shown_on_demand(capsys):
     assert "not chosen" in capsys.readouterr().out
 
 
+LARGE = ["llama-70b", "--on", "h100-8", "--set", "batch=8", "--set", "layers=40"]
+
+
+def test_a_step_that_does_not_fit_is_planned_anyway_on_demand(capsys):
+    one = ["plan", *LARGE, "--set", "tp=1", "--set", "fsdp=false"]
+    assert main(one) == 1
+    told = capsys.readouterr().err
+    assert "NoPlanError" in told
+    assert "--anyway" in told
+    assert main([*one, "--anyway", "--json"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert whole["planned"] <= whole["baseline"]
+    assert "it does not fit: it needs" in whole["notes"][0]
+    codecs = [
+        a for row in whole["results"] for a in row["alternatives"] if "codec" in a["settings"]
+    ]
+    assert all(a["seconds"] is None for a in codecs)  # no room for what they encode
+    assert main([*one, "--anyway"]) == 0
+    assert "it does not fit" in capsys.readouterr().out
+
+
+def test_a_memory_limit_is_left_aside_anyway(capsys):
+    asked = ["plan", *SMALL, "--memory", "1MiB"]
+    assert main(asked) != 0
+    assert "--anyway" in capsys.readouterr().err
+    assert main([*asked, "--anyway"]) == 0
+
+
 @pytest.mark.parametrize("suffix", [".json", ".html", ".csv"])
 def test_a_plan_is_written(tmp_path, capsys, suffix):
     file = tmp_path / f"plan{suffix}"

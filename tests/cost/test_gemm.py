@@ -77,3 +77,12 @@ def test_local_memory_bounds_the_workgroups_of_a_unit():
 def test_an_empty_product_is_no_grid():
     assert is_gemm(Cost("gemm", (64, 64, 64)))
     assert not is_gemm(Cost("gemm", (64, 0, 64)))
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+def test_a_product_of_narrow_operands_writes_two_bytes_an_element(dtype):
+    m, n, k = 8192, 8192, 128  # the result is most of the traffic
+    grid = gemm_grid((m, n, k), dtype, DEVICE)
+    least = m * k + n * k + 2 * m * n
+    assert grid.traffic_on(304, DEVICE) >= least * (1 - 1e-12)
+    assert grid.traffic(np.array([304.0]), DEVICE)[0] >= least * (1 - 1e-12)

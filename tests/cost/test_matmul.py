@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.cost.matmul import convolution_seconds, matmul_places, matmul_seconds
-from weft.cost.recipes import RECIPES
 from weft.hardware import platform
+from weft.hardware.dtypes import RECIPES
 from weft.hardware.kernel_fits import device_fits
 
 DEVICE = platform("h100-8").require_device()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weft.collectives.library import opaque
 from weft.cost.nccl import law_seconds, library_price, links_of, on_curve, own_seconds
 from weft.errors import PlatformError, UnknownNameError, UsageError
-from weft.hardware import platform
+from weft.hardware import Level, platform
 from weft.hardware.libraries import library, library_devices
 from weft.schedule import Cost, Kernel, Program, from_json, to_json
 from weft.schedule.check import check
@@ -156,9 +156,53 @@ def test_v100_reaches_the_published_bus_rate():
     assert 120e9 < 1.75 * (1 << 30) / seconds < 135e9
 
 
-def test_the_links_of_a_node_are_added_up():
-    assert links_of(platform("v100-8")) == pytest.approx(130e9)
-    assert links_of(platform("h100-8x4")) == links_of(platform("h100-8"))
+def test_rings_use_all_links_of_a_rank():
+    assert links_of(platform("v100-8"), "all_reduce") == pytest.approx(130e9)
+    for kind in KINDS:
+        assert links_of(platform("h100-8x4"), kind) == links_of(platform("h100-8"), kind)
+
+
+def two_levels(name, inner, outer):
+    """Return a node of eight in two halves, with a rate inside and between them."""
+    node = platform(f"{name}-8")
+    levels = (replace(node.levels[0], size=4, rate=inner), Level("switch", 2, outer))
+    return replace(node, levels=levels, node_levels=2)
+
+
+def test_a_slow_level_between_halves_makes_a_node_slower():
+    whole = platform("h100-8")
+    rate = whole.levels[0].rate
+    for kind in KINDS:
+        flat = library_price(whole, kind, 1 << 30).seconds
+        halves = [
+            library_price(two_levels("h100", rate, outer), kind, 1 << 30).seconds
+            for outer in (rate / 100, rate / 20, rate / 8)
+        ]
+        assert flat < halves[2] < halves[1] < halves[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_whose_devices_are_all_as_close_as_a_pair_is_faster(kind):
+    node = platform("l40s-8")
+    flat = replace(node, levels=(replace(node.levels[0], size=8),), node_levels=1)
+    slow, fast = (library_price(each, kind, 1 << 26).seconds for each in (node, flat))
+    assert fast < 0.2 * slow  # pairs reach 19.6 GB/s, halves of the node 1.17 GB/s
+
+
+@given(
+    device=st.sampled_from(("h100", "v100", "l40s")),
+    kind=kinds,
+    inner=st.floats(1e9, 1e12),
+    outer=st.floats(1e9, 1e12),
+    factor=st.floats(1.0, 10.0),
+)
+def test_a_faster_level_never_makes_a_node_slower(device, kind, inner, outer, factor):
+    node = two_levels(device, inner, outer)
+    base = links_of(node, kind)
+    for place in range(2):
+        levels = list(node.levels)
+        levels[place] = replace(levels[place], rate=levels[place].rate * factor)
+        assert links_of(replace(node, levels=tuple(levels)), kind) >= base
 
 
 @pytest.mark.parametrize(

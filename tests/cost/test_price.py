@@ -7,9 +7,10 @@ import pytest
 
 from weft.cost import gemm_grid, kernel_flow, price, price_columns
 from weft.cost.families import FAMILIES
-from weft.cost.recipes import achieved_share, item_bytes, known_dtype, rated_flops, recipe_of
+from weft.cost.recipes import achieved_share, rated_flops
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform, platform_names
+from weft.hardware.dtypes import item_bytes, known_dtype, recipe_of
 from weft.hardware.kernel_fits import FOLDER, device_fits, fitted_devices
 from weft.schedule import Cost
 

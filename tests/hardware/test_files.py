@@ -116,6 +116,20 @@ def test_a_file_may_change_a_device_of_the_catalogue(write):
     assert machine.sources["device.units"] == Source("given", "mine.toml")
 
 
+def test_a_file_may_say_what_engines_do(write):
+    text = 'extends = "h100-8"\n[device.dma]\ncollectives = ["all_gather", "all_reduce"]\n'
+    device = platform(write(text)).require_device()
+    assert not device.engine_refusal("all_reduce")
+    assert "do no all_to_all" in device.engine_refusal("all_to_all")
+    assert read_back(platform(write(text))).require_device() == device
+
+
+def test_what_engines_do_is_known(write):
+    with pytest.raises(PlatformError, match="'all_gathre'") as caught:
+        platform(write('extends = "h100-8"\n[device.dma]\ncollectives = ["all_gathre"]\n'))
+    assert "all_gather" in caught.value.hint
+
+
 def test_a_file_may_extend_a_machine(write):
     text = 'extends = "mi300x-8"\n[device.dma]\nsync = "1us"\n[[levels]]\nrate = "400GB/s"\n'
     machine, base = platform(write(text)), platform("mi300x-8")
@@ -246,6 +260,8 @@ COUNT = "expected a whole number from 1 up"
         ("device.flops.bf16", 1e15, "device.flops.bf16 = 1000000000000000.0: expected a table"),
         ("device.flops.bf16.rated", 0, "device.flops.bf16.rated = 0: expected a positive number"),
         ("device.dma.sync", "soon", 'device.dma.sync = "soon": expected a time of zero or more'),
+        ("device.dma.features", "b2b", 'dma.features = "b2b": expected a list of names'),
+        ("device.dma.collectives", [3], "dma.collectives.0 = 3: expected a string"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key_and_what_was_expected(key, value, message):

@@ -9,7 +9,9 @@ import pytest
 
 from tests.planner.toy import MACHINE, pair_of, quiet
 from weft.c3 import STRATEGIES
+from weft.collectives import ENGINE_FEATURES
 from weft.errors import WeftError
+from weft.hardware import platform, platform_names
 from weft.hardware.network import Level
 from weft.planner.gpu_ways import GpuWays, _settings
 from weft.planner.pair_effects import BOUNDS, Node, effect, pair_prices
@@ -189,6 +191,50 @@ def test_engines_that_are_not_allowed_are_not_fed():
 
 def test_other_collectives_are_not_fed_to_engines():
     assert len(ways(pair("all_reduce", MIB))["dma"]) == 1
+
+
+# What a device has.
+
+
+GPUS = [name for name in platform_names() if not platform(name).require_device().is_core]
+KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce", "broadcast")
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", GPUS)
+def test_ways_by_engines_are_of_engines_that_the_device_has(name, kind, simulated):
+    machine = quiet(name)
+    dma = machine.require_device().require_dma()
+    ranks = tuple(range(machine.num_ranks))
+    for nbytes in (MIB, 256 * MIB):
+        asked = pair(kind, nbytes, ranks)
+        for each in ways(asked, machine, simulated=simulated).get("dma", ()):
+            if isinstance(each, Alternative):
+                assert "copy engines of" in each.why
+                continue
+            assert kind in dma.collectives
+            assert 1 <= each.settings["engines"] <= dma.num_engines
+            algorithm = each.settings.get("algorithm")
+            assert algorithm is None or set(ENGINE_FEATURES[algorithm]) <= set(dma.features)
+
+
+def test_engines_of_an_h100_copy_and_do_not_add():
+    h100 = quiet("h100-8")
+    assert ways(machine=h100)["dma"][0].settings == {"engines": 3}
+    for strategy in ("dma", "dma+partition"):
+        for kind in ("reduce_scatter", "all_reduce"):
+            assert "they copy, they do not add" in why(strategy, pair(kind), h100)
+        assert "do no broadcast" in why(strategy, pair("broadcast"), h100)
+    assert isinstance(ways(pair("reduce_scatter"))["dma"][0], Way)  # by mori.ccl on MI300X
+
+
+def test_engines_of_an_h100_are_fed_by_what_cuda_has():
+    found = ways(pair("all_to_all", MIB), quiet("h100-8"))["dma"][1:]
+    fed = [each.settings["algorithm"] for each in found if isinstance(each, Way)]
+    assert fed == ["dma", "dma-b2b"]
+    (told,) = [each.why for each in found if isinstance(each, Alternative)]
+    assert "no swap, prelaunch" in told
 
 
 # Between nodes.

@@ -130,10 +130,14 @@ def test_two_percent_of_what_runs_beside_do_not_count(beside, gemm):
         ((100, 50, 10), "gemm", "odd", 20_000, True),  # four bytes, as most
         ((3, 100, 50, 10), "bmm", "fp32", 60_000, True),
         ((3, 100, 50, 10), "bmm", "fp32", 20_000, False),
-        ((101, 1, 10), "gemm", "int8", 100, True),  # one percent of padding
-        ((102, 1, 10), "gemm", "int8", 100, False),
-        ((99, 1, 10), "gemm", "int8", 100, True),
-        ((98, 1, 10), "gemm", "int8", 100, False),
+        ((100, 50, 10), "gemm", "fp8", 10_000, True),  # products of narrow operands write bf16
+        ((100, 50, 10), "gemm", "fp8", 5_000, False),
+        ((100, 50, 10), "gemm", "float8_e4m3fn", 10_000, True),
+        ((100, 50, 10), "gemm", "int8", 10_000, True),
+        ((101, 1, 10), "gemm", "bf16", 200, True),  # one percent of padding
+        ((102, 1, 10), "gemm", "bf16", 200, False),
+        ((99, 1, 10), "gemm", "bf16", 200, True),
+        ((98, 1, 10), "gemm", "bf16", 200, False),
         ((100, 50), "gemm", "fp32", 20_000, False),  # says too little
         ((100, 50, 10), "attention", "fp32", 20_000, False),
         ((1, 2, 3, 4), "embedding", "fp32", 12_345, True),  # lookups always do

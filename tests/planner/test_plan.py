@@ -33,6 +33,19 @@ def made(gpt2):
     return plan(gpt2, H100)
 
 
+@pytest.mark.parametrize("settings", [{}, {"math": "fp8"}, {"dtype": "fp8"}])
+def test_products_of_any_dtype_can_send_slices_of_what_they_write(settings):
+    given = {"batch": "1", "tp": "8", "layers": "1", "mode": "prefill", **settings}
+    step = generate("llama-8b", 8, given)
+    found = plan(step, H100)
+    sums = [each for each in found.choices if each.collective.group == "tp"]
+    assert sums
+    for choice in sums:
+        assert choice.strategy == "fused" or not next(
+            each.refused for each in choice.alternatives if each.strategy == "fused"
+        )
+
+
 @st.composite
 def steps(draw):
     """Draw a few products and collectives; some wait for each other."""

@@ -130,7 +130,7 @@ def test_requests_in_flight_divide_a_memory_that_is_full():
 
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_tiles_in_pieces_are_the_same_work(pieces):
-    grid = Grid(512, 256, 64, 2, (128, 128), 3e-6, 1, pieces)
+    grid = Grid(512, 256, 64, 2, 2, (128, 128), 3e-6, 1, pieces)
     count, each = pieces_of(grid)
     assert count == 8 * pieces
     assert count * each == pytest.approx(8 * 3e-6)

@@ -51,7 +51,9 @@ def by_name(answer):
 
 
 def test_every_change_has_an_assumption_and_a_range_around_it(answer):
-    assert len(answer.outcomes) >= len(NAMES) - 1
+    left_out = set(NAMES) - {outcome.name for outcome in answer.outcomes}
+    assert {"dma", "dma+partition"} <= left_out  # nobody reduces by copy engines of an A100
+    assert len(left_out) <= 3
     for outcome in answer.outcomes:
         assert outcome.why
         assert outcome.low <= outcome.step <= outcome.high

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from weft.errors import FormatError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.planner.prices import Prices
-from weft.workload import NO_HOST, Workload, check
+from weft.schedule import Cost
+from weft.workload import NO_HOST, Memory, Workload, check
 from weft.workload.find import find_workload
 from weft.workload.named import generate, tables_of, workload_names
 from weft.workload.pipeline import passes
@@ -245,3 +246,40 @@ def test_code_that_cannot_be_imported_is_named(tmp_path, monkeypatch, spec, text
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=message):
         find_workload(spec, 1)
+
+
+@pytest.mark.parametrize("settings", [{"math": "fp8"}, {"dtype": "fp8"}, {"dtype": "int8"}])
+def test_narrow_products_write_and_send_two_bytes_an_element(settings):
+    given = {"batch": "1", "tp": "8", "layers": "1", "mode": "prefill", **settings}
+    (step,) = generate("llama-8b", 8, given).steps
+    sums = [op for op in step.ops if op.collective]
+    for op in sums:
+        product = step.ops[op.after[0]].cost or Cost()
+        m, n, k = product.shape
+        assert product.dtype in ("fp8", "int8")
+        assert product.nbytes == m * k + k * n + 2 * m * n
+        assert op.collective
+        assert op.collective.nbytes == 2 * m * n
+    norms = {op.cost.dtype for op in step.ops if op.cost and op.name == "norm"}
+    assert (len(sums), norms) == (2, {"bf16"})
+
+
+def test_a_model_in_fp8_stores_one_byte_a_weight_and_two_a_gradient():
+    wide, narrow = (
+        generate("llama-8b", 8, {"batch": "8", "dtype": dtype}).memory or Memory()
+        for dtype in ("bf16", "fp8")
+    )
+    assert narrow.weights
+    assert narrow.weights * 2 == wide.weights
+    assert narrow.gradients == wide.gradients
+    assert narrow.activations == wide.activations
+
+
+def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_products_write_them():
+    settings = {"batch": "8", "layers": "1", "fsdp": "true"}
+    moved = {}
+    for dtype in ("bf16", "fp8"):
+        workload = generate("llama-8b", 8, {**settings, "dtype": dtype})
+        moved[dtype] = {op.name: op.collective.nbytes for op in workload.ops() if op.collective}
+    assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
+    assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.collectives.catalogue import REDUCING
 from weft.cost.bus import bus_factor
+from weft.hardware.topology import exchange_rate
 from weft.simulator import collective_units, unit_rate
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class CommSide:
     mover_rate: float  # of what crosses links: by one unit, or by all engines
     filled: int  # the most units it uses
     peers: int
+    in_turn: int  # transfers of the busiest engine
     passes: float  # through memory, of each byte that crosses
     adds: float  # bytes that are added up, for each byte of the collective
     adding_rate: float  # of memory, for such a byte
@@ -92,36 +94,43 @@ class CommSide:
 
     def fixed(self, nbytes: float) -> Fixed:
         """Launches, the feeding of engines, and the way of a signal."""
-        device, level = self.platform.require_device(), self.platform.levels[0]
+        device = self.platform.require_device()
+        latency = sum(level.latency for level in self.platform.levels)  # of the longest way
         launch = device.host_launch + device.launch
         if not self.by_engines:
-            return Fixed(launch, device.host_launch, 2 * (level.latency + device.signal))
+            return Fixed(launch, device.host_launch, 2 * (latency + device.signal))
         dma = device.require_dma()
-        packets = ceil(nbytes * self.crossing / self.peers / dma.packet_bytes)
-        before = self.peers * (dma.doorbell + dma.control) + dma.fetch + dma.start * max(1, packets)
-        after = dma.drain + dma.sync + level.latency
+        packets = max(1, ceil(nbytes * self.crossing / self.peers / dma.packet_bytes))
+        starts = dma.start * packets * self.in_turn
+        before = self.peers * (dma.doorbell + dma.control) + dma.fetch + starts
+        after = dma.drain + dma.sync + latency
         return Fixed(launch, before, after + (launch + dma.sync if self.adds else 0.0))
 
 
 def comm_side(kind: str, platform: Platform, by_engines: bool) -> CommSide:  # noqa: FBT001
     """What the platform says about a collective."""
-    device, level = platform.require_device(), platform.levels[0]
-    n, peers = platform.num_ranks, max(1, level.size - 1)
-    own = level.size / peers  # with its own chunk, which no link sees
+    device, n = platform.require_device(), platform.num_ranks
+    peers = max(1, n - 1)
+    own = n / peers  # with its own chunk, which no link sees
     if by_engines:
-        mover = peers * device.require_dma().engine_rate
+        dma = device.require_dma()
+        # Transfers take turns on engines where those are fewer; the busiest engine decides. An
+        # all-to-all has one more, of what stays.
+        in_turn = ceil((peers + (kind == "all_to_all")) / dma.num_engines)
+        mover = peers / in_turn * dma.engine_rate
         filled, passes = collective_units(platform), 2.0
     else:
-        mover = unit_rate(platform, kind) / own
+        in_turn, mover = 1, unit_rate(platform, kind) / own
         filled, passes = collective_units(platform, kind), 2.0 + device.kernels.staging
     return CommSide(
         platform,
         by_engines,
         crossing=n - 1.0 if kind == "broadcast" else bus_factor(kind, n),
-        link_rate=level.rate,
+        link_rate=exchange_rate(platform.levels),
         mover_rate=mover,
         filled=filled,
         peers=peers,
+        in_turn=in_turn,
         passes=passes,
         adds=1 / n if kind in REDUCING else 0.0,
         adding_rate=device.memory_rate / (n + 1),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weft.collectives import collective, engines
 from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
+from weft.hardware.dtypes import product_bytes
 from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
 from weft.simulator import collective_units
 
@@ -33,6 +34,7 @@ STRATEGIES = (
     "dma",
     "dma+partition",
 )
+BY_ENGINES = ("dma", "dma+partition")
 ENGINES: dict[str, Callable[..., Schedule]] = {
     "all_gather": engines.all_gather,
     "all_to_all": engines.all_to_all,
@@ -62,7 +64,7 @@ class Choice:
     @property
     def by_engines(self) -> bool:
         """Whether DMA engines move the bytes."""
-        return self.strategy.startswith("dma")
+        return self.strategy in BY_ENGINES
 
 
 def masks(device: Device) -> tuple[int, ...]:
@@ -87,9 +89,9 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
     if kind not in COLLECTIVES:
         ways = f"Known beside a GEMM: {', '.join(COLLECTIVES)}."
         raise UsageError(f"{kind} is no collective that weft runs beside a GEMM", ways)
-    if choice.by_engines and device.dma is None:
+    if choice.by_engines and (why := device.engine_refusal(kind)):
         raise UsageError(
-            f"{choice.strategy} does not apply on {platform.name}, which has no DMA engines",
+            f"{choice.strategy} does not apply on {platform.name}: {why}",
             "Use serial, concurrent, priority or partition, or a platform such as mi300x-8.",
         )
     if choice.masks and not masks(device):
@@ -145,7 +147,7 @@ def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
             (gemm.m, gemm.n, gemm.k),
             gemm.dtype,
             flops=2.0 * gemm.m * gemm.n * gemm.k,
-            nbytes=(gemm.m * gemm.k + gemm.n * gemm.k + gemm.m * gemm.n) * grid.item,
+            nbytes=product_bytes(gemm.dtype, gemm.m, gemm.n, gemm.k),
             tiles=grid.tiles,
         ),
     )

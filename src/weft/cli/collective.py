@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.inputs import On, Ranks, machine_of
-from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, names, to_file
+from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, named, to_file
 from weft.cli.outputs import output_path, print_json, told, write, write_timelines
 from weft.cli.progress import track
 from weft.errors import UnknownNameError, UsageError, nearest
@@ -34,7 +34,7 @@ def collective(
         typer.Option(
             metavar="A,..",
             help="Algorithms; auto is the fastest that applies, dma-auto the fastest by DMA "
-            "engines, all is every one of them; nccl, nccl-2.27.3 or nccl+int8 is what that "
+            "engines, all is every one that applies; nccl, nccl-2.27.3 or nccl+int8 is what that "
             "library was measured to take.",
             autocompletion=complete_algorithm,
         ),
@@ -66,8 +66,9 @@ def collective(
     if _is_file(kind):
         platform, answers = _of_file(kind, on, ranks, run=run)
     else:
-        known, platform = _known(kind), _platform(on, ranks, run=run)
-        answers = _answers(_questions(kind, size, platform), algorithm, known, run=run)
+        _check_known(kind)
+        platform = _platform(on, ranks, run=run)
+        answers = _answers(_questions(kind, size, platform), algorithm, run=run)
     rows = _rows(answers, energy=energy)
     if output == "-":
         _print_trace(answers)
@@ -101,16 +102,16 @@ def _of_file(
 
 
 def _answers(
-    questions: list["Question"], algorithm: str, known: tuple[str, ...], *, run: bool
+    questions: list["Question"], algorithm: str, *, run: bool
 ) -> "Sequence[Answer | Measured]":
-    """Price or measure by every algorithm named; ``all`` alone leaves out what does not apply."""
-    every, named = algorithm == "all", names(algorithm, known, "algorithm")
+    """Price or measure by every algorithm named; ``all`` adds those that apply, each once."""
+    words = tuple(dict.fromkeys(named(algorithm, "algorithm")))
     if not run:
-        return _predicted(questions, named, every=every)
+        return _predicted(questions, words)
     from weft.cli.running import measured
 
-    _can_be_run(named)
-    return measured(questions, named, every=every)
+    _can_be_run(words)
+    return measured(questions, words)
 
 
 def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
@@ -123,20 +124,19 @@ def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
     return machine_of(on, ranks, instead=", or --run")
 
 
-def _can_be_run(named: list[str]) -> None:
+def _can_be_run(words: Sequence[str]) -> None:
     from weft.cli.library import library_algorithm
 
-    for name in named:
+    for name in words:
         if library_algorithm(name):
             raise UsageError(f"{name} can be priced, not run from here", "Use --on without --run.")
 
 
-def _known(kind: str) -> tuple[str, ...]:
-    from weft.collectives import KINDS, algorithms
+def _check_known(kind: str) -> None:
+    from weft.collectives import KINDS
 
     if kind not in KINDS:
         raise UnknownNameError(f"no collective is called {kind!r}", nearest(kind, KINDS))
-    return algorithms(kind)
 
 
 def _questions(kind: str, sizes: str, platform: "Platform") -> list["Question"]:
@@ -146,13 +146,10 @@ def _questions(kind: str, sizes: str, platform: "Platform") -> list["Question"]:
     return [Question(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
 
 
-def _predicted(questions: list["Question"], named: list[str], *, every: bool) -> list["Answer"]:
-    from weft.cli.pricing import answer, applying
+def _predicted(questions: list["Question"], words: Sequence[str]) -> list["Answer"]:
+    from weft.cli.pricing import answers
 
-    if every:
-        return [found for q in track(questions, "pricing") for found in applying(q)]
-    pairs = [(question, name) for question in questions for name in named]
-    return [answer(question, name) for question, name in track(pairs, "pricing")]
+    return [found for q in track(questions, "pricing") for found in answers(q, words)]
 
 
 def _rows(answers: "Found", *, energy: bool) -> list[dict[str, Any]]:

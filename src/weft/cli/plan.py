@@ -55,6 +55,9 @@ def plan(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may use.")
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Plan a step that does not fit into memory too.")
+    ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Show what was not chosen too, and why.")
     ] = False,
@@ -75,7 +78,8 @@ def plan(
 
         found = plan_trace(trace, on=None if on is None else machine_of(on), limits=limits)
     else:
-        found = _of_workload(workload, machine_of(on, ranks), given, mode, limits)
+        machine = machine_of(on, ranks)
+        found = _of_workload(workload, machine, given, mode, limits, anyway=anyway)
     if json:
         rows = [choice.as_row() for choice in found.choices]
         print_json("plan", found.platform, rows, **found.totals())
@@ -98,13 +102,19 @@ def _limits(
 
 
 def _of_workload(
-    workload: str, machine: "Platform", given: dict[str, str], mode: str, limits: "Limits"
+    workload: str,
+    machine: "Platform",
+    given: dict[str, str],
+    mode: str,
+    limits: "Limits",
+    *,
+    anyway: bool,
 ) -> "Plan":
     from weft.planner.planning import plan as planned
     from weft.planner.spreading import spread
 
-    found, added = spread(workload, machine, given)
-    made = planned(found, machine, mode=mode, limits=limits)
+    found, added = spread(workload, machine, given, anyway=anyway)
+    made = planned(found, machine, mode=mode, limits=limits, anyway=anyway)
     if not added:
         return made
     told = " ".join(f"--set {key}={value}" for key, value in added.items())

@@ -1,10 +1,11 @@
 """A collective priced on a platform, by one algorithm or by the fastest that applies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weft.cli.library import library_algorithm
-from weft.collectives import algorithms, collective
+from weft.collectives import ENGINE_FEATURES, algorithms, collective
 from weft.cost.bus import bus_factor
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
 from weft.hardware import Platform
@@ -148,6 +149,17 @@ def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
     return Answer(question, algorithm, best.chosen, best.timeline)
 
 
+def answers(question: Question, words: Sequence[str], *, ahead: bool = True) -> list[Answer]:
+    """Price every algorithm that is named; ``all`` stands for those that apply beside them."""
+    found: list[Answer] = []
+    for word in words:
+        if word == "all":
+            found += [each for each in applying(question) if each.asked not in words]
+        else:
+            found.append(answer(question, word, ahead=ahead))
+    return found
+
+
 def applying(question: Question) -> list[Answer]:
     """Price every algorithm that applies to the question; if none does, say why."""
     found: list[Answer] = []
@@ -170,12 +182,17 @@ def _price(question: Question, algorithm: str) -> Answer:
 
 def _needs_engines(platform: Platform, algorithm: str) -> None:
     """Refuse what the platform has no engines for, or whose host does not reach all ranks."""
-    if not algorithm.startswith("dma"):
+    if algorithm not in ENGINE_FEATURES and algorithm != "dma-auto":
         return
     if platform.device is None or platform.device.dma is None:
         raise UsageError(
             f"{algorithm!r} does not apply on {platform.name}, which has no DMA engines",
             "Use a platform with engines such as mi300x-8, or another algorithm.",
+        )
+    if why := platform.device.feature_refusal(ENGINE_FEATURES.get(algorithm, ())):
+        raise UsageError(
+            f"{algorithm!r} does not apply on {platform.name}: {why}",
+            "Use dma, dma-b2b, or a platform such as mi300x-8.",
         )
     if platform.num_nodes > 1:
         raise UsageError(

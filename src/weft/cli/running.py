@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.cli.pricing import Answer, Question, answer, applying, result_row
+from weft.cli.pricing import Answer, Question, answers, result_row
 from weft.cli.progress import working
 from weft.cli.values import Values, dtype_for
 from weft.collectives import collective
@@ -61,25 +61,19 @@ def here(on: str | None, num_ranks: int) -> Platform:
     return found.resized(num_ranks)
 
 
-def measured(questions: Sequence[Question], names: Sequence[str], *, every: bool) -> list[Measured]:
+def measured(questions: Sequence[Question], words: Sequence[str]) -> list[Measured]:
     """Run each question by each algorithm, all in one set of processes."""
-    answers = [found for question in questions for found in _answers(question, names, every=every)]
-    if not answers:
+    asked = [found for question in questions for found in answers(question, words, ahead=False)]
+    if not asked:
         return []
-    work = [_Work.of(found) for found in answers]
+    work = [_Work.of(found) for found in asked]
     num_ranks = questions[0].num_ranks
     with working(f"running {len(work)} cases on {num_ranks} processes"):
         by_rank = spawn(be_rank, num_ranks, work, timeout=_TIMEOUT)
     return [
         _joined(found, outcomes)
-        for found, outcomes in zip(answers, zip(*by_rank, strict=True), strict=True)
+        for found, outcomes in zip(asked, zip(*by_rank, strict=True), strict=True)
     ]
-
-
-def _answers(question: Question, names: Sequence[str], *, every: bool) -> list[Answer]:
-    if every:
-        return applying(question)
-    return [answer(question, name, ahead=False) for name in names]
 
 
 class _Work(NamedTuple):

@@ -1,14 +1,22 @@
 """Collectives as pure functions that return a Schedule."""
 
-from weft.collectives.catalogue import KINDS, algorithms, collective
+from weft.collectives.catalogue import (
+    ENGINE_FEATURES,
+    KINDS,
+    algorithms,
+    collective,
+    engine_algorithms,
+)
 from weft.collectives.direct import uneven_all_to_all
 from weft.collectives.fetch import WAYS, fetch, fetch_platform
 
 __all__ = [
+    "ENGINE_FEATURES",
     "KINDS",
     "WAYS",
     "algorithms",
     "collective",
+    "engine_algorithms",
     "fetch",
     "fetch_platform",
     "uneven_all_to_all",

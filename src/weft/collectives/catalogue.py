@@ -23,17 +23,23 @@ from weft.errors import UnknownNameError, UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from weft.hardware import Device
     from weft.schedule import Schedule
 
 
+# By the name of an algorithm of DMA engines, what engines need beyond single copies.
+ENGINE_FEATURES: dict[str, tuple[str, ...]] = {}
+
+
 def _dma(build: Callable[..., Schedule], *features: str) -> dict[str, Callable[..., Schedule]]:
-    return {
-        (f"dma-{feature}" if feature != "pcpy" else "dma") + ("+prelaunch" if ahead else ""): (
-            partial(build, feature=feature, prelaunch=ahead)
-        )
-        for ahead in (False, True)
-        for feature in features
-    }
+    found: dict[str, Callable[..., Schedule]] = {}
+    for ahead in (False, True):
+        for feature in features:
+            special = feature != "pcpy"
+            name = (f"dma-{feature}" if special else "dma") + ("+prelaunch" if ahead else "")
+            found[name] = partial(build, feature=feature, prelaunch=ahead)
+            ENGINE_FEATURES[name] = (feature,) * special + ("prelaunch",) * ahead
+    return found
 
 
 BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
@@ -102,6 +108,17 @@ def algorithms(kind: str) -> tuple[str, ...]:
     return tuple(BUILDERS[kind])
 
 
+def engine_algorithms(kind: str, device: Device) -> tuple[str, ...]:
+    """Return the algorithms of ``kind`` that the DMA engines of a device can carry out."""
+    if device.engine_refusal(kind):
+        return ()
+    return tuple(
+        name
+        for name in algorithms(kind)
+        if name in ENGINE_FEATURES and not device.feature_refusal(ENGINE_FEATURES[name])
+    )
+
+
 def collective(
     kind: str,
     algorithm: str,
@@ -121,7 +138,7 @@ def collective(
     with_codec = bool(plus) and shape in COMPRESSED and kind == "broadcast"
     if algorithm not in known and not with_codec:
         if any(algorithm in builders for builders in BUILDERS.values()):
-            adds = algorithm.startswith("dma") and "reduce" in kind
+            adds = algorithm in ENGINE_FEATURES and "reduce" in kind
             why = ": DMA engines copy, they do not add" if adds else ""
             hint = f"For {kind}: {', '.join(known)}."
             raise UsageError(f"{algorithm!r} does not apply to {kind}{why}.", hint)

@@ -131,9 +131,10 @@ def _spread_columns(node_size: int, num_nodes: int, chunk: int) -> Schedule:
 
 def _num_nodes(num_ranks: int, node_size: int) -> int:
     if node_size < 2 or num_ranks % node_size or num_ranks == node_size:
+        several = node_size > 1 and num_ranks != node_size
+        what = f"do not fill nodes of {node_size} ranks" if several else "are in one level"
         raise UsageError(
-            f"hierarchical needs two levels: {num_ranks} ranks are not several nodes of "
-            f"{node_size} ranks.",
+            f"hierarchical needs two levels: {num_ranks} ranks {what}.",
             "Choose a cluster such as mi300x-8x2, or another algorithm.",
         )
     return num_ranks // node_size

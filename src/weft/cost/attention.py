@@ -15,8 +15,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.cost.matmul import Columns, Floats, Law
-from weft.cost.recipes import Recipe, rated_flops
+from weft.cost.recipes import rated_flops
 from weft.hardware import Device
+from weft.hardware.dtypes import Recipe
 
 
 def attention_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:

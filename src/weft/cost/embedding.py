@@ -17,9 +17,9 @@ import numpy as np
 
 from weft.cost.lookups import LINE, ROOM, core_seconds, spectrum_of
 from weft.cost.matmul import Columns, Floats, Law
-from weft.cost.recipes import Recipe
 from weft.cost.reuse import Spectrum
 from weft.hardware import Device
+from weft.hardware.dtypes import Recipe
 
 _WARPS = 64  # of a unit, each summing one bag: what a GPU has in flight
 _SORT_BYTES = 2 * 8 * 8.0  # an index and its bag, eight passes of a radix sort

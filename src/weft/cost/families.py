@@ -26,9 +26,9 @@ from weft.cost.matmul import (
     matmul_seconds,
 )
 from weft.cost.moe import moe_places, moe_seconds
-from weft.cost.recipes import Recipe
 from weft.cost.streaming import row_seconds, streaming_seconds
 from weft.hardware import Device
+from weft.hardware.dtypes import Recipe
 
 Formula = Callable[[Columns, Device, Recipe, Law], Floats]
 Places = Callable[[Columns], Mapping[str, Floats]]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.cost.recipes import flops_of, item_bytes
+from weft.cost.recipes import flops_of
+from weft.hardware.dtypes import recipe_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +46,8 @@ class Grid:
     m: int
     n: int
     k: int
-    item: int
+    item: int  # bytes of an element of the operands
+    out_item: int  # bytes of an element of the result
     tile: tuple[int, int]
     tile_seconds: float  # on a unit of its own
     slots: int  # workgroups that fit on a unit
@@ -75,7 +77,7 @@ class Grid:
         panels = high * self.tile[0] + together / high * self.tile[1]
         read = np.maximum(self.tiles / together * panels, self.m + self.n) * self.k
         again = refetched(self._crowding(together, device), device.kernels.l2_ways)
-        return self.item * (read * (1 + again) + self.m * self.n)
+        return self.item * read * (1 + again) + self.out_item * self.m * self.n
 
     def _in_flight(self, units: Floats, device: Device) -> Floats:
         """Workgroups that run at once on the units of one L2 slice."""
@@ -100,7 +102,7 @@ class Grid:
         read = max(tiles / together * panels, self.m + self.n) * self.k
         live = together * (high + wide) * LINE * kernels.live_steps
         again = _refetched_once(live * kernels.l2_slices / device.l2_bytes, kernels.l2_ways)
-        return self.item * (read * (1 + again) + self.m * self.n)
+        return self.item * read * (1 + again) + self.out_item * self.m * self.n
 
     def alone(self, units: int, device: Device) -> float:
         """What it takes on so many units with nothing beside it: units, memory or the L2."""
@@ -181,8 +183,9 @@ def _grid(shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], device
     peak = flops.rated / (1 + LOADING * (1 / tile[0] + 1 / tile[1]))
     rate = min(flops.achieved, peak) / device.units
     seconds = 2.0 * tile[0] * tile[1] * shape[2] / rate
-    item, slots = ceil(item_bytes(dtype)), _slots(tile, device)
-    return Grid(*shape, item, tile, seconds, slots, device.kernels.pieces)
+    recipe, slots = recipe_of(dtype), _slots(tile, device)
+    items = ceil(recipe.activation), ceil(recipe.output)
+    return Grid(*shape, *items, tile, seconds, slots, device.kernels.pieces)
 
 
 def _slots(tile: tuple[int, int], device: Device) -> int:

@@ -27,8 +27,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.cost.recipes import Recipe, rated_flops
+from weft.cost.recipes import rated_flops
 from weft.hardware import Device
+from weft.hardware.dtypes import Recipe
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]

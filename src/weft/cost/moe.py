@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft.cost.matmul import Columns, Floats, Law, matmul_seconds
-from weft.cost.recipes import Recipe
 from weft.hardware import Device
+from weft.hardware.dtypes import Recipe
 
 
 def moe_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:

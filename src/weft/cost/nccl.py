@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy as np
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import platform as measured_on
 from weft.hardware.libraries import library, library_devices, library_names
-from weft.hardware.topology import latencies
+from weft.hardware.topology import exchange_rate, latencies
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def library_price(
     fit = _fit(known, kind, version, dtype, platform.num_ranks)
     slower = 1.0
     if known not in platform.libraries:
-        slower = _measured_links(known.node, platform.num_ranks) / links_of(platform)
+        slower = _measured_links(known.node, platform.num_ranks, kind) / links_of(platform, kind)
     seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
     return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
 
@@ -78,14 +79,32 @@ def own_seconds(platform: Platform, price: LibraryPrice) -> float:
 
 
 @lru_cache
-def _measured_links(node: str, num_ranks: int) -> float:
-    """Give the links of the first ranks of a machine of the catalogue, read once."""
-    return links_of(measured_on(node).resized(num_ranks))
+def _measured_links(node: str, num_ranks: int, kind: str) -> float:
+    """Return the links of the first ranks of a machine of the catalogue, read once."""
+    return links_of(measured_on(node).resized(num_ranks), kind)
 
 
-def links_of(platform: Platform) -> float:
-    """Give the rate at which a rank reaches the rest of its node, over the levels of a node."""
-    return sum(level.rate for level in platform.levels[: platform.node_levels])
+def links_of(platform: Platform, kind: str) -> float:
+    """Return the rate at which a rank of a node exchanges bytes with the others in a collective.
+
+    The levels of a node limit each other. Where copies go through the host a rank has one port,
+    and its slowest level is what a collective waits for. Otherwise a rank has links of its own on
+    every level:
+
+    - an all-to-all sends as much to each rank, and the busiest level decides;
+    - a ring crosses each level as often as it likes, but leaves a group of s ranks with one of s
+      hops at least. So the levels from each one outwards carry that share of all bytes or more.
+    """
+    node = platform.levels[: platform.node_levels]
+    levels = tuple(level for level in node if level.size > 1)
+    if not levels:
+        return max(level.rate for level in platform.levels)
+    if platform.staged:
+        return min(level.rate for level in levels)
+    if kind == "all_to_all":
+        return exchange_rate(levels)
+    rates, sizes = [level.rate for level in levels], [level.size for level in levels]
+    return min(prod(sizes[:inner]) * sum(rates[inner:]) for inner in range(len(levels)))
 
 
 def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -> float:

@@ -14,10 +14,11 @@ import numpy as np
 from weft.cost.families import FAMILIES, PARTS, Family
 from weft.cost.grid import corrections
 from weft.cost.matmul import Floats
-from weft.cost.recipes import achieved_share, flops_of, known_dtype, rated_flops, recipe_of
+from weft.cost.recipes import achieved_share, flops_of, rated_flops
 from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
+from weft.hardware.dtypes import known_dtype, recipe_of
 from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
 from weft.schedule import Cost
 

@@ -8,8 +8,8 @@ and long, ``short`` elements that the shortest row costs.
 import numpy as np
 
 from weft.cost.matmul import Columns, Floats, Law, memory_rate
-from weft.cost.recipes import Recipe
 from weft.hardware import Device
+from weft.hardware.dtypes import Recipe
 
 
 def streaming_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:

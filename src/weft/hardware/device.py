@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weft.errors import PlatformError
+from weft.errors import PlatformError, nearest
 from weft.hardware.measured import OpLaw
 from weft.hardware.quantity import (
     Bytes,
@@ -27,6 +27,11 @@ class Flops:
     rated: FlopRate
 
 
+_COPYING = ("all_gather", "all_to_all", "broadcast", "gather", "scatter")
+_ADDING = ("reduce_scatter", "all_reduce", "reduce")
+_FEATURES = ("b2b", "bcst", "swap", "prelaunch")
+
+
 @dataclass(frozen=True, slots=True)
 class Dma:
     """The copy engines of a device and what one command costs around its bytes.
@@ -38,6 +43,13 @@ class Dma:
     stands in the host's memory) and ``observe`` (host, per completion that it looks at, one after
     another). A copy of more than ``packet_bytes`` is several packets. ``paired_rate`` is what an
     engine writes in sum while a command has two destinations, a broadcast or a swap.
+
+    ``collectives`` are those that a library of the device carries out by engines inside a node;
+    engines copy and do not add, so a reduction is there only where a library adds by a kernel
+    behind their copies. ``features`` are the ways to feed them beyond one copy at a time, by their
+    names in algorithms: ``b2b`` (copies back to back on one engine), ``bcst`` (one source, two
+    destinations), ``swap`` (two buffers exchanged), ``prelaunch`` (commands that wait on the
+    engine for a flag).
 
     ``host_engines`` more serve copies from and to the host. Through the runtime the host pays
     ``call`` for a copy or, for each of many in one call, ``batched_call``: what MI300X takes, the
@@ -61,6 +73,17 @@ class Dma:
     batched_call: Seconds = 2.6e-6
     small_copy: Bytes = 16 << 10
     large_start: Seconds = 7.26e-6
+    collectives: tuple[str, ...] = _COPYING
+    features: tuple[str, ...] = ("b2b",)
+
+    def __post_init__(self) -> None:
+        known = {"collectives": (*_COPYING, *_ADDING), "features": _FEATURES}
+        for key, names in known.items():
+            for name in getattr(self, key):
+                if name not in names:
+                    raise PlatformError(
+                        f"dma.{key} names {name!r}, which weft does not know", nearest(name, names)
+                    )
 
     @property
     def turning(self) -> float:
@@ -248,6 +271,25 @@ class Device:
         """Give the law of a family of ops on one thread, if it was measured here."""
         same = (law for law in self.laws if (law.family, law.threads) == (family, 1))
         return next(same, None)
+
+    def engine_refusal(self, collective: str) -> str:
+        """Return why the copy engines do not carry out a collective, "" where they do."""
+        if self.dma is None:
+            return f"{self.title} has no DMA engines"
+        if collective in self.dma.collectives:
+            return ""
+        why = "no library does it by them"
+        if collective in _ADDING:
+            why = "they copy, they do not add, and no library adds behind them"
+        known = ", ".join(self.dma.collectives) or "nothing"
+        return f"copy engines of {self.title} do no {collective}: {why} (they do {known})"
+
+    def feature_refusal(self, features: tuple[str, ...]) -> str:
+        """Return why the copy engines cannot be fed in some ways, "" where they can."""
+        if self.dma is None:
+            return f"{self.title} has no DMA engines"
+        missing = [feature for feature in features if feature not in self.dma.features]
+        return f"copy engines of {self.title} have no {', '.join(missing)}" if missing else ""
 
     def require_dma(self) -> Dma:
         """Give the copy engines, for work that cannot do without them."""

@@ -171,6 +171,8 @@ class Reader:
                 raise place.missing(kind.expected if kind else "a string")
             return each.default
         value = table[each.name]
+        if isinstance(each.default, tuple):
+            return self.names(value, place)
         return self.number(kind, value, place) if kind else self.words(value, place)
 
     def count(self, value: object, place: Place, expected: str = COUNT.expected) -> int:
@@ -185,6 +187,12 @@ class Reader:
         if not isinstance(value, str):
             raise place.wrong(value, "a string")
         return value
+
+    def names(self, value: object, place: Place) -> tuple[str, ...]:
+        """Read a list of names."""
+        if not isinstance(value, list):
+            raise place.wrong(value, "a list of names")
+        return tuple(self.words(each, place.at(number)) for number, each in enumerate(value))
 
     def number(self, kind: Kind, entry: object, place: Place) -> float:
         """Read a number, bare or as ``{ value, basis, source }``, and keep its source."""

@@ -8,6 +8,7 @@ over the port of the rank where it stands, to the rank with that coordinate sett
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +45,24 @@ def crossings(levels: tuple[Level, ...], src: Ints, dst: Ints) -> Iterator[Cross
             yield Crossing(number, moving, here[moving], settled[moving])
         here = settled
         stride *= level.size
+
+
+def exchange_rate(levels: tuple[Level, ...]) -> float:
+    """Return the rate at which each rank sends as much to every other, all of them at once.
+
+    Of its messages to the n - 1 others those cross a level whose ends differ there, from every
+    rank as many; the busiest level decides.
+
+    >>> from weft.hardware.network import parse_network
+    >>> exchange_rate(parse_network("switch(4)@3GB/s/switch(2)@2GB/s"))
+    3500000000.0
+    """
+    num_ranks = prod(level.size for level in levels)
+    return min(
+        level.rate * (num_ranks - 1) * level.size / (num_ranks * (level.size - 1))
+        for level in levels
+        if level.size > 1
+    )
 
 
 def ring_hops(size: int, src: Any, dst: Any) -> Any:

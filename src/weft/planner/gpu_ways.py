@@ -8,7 +8,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from weft.c3 import STRATEGIES as BESIDE
-from weft.collectives import KINDS, algorithms
+from weft.c3.strategies import BY_ENGINES, COLLECTIVES
+from weft.collectives import ENGINE_FEATURES, KINDS, algorithms, engine_algorithms
 from weft.cost.price import Price
 from weft.errors import WeftError
 from weft.planner.beside import slow_down
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from weft.planner.ways import Pair
 
 _FUSED = ("all_to_all", "all_reduce", "reduce_scatter")
+_FED = ("all_gather", "all_to_all")  # by algorithms of engines
 _SMALL = 32 << 20  # bytes up to which how engines are fed matters (arXiv 2511.06605)
 _ALGORITHMS = ("direct", "ring", "tree", "binomial", "halving-doubling", "scatter-allgather")
 _WORTH = 0.95  # what another algorithm must be below to be worth leaving the library
@@ -95,7 +97,7 @@ class GpuWays:
         return pair_prices(Node(machine), pair.what, pair.gemm, simulated=self.simulated)
 
     def _beside(self, pair: Pair, strategy: str, priced: PairPrice | None) -> Way | Alternative:
-        if strategy.startswith("dma"):
+        if strategy in BY_ENGINES:
             return self._beside_engines(pair, strategy, priced)
         return self._beside_units(pair, strategy, priced)
 
@@ -122,9 +124,10 @@ class GpuWays:
         if self.node(pair) is None:
             why = "engines reach the memory of one node, its ranks are on several"
             return refused(strategy, why)
-        if self.device.dma is None:
-            return refused(strategy, f"{self.device.title} has no DMA engines")
-        needed = len(pair.ranks) - 1 + (pair.what.kind == "all_to_all")
+        kind = pair.what.kind
+        if kind in COLLECTIVES and (why := self.device.engine_refusal(kind)):
+            return refused(strategy, why)
+        needed = self._engines(len(pair.ranks) - 1 + (kind == "all_to_all"))
         if self.limits.engines is not None and self.limits.engines < needed:
             return refused(strategy, f"needs {needed} engines, {self.limits.engines} are allowed")
         try:
@@ -143,6 +146,10 @@ class GpuWays:
             why=f"engines leave the units to kernels{adds}",
             pair=priced.seconds if priced else None,
         )
+
+    def _engines(self, transfers: int) -> int:
+        """Return how many engines carry so many transfers: those of the device, or one for each."""
+        return min(transfers, self.device.require_dma().num_engines)
 
     def _effect(self, pair: Pair, strategy: str) -> Effect:
         """Change what the library does to kernels as pairs do that these kernels stand for.
@@ -178,22 +185,27 @@ class GpuWays:
         units = min(collective_units(self.platform, kind), max(grain, needed))
         return Effect(1.0, slow_down(self.platform, kind, pair.by_memory, units), units)
 
-    def _by_engines(self, pair: Pair) -> Iterator[Way]:
+    def _by_engines(self, pair: Pair) -> Iterator[Way | Alternative]:
         """Ways to feed engines for messages so small that feeding them is what takes time."""
         node, what = self.node(pair), pair.what
-        if node is None or self.device.dma is None or what.nbytes > _SMALL:
+        if node is None or what.kind not in _FED or what.nbytes > _SMALL:
             return
-        if what.kind not in ("all_gather", "all_to_all"):
+        if self.device.engine_refusal(what.kind):  # told beside other ways already
             return
-        for name in algorithms(what.kind):
-            if name.startswith("dma"):
-                price = _algorithm_price(Node(node), what.kind, name, what.nbytes)
-                engines = 1 if "b2b" in name else len(pair.ranks) - 1
-                fits = self.limits.engines is None or engines <= self.limits.engines
-                if price is not None and fits:
-                    settings: Settings = {"algorithm": name, "engines": engines}
-                    why = f"engines, {format_time(price.seconds)} by {name}"
-                    yield Way("dma", price, settings=settings, why=why)
+        can = engine_algorithms(what.kind, self.device)
+        for name in can:
+            price = _algorithm_price(Node(node), what.kind, name, what.nbytes)
+            transfers = 1 if "b2b" in ENGINE_FEATURES[name] else len(pair.ranks) - 1
+            engines = self._engines(transfers)
+            fits = self.limits.engines is None or engines <= self.limits.engines
+            if price is not None and fits:
+                settings: Settings = {"algorithm": name, "engines": engines}
+                why = f"engines, {format_time(price.seconds)} by {name}"
+                yield Way("dma", price, settings=settings, why=why)
+        others = [n for n in algorithms(what.kind) if n in ENGINE_FEATURES and n not in can]
+        if others:
+            needed = tuple(dict.fromkeys(each for name in others for each in ENGINE_FEATURES[name]))
+            yield refused("dma", f"{self.device.feature_refusal(needed)}: {', '.join(others)}")
 
     def _by_algorithm(self, pair: Pair, alone: Price) -> Iterator[Way]:
         """Other algorithms of units, where they are clearly faster than what the library takes."""

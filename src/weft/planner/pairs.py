@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.cost import is_gemm
+from weft.errors import UnknownNameError
+from weft.hardware.dtypes import recipe_of
 from weft.planner.beside import is_mover
 from weft.planner.lookup_ops import lookups_at
 from weft.planner.ways import Pair
-from weft.workload.building import ITEM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,8 +115,11 @@ def _makes(cost: Cost, what: Collective | None) -> bool:
         return False
     rows, columns = cost.shape[-3], cost.shape[-2]
     batch = cost.shape[0] if len(cost.shape) == 4 else 1
-    made = batch * rows * columns * ITEM_BYTES.get(cost.dtype, 4)
-    return abs(made - what.nbytes) <= 0.01 * what.nbytes
+    try:
+        item = recipe_of(cost.dtype or "fp32").output
+    except UnknownNameError:  # measured, in a dtype that no model knows: four bytes, as most
+        item = 4.0
+    return abs(batch * rows * columns * item - what.nbytes) <= 0.01 * what.nbytes
 
 
 def _product(pricer: StepPricer, place: Place) -> str:

@@ -41,16 +41,18 @@ def plan(
     mode: str = "search",
     limits: Limits = Limits(),  # noqa: B008 - frozen
     host: HostModel | None = None,
+    anyway: bool = False,
 ) -> Plan:
     """Choose a strategy for each collective of a step on a platform.
 
     Without a plan torch hands collectives to its library, on a stream of their own: that is the
     baseline. ``heuristic`` decides pair by pair from static sizes, ``search`` simulates pairs and
-    decides by the whole step.
+    decides by the whole step. A step that does not fit into memory is refused, unless ``anyway``:
+    then the plan says so, and nothing in it asks for more memory.
     """
     if mode not in MODES:
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
-    room = _room(workload, platform, limits)
+    room = _room(workload, platform, limits, anyway=anyway)
     prices = Prices(platform, default_library(platform))
     priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
     ways: CpuWays | GpuWays = GpuWays(platform, prices, limits, simulated=mode == "search")
@@ -59,7 +61,7 @@ def plan(
 
     def drafted(which: Workload) -> _Draft:
         pricer = StepPricer(which, platform, prices, meetings(which), host)
-        return _Draft(pricer, [_offer(pair, ways, room) for pair in pairs_of(pricer)])
+        return _Draft(pricer, [_offer(pair, ways, max(0, room)) for pair in pairs_of(pricer)])
 
     base = drafted(priced)
     best, tried = _with_best_buckets(base, drafted)
@@ -68,7 +70,8 @@ def plan(
         chosen = search(best.offers, best.pricer, chosen)
     chosen = without_losses(best.offers, best.pricer, chosen)
     choices = _choices(base, best, chosen, tried)
-    return _plan(workload, base, best, chosen, choices, limits, mode)
+    made = _plan(workload, base, best, chosen, choices, limits, mode)
+    return made if room >= 0 else replace(made, notes=(_too_large(workload, room), *made.notes))
 
 
 @dataclass(frozen=True)
@@ -201,14 +204,22 @@ def _offer(pair: Pair, ways: CpuWays | GpuWays, room: int) -> Offer:
         if isinstance(way, Alternative):
             not_here.append(way)
         elif way.memory > room:
-            size, left = format_size(way.memory), format_size(max(0, room))
+            size, left = format_size(way.memory), format_size(room)
             not_here.append(refused(way.strategy, f"needs {size} more, {left} are left"))
         else:
             found.append(way)
     return Offer(pair, base, tuple(found), tuple(not_here))
 
 
-def _room(workload: Workload, platform: Platform, limits: Limits) -> int:
+def _too_large(workload: Workload, room: int) -> str:
+    needed = workload.memory.total if workload.memory is not None else 0
+    return (
+        f"it does not fit: it needs {format_size(needed)} a rank, {format_size(-room)} more than "
+        "a plan may use"
+    )
+
+
+def _room(workload: Workload, platform: Platform, limits: Limits, *, anyway: bool = False) -> int:
     """Check limits; give the bytes that a plan may use beyond what the step needs."""
     if not limits.error >= 0:
         raise UsageError(f"an error of {limits.error:g} is less than none", "Use 0 or more.")
@@ -219,10 +230,11 @@ def _room(workload: Workload, platform: Platform, limits: Limits) -> int:
     has = platform.require_device().memory_bytes
     allowed = has if limits.memory is None else limits.memory
     needed = workload.memory.total if workload.memory is not None else 0
-    if needed > allowed:
+    if needed > allowed and not anyway:
         raise NoPlanError(
             f"{workload.name} needs {format_size(needed)} a rank; a plan may use "
             f"{format_size(allowed)}.",
-            "Try: more ranks, fsdp or tp, recompute, a smaller batch, or more memory.",
+            "Try: more ranks, fsdp or tp, recompute, a smaller batch, more memory, or --anyway to "
+            "plan it all the same.",
         )
     return allowed - needed

@@ -276,7 +276,7 @@ def check_memory(workload: Workload, platform: Platform) -> None:
         hints.append(f"share weights and optimizer among {times} times as many ranks (fsdp, tp)")
     if memory.activations > half:
         hints.append("a smaller batch, or recompute activations")
-    hints.append("--anyway to predict it all the same")
+    hints.append("--anyway to go on all the same")
     raise NoPlanError(
         f"{workload.name} needs {format_size(memory.total)} a rank ({parts}); {device.title} has "
         f"{format_size(device.memory_bytes)}.",

@@ -20,31 +20,38 @@ Settings = dict[str, str]
 
 
 def spread(
-    spec: str, platform: Platform, settings: Mapping[str, str] | None = None
+    spec: str,
+    platform: Platform,
+    settings: Mapping[str, str] | None = None,
+    *,
+    anyway: bool = False,
 ) -> tuple[Workload, Settings]:
     """Give the workload, and the settings that were added so that it fits.
 
     What was given is taken as it is. If that does not divide or does not fit, a named model gets
     the least that helps: a sample for each data-parallel rank, weights shared out, activations
-    computed twice, then tensors split inside a node.
+    computed twice, then tensors split inside a node. With ``anyway`` nothing has to fit.
     """
     given = dict(settings or {})
     try:
-        return _fitting(spec, platform, given), {}
+        return _fitting(spec, platform, given, anyway=anyway), {}
     except (UsageError, NoPlanError) as first:
         if spec not in workload_names():
             raise
         for added in _layouts(spec, platform, given):
             try:
-                return _fitting(spec, platform, given | added), added
+                return _fitting(spec, platform, given | added, anyway=anyway), added
             except (UsageError, NoPlanError):
                 continue
         raise first from None
 
 
-def _fitting(spec: str, platform: Platform, settings: Mapping[str, str]) -> Workload:
+def _fitting(
+    spec: str, platform: Platform, settings: Mapping[str, str], *, anyway: bool
+) -> Workload:
     workload = find_workload(spec, platform.num_ranks, settings)
-    check_memory(workload, platform)
+    if not anyway:
+        check_memory(workload, platform)
     return workload
 
 

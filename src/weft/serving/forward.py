@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from weft.c3 import Gemm, Rule
-from weft.collectives import algorithms, collective
+from weft.collectives import collective, engine_algorithms
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.fused import Sliced, apart_all_reduce, fused_all_reduce
 from weft.planner.prices import Prices
@@ -100,7 +100,7 @@ class Forward:
             library = self.prices.collective(what, ranks)
             asked = ("dma", "fused") if self.reduction == "auto" else (self.reduction,)
             found = [library] if self.reduction in ("library", "auto") else []
-            if "dma" in asked and self._has_engines:
+            if "dma" in asked and self._engines_do("all_gather"):
                 found.append(self._gathered(what, len(ranks)))
             if "fused" in asked:
                 found.append(self._fused(what, len(ranks), product, library))
@@ -110,17 +110,16 @@ class Forward:
     def _exchanged(self, what: Collective, ranks: tuple[int, ...]) -> float:
         """Exchange by a library, or by engines where that is asked for and they can."""
         library = self.prices.collective(what, ranks)
-        if self.reduction not in ("dma", "auto") or not self._has_engines:
+        if self.reduction not in ("dma", "auto") or not self._engines_do(what.kind):
             return library
-        inside = self.platform.num_nodes == 1 and what.kind in ("all_gather", "all_to_all")
-        if not inside:
+        if what.kind not in ("all_gather", "all_to_all"):
             return library
         engines = self._by_engines(what.kind, what.nbytes, len(ranks))
         return min(library, engines) if self.reduction == "auto" else engines
 
-    @property
-    def _has_engines(self) -> bool:
-        return self.platform.require_device().dma is not None and self.platform.num_nodes == 1
+    def _engines_do(self, kind: str) -> bool:
+        refused = self.platform.require_device().engine_refusal(kind)
+        return not refused and self.platform.num_nodes == 1
 
     def _gathered(self, what: Collective, num_ranks: int) -> float:
         """Engines cannot add: they bring all summands to all ranks, a kernel adds them up."""
@@ -134,9 +133,8 @@ class Forward:
         if key not in self._sums:
             machine = self.platform.resized(num_ranks)
             whole = -(-nbytes // num_ranks) * num_ranks
-            names = [name for name in algorithms(kind) if name.startswith("dma")]
             found = []
-            for name in names:
+            for name in engine_algorithms(kind, machine.require_device()):
                 schedule = collective(kind, name, num_ranks=num_ranks, nbytes=whole)
                 found.append(simulate(schedule, machine).seconds)
             self._sums[key] = min(found)

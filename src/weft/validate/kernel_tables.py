@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.cost.families import FAMILIES, Family
-from weft.cost.recipes import known_dtype, recipe_of
 from weft.hardware import Device, Flops, platform
+from weft.hardware.dtypes import known_dtype, recipe_of
 from weft.validate.nccl_tables import SOURCE
 
 Floats = NDArray[np.float64]

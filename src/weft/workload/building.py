@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from weft.hardware.dtypes import item_bytes, output_dtype, product_bytes
 from weft.schedule.ir import Cost
 from weft.workload.step import WORLD, Collective, Op, Phase
 
-ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+# The dtypes of generated models, with the bytes of one stored weight.
+ITEM_BYTES = {
+    name: int(item_bytes(name)) for name in ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+}
+_PRODUCTS = ("gemm", "moe")  # families that multiply weights
+_ATTENTION = ("attention", "attention-backward")
+After = int | tuple[int, ...]  # numbers of ops to wait for; -1 stands for none
 BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb of torch
 
 
@@ -15,7 +22,8 @@ BUCKET = 25 << 20  # bytes of gradients that DDP reduces together: bucket_cap_mb
 class Ops:
     """Ops in the order of a host; ``phase`` and ``dtype`` are those of what is added next.
 
-    ``math`` is the dtype of matrix products, where it is another.
+    ``dtype`` is that of weights and ``math`` that of matrix products, where it is another. What
+    products write, and with it everything between them, is of ``output_dtype(dtype)``.
     """
 
     dtype: str = "bf16"
@@ -25,7 +33,12 @@ class Ops:
 
     @property
     def item(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element of the tensors between products, gradients among them."""
+        return int(item_bytes(output_dtype(self.dtype)))
+
+    @property
+    def weight_item(self) -> int:
+        """Bytes of one weight as it is stored and gathered."""
         return ITEM_BYTES[self.dtype]
 
     @property
@@ -45,16 +58,19 @@ class Ops:
         *shape: int,
         flops: float = 0.0,
         nbytes: int = 0,
-        after: int = -1,
+        after: After = -1,
     ) -> int:
-        """Add a kernel on the compute stream, behind op ``after`` of another stream."""
-        dtype = self.math if self.math and family in ("gemm", "moe") else self.dtype
+        """Add a kernel on the compute stream, behind ops ``after`` of other streams."""
+        if family in _PRODUCTS:
+            dtype = self.math or self.dtype
+        else:
+            dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
         cost = Cost(family, shape, dtype, flops, nbytes)
         return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
 
-    def gemm(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
+    def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
         """Add a matrix product."""
-        moved = self.item * (m * k + k * n + m * n)
+        moved = product_bytes(self.math or self.dtype, m, n, k)
         return self.kernel(name, "gemm", m, n, k, flops=2.0 * m * n * k, nbytes=moved, after=after)
 
     def bmm(self, name: str, batch: int, m: int, n: int, k: int) -> int:
@@ -62,8 +78,23 @@ class Ops:
         moved = self.item * batch * (m * k + k * n + m * n)
         return self.kernel(name, "bmm", batch, m, n, k, flops=2.0 * batch * m * n * k, nbytes=moved)
 
+    def grouped_gemm(
+        self, name: str, groups: int, m: int, n: int, k: int, *, after: After = -1
+    ) -> int:
+        """Add products of equal shape with weights of their own, as of experts.
+
+        Training libraries run them by the kernels of single products (Transformer Engine's
+        GroupedLinear, torch._grouped_mm), so they are priced as such.
+        """
+        if groups == 1:
+            return self.gemm(name, m, n, k, after=after)
+        dtype, flops = self.math or self.dtype, 2.0 * groups * m * n * k
+        moved = product_bytes(dtype, m, n, k, groups)
+        cost = Cost("bmm", (groups, m, n, k), dtype, flops, moved)
+        return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
+
     def moving(
-        self, name: str, elements: int, *, family: str = "elementwise", after: int = -1
+        self, name: str, elements: int, *, family: str = "elementwise", after: After = -1
     ) -> int:
         """Add a kernel that reads and writes ``elements`` in all."""
         return self.kernel(name, family, nbytes=elements * self.item, after=after)
@@ -74,13 +105,13 @@ class Ops:
         nbytes: int,
         group: str = WORLD,
         *,
-        after: int = -1,
+        after: After = -1,
         peer: int | None = None,
         splits: tuple[int, ...] = (),
         stream: str = "",
     ) -> int:
-        """Add a collective on the stream of its group, behind op ``after`` of another stream."""
-        what = Collective(kind, nbytes, self.dtype, group, peer, splits)
+        """Add a collective on the stream of its group, behind ops ``after`` of other streams."""
+        what = Collective(kind, nbytes, output_dtype(self.dtype), group, peer, splits)
         place = stream or f"comm {group}"
         return self._add(Op(kind, "collective", place, None, what, _needs(after), phase=self.phase))
 
@@ -89,5 +120,6 @@ class Ops:
         return self.last
 
 
-def _needs(after: int) -> tuple[int, ...]:
-    return (after,) if after >= 0 else ()
+def _needs(after: After) -> tuple[int, ...]:
+    numbers = (after,) if isinstance(after, int) else after
+    return tuple(sorted({number for number in numbers if number >= 0}))

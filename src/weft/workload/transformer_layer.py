@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.workload.building import Ops
+    from weft.workload.building import After, Ops
     from weft.workload.transformer import Piece, Transformer
 
 
@@ -20,14 +20,22 @@ class Layer:
     @property
     def weights(self) -> int:
         """Parameters that a rank has of it."""
-        model = self.model
-        held = model.attention_weights // model.tp
-        mlp = model.mlp_weights // model.tp
-        if not model.experts:
-            return held + mlp
-        return held + model.experts // model.ep * mlp
+        return self.dense_weights + self.expert_weights
 
-    def forward(self, needed: int) -> None:
+    @property
+    def dense_weights(self) -> int:
+        """Parameters that all data-parallel ranks have alike: everything but experts."""
+        model = self.model
+        mlp = 0 if model.experts else model.mlp_weights
+        return model.attention_weights // model.tp + mlp // model.tp
+
+    @property
+    def expert_weights(self) -> int:
+        """Parameters of the experts that a rank holds."""
+        model = self.model
+        return model.experts // model.ep * (model.mlp_weights // model.tp)
+
+    def forward(self, needed: After) -> None:
         """Write the forward pass of one micro batch, behind ``needed``."""
         model, made, tokens = self.model, self.made, self.tokens
         size, width = tokens * model.hidden * made.item, model.hidden
@@ -37,36 +45,37 @@ class Layer:
         self._attention()
         done = made.gemm("projection", tokens, width, width // model.tp)
         summed = self._reduced(size, done)
-        self._dropped()
+        self._dropped(after=summed)
         made.moving("add", 3 * tokens * width, after=summed)
         made.kernel("norm", "norm", tokens, width)
         done = self._experts() if model.experts else self._mlp()
-        summed = self._reduced(size, done) if not model.experts else -1
-        self._dropped()
-        made.moving("add", 3 * tokens * width, after=summed if summed >= 0 else done)
+        if not model.experts:
+            done = max(done, self._reduced(size, done))
+        self._dropped(after=done)
+        made.moving("add", 3 * tokens * width, after=done)
 
-    def backward(self, needed: int) -> None:
+    def backward(self, needed: After) -> None:
         """Write its backward pass."""
         model, made, tokens = self.model, self.made, self.tokens
         width, inner = model.hidden, model.ffn // model.tp
         size = tokens * width * made.item
-        self._dropped(" backward")
+        self._dropped(" backward", after=needed)
         if model.experts:
             made.moving("add backward", 2 * tokens * width, after=needed)
-            done = self._experts(factor=2)
+            done = self._experts(backward=True)
         else:
             self.product_backward("down", tokens, width, inner, after=needed)
             made.moving("activation backward", tokens * inner * (5 if model.gated else 3))
             done = self.product_backward("up", tokens, inner * (2 if model.gated else 1), width)
-        summed = self._reduced(size, done)
-        made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+            done = max(done, self._reduced(size, done))
+        made.kernel("norm backward", "norm-backward", tokens, width, after=done)
         self._dropped(" backward")
         self.product_backward("projection", tokens, width, width // model.tp)
         self._attention_backward()
         self._positions(" backward")
         done = self.product_backward("qkv", tokens, model.qkv // model.tp, width)
         summed = self._reduced(size, done)
-        made.kernel("norm backward", "norm-backward", tokens, width, after=max(summed, -1))
+        made.kernel("norm backward", "norm-backward", tokens, width, after=summed)
         made.moving("add backward", 3 * tokens * width)
 
     def _reduced(self, nbytes: int, needed: int) -> int:
@@ -82,10 +91,10 @@ class Layer:
             name = ("rotate" if model.rotary else "split heads") + way
             self.made.moving(name, 2 * self.tokens * model.qkv // model.tp)
 
-    def _dropped(self, way: str = "") -> None:
+    def _dropped(self, way: str = "", *, after: After = -1) -> None:
         """Drop some of what goes back into the residual: read, written, and a mask."""
         if self.model.dropout:
-            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden)
+            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden, after=after)
 
     def _attention(self) -> None:
         made = self.made
@@ -133,34 +142,83 @@ class Layer:
         made.moving("activation", tokens * inner * (3 if model.gated else 2))
         return made.gemm("down", tokens, model.hidden, inner)
 
-    def _experts(self, *, factor: int = 1) -> int:
-        """Route tokens to experts, on other ranks where those are, and bring them back."""
-        model, made, tokens = self.model, self.made, self.tokens
-        made.gemm("router", tokens, model.experts, model.hidden)
-        made.kernel("routing", "softmax", tokens, model.experts)
-        moved = tokens * model.topk * model.hidden
-        sent = made.moving("dispatch", 2 * moved, family="copy")
-        if model.ep > 1:
-            sent = made.collective("all_to_all", moved * made.item, "ep", after=sent)
-        else:
-            sent = -1
-        shape = (
-            *(tokens * model.ep, model.hidden, model.ffn, model.topk, model.experts),
-            *(model.tp, model.ep),
-        )
-        for _ in range(factor):
-            done = made.kernel("experts", "moe", *shape, after=sent)
-            sent = -1
+    def _experts(self, *, backward: bool = False) -> int:
+        """Route tokens to experts, on other ranks where those are, and bring them back.
+
+        A backward pass takes the same way with gradients. Where experts are on other ranks and
+        cut by tensor parallelism, each of the tp ranks, which all have the same tokens, sends a
+        share of them; what arrives is gathered behind the exchange, and results are scattered
+        before they go back (as Megatron's dispatcher does with sequence parallelism).
+        """
+        model, made = self.model, self.made
+        shared = model.tp > 1 and model.ep > 1
+        tokens = -(-self.tokens // model.tp) if shared else self.tokens
+        if not backward:
+            made.gemm("router", tokens, model.experts, model.hidden)
+            made.kernel("routing", "softmax", tokens, model.experts)
+        moved = tokens * model.topk * model.hidden  # as many leave a rank as arrive there
+        arrived = moved * model.tp if shared else moved
+        done = made.moving("dispatch", 2 * moved, family="copy")
         if model.ep > 1:
             done = made.collective("all_to_all", moved * made.item, "ep", after=done)
-        combined = made.moving(
-            "combine", 2 * moved, family="copy", after=done if model.ep > 1 else -1
-        )
-        return (
-            combined if model.tp < 2 else self._reduced(moved // model.topk * made.item, combined)
-        )
+        if shared:
+            done = made.collective("all_gather", arrived * made.item, "tp", after=done)
+        done = self._computed(done, backward=backward)
+        if shared:
+            done = made.collective("reduce_scatter", arrived * made.item, "tp", after=done)
+        if model.ep > 1:
+            done = made.collective("all_to_all", moved * made.item, "ep", after=done)
+        done = made.moving("combine", 2 * moved, family="copy", after=done)
+        if backward:
+            made.kernel("routing backward", "softmax-backward", tokens, model.experts)
+            done = self.product_backward("router", tokens, model.experts, model.hidden)
+        size = self.tokens * model.hidden * made.item
+        if shared:
+            return made.collective("all_gather", size, "tp", after=done)
+        return max(done, self._reduced(size, done))
 
-    def product_backward(self, name: str, m: int, n: int, k: int, *, after: int = -1) -> int:
+    def _computed(self, arrived: int, *, backward: bool) -> int:
+        """Compute the experts of a rank on what has arrived; with all ranks alike, its share.
+
+        A server computes them in one kernel, ``moe``, as measured of vLLM. Training keeps what
+        is between the products and runs those by the library of products.
+        """
+        model, made = self.model, self.made
+        inner = model.ffn // model.tp
+        if model.mode != "train":
+            tokens = self.tokens * model.ep  # of all ranks that share the experts
+            shape = tokens, model.hidden, model.ffn, model.topk, model.experts, model.tp, model.ep
+            return made.kernel("experts", "moe", *shape, after=arrived)
+        routed, held = self.tokens * model.topk, model.experts // model.ep
+        if held > 1 and model.ep > 1:  # they come in the order of ranks, and leave in it
+            arrived = made.moving("sort", 2 * routed * model.hidden, family="copy", after=arrived)
+        groups = min(held, routed)
+        rows, wide = -(-routed // groups), inner * (2 if model.gated else 1)
+        passes = routed * inner
+        if backward:
+            down = groups, rows, model.hidden, inner
+            self._experts_backward("experts down", *down, after=arrived)
+            made.moving("activation backward", passes * (5 if model.gated else 3))
+            done = self._experts_backward("experts up", groups, rows, wide, model.hidden)
+        else:
+            made.grouped_gemm("experts up", groups, rows, wide, model.hidden, after=arrived)
+            made.moving("activation", passes * (3 if model.gated else 2))
+            done = made.grouped_gemm("experts down", groups, rows, model.hidden, inner)
+        if held > 1 and model.ep > 1:
+            done = made.moving("sort back", 2 * routed * model.hidden, family="copy")
+        return done
+
+    def _experts_backward(
+        self, name: str, groups: int, m: int, n: int, k: int, *, after: After = -1
+    ) -> int:
+        """Write the gradients of grouped products, as those of a single one."""
+        made = self.made
+        done = made.grouped_gemm(f"{name} input gradient", groups, m, k, n, after=after)
+        if self.model.frozen:
+            return done
+        return made.grouped_gemm(f"{name} weight gradient", groups, k, n, m)
+
+    def product_backward(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
         """Write the products of a gradient: for the input and, unless it is frozen, the weight."""
         made = self.made
         done = made.gemm(f"{name} input gradient", m, k, n, after=after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
+from weft.hardware.dtypes import item_bytes, output_dtype
 from weft.schedule.values import Group
 from weft.workload.building import ITEM_BYTES
 from weft.workload.step import Memory
@@ -38,6 +39,8 @@ class Layout:
             "pp": Group(model.pp, model.tp * self.dp),
             "pp back": Group(model.pp, model.tp * self.dp),
         }
+        if model.ep > 1:  # ranks that hold the same experts
+            self.groups["edp"] = Group(self.dp // model.ep, model.tp * model.ep)
 
 
 def _require_parts(model: Transformer, dp: int) -> None:
@@ -82,18 +85,23 @@ def split(total: int, parts: int) -> list[int]:
 
 def memory_of(model: Transformer, layout: Layout) -> Memory:
     """Weights, gradients and moments of the fullest stage; activations as arXiv 2205.05198."""
-    item = ITEM_BYTES[model.dtype]
+    stored = ITEM_BYTES[model.dtype]
+    item = int(item_bytes(output_dtype(model.dtype)))  # of activations and gradients
     layers = split(model.layers, model.pp)[0]
-    mlp = model.mlp_weights // model.tp * max(1, model.experts // model.ep)
-    held = layers * (model.attention_weights // model.tp + mlp)
-    held += (2 if model.pp == 1 else 1) * model.vocab * model.hidden // model.tp
-    shared = layout.dp if model.fsdp else 1
+    experts = max(1, model.experts // model.ep)
+    dense = layers * (model.attention_weights // model.tp)
+    dense += (2 if model.pp == 1 else 1) * model.vocab * model.hidden // model.tp
+    inner = layers * (model.mlp_weights // model.tp) * experts
+    held = dense + inner
+    kept_here = held  # of weights, gradients and moments
+    if model.fsdp:  # experts are shared out among those ranks alone that hold the same ones
+        kept_here = dense // layout.dp + inner // (layout.dp // model.ep)
     tokens = layout.micro * (1 if model.mode == "decode" else model.seq)
     if model.mode != "train":
         kv = 2 * (model.kv_heads or model.heads) * model.head_dim // model.tp
-        cache = layout.num_micro * layout.micro * model.seq * kv * layers * item
+        cache = layout.num_micro * layout.micro * model.seq * kv * layers * stored
         return Memory(
-            weights=held * item, activations=8 * tokens * model.hidden * item, other=cache
+            weights=held * stored, activations=8 * tokens * model.hidden * item, other=cache
         )
     # 34 bytes a token and hidden element in half precision without the scores, two of them kept
     # whole; a stage keeps as many micro batches as stages follow it.
@@ -103,11 +111,11 @@ def memory_of(model: Transformer, layout: Layout) -> Memory:
     activations = int(flying * layers * kept + (each if model.recompute else 0))
     activations += tokens * model.vocab // model.tp * (item + 4)
     if model.frozen:
-        return Memory(weights=held * item // shared, activations=activations)
+        return Memory(weights=kept_here * stored, activations=activations)
     return Memory(
-        weights=held * item // shared,
-        gradients=held * item // shared,
-        optimizer=held * 12 // shared if item < 4 else held * 8 // shared,
+        weights=kept_here * stored,
+        gradients=kept_here * item,
+        optimizer=kept_here * (12 if stored < 4 else 8),
         activations=activations,
-        other=2 * (held // layers) * item if model.fsdp else 0,
+        other=2 * (held // layers) * stored if model.fsdp else 0,
     )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from weft.workload.step import Op
     from weft.workload.transformer import Transformer
 
+_GRADIENTS = "comm dp"  # the stream of what data-parallel ranks share: weights and gradients
+
 
 def build(
     name: str, model: Transformer, num_ranks: int, pieces: tuple[Piece, ...] = ()
@@ -59,7 +61,7 @@ class _Stage:
         pieces = pieces or (Piece(layout.micro, queries, model.seq),)
         self.layer = Layer(model, self.made, self.tokens, pieces)
         self._final = False  # whether this is the last backward pass of the step
-        self._left = 0  # gradients that wait for their bucket
+        self._left: dict[str, int] = {}  # by group, gradients that wait for their bucket
 
     def ops(self) -> list[Op]:
         """Put the passes of all micro batches one after another, then the optimizer."""
@@ -102,13 +104,28 @@ class _Stage:
             stream = f"{group} to {goes}"
             made.collective("send", size, group, peer=goes, after=done, stream=stream)
 
+    def _shares(self) -> dict[str, int]:
+        """Return the weights of a layer by the group of ranks that have the same ones.
+
+        Experts are shared by fewer ranks than the rest: each of ``ep`` has others.
+        """
+        layer, model = self.layer, self.model
+        if model.ep == 1:
+            return {"dp": layer.weights}
+        return {"dp": layer.dense_weights, "edp": layer.expert_weights}
+
+    def _shared(self, group: str, nbytes: int, kind: str, *, after: int = -1) -> int:
+        """Add a collective of the ranks that have the same weights; all take turns on a stream."""
+        return self.made.collective(kind, nbytes, group, after=after, stream=_GRADIENTS)
+
     def _gather(self) -> int:
         """Bring the weights of a layer together where they are shared out."""
-        model = self.model
-        if not model.fsdp or self.layout.dp < 2:
-            return -1
-        nbytes = self.layer.weights * self.made.item
-        return self.made.collective("all_gather", nbytes, "dp")
+        gathered = -1
+        for group, weights in self._shares().items():
+            if self.model.fsdp and self.layout.groups[group].size > 1:
+                nbytes = weights * self.made.weight_item
+                gathered = self._shared(group, nbytes, "all_gather")
+        return gathered
 
     def _forward(self, got: int) -> None:
         model, made, tokens = self.model, self.made, self.tokens
@@ -117,7 +134,7 @@ class _Stage:
         gathered = self._gather()
         for layer in range(self.layers):
             ahead = self._gather() if layer + 1 < self.layers else -1
-            self.layer.forward(gathered if gathered >= 0 else got)
+            self.layer.forward((gathered, got))
             gathered, got = ahead, -1
         if self.last:
             self._head()
@@ -138,11 +155,9 @@ class _Stage:
         gathered = self._gather()
         for layer in range(self.layers):
             ahead = self._gather() if layer + 1 < self.layers else -1
-            needed = gathered if gathered >= 0 else got
-            if model.recompute:
-                self.layer.forward(needed)
-                needed = -1
-            self.layer.backward(needed)
+            if model.recompute:  # as part of the backward pass, which starts with what it gets
+                self.layer.forward((gathered, got))
+            self.layer.backward((gathered, got))
             self._gradients(last_layer=layer + 1 == self.layers)
             gathered, got = ahead, -1
         if self.first:
@@ -152,31 +167,45 @@ class _Stage:
     def _gradients(self, *, last_layer: bool) -> None:
         """Give the gradients of a layer away: scattered, or in buckets once they are whole."""
         model, made, needed = self.model, self.made, self.made.last_kernel
-        nbytes = self.layer.weights * made.item
-        if self.layout.dp < 2 or model.frozen:
+        if model.frozen:
             return
-        if model.fsdp:
-            made.collective("reduce_scatter", nbytes, "dp", after=needed)
-        elif self._final:
-            self._left += nbytes
-            while self._left >= BUCKET or (last_layer and self._left):
-                size = min(self._left, BUCKET)
-                self._left -= size
-                made.collective("all_reduce", size, "dp", after=needed)
+        for group, weights in self._shares().items():
+            nbytes = weights * made.item
+            if self.layout.groups[group].size < 2:
+                continue
+            if model.fsdp:
+                self._shared(group, nbytes, "reduce_scatter", after=needed)
+            elif self._final:
+                left = self._left.get(group, 0) + nbytes
+                while left >= BUCKET or (last_layer and left):
+                    size = min(left, BUCKET)
+                    left -= size
+                    self._shared(group, size, "all_reduce", after=needed)
+                self._left[group] = left
 
     def _optimizer(self) -> None:
         """AdamW in one pass: gradient, weight and two moments are read, three of them written."""
         made, model = self.made, self.model
-        held = sum(self.chunks) * self.layer.weights
-        if self.stage in (0, model.pp - 1):
-            held += model.vocab * model.hidden // model.tp
         if model.frozen:
             return
-        shared = self.layout.dp if model.fsdp else 1
-        if model.clip:
-            made.kernel("gradient norm", "reduction", nbytes=4 * held // shared)
-            made.kernel("clip", "elementwise", nbytes=8 * held // shared)
-        waits = [n for n, op in enumerate(made.ops) if op.kind == "collective"][-1:]
-        made.kernel(
-            "adamw", "optimizer", nbytes=28 * held // shared, after=waits[0] if waits else -1
+        held = sum(self.chunks) * sum(
+            weights // (self.layout.groups[group].size if model.fsdp else 1)
+            for group, weights in self._shares().items()
         )
+        if self.stage in (0, model.pp - 1):
+            ends = model.vocab * model.hidden // model.tp
+            held += ends // (self.layout.dp if model.fsdp else 1)
+        reduced = self._last_reduction()
+        if model.clip:
+            made.kernel("gradient norm", "reduction", nbytes=4 * held, after=reduced)
+            made.kernel("clip", "elementwise", nbytes=8 * held)
+        made.kernel("adamw", "optimizer", nbytes=28 * held, after=reduced)
+
+    def _last_reduction(self) -> int:
+        """Return the number of the last sum of gradients, -1 without one.
+
+        Sums follow each other on one stream, so the end of the last is the end of them all. What
+        a stage sends to another behind them is none of the optimizer's.
+        """
+        ops = self.made.ops
+        return max((n for n, op in enumerate(ops) if op.stream == _GRADIENTS), default=-1)
