@@ -27,6 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
     "runtime": {"schedule", "timeline", "hardware", "collectives", "compress", "_core"},
 }
+ROOMS["step"] = {"schedule", "timeline", "hardware", "cost", "simulator", "workload", "_core"}
 ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
 ROOMS["serving"] = {"planner", *ROOMS["planner"]}

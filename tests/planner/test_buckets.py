@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.planner.toy import kernel, moves, pair_of, step_of
+from tests.planner.toy import group_of, kernel, moves, step_of
 from weft.planner.buckets import with_buckets
 from weft.workload import Collective, Op, Step, Workload
 
@@ -121,8 +121,8 @@ def test_what_other_groups_reduce_meanwhile_is_in_no_bucket():
     assert (sizes(found), found.nbytes) == ([1000, 3, 1000], 3)
     assert found.groups == {"world"}
     for what, phase, has in ((bucket(1), "backward", True), (inside, "backward", False)):
-        assert found.has(pair_of(what=what.collective, phase=phase)) == has
-    assert not found.has(pair_of(what=bucket(1).collective, phase="forward"))
+        assert found.has(group_of(what=what.collective, phase=phase)) == has
+    assert not found.has(group_of(what=bucket(1).collective, phase="forward"))
 
 
 @st.composite

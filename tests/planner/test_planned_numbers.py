@@ -10,10 +10,9 @@ import pytest
 from tests.planner.toy import GATHER, MACHINE, kernel, moves, quiet, step_of
 from weft.errors import NoPlanError
 from weft.hardware import platform
-from weft.planner.pair_effects import Node, pair_prices
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.planning import _room, plan
-from weft.schedule import Cost, Group
+from weft.schedule import Group
 from weft.workload import NO_HOST, Collective, Memory, Op, Workload
 
 MIB = 1 << 20
@@ -112,27 +111,6 @@ def test_a_gain_counts_one_change_and_leaves_all_else_as_it_is():
     step = step_of(*first, moves(None, 1, what=behind), kernel("long", 1.0, 1), ranks=8)
     found = plan(step, SLOW, limits=Limits(error=0.1), host=NO_HOST)
     assert sum(each.gain for each in found.choices) == pytest.approx(found.gain, rel=1e-3)
-
-
-@pytest.mark.parametrize(("mode", "simulated"), [("search", True), ("heuristic", False)])
-def test_a_search_simulates_pairs_and_a_heuristic_asks_the_rule(mode, simulated):
-    gemm = Cost("gemm", (4096, 4096, 4096), "bf16")
-    what = Collective("all_gather", 64 * MIB, "bf16")
-    step = step_of(kernel("mm", None, cost=gemm), moves(None, what=what), ranks=8)
-    (found,) = plan(step, MACHINE, mode=mode, host=NO_HOST).choices
-    priced = pair_prices(Node(MACHINE), what, gemm, simulated=simulated)
-    told = {each.strategy: each.seconds for each in found.alternatives if not each.refused}
-    assert len(told) == 6
-    expected = {strategy: each.seconds for strategy, each in priced.items()}
-    assert told | {found.strategy: found.seconds} == pytest.approx(expected)
-
-
-def test_a_heuristic_does_not_search(monkeypatch):
-    def not_asked(*_):
-        pytest.fail("pairs were changed by the whole step")
-
-    monkeypatch.setattr("weft.planner.planning.search", not_asked)
-    assert plan(chain(64 * MIB), SLOW, mode="heuristic", host=NO_HOST).mode == "heuristic"
 
 
 def test_nothing_to_gain_is_no_gain():

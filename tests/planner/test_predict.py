@@ -71,17 +71,3 @@ def test_between_nodes_takes_longer_than_inside(kind):
     inside = prices.collective(what, tuple(range(8)))
     between = prices.collective(what, tuple(range(0, 32, 8)))
     assert 0 < inside < between
-
-
-@pytest.mark.parametrize("given", [{"pp": "4", "batch": "8"}, {"tp": "2", "batch": "8"}])
-def test_walking_gives_what_simulating_gives(given, monkeypatch):
-    workload = generate("gpt2", 4, {**given, "heads": "8"})
-    simulated = predict(workload, H100.resized(4))
-    monkeypatch.setattr("weft.planner.predict._MANY", 0)
-    walked = predict(workload, H100.resized(4))
-    assert walked.seconds == pytest.approx(simulated.seconds, rel=1e-9)
-    assert walked.families == pytest.approx(simulated.families, rel=1e-9)
-    assert walked.communication == pytest.approx(simulated.communication, rel=1e-9)
-    for name, seconds in simulated.breakdown.items():
-        assert walked.breakdown[name] == pytest.approx(seconds, abs=1e-4 * simulated.seconds)
-    assert not walked.critical_path()

@@ -7,12 +7,11 @@ from typing import Any
 
 from weft.cost.price import Price
 from weft.hardware import Platform, platform
+from weft.planner.candidates import Candidate, CollectiveGroup
+from weft.planner.evaluation import StepEvaluator
 from weft.planner.prices import Prices
-from weft.planner.step_price import StepPricer
-from weft.planner.ways import Pair, Way
 from weft.schedule import Cost
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
-from weft.workload.meeting import meetings
 
 GATHER = Collective("all_gather", 1 << 20)
 
@@ -43,16 +42,18 @@ def step_of(*ops: Op, ranks: int = 2, **more: Any) -> Workload:
     return Workload("toy", ranks, (Step(tuple(range(ranks)), ops),), **more)
 
 
-def pricer_of(workload: Workload, machine: Platform = MACHINE) -> StepPricer:
-    return StepPricer(workload, machine, Prices(machine), meetings(workload), NO_HOST)
+def evaluator_of(workload: Workload, machine: Platform = MACHINE) -> StepEvaluator:
+    return StepEvaluator(workload, machine, Prices(machine), NO_HOST)
 
 
-def pair_of(*members: int, what: Collective = GATHER, hidden: float = 0.0, **more: Any) -> Pair:
-    """A pair of the first class of ranks, of two ranks, that nothing runs beside."""
+def group_of(
+    *members: int, what: Collective = GATHER, hidden: float = 0.0, **more: Any
+) -> CollectiveGroup:
+    """A group of the first class of ranks, of two ranks, that nothing overlaps."""
     places = tuple((0, number) for number in members or (0,))
-    return Pair(what, (0, 1), places, hidden, more.pop("by_memory", 0.5), **more)
+    return CollectiveGroup(what, (0, 1), places, hidden, **more)
 
 
-def way(seconds: float, strategy: str = "concurrent", **more: Any) -> Way:
-    """A way that takes so long by itself, give or take a tenth."""
-    return Way(strategy, Price(seconds, 0.9 * seconds, 1.1 * seconds), **more)
+def candidate(seconds: float, strategy: str = "concurrent", **more: Any) -> Candidate:
+    """A candidate that takes so long alone, give or take a tenth."""
+    return Candidate(strategy, Price(seconds, 0.9 * seconds, 1.1 * seconds), **more)

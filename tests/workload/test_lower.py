@@ -9,8 +9,8 @@ from weft.hardware import platform
 from weft.schedule import Cost, Group, Kind
 from weft.schedule.check import check
 from weft.simulator import simulate
+from weft.step import StepEngine
 from weft.workload import NO_HOST, Collective, HostModel, Op, Step, Workload, lower, stage
-from weft.workload.walk import walk
 
 H100 = platform("h100-8")
 LAUNCH = H100.require_device().launch
@@ -43,8 +43,8 @@ def timeline_of(workload, host=NO_HOST):
     schedule = lower(workload, H100, Fixed(), host=host)
     check(schedule)
     timeline = simulate(schedule, stage(H100, workload))
-    walked = max(walk(workload, H100, Fixed(), host=host))
-    assert walked == pytest.approx(timeline.makespan, rel=1e-9)
+    alone = StepEngine(workload, H100, Fixed(), host=host).run(pressure=0).seconds
+    assert alone == pytest.approx(timeline.makespan, rel=1e-9)
     return timeline
 
 

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft.hardware import platform
+from weft.step import StepEngine
 from weft.workload import NO_HOST
 from weft.workload.named import generate
-from weft.workload.walk import walk
 
 KERNEL, COLLECTIVE = 1e-3, 1e-6  # seconds of each, so that a bound is a count of kernels
 
@@ -45,7 +45,7 @@ def pipeline_bound(workload, num_micro, chunks):
 
 def step_seconds(workload):
     machine = platform("h100-8", num_ranks=8)
-    return max(walk(workload, machine, CountedPrices(), host=NO_HOST))
+    return StepEngine(workload, machine, CountedPrices(), host=NO_HOST).run(pressure=0).seconds
 
 
 OPTIONS = st.fixed_dictionaries(

@@ -1,8 +1,7 @@
-"""Small steps drawn at random, and the best that any choice of strategies makes of them.
+"""Small steps drawn at random, and the best that any combination of strategies makes of them.
 
-A step is a few products in a row, each with a collective beside it that the next one waits for.
-So its pairs meet at joins, and the best of all combinations is the best of each pair: searching
-every strategy and mask of each is the exhaustive search of the step.
+A step is a few products in a row, each with a collective that runs next to it and that the next
+one waits for.
 """
 
 from __future__ import annotations
@@ -10,19 +9,21 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
-from weft.c3 import Choice, Pricer, Scenario
+from weft.c3 import Scenario
 from weft.c3.random_pairs import random_pairs
+from weft.planner.planning import search_of
+from weft.workload import NO_HOST
 from weft.workload.building import Ops
 from weft.workload.step import Step, Workload
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
-    from weft.planner.plan import Plan
 
 KINDS = ("all_gather", "all_to_all", "reduce_scatter", "all_reduce")
-MOST = 4  # pairs of a step
+MOST = 3  # pairs of a step: all combinations of their candidates are run
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class RandomStep:
 
 
 def random_steps(count: int, platform: Platform, *, seed: int = 0) -> Iterator[RandomStep]:
-    """Draw steps of one to four pairs: layers of transformers beside collectives of any length."""
+    """Draw steps of one to three pairs: layers of transformers and collectives of any length."""
     draw = random.Random(seed)  # noqa: S311 - steps are no secrets
     sizes = [draw.randint(1, MOST) for _ in range(count)]
     pairs = random_pairs(sum(sizes), platform, KINDS, seed=seed)
@@ -54,31 +55,8 @@ def _workload(name: str, scenarios: tuple[Scenario, ...], num_ranks: int) -> Wor
     return Workload(name, num_ranks, (Step(tuple(range(num_ranks)), tuple(made.ops)),))
 
 
-def exhaustive(step: RandomStep, pricer: Pricer, strategy: str = "") -> float:
-    """Give the seconds of the best of all combinations, or of all masks of one strategy."""
-    return sum(
-        min(
-            pricer.pair(scenario, choice)
-            for choice in pricer.rule.choices(scenario)
-            if strategy in ("", choice.strategy)
-        )
-        for scenario in step.scenarios
-    )
-
-
-def by_plan(step: RandomStep, plan: Plan, pricer: Pricer) -> float:
-    """Give the seconds of the step as planned, simulated."""
-    chosen = {op: choice for choice in plan.choices for op in choice.ops}
-    ops = [n for n, op in enumerate(step.workload.steps[0].ops) if op.collective is not None]
-    total = 0.0
-    for scenario, op in zip(step.scenarios, ops, strict=True):
-        units = chosen[op].settings.get("units")
-        choice = Choice(chosen[op].strategy, None if units is None else int(units))
-        total += pricer.pair(scenario, choice)
-    return total
-
-
-def published(step: RandomStep, pricer: Pricer) -> float:
-    """Give the seconds by the published rule: units for which the slower alone is fastest."""
-    rule = pricer.rule
-    return sum(pricer.pair(scenario, rule.published(scenario)) for scenario in step.scenarios)
+def exhaustive(step: RandomStep, platform: Platform) -> float:
+    """Return the seconds of the step with the best of all combinations of candidates."""
+    search = search_of(step.workload, platform, host=NO_HOST)
+    every = [tuple(dict.fromkeys((each.base, *each.candidates))) for each in search.options]
+    return min(search.seconds(chosen) for chosen in product(*every))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from weft.workload.step import Op, Step
 
 if TYPE_CHECKING:
-    from weft.planner.ways import Pair
+    from weft.planner.candidates import CollectiveGroup
     from weft.workload import Collective, Workload
 
 TIMES = (2, 4, 8)  # as large as they are
@@ -31,10 +31,10 @@ class Bucketed:
     origin: dict[Place, tuple[int, ...]]
     groups: frozenset[str]
 
-    def has(self, pair: Pair) -> bool:
-        """Tell whether a pair reduces gradients that are in these buckets."""
-        what = pair.what
-        return _reduces(what, pair.phase) and what.group in self.groups
+    def has(self, group: CollectiveGroup) -> bool:
+        """Return whether a group reduces gradients that are in these buckets."""
+        what = group.what
+        return _reduces(what, group.phase) and what.group in self.groups
 
 
 def with_buckets(workload: Workload, times: int) -> Bucketed | None:

@@ -1,108 +1,129 @@
-"""Choices in words: one line for what was chosen, and one for each way that was not."""
+"""Choices in words: one line for what was chosen, and one for each alternative."""
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from weft.planner.plan import Alternative, Choice
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
-    from weft.planner.choosing import Offer
-    from weft.planner.ways import Pair, Way
+    from weft.planner.candidates import Candidate, CollectiveGroup
+    from weft.planner.evaluation import StepEvaluator
+    from weft.planner.search import Options, Search
+    from weft.step import StepRun
+
+_HIDDEN = 0.95  # of a collective's time: all of it, as far as a step can tell
 
 
-def choice_of(offer: Offer, way: Way, gain: float) -> Choice:
-    """Write down what was chosen for a pair."""
-    pair, seconds = offer.pair, offer.seconds(way)
-    alone = way.alone
-    first = pair.members[0]
-    return Choice(
-        pair=name_of(pair),
-        op=first[1],
-        collective=pair.what,
-        strategy=way.strategy,
-        settings=dict(way.settings),
-        seconds=seconds,
-        low=seconds * alone.low / alone.seconds if alone.seconds else seconds,
-        high=seconds * alone.high / alone.seconds if alone.seconds else seconds,
-        gain=gain,
-        why=why(offer, way),
-        alternatives=_alternatives(offer, way),
-        step=first[0],
-        ops=tuple(number for rank_class, number in pair.members if rank_class == first[0]),
-        phase=pair.phase,
-    )
+class Explainer:
+    """Writes down the choices of one step."""
+
+    def __init__(self, search: Search, evaluator: StepEvaluator) -> None:
+        self._search, self._evaluator = search, evaluator
+        self._base = self._run(search.base)
+
+    def _run(self, chosen: list[Candidate]) -> StepRun:
+        groups = (each.group for each in self._search.options)
+        return self._evaluator.run(list(zip(groups, chosen, strict=True)))
+
+    def choice(self, number: int, candidate: Candidate, gain: float) -> Choice:
+        """Write down what was chosen for a group."""
+        options, alone = self._search.options[number], candidate.alone
+        group, base = options.group, self._search.base
+        run = self._base
+        if candidate != options.base:
+            run = self._run([*base[:number], candidate, *base[number + 1 :]])
+        spans = [run.span(place) for place in group.members]
+        seconds = sum(end - start for start, end in spans) / len(spans)
+        first = group.members[0]
+        return Choice(
+            pair=name_of(group),
+            op=first[1],
+            collective=group.what,
+            strategy=candidate.strategy,
+            settings=dict(candidate.settings),
+            seconds=seconds,
+            low=seconds * alone.low / alone.seconds if alone.seconds else seconds,
+            high=seconds * alone.high / alone.seconds if alone.seconds else seconds,
+            gain=gain,
+            why=self._why(number, candidate, run),
+            alternatives=self._alternatives(number, candidate),
+            step=first[0],
+            ops=tuple(n for rank_class, n in group.members if rank_class == first[0]),
+            phase=group.phase,
+        )
+
+    def _why(self, number: int, candidate: Candidate, run: StepRun) -> str:
+        """Say what decided: what it takes, and what kernels next to it take."""
+        options, search = self._search.options[number], self._search
+        if candidate == options.base:
+            if options.group.hidden > _HIDDEN:
+                return "already hidden by the kernels that run next to it"
+            if any(
+                each.alone.seconds < 0.99 * candidate.alone.seconds for each in options.candidates
+            ):
+                return "the step does not wait for it: a faster alternative gains nothing"
+            return "nothing that can be executed here is faster"
+        parts = [candidate.why] if candidate.why else []
+        before, after = self._mean(self._base, options.group), self._mean(run, options.group)
+        if not candidate.slices and after < 0.99 * before:
+            parts.append(f"{format_time(after)} instead of {format_time(before)}")
+        slower = self._evaluator.slowdown(self._base, options.group)
+        mine = self._evaluator.slowdown(run, options.group)
+        if abs(slower - mine) > 0.002 and not candidate.exclusive:
+            parts.append(f"kernels next to it {_slower(mine)}, not {_slower(slower)}")
+        return "; ".join(parts) or f"the step takes {format_time(search.alone(number, candidate))}"
+
+    def _mean(self, run: StepRun, group: CollectiveGroup) -> float:
+        spans = [run.span(place) for place in group.members]
+        return sum(end - start for start, end in spans) / len(spans)
+
+    def _alternatives(self, number: int, chosen: Candidate) -> tuple[Alternative, ...]:
+        """List the others, the best of each strategy first, then what is infeasible."""
+        search, options = self._search, self._search.options[number]
+        mine = search.alone(number, chosen)
+        priced = sorted(
+            ((search.alone(number, each), each) for each in (options.base, *options.candidates)),
+            key=lambda item: item[0],
+        )
+        best: dict[str, tuple[float, Candidate]] = {}
+        for seconds, each in priced:
+            if each != chosen:
+                key = f"{each.strategy}{each.settings.get('backend', '')}"
+                best.setdefault(key, (seconds, each))
+        return (
+            *(
+                Alternative(each.strategy, dict(each.settings), seconds, _not(seconds, mine))
+                for seconds, each in best.values()
+            ),
+            *options.infeasible,
+        )
 
 
-def name_of(pair: Pair) -> str:
-    """Name a pair by its collective and what runs beside it."""
-    what = pair.what
+def name_of(group: CollectiveGroup) -> str:
+    """Return the name of a group: its collective and what overlaps it."""
+    what = group.what
     text = f"{what.kind} {format_size(what.nbytes)}"
     if what.group != "world":
         text += f" of {what.group}"
-    if pair.phase:
-        text += f", {pair.phase}"
-    if pair.beside:
-        return f"{text}, beside {pair.beside}"
-    return f"{text}, after {pair.made_by}" if pair.made_by else text
+    if group.phase:
+        text += f", {group.phase}"
+    if group.overlapped:
+        return f"{text}, overlapped with {group.overlapped}"
+    return f"{text}, after {group.produced_by}" if group.produced_by else text
 
 
-def why(offer: Offer, way: Way) -> str:
-    """Say what decided, in a line."""
-    base = offer.base
-    if way == base:
-        hidden = offer.pair.hidden
-        if hidden > 0.95:
-            return "already hidden by what runs beside it"
-        if min(map(offer.seconds, offer.ways), default=inf) < 0.99 * offer.seconds(base):
-            return "the step does not wait for it: a faster way gains nothing"
-        return "nothing that can be done here is faster"
-    parts = [way.why] if way.why else []
-    before, after = (
-        base.alone.seconds * _beside(offer, base),
-        way.alone.seconds * _beside(offer, way),
-    )
-    if not way.slices and after < before * 0.99:
-        parts.append(f"{format_time(after)} instead of {format_time(before)}")
-    if base.compute > way.compute * 1.002:
-        parts.append(f"kernels beside it {_slower(way.compute)}, not {_slower(base.compute)}")
-    elif way.compute > base.compute * 1.002:
-        parts.append(f"kernels beside it {_slower(way.compute)}")
-    return "; ".join(parts) or "the whole step is faster with it"
-
-
-def _beside(offer: Offer, way: Way) -> float:
-    return 1.0 if way.serial else 1 + offer.pair.hidden * (way.beside - 1)
+def why_infeasible(options: Options) -> dict[str, str]:
+    """Return the reason of each strategy that cannot be executed."""
+    return {each.strategy: each.why for each in options.infeasible}
 
 
 def _slower(times: float) -> str:
     return f"{100 * (times - 1):.0f} % slower" if times >= 1.005 else "as fast as alone"
 
 
-def _alternatives(offer: Offer, chosen: Way) -> tuple[Alternative, ...]:
-    """List other ways, the fastest of each strategy first, then what cannot be done."""
-    mine = offer.seconds(chosen)
-    best: dict[str, Way] = {}
-    for way in sorted((offer.base, *offer.ways), key=offer.seconds):
-        if way != chosen:
-            best.setdefault(f"{way.strategy}{way.settings.get('backend', '')}", way)
-    return (
-        *(
-            Alternative(
-                way.strategy, dict(way.settings), offer.seconds(way), _not(offer, way, mine)
-            )
-            for way in best.values()
-        ),
-        *offer.refused,
-    )
-
-
-def _not(offer: Offer, way: Way, mine: float) -> str:
-    seconds = offer.seconds(way)
-    if seconds > mine * 1.001:
-        return f"the pair takes {format_time(seconds)}, not {format_time(mine)}"
-    if seconds < mine * 0.999:
-        return "quicker by itself, but the whole step gains no more by it"
+def _not(seconds: float, mine: float) -> str:
+    if seconds > mine * 1.0001:
+        return f"the step takes {format_time(seconds)}, not {format_time(mine)}"
     return "no faster, and asks for more"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from weft.hardware import Device
-    from weft.planner.step_price import Place
+    from weft.planner.candidates import Place
     from weft.workload import Op, Workload
 
 _JOINS = ("concat", "copy")

@@ -7,27 +7,26 @@ from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
 from weft.planner.buckets import TIMES, with_buckets
-from weft.planner.choosing import Offer, heuristic, search, without_losses
-from weft.planner.coded_ways import error_of
-from weft.planner.cpu_ways import CpuWays
-from weft.planner.explaining import choice_of
-from weft.planner.gpu_ways import GpuWays
+from weft.planner.candidates import Candidate, infeasible
+from weft.planner.coded_candidates import error_of
+from weft.planner.cpu_candidates import CpuCandidates
+from weft.planner.evaluation import StepEvaluator
+from weft.planner.explaining import Explainer
+from weft.planner.gpu_candidates import GpuCandidates
+from weft.planner.groups import groups_of
 from weft.planner.on_cores import on_cores
-from weft.planner.pairs import pairs_of
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.predict import step_range
 from weft.planner.prices import Prices, default_library
-from weft.planner.step_price import StepPricer
-from weft.planner.ways import Way, refused
+from weft.planner.search import Options, Search
 from weft.units import format_size, format_time
-from weft.workload.meeting import meetings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from weft.hardware import Platform
     from weft.planner.buckets import Bucketed
-    from weft.planner.ways import Pair
+    from weft.planner.candidates import CollectiveGroup
     from weft.workload import HostModel, Workload
 
 MODES = ("heuristic", "search")
@@ -46,58 +45,74 @@ def plan(
     """Choose a strategy for each collective of a step on a platform.
 
     Without a plan torch hands collectives to its library, on a stream of their own: that is the
-    baseline. ``heuristic`` decides pair by pair from static sizes, ``search`` simulates pairs and
-    decides by the whole step. A step that does not fit into memory is refused, unless ``anyway``:
-    then the plan says so, and nothing in it asks for more memory.
+    baseline. ``heuristic`` takes for each group of collectives what shortens the step most with
+    all others as they are, ``search`` goes on until no change of a group does. A step that does
+    not fit into memory is refused, unless ``anyway``: then the plan says so, and nothing in it
+    asks for more memory.
     """
     if mode not in MODES:
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
     room = _room(workload, platform, limits, anyway=anyway)
     prices = Prices(platform, default_library(platform))
     priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
-    ways: CpuWays | GpuWays = GpuWays(platform, prices, limits, simulated=mode == "search")
-    if platform.require_device().is_core:
-        ways = CpuWays(platform, prices, limits)
 
     def drafted(which: Workload) -> _Draft:
-        pricer = StepPricer(which, platform, prices, meetings(which), host)
-        return _Draft(pricer, [_offer(pair, ways, max(0, room)) for pair in pairs_of(pricer)])
+        return _drafted(which, platform, prices, limits, max(0, room), host)
 
     base = drafted(priced)
     best, tried = _with_best_buckets(base, drafted)
-    chosen = heuristic(best.offers)
+    chosen = best.search.greedy()
     if mode == "search":
-        chosen = search(best.offers, best.pricer, chosen)
-    chosen = without_losses(best.offers, best.pricer, chosen)
+        chosen = best.search.improved(chosen)
+    chosen = best.search.reverted(chosen)
     choices = _choices(base, best, chosen, tried)
     made = _plan(workload, base, best, chosen, choices, limits, mode)
     return made if room >= 0 else replace(made, notes=(_too_large(workload, room), *made.notes))
 
 
+def search_of(workload: Workload, platform: Platform, *, host: HostModel | None = None) -> Search:
+    """Return all candidates of a step, to be priced and chosen among."""
+    prices, room = Prices(platform, default_library(platform)), _room(workload, platform, Limits())
+    return _drafted(workload, platform, prices, Limits(), room, host).search
+
+
+def _drafted(
+    workload: Workload,
+    platform: Platform,
+    prices: Prices,
+    limits: Limits,
+    room: int,
+    host: HostModel | None,
+) -> _Draft:
+    candidates: CpuCandidates | GpuCandidates = GpuCandidates(platform, prices, limits)
+    if platform.require_device().is_core:
+        candidates = CpuCandidates(platform, prices, limits)
+    evaluator = StepEvaluator(workload, platform, prices, host)
+    options = [_options(group, candidates, room) for group in groups_of(evaluator)]
+    return _Draft(evaluator, Search(options, evaluator))
+
+
 @dataclass(frozen=True)
 class _Draft:
-    """A step with its pairs and their ways; ``buckets`` where gradients are joined."""
+    """A step with the candidates of its groups; ``buckets`` where gradients are joined."""
 
-    pricer: StepPricer
-    offers: list[Offer]
+    evaluator: StepEvaluator
+    search: Search
     buckets: Bucketed | None = None
 
     @property
-    def base(self) -> list[tuple[Pair, Way]]:
-        return [(offer.pair, offer.base) for offer in self.offers]
-
-    @property
     def seconds(self) -> float:
-        return self.pricer.seconds(self.base)
+        """Seconds of the step as torch runs it."""
+        return self.search.base_seconds
 
 
 def _with_best_buckets(
     base: _Draft, drafted: Callable[[Workload], _Draft]
 ) -> tuple[_Draft, list[tuple[Bucketed, str]]]:
-    """Try larger buckets of gradients; give the best draft, and why it is not another."""
+    """Try larger buckets of gradients; return the best draft, and why it is not another."""
     best, drafts = base, list[_Draft]()
     for times in TIMES:
-        found = with_buckets(base.pricer.workload, times)
+        found = with_buckets(base.evaluator.workload, times)
         if found is None or (drafts and _same(drafts[-1], found)):
             break
         drafts.append(replace(drafted(found.workload), buckets=found))
@@ -117,22 +132,21 @@ def _same(draft: _Draft, found: Bucketed) -> bool:
 
 
 def _choices(
-    base: _Draft, best: _Draft, chosen: list[Way], tried: list[tuple[Bucketed, str]]
+    base: _Draft, best: _Draft, chosen: list[Candidate], tried: list[tuple[Bucketed, str]]
 ) -> list[Choice]:
     """Write down the choices: the gain of each is that of the step with it alone."""
-    whole, made = base.seconds, best.base
+    whole, explainer = base.seconds, Explainer(best.search, best.evaluator)
     found = []
-    for number, (offer, way) in enumerate(zip(best.offers, chosen, strict=True)):
-        alone = [*made[:number], (offer.pair, way), *made[number + 1 :]]
-        saved = best.seconds if way == offer.base else best.pricer.seconds(alone)
-        choice = choice_of(offer, way, (best.seconds - saved) / whole if whole else 0.0)
+    for number, (options, candidate) in enumerate(zip(best.search.options, chosen, strict=True)):
+        saved = best.seconds - best.search.alone(number, candidate)
+        choice = explainer.choice(number, candidate, saved / whole if whole else 0.0)
         others = [
             Alternative("concurrent", {"bucket": buckets.nbytes}, None, why)
             for buckets, why in tried
-            if buckets.has(offer.pair)
+            if buckets.has(options.group)
         ]
         choice = replace(choice, alternatives=(*choice.alternatives, *others))
-        if best.buckets is not None and best.buckets.has(offer.pair):
+        if best.buckets is not None and best.buckets.has(options.group):
             choice = _in_buckets(choice, best.buckets, 1 - best.seconds / whole)
         found.append(choice)
     return found
@@ -149,29 +163,28 @@ def _plan(
     workload: Workload,
     base: _Draft,
     best: _Draft,
-    chosen: list[Way],
+    chosen: list[Candidate],
     choices: list[Choice],
     limits: Limits,
     mode: str,
 ) -> Plan:
-    pricer = base.pricer
-    ways = [(offer.pair, way) for offer, way in zip(best.offers, chosen, strict=True)]
-    planned = best.pricer.seconds(ways)
-    asked = pricer.workload, pricer.platform, pricer.prices, pricer.met, pricer.host
-    low, high = (each / (base.seconds or 1.0) for each in step_range(*asked))
+    evaluator = base.evaluator
+    planned = best.search.seconds(chosen)
+    edges = step_range(evaluator.engine, evaluator.prices)
+    low, high = (each / (base.seconds or 1.0) for each in edges)
     return Plan(
         workload=workload.name,
-        platform=pricer.platform.name,
+        platform=evaluator.platform.name,
         num_ranks=workload.num_ranks,
-        choices=tuple(_numbered(c, best, pricer.workload, workload) for c in choices),
+        choices=tuple(_numbered(c, best, evaluator.workload, workload) for c in choices),
         baseline=base.seconds,
         planned=planned,
         low=planned * min(1.0, low),
         high=planned * max(1.0, high),
-        fingerprint=fingerprint(workload, pricer.platform),
+        fingerprint=fingerprint(workload, evaluator.platform),
         budget=limits,
         mode=mode,
-        notes=_notes(pricer.platform),
+        notes=_notes(evaluator.platform),
     )
 
 
@@ -196,19 +209,21 @@ def _notes(platform: Platform) -> tuple[str, ...]:
     return ()
 
 
-def _offer(pair: Pair, ways: CpuWays | GpuWays, room: int) -> Offer:
-    """Ask for all ways of a pair, and refuse those that do not fit."""
-    base, found = ways.base(pair), list[Way]()
+def _options(
+    group: CollectiveGroup, candidates: CpuCandidates | GpuCandidates, room: int
+) -> Options:
+    """List the candidates of a group; those that do not fit into memory are infeasible."""
+    base, found = candidates.base(group), list[Candidate]()
     not_here: list[Alternative] = []
-    for way in ways.of(pair):
-        if isinstance(way, Alternative):
-            not_here.append(way)
-        elif way.memory > room:
-            size, left = format_size(way.memory), format_size(room)
-            not_here.append(refused(way.strategy, f"needs {size} more, {left} are left"))
+    for each in candidates.of(group):
+        if isinstance(each, Alternative):
+            not_here.append(each)
+        elif each.memory > room:
+            size, left = format_size(each.memory), format_size(max(0, room))
+            not_here.append(infeasible(each.strategy, f"needs {size} more, {left} are left"))
         else:
-            found.append(way)
-    return Offer(pair, base, tuple(found), tuple(not_here))
+            found.append(each)
+    return Options(group, base, tuple(found), tuple(not_here))
 
 
 def _too_large(workload: Workload, room: int) -> str:

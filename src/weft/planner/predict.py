@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.errors import NoPlanError
-from weft.planner.beside import overlaps, slowed
 from weft.planner.on_cores import on_cores
 from weft.planner.prices import MEASURED_RANGE, Prices, default_library
-from weft.planner.walked import walked_timeline
 from weft.schedule import Kind
-from weft.simulator import simulate
+from weft.step import StepEngine
 from weft.timeline import Activity, Timeline
 from weft.timeline.shares import Intervals, covered, shares
 from weft.units import format_size
-from weft.workload import lower, queues_of, stage
-from weft.workload.meeting import meetings
-from weft.workload.walk import walk, walked
+from weft.workload import queues_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,15 +25,11 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.schedule import Cost
     from weft.workload import Collective, HostModel, Workload
-    from weft.workload.walk import Met
 
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
-# Ops from which on a step is walked through instead of simulated: the same times, without what
-# waited for what, so without a critical path.
-_MANY = 30_000
-# Of the slow-down beside collectives: GEMMs beside RCCL took 1.33 to 1.41 times as long on MI300X
-# where 1.2 is expected. At best there is none.
+# Units that collectives take from kernels, at the worst: GEMMs next to RCCL took 1.33 to 1.41 times
+# as long on MI300X where 1.2 is expected. At best they take none.
 _WORST = 2.0
 
 
@@ -170,55 +162,29 @@ def predict(
         check_memory(workload, platform)
     prices = prices or Prices(platform, default_library(platform))
     workload = on_cores(workload, platform, prices.library)
-    met = meetings(workload)
-    expected = workload
-    if overlaps(workload, platform):
-        expected = slowed(workload, platform, prices, host=host, met=met)
-    middle = _run(expected, platform, prices, host)
-    low, high = step_range(workload, platform, prices, met, host)
+    engine = StepEngine(workload, platform, prices, host=host)
+    middle = engine.run().timeline()
+    low, high = step_range(engine, prices)
     seconds = middle.makespan
     return Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
 
 
-def step_range(
-    workload: Workload, platform: Platform, prices: Prices, met: Met, host: HostModel | None
-) -> tuple[float, float]:
-    """Give the ends of the range of a step: all prices at theirs, no slow-down and the most."""
-    low, high = _Edge(prices, "low"), _Edge(prices, "high")
-    best, worst = (_repeated(workload, factor) for factor in MEASURED_RANGE)
-    if overlaps(workload, platform):
-        worst = slowed(worst, platform, high, host=host, met=met, times=_WORST)
-    return (
-        max(walk(best, platform, low, host=host, met=met)),
-        max(walk(worst, platform, high, host=host, met=met)),
+def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:
+    """Return the ends of the range of a step: all prices at theirs, no contention and the most."""
+    low, high = (
+        engine.repriced(_Edge(prices, side), factor)
+        for side, factor in zip(("low", "high"), MEASURED_RANGE, strict=True)
     )
-
-
-def _repeated(workload: Workload, factor: float) -> Workload:
-    """Let ops with times of their own take so many times as long, as they may another time."""
-    steps = [
-        replace(
-            step,
-            ops=tuple(
-                op if op.seconds is None else replace(op, seconds=factor * op.seconds)
-                for op in step.ops
-            ),
-        )
-        for step in workload.steps
-    ]
-    return replace(workload, steps=tuple(steps))
+    return low.run(pressure=0).seconds, high.run(pressure=_WORST).seconds
 
 
 def predict_seconds(
     workload: Workload, platform: Platform, *, host: HostModel | None = None
 ) -> float:
-    """Give how long a step takes and no more: walked through, without a timeline or a range."""
+    """Return how long a step takes, without a timeline or a range."""
     prices = Prices(platform, default_library(platform))
     workload = on_cores(workload, platform, prices.library)
-    met = meetings(workload)
-    if overlaps(workload, platform):
-        workload = slowed(workload, platform, prices, host=host, met=met)
-    return max(walk(workload, platform, prices, host=host, met=met))
+    return StepEngine(workload, platform, prices, host=host).run().seconds
 
 
 class _Edge:
@@ -235,15 +201,6 @@ class _Edge:
 
     def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
         return float(getattr(self._prices.collective_price(what, ranks), self._side))
-
-
-def _run(workload: Workload, platform: Platform, prices: Any, host: HostModel | None) -> Timeline:
-    if sum(len(step.ops) for step in workload.steps) > _MANY:
-        return walked_timeline(workload, platform, walked(workload, platform, prices, host=host))
-    schedule = lower(workload, platform, prices, host=host)
-    timeline = simulate(schedule, stage(platform, workload), collapse=False)
-    sizes = np.array([len(step.ranks) for step in workload.steps], np.int64)
-    return replace(timeline, platform=platform.name, represents=sizes)
 
 
 def _alone(mine: Timeline, chosen: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import NoPlanError, UsageError
-from weft.planner.beside import stretched
 from weft.serving.outcome import Outcome
 from weft.workload.transformer import Piece
 
@@ -223,12 +222,13 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
 
 
 def beside(seconds: float, slowed: float, copying: float) -> float:
-    """Give what a pass takes of whose time ``copying`` seconds are spent beside a copy kernel.
+    """Return what a pass takes that runs next to a copy kernel for ``copying`` seconds.
 
     >>> beside(1.0, 1.5, 0.0), beside(1.0, 1.5, 9.0), beside(1.0, 1.5, 0.3)
     (1.0, 1.5, 1.1)
     """
-    return seconds + stretched(min(max(copying, 0.0), seconds * slowed), slowed)
+    over = min(max(copying, 0.0), seconds * slowed)
+    return seconds + over - over / slowed
 
 
 def _rounded(number: int, step: int) -> int:

@@ -7,18 +7,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from weft.hardware import Platform, platform
-from weft.planner.gpu_ways import GpuWays
-from weft.planner.pairs import pairs_of
+from weft.planner.candidates import Candidate
+from weft.planner.evaluation import StepEvaluator
+from weft.planner.gpu_candidates import GpuCandidates
+from weft.planner.groups import groups_of
 from weft.planner.plan import STRATEGIES, Limits
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library
-from weft.planner.step_price import StepPricer
-from weft.planner.ways import Way
-from weft.workload.meeting import meetings
 from weft.workload.named import generate
 
 if TYPE_CHECKING:
-    from weft.planner.step_price import Ways
+    from weft.planner.evaluation import Chosen
     from weft.workload import Workload
 
 NODE = "mi300x-8"
@@ -101,23 +100,25 @@ def point(job: Job, num_ranks: int) -> Point:
 
 
 def _by_strategy(workload: Workload, machine: Platform) -> tuple[float, dict[str, float]]:
-    """Give the seconds of a step as it is, and by each strategy alone where it helps any pair."""
+    """Return the seconds of a step as it is, and by each strategy alone where it helps."""
     prices = Prices(machine, library=default_library(machine))
-    pricer = StepPricer(workload, machine, prices, meetings(workload))
-    ways = GpuWays(machine, prices, Limits(), False)
-    offers = [
-        (pair, ways.base(pair), [way for way in ways.of(pair) if isinstance(way, Way)])
-        for pair in pairs_of(pricer)
+    evaluator = StepEvaluator(workload, machine, prices)
+    candidates = GpuCandidates(machine, prices, Limits())
+    options = [
+        (group, candidates.base(group), list(candidates.of(group)))
+        for group in groups_of(evaluator)
     ]
-    base: Ways = [(pair, first) for pair, first, _ in offers]
+    base: Chosen = [(group, first) for group, first, _ in options]
     alone = {}
     for strategy in STRATEGIES:
         chosen = list(base)
-        for number, (pair, _, others) in enumerate(offers):
-            for way in (each for each in others if each.strategy == strategy):
-                tried = [*chosen[:number], (pair, way), *chosen[number + 1 :]]
-                if pricer.seconds(tried) < pricer.seconds(chosen):
+        for number, (group, _, others) in enumerate(options):
+            for each in others:
+                if not isinstance(each, Candidate) or each.strategy != strategy:
+                    continue
+                tried = [*chosen[:number], (group, each), *chosen[number + 1 :]]
+                if evaluator.seconds(tried) < evaluator.seconds(chosen):
                     chosen = tried
         if chosen != list(base):
-            alone[strategy] = pricer.seconds(chosen)
-    return pricer.seconds(base), alone
+            alone[strategy] = evaluator.seconds(chosen)
+    return evaluator.seconds(base), alone

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.c3 import STRATEGIES
 from weft.errors import UnknownNameError, UsageError, nearest
-from weft.planner.ways import OCCUPANCY, SLICES
+from weft.planner.candidates import OCCUPANCY, SLICES
 from weft.units import format_size
 from weft.whatif.buckets import merged, split
 from weft.whatif.pairs import BOUNDS, effect

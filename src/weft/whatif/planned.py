@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weft.planner.coded_ways import ERRORS
+from weft.planner.coded_candidates import ERRORS
 from weft.planner.plan import Alternative, Choice, Limits, Plan
 from weft.trace.align import Ranked
 from weft.units import format_size, format_time

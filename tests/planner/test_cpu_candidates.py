@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.planner.toy import pair_of
+from tests.planner.toy import group_of
 from weft.cost.price import Price
 from weft.hardware import Lookups as Rates
 from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library
 from weft.hardware.machine import Machine
-from weft.planner.cpu_ways import CpuWays, _joined
+from weft.planner.candidates import Candidate
+from weft.planner.cpu_candidates import CpuCandidates, _joined
 from weft.planner.lookup_ops import Lookups
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices
-from weft.planner.ways import Way
 from weft.schedule import Cost
 from weft.workload import Collective, Op
 
@@ -49,35 +49,35 @@ HOSTS = replace(MEASURED, nic=platform("cpu").nic).cluster(2)
 
 
 def ways_of(machine, **limits):
-    return CpuWays(machine, Prices(machine, "gloo"), Limits(**limits))
+    return CpuCandidates(machine, Prices(machine, "gloo"), Limits(**limits))
 
 
 def ways(machine=CORES, pair=None, **limits):
     found: dict[str, list[Any]] = {}
-    for each in ways_of(machine, **limits).of(pair or pair_of(what=EXCHANGE)):
+    for each in ways_of(machine, **limits).of(pair or group_of(what=EXCHANGE)):
         found.setdefault(each.strategy, []).append(each)
     return found
 
 
 def across(**more):
     """A pair of a rank of each of two hosts."""
-    return replace(pair_of(**more), ranks=(0, 2))
+    return replace(group_of(**more), ranks=(0, 2))
 
 
 def test_torch_takes_gloo():
-    base = ways_of(CORES).base(pair_of(what=EXCHANGE))
+    base = ways_of(CORES).base(group_of(what=EXCHANGE))
     assert (base.strategy, base.settings) == ("concurrent", {"backend": "gloo"})
     assert base.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 4e-9, rel=1e-3)
 
 
 def test_weft_moves_it_through_shared_memory_or_as_one_message_a_host():
     base, mine = ways()["concurrent"]
-    assert base == ways_of(CORES).base(pair_of(what=EXCHANGE))
+    assert base == ways_of(CORES).base(group_of(what=EXCHANGE))
     assert mine.settings == {"backend": "weft", "algorithm": "auto"}
     assert mine.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 1e-9, rel=1e-3)
     assert mine.why.startswith("through shared memory: 534")
     assert ways(HOSTS, across(what=EXCHANGE))["concurrent"][1].why.startswith("one message a host")
-    one_host = pair_of(what=EXCHANGE)
+    one_host = group_of(what=EXCHANGE)
     assert ways(HOSTS, one_host)["concurrent"][1].why.startswith("through shared memory")
 
 
@@ -96,7 +96,7 @@ def test_an_engine_needs_a_core_that_no_rank_has(cores, has_engine):
     machine = None if cores is None else Machine("some", cores, 1 << 30)
     (found,) = ways(replace(CORES, machine=machine))["dma"]
     if has_engine:
-        assert isinstance(found, Way)
+        assert isinstance(found, Candidate)
         assert found.settings == {"backend": "weft", "engines": 1}
         assert found.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 1e-9, rel=1e-3)
     else:
@@ -105,7 +105,7 @@ def test_an_engine_needs_a_core_that_no_rank_has(cores, has_engine):
 
 def test_an_engine_that_is_not_allowed_is_not_used():
     machine = replace(CORES, machine=Machine("some", 3, 1 << 30))
-    assert isinstance(ways(machine, engines=1)["dma"][0], Way)
+    assert isinstance(ways(machine, engines=1)["dma"][0], Candidate)
     assert ways(machine, engines=0)["dma"][0].why == "needs 1 engine, 0 are allowed"
 
 
@@ -125,36 +125,36 @@ def fused(machine=MEASURED, pair=None):
 
 def test_without_lookups_there_is_nothing_to_fuse():
     assert "weft fuses lookups" in fused().why
-    other = pair_of(what=replace(EXCHANGE, kind="all_reduce"), looks_up=True)
+    other = group_of(what=replace(EXCHANGE, kind="all_reduce"), looks_up=True)
     assert "weft fuses lookups" in fused(pair=other).why
 
 
 def test_lookups_that_were_not_measured_are_not_priced_but_their_exchange_is():
-    unknown = pair_of(what=EXCHANGE, looks_up=True)
+    unknown = group_of(what=EXCHANGE, looks_up=True)
     found = fused(CORES, unknown)
     assert found.settings == {"backend": "weft", "fused": "embedding_all_to_all"}
     # Bags are summed where they are wanted: all that is left is a meeting.
     assert found.alone.seconds == pytest.approx(1e-5 + 32e-9, rel=1e-3)
-    assert (found.serial, found.freed) == (False, ())
+    assert (found.exclusive, found.replaced) == (False, ())
     nobody = replace(CORES, libraries=())
     assert "was not measured" in fused(nobody, unknown).why
     assert "was not measured" in fused(HOSTS, across(what=EXCHANGE, looks_up=True)).why
-    some = pair_of(what=EXCHANGE, lookups=(lookups(1),))
+    some = group_of(what=EXCHANGE, lookups=(lookups(1),))
     assert fused(CORES, some).alone.seconds == pytest.approx(1e-5 + 32e-9, rel=1e-3)
 
 
 def test_a_fused_lookup_takes_what_the_slowest_rank_looks_up_and_a_meeting():
     found = (lookups(1, 2, replaced=(3, 4)), lookups(8, replaced=(5,)))
-    pair = replace(pair_of(6, 7, what=EXCHANGE, lookups=found), members=((0, 6), (1, 7)))
+    pair = replace(group_of(6, 7, what=EXCHANGE, lookups=found), members=((0, 6), (1, 7)))
     way = fused(pair=pair)
     assert way.alone.seconds == pytest.approx(100 * 8 * RATE + 1e-5, rel=1e-2)
-    assert way.serial
-    assert way.freed == ((0, 3), (0, 4), (1, 5))
+    assert way.exclusive
+    assert way.replaced == ((0, 3), (0, 4), (1, 5))
     assert way.why.startswith("bags are summed straight")
 
 
 def test_the_range_of_a_fused_lookup_ends_with_the_whole_exchange():
-    pair = pair_of(what=EXCHANGE, lookups=(lookups(8),))
+    pair = group_of(what=EXCHANGE, lookups=(lookups(8),))
     way, mine = fused(pair=pair), ways(MEASURED, pair)["concurrent"][1].alone
     work = lookups(8).seconds(MEASURED.require_device(), "forward")
     assert work is not None
@@ -163,7 +163,7 @@ def test_the_range_of_a_fused_lookup_ends_with_the_whole_exchange():
 
 
 def test_gradients_are_exchanged_whole():
-    pair = pair_of(what=EXCHANGE, lookups=(lookups(8),), phase="backward")
+    pair = group_of(what=EXCHANGE, lookups=(lookups(8),), phase="backward")
     way, mine = fused(pair=pair), ways(MEASURED, pair)["concurrent"][1].alone
     assert way.alone.seconds == pytest.approx(100 * 8 * 3 * RATE + mine.seconds, rel=1e-2)
     assert way.why.startswith("gradients are read where they lie")
@@ -196,10 +196,10 @@ def test_work_and_moves_are_in_turn_or_in_four_slices(overlaps, expected):
 
 def test_only_broadcasts_between_hosts_are_encoded():
     assert "broadcasts between hosts only" in ways()["compressed"][0].why
-    inside = ways(pair=pair_of(what=BROADCAST))["compressed"]
+    inside = ways(pair=group_of(what=BROADCAST))["compressed"]
     assert [each.why for each in inside] == ["inside a host memory is faster than any codec"]
     found = ways(HOSTS, across(what=BROADCAST), error=0.01)["compressed"]
-    coded = [each.settings for each in found if isinstance(each, Way)]
+    coded = [each.settings for each in found if isinstance(each, Candidate)]
     assert {"backend": "weft", "codec": "int8"} in coded
     assert all(each["backend"] == "weft" for each in coded)
 

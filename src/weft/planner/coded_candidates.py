@@ -1,4 +1,4 @@
-"""Ways that send fewer bytes: codecs within a budget of error."""
+"""Candidates that send fewer bytes: codecs within a budget of error."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from weft.compress.codec import expected_ratio, is_lossless
 from weft.cost.codec import codec_rates
 from weft.cost.price import Price
 from weft.errors import UnknownNameError, nearest
-from weft.planner.ways import Way, refused
+from weft.planner.candidates import Candidate, infeasible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from weft.planner.candidates import CollectiveGroup
     from weft.planner.plan import Alternative, Limits
     from weft.planner.prices import Prices
-    from weft.planner.ways import Pair
 
 # Relative L2 error on weights of a small trained transformer: `weft bench codecs`.
 ERRORS = {"pack": 0.0, "fp16": 2e-4, "bf16": 1.7e-3, "int8": 7e-3, "fp8": 0.04, "int4": 0.1}
@@ -32,14 +32,16 @@ def error_of(codec: str) -> float:
     return ERRORS[kind]
 
 
-def coded_ways(pair: Pair, prices: Prices, limits: Limits) -> Iterator[Way | Alternative]:
-    """Give the collective through each codec, or why it does not go through one."""
-    what, dtype = pair.what, _DTYPES.get(pair.what.dtype)
+def coded_candidates(
+    group: CollectiveGroup, prices: Prices, limits: Limits
+) -> Iterator[Candidate | Alternative]:
+    """Return the collective through each codec, or why it does not go through one."""
+    what, dtype = group.what, _DTYPES.get(group.what.dtype)
     if what.kind not in _CODED:
-        yield refused("compressed", "sums need values: each hop would decode and encode again")
+        yield infeasible("compressed", "sums need values: each hop would decode and encode again")
         return
     if dtype is None:
-        yield refused("compressed", f"no codec is for {what.dtype}")
+        yield infeasible("compressed", f"no codec is for {what.dtype}")
         return
     for codec in limits.codecs or ERRORS:
         error, ratio = error_of(codec), expected_ratio(codec, dtype)
@@ -48,30 +50,30 @@ def coded_ways(pair: Pair, prices: Prices, limits: Limits) -> Iterator[Way | Alt
         settings = {"codec": codec}
         if error > limits.error:
             why = f"its error of {error:g} is above the budget of {limits.error:g}"
-            yield refused("compressed", why, settings)
+            yield infeasible("compressed", why, settings)
             continue
-        price = _coded_price(pair, prices, codec, ratio)
+        price = _coded_price(group, prices, codec, ratio)
         exact = "loses nothing" if is_lossless(codec) else f"error {error:g}"
         why = f"{codec} sends {ratio:.2f} times fewer bytes, {exact}"
-        room = what.nbytes  # what is encoded stands beside what is not
-        yield Way("compressed", price, settings=settings, memory=room, why=why)
+        room = what.nbytes  # for what is encoded, in addition to what is not
+        yield Candidate("compressed", price, settings=settings, memory=room, why=why)
 
 
-def _coded_price(pair: Pair, prices: Prices, codec: str, ratio: float) -> Price:
+def _coded_price(group: CollectiveGroup, prices: Prices, codec: str, ratio: float) -> Price:
     """Add what encodes this rank's part and decodes what comes to the smaller collective."""
-    what = pair.what
+    what = group.what
     small = replace(what, nbytes=max(1, int(what.nbytes / ratio)))
-    moved = prices.collective_price(small, pair.ranks)
-    encoded, decoded = _sides(pair)
+    moved = prices.collective_price(small, group.ranks)
+    encoded, decoded = _sides(group)
     rates = codec_rates(codec, prices.platform.require_device())
     coding = rates.seconds(encoded, decodes=False) + rates.seconds(decoded, decodes=True)
     return Price(moved.seconds + coding, moved.low + coding, moved.high + coding, model=codec)
 
 
-def _sides(pair: Pair) -> tuple[float, float]:
+def _sides(group: CollectiveGroup) -> tuple[float, float]:
     """Give the most bytes that a rank encodes, and the most that one decodes."""
-    size, count = pair.what.nbytes, len(pair.ranks)
-    match pair.what.kind:
+    size, count = group.what.nbytes, len(group.ranks)
+    match group.what.kind:
         case "all_gather" | "gather":
             return size / count, size
         case "scatter":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planner.toy import MACHINE, pair_of
+from tests.planner.toy import MACHINE, group_of
 from weft.cost.codec import codec_rates
 from weft.errors import UnknownNameError
-from weft.planner.coded_ways import ERRORS, coded_ways, error_of
+from weft.planner.candidates import Candidate
+from weft.planner.coded_candidates import ERRORS, coded_candidates, error_of
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices
-from weft.planner.ways import Way
 from weft.workload import Collective
 
 MIB = 1 << 20
@@ -18,12 +18,12 @@ PRICES = Prices(MACHINE)
 
 
 def ways(kind="all_gather", nbytes=64 * MIB, dtype="fp32", **limits):
-    pair = pair_of(what=Collective(kind, nbytes, dtype))
-    return list(coded_ways(pair, PRICES, Limits(**limits)))
+    pair = group_of(what=Collective(kind, nbytes, dtype))
+    return list(coded_candidates(pair, PRICES, Limits(**limits)))
 
 
 def codecs(found):
-    return [each.settings["codec"] for each in found if isinstance(each, Way)]
+    return [each.settings["codec"] for each in found if isinstance(each, Candidate)]
 
 
 def test_without_a_budget_only_what_loses_nothing_is_done():
@@ -49,7 +49,7 @@ def test_a_codec_is_allowed_up_to_its_error(budget, allowed):
 
 def test_only_codecs_that_were_asked_for_are_looked_at():
     (found,) = ways(error=1.0, codecs=("int4",))
-    assert isinstance(found, Way)
+    assert isinstance(found, Candidate)
     assert (found.settings, found.memory) == ({"codec": "int4"}, 64 * MIB)
 
 
@@ -79,7 +79,7 @@ def test_encoding_and_decoding_are_added_to_a_smaller_collective(kind, encoded, 
     rates = codec_rates("fp16", MACHINE.require_device())
     coding = rates.seconds(encoded, decodes=False) + rates.seconds(decoded, decodes=True)
     half = PRICES.collective_price(Collective(kind, 32 * MIB, "fp32"), (0, 1))
-    assert isinstance(found, Way)
+    assert isinstance(found, Candidate)
     assert found.alone.seconds == pytest.approx(half.seconds + coding)
     assert found.alone.low == pytest.approx(half.low + coding)
     assert found.alone.high == pytest.approx(half.high + coding)
@@ -87,7 +87,7 @@ def test_encoding_and_decoding_are_added_to_a_smaller_collective(kind, encoded, 
 
 def test_one_byte_is_still_one_byte():
     (found,) = ways(nbytes=1, error=1.0, codecs=("fp16",))
-    assert isinstance(found, Way)
+    assert isinstance(found, Candidate)
     assert found.alone.seconds > PRICES.collective(Collective("all_gather", 1, "fp32"), (0, 1))
 
 

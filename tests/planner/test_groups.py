@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planner.toy import kernel, moves, pricer_of, step_of
-from weft.planner.pairs import pairs_of
+from tests.planner.toy import evaluator_of, kernel, moves, step_of
+from weft.planner.groups import groups_of
 from weft.schedule import Cost
 from weft.schedule.values import Group
 from weft.workload import Collective, Step, Workload
@@ -15,12 +15,12 @@ MOVER = Cost("elementwise", (), "fp32", nbytes=1 << 20)
 MADE = Collective("all_reduce", 100 * 50 * 4, "fp32")
 
 
-def pairs(*ops, ranks=2, **more):
-    return pairs_of(pricer_of(step_of(*ops, ranks=ranks, **more)))
+def groups(*ops, ranks=2, **more):
+    return groups_of(evaluator_of(step_of(*ops, ranks=ranks, **more)))
 
 
-def pair(*ops, **more):
-    (found,) = pairs(*ops, **more)
+def group(*ops, **more):
+    (found,) = groups(*ops, **more)
     return found
 
 
@@ -29,7 +29,7 @@ def pair(*ops, **more):
 
 def test_equal_collectives_are_one_pair_and_others_are_others():
     small, large = Collective("all_gather", 8), Collective("all_gather", 16)
-    found = pairs(moves(1, what=small), moves(1, what=large), moves(1, what=small))
+    found = groups(moves(1, what=small), moves(1, what=large), moves(1, what=small))
     assert [(each.what, each.members) for each in found] == [
         (small, ((0, 0), (0, 2))),
         (large, ((0, 1),)),
@@ -37,12 +37,12 @@ def test_equal_collectives_are_one_pair_and_others_are_others():
 
 
 def test_collectives_of_two_phases_are_two_pairs():
-    found = pairs(moves(1, phase="forward"), moves(1, phase="backward"), moves(1, phase="forward"))
+    found = groups(moves(1, phase="forward"), moves(1, phase="backward"), moves(1, phase="forward"))
     assert [(each.phase, len(each.members)) for each in found] == [("forward", 2), ("backward", 1)]
 
 
 def test_collectives_that_other_products_make_are_other_pairs():
-    found = pairs(
+    found = groups(
         kernel("up", 3, cost=PRODUCT),
         moves(1, 0, what=MADE),
         kernel("down", 5, cost=PRODUCT),
@@ -50,7 +50,7 @@ def test_collectives_that_other_products_make_are_other_pairs():
         kernel("add", 5, cost=MOVER),
         moves(1, 4, what=MADE),
     )
-    assert [(each.made_by, each.making, each.makers) for each in found] == [
+    assert [(each.produced_by, each.producer_seconds, each.producers) for each in found] == [
         ("up", 3, ((0, 0),)),
         ("down", 5, ((0, 2),)),
         ("", 0, ()),
@@ -59,14 +59,14 @@ def test_collectives_that_other_products_make_are_other_pairs():
 
 def test_a_rank_alone_has_no_pairs():
     alone = Collective("all_gather", 8, group="alone")
-    assert pairs(moves(1, what=alone), groups={"alone": Group(1)}) == ()
-    both = pair(moves(1, what=alone), groups={"alone": Group(2)}, ranks=4)
+    assert groups(moves(1, what=alone), groups={"alone": Group(1)}) == ()
+    both = group(moves(1, what=alone), groups={"alone": Group(2)}, ranks=4)
     assert both.ranks == (0, 1)
 
 
 def test_uneven_exchanges_are_pairs_by_what_the_busiest_rank_moves():
     uneven = Collective("all_to_all", 40, "fp32", splits=(10, 30))
-    found = pair(moves(1, what=uneven))
+    found = group(moves(1, what=uneven))
     assert found.what.splits == ()
     assert found.what.nbytes == 2 * 30
 
@@ -76,47 +76,15 @@ def test_uneven_exchanges_are_pairs_by_what_the_busiest_rank_moves():
 
 def test_hidden_is_the_share_of_its_time_that_kernels_run_beside_on_the_average_of_all():
     ops = (moves(4), kernel("a", 1), kernel("wait", 1, 0), moves(4, 2), kernel("b", 3))
-    assert pair(*ops).hidden == pytest.approx((1 / 4 + 3 / 4) / 2)
-    assert pair(moves(4)).hidden == 0
-    assert pair(moves(4, stream="compute"), kernel("a", 1), kernel("b", 3)).hidden == 0
+    assert group(*ops).hidden == pytest.approx((1 / 4 + 3 / 4) / 2, rel=0.1)  # they slow down
+    assert group(moves(4)).hidden == 0
+    assert group(moves(4, stream="compute"), kernel("a", 1), kernel("b", 3)).hidden == 0
 
 
 def test_beside_names_the_kernel_that_runs_there_longest_in_all():
     ops = (moves(9), kernel("a", 2), kernel("b", 3), kernel("a", 2))
-    assert pair(*ops).beside == "a"
-    assert pair(moves(9)).beside == ""
-
-
-def test_by_memory_is_the_share_of_what_runs_beside_that_memory_bounds():
-    ops = (moves(8), kernel("mm", 3, cost=PRODUCT), kernel("add", 1, cost=MOVER))
-    assert pair(*ops).by_memory == pytest.approx(1 / 4)
-    assert pair(moves(8)).by_memory == 0.5  # nobody knows
-
-
-def test_a_product_that_runs_beside_all_of_equal_collectives_alone_is_told():
-    ops = (moves(2), kernel("mm", 3, cost=PRODUCT), kernel("x", 1, 0))
-    again = (moves(2, 2), kernel("mm", 3, 2, cost=PRODUCT))
-    assert pair(*ops, *again).gemm == PRODUCT
-    other = Cost("gemm", (7, 7, 7), "fp32", flops=1e15)
-    assert pair(*ops, moves(2, 2), kernel("mm", 3, 2, cost=other)).gemm is None
-    assert pair(*ops, moves(2, 2)).gemm is None
-
-
-@pytest.mark.parametrize(
-    ("beside", "gemm"),
-    [
-        ([kernel("mm", 9, cost=PRODUCT)], PRODUCT),
-        ([kernel("mm", 9, cost=PRODUCT), kernel("add", 0.1, cost=MOVER)], PRODUCT),  # one percent
-        ([kernel("mm", 49, cost=PRODUCT), kernel("add", 1, cost=MOVER)], PRODUCT),  # two
-        ([kernel("mm", 9, cost=PRODUCT), kernel("add", 0.5, cost=MOVER)], None),  # five
-        ([kernel("add", 9, cost=MOVER)], None),
-        ([kernel("unknown", 9)], None),
-        ([kernel("empty", 9, cost=Cost("gemm", (0, 8, 8), "bf16"))], None),
-        ([], None),
-    ],
-)
-def test_two_percent_of_what_runs_beside_do_not_count(beside, gemm):
-    assert pair(moves(60), *beside).gemm == gemm
+    assert group(*ops).overlapped == "a"
+    assert group(moves(9)).overlapped == ""
 
 
 # What makes it.
@@ -145,26 +113,26 @@ def test_two_percent_of_what_runs_beside_do_not_count(beside, gemm):
 )
 def test_a_product_makes_a_collective_of_as_many_bytes(shape, family, dtype, nbytes, makes):
     made = Collective("all_reduce", nbytes, "fp32")
-    found = pair(kernel("maker", 7, cost=Cost(family, shape, dtype)), moves(1, 0, what=made))
-    assert (found.makers, found.making) == ((((0, 0),), 7) if makes else ((), 0))
-    assert found.made_by == ("maker" if makes else "")
+    found = group(kernel("maker", 7, cost=Cost(family, shape, dtype)), moves(1, 0, what=made))
+    assert (found.producers, found.producer_seconds) == ((((0, 0),), 7) if makes else ((), 0))
+    assert found.produced_by == ("maker" if makes else "")
 
 
 def test_the_last_kernel_before_it_is_its_maker():
     ops = (kernel("first", 5, cost=MOVER), kernel("mm", 7, cost=PRODUCT), moves(1, 1, 0, what=MADE))
-    assert pair(*ops).makers == ((0, 1),)
+    assert group(*ops).producers == ((0, 1),)
     swapped = (
         kernel("mm", 7, cost=PRODUCT),
         kernel("add", 5, cost=MOVER),
         moves(1, 1, 0, what=MADE),
     )
-    assert pair(*swapped).makers == ()
+    assert group(*swapped).producers == ()
 
 
 def test_a_collective_of_what_another_made_has_no_maker():
     other = Collective("all_gather", 64)
-    found = pairs(moves(1, what=other), moves(1, 0, what=MADE))
-    assert [each.makers for each in found] == [(), ()]
+    found = groups(moves(1, what=other), moves(1, 0, what=MADE))
+    assert [each.producers for each in found] == [(), ()]
 
 
 def test_the_slowest_maker_counts_and_ranks_without_one_are_no_obstacle():
@@ -174,13 +142,13 @@ def test_the_slowest_maker_counts_and_ranks_without_one_are_no_obstacle():
     slow = (kernel("bags", 6, cost=lookups), moves(1, 0, what=exchange))
     none = (moves(1, what=exchange),)
     steps = tuple(Step((rank,), ops) for rank, ops in enumerate((quick, slow, none)))
-    (found,) = pairs_of(pricer_of(Workload("three", 3, steps)))
-    assert (found.makers, found.making) == (((0, 0), (1, 0)), 6)
+    (found,) = groups_of(evaluator_of(Workload("three", 3, steps)))
+    assert (found.producers, found.producer_seconds) == (((0, 0), (1, 0)), 6)
     assert len(found.members) == 3
     other = (kernel("sum", 1, cost=MOVER), moves(1, 0, what=exchange))
     steps = tuple(Step((rank,), ops) for rank, ops in enumerate((quick, other)))
-    (found,) = pairs_of(pricer_of(Workload("two", 2, steps)))
-    assert found.makers == ()
+    (found,) = groups_of(evaluator_of(Workload("two", 2, steps)))
+    assert found.producers == ()
 
 
 # Lookups in tables around an exchange.
@@ -205,15 +173,15 @@ EXCHANGE = Collective("all_to_all", 4096, "fp32")
     ],
 )
 def test_an_exchange_looks_up_where_tables_make_it_or_take_it(ops, looks_up):
-    assert pair(*ops).looks_up is looks_up
+    assert group(*ops).looks_up is looks_up
 
 
 def test_what_looks_up_in_one_of_equal_exchanges_looks_up():
     ops = (kernel("bags", 2, cost=LOOKUP), moves(1, 0, what=EXCHANGE), moves(1, what=EXCHANGE))
-    assert pair(*ops).looks_up
+    assert group(*ops).looks_up
 
 
 def test_lookups_of_an_exchange_are_told_with_what_they_take():
     ops = (kernel("bags", 2, cost=LOOKUP), moves(1, 0, what=EXCHANGE))
-    assert [each.seconds_now for each in pair(*ops).lookups] == [2]
-    assert pair(kernel("bags", 2, cost=LOOKUP), moves(1, 0)).lookups == ()
+    assert [each.seconds_now for each in group(*ops).lookups] == [2]
+    assert group(kernel("bags", 2, cost=LOOKUP), moves(1, 0)).lookups == ()

@@ -1,0 +1,79 @@
+"""The ways in which a collective of a step could be carried out, as the planner sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from weft.planner.plan import Alternative
+
+if TYPE_CHECKING:
+    from weft.cost.price import Price
+    from weft.planner.lookup_ops import Lookups
+    from weft.planner.plan import Settings
+    from weft.workload import Collective
+
+# A fused kernel sends its output in slices: the first transfer starts with the first of them.
+SLICES = 16
+# Fused kernels run at 12.5 % less occupancy (SC24, arXiv 2305.06942): the worst of a range from 1.
+OCCUPANCY = 1.125
+
+Place = tuple[int, int]  # class of ranks, number of the op
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to carry out a collective: its seconds alone, and what it holds meanwhile.
+
+    ``units`` are taken from kernels (None: as many as the library takes), ``by_engines`` moves the
+    bytes by copy engines, ``first`` launches its kernel before those that wait. Next to an
+    ``exclusive`` one nothing runs. One with ``slices`` starts inside the kernel that produces its
+    input, which takes ``producer`` times as long. ``replaced`` ops fall away. ``memory`` are the
+    bytes that it takes of a plan's.
+    """
+
+    strategy: str
+    alone: Price
+    units: int | None = None
+    by_engines: bool = False
+    first: bool = False
+    exclusive: bool = False
+    slices: int = 0
+    producer: float = 1.0
+    replaced: tuple[Place, ...] = ()
+    settings: Settings = field(default_factory=dict, hash=False)
+    memory: int = 0
+    why: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its strategy, with what tells it from others of that strategy."""
+        told = [str(v) for k, v in self.settings.items() if k != "backend" or v == "weft"]
+        return f"{self.strategy} ({', '.join(told)})" if told else self.strategy
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveGroup:
+    """Equal collectives of a step, and what runs next to them.
+
+    ``members`` are (class of ranks, number of the op). ``hidden`` is the share of their time in
+    which kernels run, ``overlapped`` the name of most of these; ``producers`` are kernels that
+    produce their input and could send it in slices.
+    """
+
+    what: Collective
+    ranks: tuple[int, ...]
+    members: tuple[Place, ...]
+    hidden: float
+    phase: str = ""
+    producers: tuple[Place, ...] = ()
+    produced_by: str = ""
+    producer_seconds: float = 0.0  # of the slowest of them
+    overlapped: str = ""
+    looks_up: bool = False  # whether embedding tables produce its input or take its output
+    lookups: tuple[Lookups, ...] = ()  # of each member, where all have some
+
+
+def infeasible(strategy: str, why: str, settings: Settings | None = None) -> Alternative:
+    """Return a strategy that cannot be executed here, with the reason."""
+    return Alternative(strategy, settings or {}, None, why)

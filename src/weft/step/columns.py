@@ -1,0 +1,234 @@
+"""Durations and demands of a step as columns of the native simulator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.schedule import Cost
+from weft.step.execution import Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from weft.step.demands import Flow, Tiles
+    from weft.step.engine import StepEngine
+    from weft.step.layout import Place
+
+    Floats = NDArray[np.float64]
+
+_NONE = 1e-300  # a demand of nothing: weights are positive
+_MOST_TABLES = 20_000  # products for which traffic on fewer units is kept: some 20 MB
+
+
+class AloneColumns:
+    """Every op takes its duration, whatever runs at the same time."""
+
+    def __init__(self, engine: StepEngine) -> None:
+        self._size = np.zeros(len(engine.fixed["step"]))
+        for place, row in engine.layout.row.items():
+            self._size[row] = engine.own(engine.seconds[place])
+
+    def changed(
+        self,
+        engine: StepEngine,
+        executions: Mapping[Place, Execution],
+        seconds: Mapping[Place, float],
+        _pressure: float,
+    ) -> dict[str, Any]:
+        """Return the columns of a run."""
+        size = self._size.copy()
+        for place, took in seconds.items():
+            size[engine.layout.row[place]] = engine.own(took)
+        for place, how in executions.items():
+            size[engine.layout.row[place]] = engine.own(how.seconds)
+        count = len(size)
+        return engine.fixed | {
+            "size": size,
+            "cap": np.ones(count),
+            "units": np.zeros(count, np.int32),
+            "capacity": np.ones(len(engine.workload.steps)),
+            "demand_start": np.zeros(count + 1, np.int64),
+            "demand_resource": np.empty(0, np.int32),
+            "demand_weight": np.empty(0),
+        }
+
+
+class ContendedColumns:
+    """Ops share the units, memory and caches of their device.
+
+    Resources are units, memory and cache of each class of ranks, one that stands for none, then a
+    mover for equal collectives of a stream, which never run at once. Every flow has three
+    demands: memory, units, and the cache or its mover; so a run changes numbers, not places.
+    """
+
+    def __init__(self, engine: StepEngine) -> None:
+        count, classes = len(engine.fixed["step"]), len(engine.workload.steps)
+        device = engine.device
+        self._size, self._cap = np.zeros(count), np.full(count, np.inf)
+        self._units = np.zeros(count, np.int32)
+        self._edge: dict[int, int] = {}  # first demand of a row
+        self._mover: dict[Place, int] = {}
+        capacity = [float(device.units)] * classes + [device.memory_rate] * classes
+        capacity += [device.kernels.l2_rate] * classes + [1.0]
+        slowed, nothing = [(-1, -1)] * (3 * classes + 1), 3 * classes
+        movers: dict[object, int] = {}
+        tables: list[Floats] = []  # of the traffic of products
+        rows = sorted(engine.layout.row.items(), key=lambda item: item[1])
+        self._start = np.zeros(count + 1, np.int64)
+        self._start[[row + 1 for _, row in rows]] = 3
+        np.cumsum(self._start, out=self._start)
+        self._resource = np.zeros(3 * len(rows), np.int32)
+        self._weight = np.full(3 * len(rows), _NONE)
+        self._grid_of: dict[int, int] = {}
+        for number, (place, row) in enumerate(rows):
+            c, edge = place[0], 3 * number
+            self._edge[row] = edge
+            self._resource[edge : edge + 3] = classes + c, c, 2 * classes + c
+            if place in engine.layout.launch_row:
+                meeting = engine.met[place]
+                key = c, engine.fixed["thread"][engine.layout.launch_row[place]], meeting.what
+                if key not in movers:
+                    movers[key] = len(capacity)
+                    capacity.append(1.0)
+                    slowed.append((classes + c, 2 * classes + c))
+                self._mover[place] = self._resource[edge + 2] = movers[key]
+                self._resource[edge + 1] = nothing  # its launch holds the units
+            elif (cost := engine.op(place).cost) is not None and engine.demands.is_product(cost):
+                self._grid_of[row] = len(self._grid_of)
+                self._resource[edge + 1] = nothing  # tiles are counted whole
+                tables.append(engine.demands.traffic(cost))
+        self._traffic = np.concatenate(tables) if 0 < len(tables) <= _MOST_TABLES else None
+        self._capacity = np.array(capacity)
+        self._slowed = np.array(slowed, np.int32)
+        self._grids = {
+            name: np.ones(len(self._grid_of), kind)
+            for name, kind in (("grid_tiles", np.float64), ("grid_tile_seconds", np.float64))
+        } | {"grid_slots": np.ones(len(self._grid_of), np.int32)}
+        self._kernels: dict[tuple[Cost, float], tuple[Flow, Tiles | None]] = {}
+        state = self._state()
+        for place in engine.layout.row:
+            seconds = engine.seconds[place]
+            if place in engine.layout.launch_row:
+                self._set_collective(engine, state, place, Execution(seconds), 1.0)
+            else:
+                self._set_kernel(engine, state, place, seconds)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "size": self._size,
+            "cap": self._cap,
+            "units": self._units,
+            "capacity": self._capacity,
+            "demand_weight": self._weight,
+            "slowed_second": self._slowed[:, 1],
+            **self._grids,
+        }
+
+    def _set_kernel(
+        self, engine: StepEngine, state: dict[str, Any], place: Place, seconds: float
+    ) -> None:
+        row, cost = engine.layout.row[place], engine.op(place).cost or Cost()
+        key = cost, seconds
+        if key not in self._kernels:
+            self._kernels[key] = engine.demands.kernel(cost, engine.own(seconds))
+        flow, tiles = self._kernels[key]
+        edge = self._edge[row]
+        state["size"][row], state["cap"][row] = flow.size, flow.cap
+        state["demand_weight"][edge] = flow.memory or _NONE
+        state["demand_weight"][edge + 1] = flow.units or _NONE
+        if tiles is not None:
+            grid = self._grid_of[row]
+            state["demand_weight"][edge + 2] = tiles.cache or _NONE
+            state["grid_tiles"][grid] = tiles.tiles
+            state["grid_tile_seconds"][grid] = tiles.tile_seconds
+            state["grid_slots"][grid] = tiles.grid.slots
+
+    def _set_collective(
+        self,
+        engine: StepEngine,
+        state: dict[str, Any],
+        place: Place,
+        how: Execution,
+        pressure: float,
+    ) -> None:
+        meeting, row = engine.met[place], engine.layout.row[place]
+        flow, mover = engine.demands.collective(
+            meeting.what,
+            len(meeting.ranks),
+            engine.own(how.seconds),
+            units=how.units,
+            by_engines=how.by_engines,
+        )
+        edge, resource = self._edge[row], self._mover[place]
+        state["size"][row], state["cap"][row] = flow.size, flow.cap
+        held = min(round(pressure * mover.held), engine.device.units)
+        state["units"][engine.layout.launch_row[place]] = held
+        state["demand_weight"][edge] = flow.memory or _NONE
+        state["demand_weight"][edge + 2] = mover.demand
+        state["capacity"][resource] = mover.capacity
+        state["slowed_second"][resource] = (
+            -1 if mover.by_engines else 2 * len(engine.workload.steps) + place[0]
+        )
+
+    def changed(
+        self,
+        engine: StepEngine,
+        executions: Mapping[Place, Execution],
+        seconds: Mapping[Place, float],
+        pressure: float,
+    ) -> dict[str, Any]:
+        """Return the columns of a run."""
+        state = {name: column.copy() for name, column in self._state().items()}
+        if pressure != 1.0:
+            state["units"] = np.minimum(
+                np.round(pressure * state["units"]), engine.device.units
+            ).astype(np.int32)
+        for place, took in seconds.items():
+            self._set_kernel(engine, state, place, took)
+        priority = engine.fixed["thread_priority"].copy()
+        for place, how in executions.items():
+            self._set_collective(engine, state, place, how, pressure)
+            if how.first:
+                priority[engine.fixed["thread"][engine.layout.launch_row[place]]] = 1
+        columns = engine.fixed | {
+            "demand_start": self._start,
+            "demand_resource": self._resource,
+            "thread_priority": priority,
+            **state,
+        }
+        return columns | self._grid_columns(engine) if self._grid_of else columns
+
+    def _grid_columns(self, engine: StepEngine) -> dict[str, Any]:
+        """Return what the simulator asks of products, which are whole tiles."""
+        count, kernels = len(self._grid_of), engine.device.kernels
+        row_grid = np.full(len(self._size), -1, np.int32)
+        row_grid[list(self._grid_of)] = list(self._grid_of.values())
+        return {
+            "row_grid": row_grid,
+            "grid_units": np.full(count, engine.device.units, np.int32),
+            "grid_fixed": np.zeros(count, np.uint8),
+            **self._grid_traffic(engine),
+            "slowed_first": np.ascontiguousarray(self._slowed[:, 0]),
+            "load_stretch": kernels.load_latency,
+            "dispatch_share": kernels.dispatch_share,
+        }
+
+    def _grid_traffic(self, engine: StepEngine) -> dict[str, Any]:
+        """Return what products ask of memory on fewer units, where there is room for that."""
+        count, each = len(self._grid_of), engine.device.units + 1
+        if self._traffic is None:
+            starts, traffic = np.zeros(count + 1, np.int64), np.empty(0)
+            return {
+                "grid_edge": np.full(count, -1, np.int32),
+                "grid_traffic_start": starts,
+                "grid_traffic": traffic,
+            }
+        return {
+            "grid_edge": np.array([self._edge[row] for row in self._grid_of], np.int32),
+            "grid_traffic_start": np.arange(count + 1, dtype=np.int64) * each,
+            "grid_traffic": self._traffic,
+        }

@@ -1,0 +1,181 @@
+"""What the ops of a step demand of a device while they run.
+
+Every op has a duration when alone: fitted, recorded or computed. Its demands say what becomes of
+that duration next to other ops. They are those of a *flow* whose size is chosen such that flows
+share memory as their requests in flight do: a kernel keeps ``overcommit`` times the requests in
+flight that fill the memory, a transfer of a collective as many as fill its link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from weft.cost import gemm_grid, is_gemm
+from weft.cost.bus import bus_factor
+from weft.simulator import collective_units, unit_rate
+from weft.simulator.grids import byte_weight, pieces_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from weft.cost import Grid
+    from weft.hardware import Device, Platform
+    from weft.schedule import Cost
+    from weft.workload import Collective
+
+    Floats = NDArray[np.float64]
+
+# Kernels bound by memory need nearly all units to keep it busy: next to NCCL, which held a fifth
+# of the units, they took 1.09 and 1.03 times as long in two recorded jobs on A100.
+UNITS_FOR_MEMORY = 0.9
+_ARITHMETIC = frozenset(
+    ("gemm", "bmm", "convolution", "attention", "attention-backward", "decode", "moe")
+)
+
+
+class Flow(NamedTuple):
+    """One op while it runs: ``size`` at ``cap`` a second at most, demands per unit of size."""
+
+    size: float
+    cap: float
+    memory: float = 0.0  # bytes
+    units: float = 0.0  # unit-seconds
+
+
+class Tiles(NamedTuple):
+    """A product as whole tiles: how many, how long each takes, what they load from the L2."""
+
+    grid: Grid
+    tiles: float
+    tile_seconds: float
+    cache: float  # bytes of the L2 for each unit of the flow
+    stretch: float  # of the grid, such that it takes what was fitted
+
+
+class Mover(NamedTuple):
+    """What moves the bytes of a collective: units that it holds, or engines."""
+
+    held: int
+    demand: float  # bytes for each unit of the flow
+    capacity: float
+    by_engines: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """Demands of ops on one platform."""
+
+    platform: Platform
+
+    @property
+    def device(self) -> Device:
+        """What every rank is."""
+        return self.platform.require_device()
+
+    @property
+    def transfer_rate(self) -> float:
+        """The rate of one of the transfers that collectives are made of."""
+        if not self.platform.levels:
+            return self.device.memory_rate
+        level = self.platform.levels[0]
+        return level.rate / max(1, level.size - 1)
+
+    def is_product(self, cost: Cost | None) -> bool:
+        """Return whether a kernel is a product that runs in waves of tiles."""
+        return cost is not None and is_gemm(cost) and cost.dtype in self.device.flops
+
+    def kernel(self, cost: Cost, seconds: float) -> tuple[Flow, Tiles | None]:
+        """Return the demands of a kernel that takes ``seconds`` alone."""
+        device = self.device
+        if self.is_product(cost):
+            return self._product(cost, seconds)
+        rate = self.transfer_rate / device.kernels.overcommit
+        size = seconds * rate
+        memory = min(cost.nbytes / size, device.memory_rate / rate)
+        needed = UNITS_FOR_MEMORY if is_memory_bound(cost, device) else 1.0
+        return Flow(size, rate, memory, needed * device.units / rate), None
+
+    def _product(self, cost: Cost, seconds: float) -> tuple[Flow, Tiles]:
+        """Stretch all tiles of a product alike, such that it takes ``seconds`` alone."""
+        device = self.device
+        grid, alone, traffic = _grid(cost.shape, cost.dtype, device, cost.family)
+        stretch = seconds / alone
+        weight = byte_weight(self.platform, device.units)
+        size = stretch * traffic / weight
+        tiles, tile_seconds = pieces_of(grid)
+        cache = grid.inner_traffic() * stretch / size
+        return Flow(size, 0.0, weight), Tiles(grid, tiles, stretch * tile_seconds, cache, stretch)
+
+    def traffic(self, cost: Cost) -> Floats:
+        """Return the demand of memory of a product on 0, 1, 2 .. units, per unit of its flow."""
+        units = self.device.units
+        return _traffic(cost.shape, cost.dtype, self.device, cost.family) * byte_weight(
+            self.platform, units
+        )
+
+    def collective(
+        self,
+        what: Collective,
+        ranks: int,
+        seconds: float,
+        *,
+        units: int | None = None,
+        by_engines: bool = False,
+    ) -> tuple[Flow, Mover]:
+        """Return the demands of a collective among ``ranks`` that takes ``seconds`` alone.
+
+        It holds ``units``, by default as many as its library takes.
+        """
+        device, kind = self.device, what.kind
+        crossing = max(1.0, _crossing(kind, ranks) * what.nbytes)
+        transfers = max(1, ranks - 1)
+        size = crossing / transfers
+        cap = size / seconds
+        passes = transfers * (2.0 if by_engines else 2.0 + device.kernels.staging)
+        memory = min(passes, device.memory_rate / cap)
+        demand = transfers * ranks / max(1, ranks - 1)
+        if by_engines:
+            dma = device.require_dma()
+            capacity = min(transfers, dma.num_engines) * dma.engine_rate
+            mover = Mover(units or 0, transfers, max(capacity, transfers * cap), by_engines=True)
+            return Flow(size, cap, memory), mover
+        held = min(units or collective_units(self.platform, kind), device.units)
+        capacity = held * unit_rate(self.platform, kind)
+        return Flow(size, cap, memory), Mover(held, demand, max(capacity, demand * cap))
+
+
+def is_memory_bound(cost: Cost, device: Device) -> bool:
+    """Return whether memory rather than arithmetic bounds a kernel."""
+    if not cost.flops:
+        return cost.family not in _ARITHMETIC
+    known = device.flops.get(cost.dtype) or max(device.flops.values(), key=lambda r: r.achieved)
+    return cost.nbytes / device.memory_rate > cost.flops / known.achieved
+
+
+def _crossing(kind: str, ranks: int) -> float:
+    """Return the bytes that leave the busiest rank for each byte of a collective."""
+    if ranks < 2 or kind in ("send", "recv", "barrier"):
+        return 1.0
+    return ranks - 1.0 if kind in ("broadcast", "scatter") else bus_factor(kind, ranks)
+
+
+@lru_cache(maxsize=4096)
+def _traffic(shape: tuple[int, ...], dtype: str, device: Device, family: str) -> Floats:
+    """Return the traffic of a product on 0, 1, 2 .. units, as a share of that on all of them."""
+    grid, _, whole = _grid(shape, dtype, device, family)
+    counts = np.maximum(1.0, np.arange(device.units + 1, dtype=np.float64))
+    return grid.traffic(counts, device) / whole
+
+
+@lru_cache(maxsize=4096)
+def _grid(
+    shape: tuple[int, ...], dtype: str, device: Device, family: str
+) -> tuple[Grid, float, float]:
+    """Return the grid of a product, what it takes alone on a whole device, and its traffic."""
+    m, n, k = shape
+    grid = gemm_grid((m, n, k), dtype, device, family)
+    return grid, grid.alone(device.units, device), grid.traffic_on(device.units, device)

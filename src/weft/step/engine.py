@@ -1,0 +1,127 @@
+"""One step on one platform, laid out once and run again and again.
+
+Laying out fixes what does not change: which op stands behind which, on which stream, and with
+whom it meets. A run fills in durations and demands, so a search over strategies pays for the
+native simulation alone. Ops share the units, memory and caches of their device; how much longer
+they take next to each other comes out of that.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft import _core
+from weft.errors import WorkloadError
+from weft.step.columns import AloneColumns, ContendedColumns
+from weft.step.demands import Demands
+from weft.step.layout import Layout
+from weft.step.run import StepRun
+from weft.workload.lower import SHORTEST, host_of, seconds_of
+from weft.workload.meeting import meetings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from weft.hardware import Platform
+    from weft.step.execution import Execution
+    from weft.step.layout import Place
+    from weft.workload import HostModel, Op, Prices, Workload
+    from weft.workload.meeting import Meeting
+
+
+class StepEngine:
+    """One step on one platform, to be run with several executions of its collectives."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        platform: Platform,
+        prices: Prices,
+        *,
+        host: HostModel | None = None,
+        met: Mapping[Place, Meeting] | None = None,
+    ) -> None:
+        self.workload, self.platform = workload, platform
+        self.device = platform.require_device()
+        self.met = meetings(workload) if met is None else met
+        self.demands = Demands(platform)
+        self.seconds = self._priced(prices)
+        self.layout = Layout(workload, self.device, host or host_of(platform), self.met)
+
+    def run(
+        self,
+        executions: Mapping[Place, Execution] | None = None,
+        seconds: Mapping[Place, float] | None = None,
+        *,
+        pressure: float = 1.0,
+    ) -> StepRun:
+        """Run the step with other executions of its collectives and durations of its kernels.
+
+        ``pressure`` multiplies the units that collectives hold; 0 runs every op as if alone.
+        """
+        contended = pressure > 0 and self._contends
+        base: ContendedColumns | AloneColumns = self._contended if contended else self._alone
+        columns = base.changed(self, executions or {}, seconds or {}, pressure)
+        start, end = (np.full(len(self.layout.rows.step), np.nan) for _ in range(2))
+        _core.simulate(columns, self.layout.num_flags, 0.0, start, end)
+        if np.isnan(end).any():
+            raise WorkloadError(
+                f"{self.workload.name}: ranks wait for each other and none can go on",
+                "Collectives of the same ranks must come in the same order on all of them.",
+            )
+        return StepRun(self, start, end)
+
+    @cached_property
+    def _contends(self) -> bool:
+        """Whether ops may share a device: not where a rank is one core."""
+        shares = self.device.shared is None and self.workload.num_ranks > 1
+        return shares and bool(self.layout.launch_row)
+
+    def repriced(self, prices: Prices, recorded: float = 1.0) -> StepEngine:
+        """Return the same step with other prices, and ``recorded`` times the recorded durations."""
+        other = copy(self)
+        for name in ("_alone", "_contended"):
+            other.__dict__.pop(name, None)
+        other.seconds = self._priced(prices, recorded)
+        before = self.fixed["before"].copy()
+        for place, row in self.layout.issue_row.items():
+            op = self.op(place)
+            if op.kind == "host" and op.seconds:
+                before[row] += (recorded - 1) * op.seconds
+        other.__dict__["fixed"] = self.fixed | {"before": before}
+        return other
+
+    def _priced(self, prices: Prices, recorded: float = 1.0) -> dict[Place, float]:
+        """Return what each op takes alone."""
+        return {
+            (c, n): seconds_of(op, self.met.get((c, n)), prices)
+            * (1.0 if op.seconds is None else recorded)
+            for c, step in enumerate(self.workload.steps)
+            for n, op in enumerate(step.ops)
+            if op.kind != "host"
+        }
+
+    def op(self, place: Place) -> Op:
+        """Return an op of the step."""
+        return self.workload.steps[place[0]].ops[place[1]]
+
+    def own(self, seconds: float) -> float:
+        """Return what is left of a duration when its launch is over."""
+        return max(seconds - self.device.launch, SHORTEST)
+
+    @cached_property
+    def fixed(self) -> dict[str, Any]:
+        """The columns that no run changes."""
+        return self.layout.columns()
+
+    @cached_property
+    def _alone(self) -> AloneColumns:
+        return AloneColumns(self)
+
+    @cached_property
+    def _contended(self) -> ContendedColumns:
+        return ContendedColumns(self)

@@ -1,0 +1,223 @@
+"""A step on the engine: what runs alone, what shares a device, and what the physics demands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planner.toy import MACHINE, kernel, moves, step_of
+from weft.c3 import Choice, Pricer
+from weft.c3.scenarios import SCENARIOS
+from weft.errors import WorkloadError
+from weft.hardware import platform
+from weft.planner.prices import Prices
+from weft.schedule import Cost, Kind
+from weft.simulator import simulate
+from weft.step import Execution, StepEngine
+from weft.workload import NO_HOST, Collective, Op, Step, Workload, lower, stage
+from weft.workload.building import Ops
+from weft.workload.named import generate
+
+H100, MI300X = platform("h100-8"), platform("mi300x-8")
+PRODUCT = Cost("gemm", (8192, 8192, 8192), "bf16", 2.0 * 8192**3, 6 * 8192**2)
+STREAMING = Cost("elementwise", (), "bf16", 0.0, 1 << 30)
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+
+
+def engine_of(workload, machine=H100, host=NO_HOST):
+    return StepEngine(workload, machine, Prices(machine), host=host)
+
+
+@st.composite
+def steps(draw):
+    """Draw products, streaming kernels and collectives on several streams."""
+    ops = Ops("bf16", phase="backward")
+    for _ in range(draw(st.integers(1, 6))):
+        before = draw(st.integers(-1, ops.last))
+        if draw(st.booleans()):
+            sides = [draw(st.sampled_from((256, 1024, 4096, 8192))) for _ in range(3)]
+            done = ops.gemm("product", *sides, after=before)
+        else:
+            ops.ops.append(Op("add", cost=STREAMING, after=(before,) if before >= 0 else ()))
+            done = ops.last
+        if draw(st.booleans()):
+            kind = draw(st.sampled_from(KINDS))
+            ops.collective(kind, draw(st.integers(1, 256)) << 20, after=done)
+    return Workload("drawn", 8, (Step(tuple(range(8)), tuple(ops.ops)),))
+
+
+# --- alone -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(steps())
+def test_without_contention_a_step_takes_what_its_schedule_takes(step):
+    prices = Prices(H100)
+    schedule = lower(step, H100, prices)
+    expected = simulate(schedule, stage(H100, step), collapse=False).makespan
+    found = StepEngine(step, H100, prices).run(pressure=0).seconds
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "given_"),
+    [
+        ("gpt2", {"pp": "4", "batch": "8"}),
+        ("llama-8b", {"fsdp": "true", "layers": "4"}),
+        ("dlrm", {}),
+    ],
+)
+def test_models_take_what_their_schedules_take(name, given_):
+    step, prices = generate(name, 8, given_), Prices(H100)
+    schedule = lower(step, H100, prices)
+    expected = simulate(schedule, stage(H100, step), collapse=False)
+    run = StepEngine(step, H100, prices).run(pressure=0)
+    assert run.seconds == pytest.approx(expected.makespan, rel=1e-9)
+    assert run.timeline().makespan == run.seconds
+
+
+def test_ranks_that_wait_for_each_other_are_named():
+    other = Collective("all_reduce", 64)
+    first = (moves(1), moves(1, what=other, stream="comm"))
+    second = (moves(1, what=other), moves(1, stream="comm"))
+    steps_ = tuple(Step((rank,), ops) for rank, ops in enumerate((first, second)))
+    crossed = Workload("crossed", 2, steps_)
+    with pytest.raises(WorkloadError):
+        engine_of(crossed, MACHINE).run()
+
+
+# --- sharing a device --------------------------------------------------------------------------
+
+
+def overlapped(cost=PRODUCT, kind="all_gather", nbytes=256 << 20):
+    kernel_op = kernel("kernel", None, cost=cost)
+    return step_of(moves(None, what=Collective(kind, nbytes)), kernel_op, ranks=8)
+
+
+def test_a_kernel_next_to_a_collective_takes_longer():
+    engine = engine_of(overlapped())
+    alone = engine.run(pressure=0).span((0, 1))
+    shared = engine.run().span((0, 1))
+    assert shared[1] - shared[0] > 1.02 * (alone[1] - alone[0])
+
+
+def test_engines_leave_units_to_a_product():
+    engine = engine_of(overlapped(), MI300X)
+    took = engine.seconds[0, 0]
+    by_units = engine.run({(0, 0): Execution(took)}).span((0, 1))
+    by_engines = engine.run({(0, 0): Execution(took, 0, by_engines=True)}).span((0, 1))
+    assert by_engines[1] - by_engines[0] < by_units[1] - by_units[0]
+
+
+def test_next_to_a_collective_that_holds_all_units_nothing_runs():
+    engine = engine_of(overlapped(STREAMING), MACHINE)
+    took = engine.seconds
+    run = engine.run({(0, 0): Execution(took[0, 0], MACHINE.require_device().units)})
+    assert run.seconds == pytest.approx(took[0, 0] + took[0, 1], rel=1e-6)
+
+
+@pytest.mark.parametrize(("strategy", "within"), [("concurrent", 3), ("priority", 3), ("dma", 3)])
+def test_pairs_reach_the_percent_of_ideal_that_their_schedules_reach(strategy, within):
+    """The engine lumps a collective into one flow; c3 simulates every transfer of every rank."""
+    pricer = Pricer(MI300X)
+    found, expected = [], []
+    for scenario in SCENARIOS[::3]:
+        gemm = scenario.gemm
+        alone = pricer.compute(gemm), pricer.comm(scenario)
+        nbytes = 2 * (gemm.m * gemm.k + gemm.n * gemm.k + gemm.m * gemm.n)
+        cost = Cost(
+            "gemm", (gemm.m, gemm.n, gemm.k), "bf16", 2.0 * gemm.m * gemm.n * gemm.k, nbytes
+        )
+        product = kernel("gemm", alone[0], cost=cost)
+        comm = moves(alone[1], what=Collective(scenario.collective, scenario.nbytes))
+        first = strategy == "priority"
+        engine = engine_of(
+            step_of(*((comm, product) if first else (product, comm)), ranks=8), MI300X
+        )
+        executions = {}
+        if strategy == "dma":
+            executions = {(0, 1): Execution(pricer.engines(scenario), 0, by_engines=True)}
+        took = engine.run(executions).seconds
+        ideal = sum(alone) / max(alone) - 1
+        found.append(100 * (sum(alone) / took - 1) / ideal)
+        expected.append(100 * (sum(alone) / pricer.pair(scenario, Choice(strategy)) - 1) / ideal)
+    assert np.mean(found) == pytest.approx(np.mean(expected), abs=within)
+    assert np.abs(np.subtract(found, expected)).max() < 4 * within
+
+
+# --- physics -----------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps())
+def test_an_execution_that_changes_nothing_changes_nothing(step):
+    engine = engine_of(step)
+    same = {place: Execution(engine.seconds[place]) for place in engine.layout.launch_row}
+    assert engine.run(same).seconds == engine.run().seconds
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps())
+def test_units_that_are_taken_away_never_make_a_step_shorter(step):
+    engine = engine_of(step)
+    seconds = [engine.run(pressure=pressure).seconds for pressure in (0, 1, 2, 4)]
+    # What is slowed may let something else run alone: a hundredth is no contradiction.
+    assert all(more >= 0.99 * less for less, more in zip(seconds, seconds[1:], strict=False))
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps())
+def test_contention_never_makes_a_step_shorter(step):
+    engine = engine_of(step)
+    assert engine.run().seconds >= engine.run(pressure=0).seconds * (1 - 1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(steps(), st.sampled_from((0.5, 3.0)))
+def test_time_scales_with_all_durations_and_rates(step, times):
+    """A device that is ``times`` slower in everything takes ``times`` as long."""
+    engine = engine_of(step, MACHINE)
+    device = MACHINE.require_device()
+    kernels = replace(device.kernels, l2_rate=device.kernels.l2_rate / times)
+    flops = {
+        name: replace(each, achieved=each.achieved / times, rated=each.rated / times)
+        for name, each in device.flops.items()
+    }
+    slower = replace(
+        device,
+        memory_rate=device.memory_rate / times,
+        unit_copy_rate=device.unit_copy_rate / times,
+        kernels=kernels,
+        flops=flops,
+    )
+    levels = tuple(replace(level, rate=level.rate / times) for level in MACHINE.levels)
+    machine = replace(MACHINE, name=f"slower{times}", device=slower, levels=levels)
+    ops = tuple(
+        replace(op, seconds=times * engine.seconds[0, n]) for n, op in enumerate(step.steps[0].ops)
+    )
+    scaled = replace(step, steps=(replace(step.steps[0], ops=ops),))
+    found = StepEngine(scaled, machine, Prices(machine), host=NO_HOST).run().seconds
+    assert found == pytest.approx(times * engine.run().seconds, rel=1e-6)
+
+
+# --- timelines ---------------------------------------------------------------------------------
+
+
+def test_the_kernels_of_a_queue_are_the_ops_of_its_stream_in_order():
+    step = generate("gpt2", 8, {"layers": "2"})
+    timeline = engine_of(step, host=None).run().timeline()
+    compute = timeline.of(queue="stream0", kind=(Kind.KERNEL, Kind.COPY))
+    stream = step.steps[0].ops[0].stream
+    names = [op.name for op in step.steps[0].ops if op.stream == stream and op.kind != "host"]
+    assert [compute.names[n] for n in compute.name.tolist()] == names
+
+
+def test_every_class_of_ranks_stands_for_its_ranks():
+    step = generate("gpt2", 8, {"pp": "4", "batch": "8"})
+    timeline = engine_of(step).run().timeline()
+    assert timeline.represents.sum() == 8
+    assert (timeline.end >= timeline.start).all()
