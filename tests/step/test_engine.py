@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -33,12 +34,12 @@ def engine_of(workload, machine=H100, host=NO_HOST):
 
 
 @st.composite
-def steps(draw):
+def steps(draw, *, streaming=True):
     """Draw products, streaming kernels and collectives on several streams."""
     ops = Ops("bf16", phase="backward")
     for _ in range(draw(st.integers(1, 6))):
         before = draw(st.integers(-1, ops.last))
-        if draw(st.booleans()):
+        if not streaming or draw(st.booleans()):
             sides = [draw(st.sampled_from((256, 1024, 4096, 8192))) for _ in range(3)]
             done = ops.gemm("product", *sides, after=before)
         else:
@@ -161,12 +162,12 @@ def test_an_execution_that_changes_nothing_changes_nothing(step):
 
 
 @settings(deadline=None, max_examples=30)
-@given(steps())
-def test_units_that_are_taken_away_never_make_a_step_shorter(step):
+@given(steps(streaming=False))
+def test_units_that_are_taken_from_products_never_make_a_step_shorter(step):
     engine = engine_of(step)
     seconds = [engine.run(pressure=pressure).seconds for pressure in (0, 1, 2, 4)]
-    # What is slowed may let something else run alone: a hundredth is no contradiction.
-    assert all(more >= 0.99 * less for less, more in zip(seconds, seconds[1:], strict=False))
+    # Fewer tiles at once crowd the cache less, which may save a little traffic.
+    assert all(more >= 0.98 * less for less, more in pairwise(seconds))
 
 
 @settings(deadline=None, max_examples=30)
