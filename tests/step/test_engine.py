@@ -121,6 +121,25 @@ def test_next_to_a_collective_that_holds_all_units_nothing_runs():
     assert run.seconds == pytest.approx(took[0, 0] + took[0, 1], rel=1e-6)
 
 
+@pytest.mark.parametrize("cost", [PRODUCT, STREAMING], ids=["product", "streaming"])
+def test_kernels_on_two_streams_share_one_device(cost):
+    both = step_of(
+        kernel("a", None, cost=cost, stream="one"), kernel("b", None, cost=cost), ranks=1
+    )
+    engine = engine_of(both, H100.resized(1))
+    alone = engine.seconds[0, 0]
+    assert engine.run().seconds == pytest.approx(2 * alone, rel=0.15)
+
+
+def test_collectives_of_two_groups_share_the_links_of_a_rank():
+    ops = (
+        moves(None, what=Collective("all_reduce", 1 << 28), stream="one"),
+        moves(None, what=Collective("all_gather", 1 << 28), stream="two"),
+    )
+    engine = engine_of(step_of(*ops, ranks=8))
+    assert engine.run().seconds > 0.8 * sum(engine.seconds.values())
+
+
 @pytest.mark.parametrize(("strategy", "within"), [("concurrent", 3), ("priority", 3), ("dma", 3)])
 def test_pairs_reach_the_percent_of_ideal_that_their_schedules_reach(strategy, within):
     """The engine lumps a collective into one flow; c3 simulates every transfer of every rank."""
@@ -166,8 +185,8 @@ def test_an_execution_that_changes_nothing_changes_nothing(step):
 def test_units_that_are_taken_from_products_never_make_a_step_shorter(step):
     engine = engine_of(step)
     seconds = [engine.run(pressure=pressure).seconds for pressure in (0, 1, 2, 4)]
-    # Fewer tiles at once crowd the cache less, which may save a little traffic.
-    assert all(more >= 0.98 * less for less, more in pairwise(seconds))
+    # Fewer tiles at once crowd the cache less and free memory for a collective: a little is saved.
+    assert all(more >= 0.95 * less for less, more in pairwise(seconds))
 
 
 @settings(deadline=None, max_examples=30)

@@ -60,9 +60,10 @@ class AloneColumns:
 class ContendedColumns:
     """Ops share the units, memory and caches of their device.
 
-    Resources are units, memory and cache of each class of ranks, one that stands for none, then a
-    mover for equal collectives of a stream, which never run at once. Every flow has three
-    demands: memory, units, and the cache or its mover; so a run changes numbers, not places.
+    Resources are units, memory and cache of each class of ranks, one that stands for none, ports
+    inside and between nodes, then a mover for equal collectives of a stream, which never run at
+    once. Every flow has three demands: memory, units or a port, and the cache or its mover; so a
+    run changes numbers, not places.
     """
 
     def __init__(self, engine: StepEngine) -> None:
@@ -73,8 +74,9 @@ class ContendedColumns:
         self._edge: dict[int, int] = {}  # first demand of a row
         self._mover: dict[Place, int] = {}
         capacity = [float(device.units)] * classes + [device.memory_rate] * classes
-        capacity += [device.kernels.l2_rate] * classes + [1.0]
-        slowed, nothing = [(-1, -1)] * (3 * classes + 1), 3 * classes
+        capacity += [device.kernels.l2_rate] * classes + [1.0] + [0.0] * (2 * classes)
+        slowed, nothing = [(-1, -1)] * (5 * classes + 1), 3 * classes
+        self._ports = 3 * classes + 1
         movers: dict[object, int] = {}
         tables: list[Floats] = []  # of the traffic of products
         rows = sorted(engine.layout.row.items(), key=lambda item: item[1])
@@ -96,7 +98,9 @@ class ContendedColumns:
                     capacity.append(1.0)
                     slowed.append((classes + c, 2 * classes + c))
                 self._mover[place] = self._resource[edge + 2] = movers[key]
-                self._resource[edge + 1] = nothing  # its launch holds the units
+                port = self._ports + 2 * c + engine.crosses_nodes(place)
+                receives = meeting.what.kind == "recv"  # links carry both directions at once
+                self._resource[edge + 1] = nothing if receives else port
             elif (cost := engine.op(place).cost) is not None and engine.demands.is_product(cost):
                 self._grid_of[row] = len(self._grid_of)
                 self._resource[edge + 1] = nothing  # tiles are counted whole
@@ -110,6 +114,7 @@ class ContendedColumns:
         } | {"grid_slots": np.ones(len(self._grid_of), np.int32)}
         self._kernels: dict[tuple[Cost, float], tuple[Flow, Tiles | None]] = {}
         state = self._state()
+        self._capacity[self._ports : self._ports + 2 * classes] = engine.port_rates()
         for place in engine.layout.row:
             seconds = engine.seconds[place]
             if place in engine.layout.launch_row:
@@ -168,6 +173,8 @@ class ContendedColumns:
         held = min(round(pressure * mover.held), engine.device.units)
         state["units"][engine.layout.launch_row[place]] = held
         state["demand_weight"][edge] = flow.memory or _NONE
+        port = self._capacity[self._resource[edge + 1]]
+        state["demand_weight"][edge + 1] = min(mover.transfers, port / flow.cap)
         state["demand_weight"][edge + 2] = mover.demand
         state["capacity"][resource] = mover.capacity
         state["slowed_second"][resource] = (

@@ -60,6 +60,7 @@ class Mover(NamedTuple):
     """What moves the bytes of a collective: units that it holds, or engines."""
 
     held: int
+    transfers: int  # each of which moves the flow
     demand: float  # bytes for each unit of the flow
     capacity: float
     by_engines: bool = False
@@ -141,11 +142,13 @@ class Demands:
         if by_engines:
             dma = device.require_dma()
             capacity = min(transfers, dma.num_engines) * dma.engine_rate
-            mover = Mover(units or 0, transfers, max(capacity, transfers * cap), by_engines=True)
+            most = max(capacity, transfers * cap)
+            mover = Mover(units or 0, transfers, transfers, most, by_engines=True)
             return Flow(size, cap, memory), mover
         held = min(units or collective_units(self.platform, kind), device.units)
         capacity = held * unit_rate(self.platform, kind)
-        return Flow(size, cap, memory), Mover(held, demand, max(capacity, demand * cap))
+        mover = Mover(held, transfers, demand, max(capacity, demand * cap))
+        return Flow(size, cap, memory), mover
 
 
 def is_memory_bound(cost: Cost, device: Device) -> bool:

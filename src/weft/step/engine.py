@@ -26,11 +26,15 @@ from weft.workload.meeting import meetings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from weft.hardware import Platform
     from weft.step.execution import Execution
     from weft.step.layout import Place
     from weft.workload import HostModel, Op, Prices, Workload
     from weft.workload.meeting import Meeting
+
+    Floats = NDArray[np.float64]
 
 
 class StepEngine:
@@ -77,9 +81,31 @@ class StepEngine:
 
     @cached_property
     def _contends(self) -> bool:
-        """Whether ops may share a device: not where a rank is one core."""
-        shares = self.device.shared is None and self.workload.num_ranks > 1
-        return shares and bool(self.layout.launch_row)
+        """Whether ops may run at once: on several streams, and not where a rank is one core."""
+        streams = (
+            len({op.stream for op in step.ops if op.kind != "host"}) for step in self.workload.steps
+        )
+        return self.device.shared is None and max(streams, default=0) > 1
+
+    def crosses_nodes(self, place: Place) -> bool:
+        """Return whether the ranks of a collective are on several nodes."""
+        size = self.platform.node_size
+        return len({rank // size for rank in self.met[place].ranks}) > 1
+
+    def port_rates(self) -> Floats:
+        """Return what leaves a rank of each class inside its node and for others, at the most.
+
+        That is the rate of the fastest collective alone: collectives that run at once share it.
+        """
+        rates = np.full(2 * len(self.workload.steps), 1.0)
+        for place in self.layout.launch_row:
+            meeting = self.met[place]
+            flow, mover = self.demands.collective(
+                meeting.what, len(meeting.ranks), self.own(self.seconds[place])
+            )
+            port = 2 * place[0] + self.crosses_nodes(place)
+            rates[port] = max(rates[port], mover.transfers * flow.cap)
+        return rates
 
     def repriced(self, prices: Prices, recorded: float = 1.0) -> StepEngine:
         """Return the same step with other prices, and ``recorded`` times the recorded durations."""
