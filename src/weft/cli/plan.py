@@ -16,13 +16,16 @@ from weft.cli.inputs import (
     settings_of,
 )
 from weft.cli.options import Json, to_file, words
-from weft.cli.outputs import flat, output_path, print_json, write
+from weft.cli.outputs import flat, output_path, print_json, write, write_timelines
+from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.planner.plan import Limits, Plan
+    from weft.planner.planning import PlannedStep
+    from weft.timeline import Timeline
 
-_SUFFIXES = (".json", ".html", ".csv")
+_SUFFIXES = (".json", ".json.gz", ".html", ".csv")
 
 
 def plan(
@@ -36,8 +39,7 @@ def plan(
         typer.Option(
             "--mode",
             metavar="search|heuristic",
-            help="search: pairs by the simulator, chosen by the whole step; heuristic: at once, "
-            "from static sizes.",
+            help="search: until no change shortens the step; heuristic: each collective by itself.",
         ),
     ] = "search",
     budget: Annotated[
@@ -65,7 +67,8 @@ def plan(
     output: Annotated[
         str | None,
         to_file(
-            "Write the plan (.json, for weft.torch.apply), a report (.html) or all rows (.csv)."
+            "Write the plan (.json, for weft.torch.apply), a report with both timelines (.html), "
+            "the timelines for Perfetto (.json.gz) or all rows (.csv)."
         ),
     ] = None,
 ) -> None:
@@ -77,9 +80,11 @@ def plan(
         from weft.whatif.planned import plan_trace
 
         found = plan_trace(trace, on=None if on is None else machine_of(on), limits=limits)
+        timelines: tuple[Timeline, ...] = ()
     else:
         machine = machine_of(on, ranks)
-        found = _of_workload(workload, machine, given, mode, limits, anyway=anyway)
+        step = _of_workload(workload, machine, given, mode, limits, anyway=anyway)
+        found, timelines = step.plan, (step.baseline, step.planned)
     if json:
         rows = [choice.as_row() for choice in found.choices]
         print_json("plan", found.platform, rows, **found.totals())
@@ -88,7 +93,7 @@ def plan(
 
         print_plan(found, every=every)
     if path:
-        _write(path, found, quiet=json)
+        _write(path, found, timelines, quiet=json)
 
 
 def _limits(
@@ -109,23 +114,31 @@ def _of_workload(
     limits: "Limits",
     *,
     anyway: bool,
-) -> "Plan":
-    from weft.planner.planning import plan as planned
+) -> "PlannedStep":
+    from weft.planner.planning import plan_step
     from weft.planner.spreading import spread
 
     found, added = spread(workload, machine, given, anyway=anyway)
-    made = planned(found, machine, mode=mode, limits=limits, anyway=anyway)
+    made = plan_step(found, machine, mode=mode, limits=limits, anyway=anyway)
     if not added:
         return made
     told = " ".join(f"--set {key}={value}" for key, value in added.items())
-    return replace(made, notes=(f"as it stands it does not fit: taken with {told}", *made.notes))
+    note = f"as it stands it does not fit: taken with {told}"
+    return replace(made, plan=replace(made.plan, notes=(note, *made.plan.notes)))
 
 
-def _write(path: Path, plan: "Plan", *, quiet: bool) -> None:
+def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]", *, quiet: bool) -> None:
     if path.suffix == ".html":
         from weft.report.plan import plan_page
 
-        write(path, plan_page(plan), quiet=quiet)
+        write(path, plan_page(plan, timelines), quiet=quiet)
+    elif path.suffix == ".gz":
+        if not timelines:
+            raise UsageError(
+                f"cannot write {str(path)!r}: the plan of a trace has no timeline yet",
+                "Use weft whatif -o for the timelines of a recorded step.",
+            )
+        write_timelines(path, *timelines, quiet=quiet)
     elif path.suffix == ".csv":
         write(path, [flat(choice.as_row()) for choice in plan.choices], quiet=quiet)
     else:

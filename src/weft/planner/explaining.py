@@ -10,7 +10,7 @@ from weft.units import format_size, format_time
 if TYPE_CHECKING:
     from weft.planner.candidates import Candidate, CollectiveGroup
     from weft.planner.evaluation import StepEvaluator
-    from weft.planner.search import Options, Search
+    from weft.planner.search import Search
     from weft.step import StepRun
 
 _HIDDEN = 0.95  # of a collective's time: all of it, as far as a step can tell
@@ -21,11 +21,7 @@ class Explainer:
 
     def __init__(self, search: Search, evaluator: StepEvaluator) -> None:
         self._search, self._evaluator = search, evaluator
-        self._base = self._run(search.base)
-
-    def _run(self, chosen: list[Candidate]) -> StepRun:
-        groups = (each.group for each in self._search.options)
-        return self._evaluator.run(list(zip(groups, chosen, strict=True)))
+        self._base = search.run(search.base)
 
     def choice(self, number: int, candidate: Candidate, gain: float) -> Choice:
         """Write down what was chosen for a group."""
@@ -33,7 +29,7 @@ class Explainer:
         group, base = options.group, self._search.base
         run = self._base
         if candidate != options.base:
-            run = self._run([*base[:number], candidate, *base[number + 1 :]])
+            run = self._search.run([*base[:number], candidate, *base[number + 1 :]])
         spans = [run.span(place) for place in group.members]
         seconds = sum(end - start for start, end in spans) / len(spans)
         first = group.members[0]
@@ -112,11 +108,6 @@ def name_of(group: CollectiveGroup) -> str:
     if group.overlapped:
         return f"{text}, overlapped with {group.overlapped}"
     return f"{text}, after {group.produced_by}" if group.produced_by else text
-
-
-def why_infeasible(options: Options) -> dict[str, str]:
-    """Return the reason of each strategy that cannot be executed."""
-    return {each.strategy: each.why for each in options.infeasible}
 
 
 def _slower(times: float) -> str:

@@ -27,10 +27,20 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.planner.buckets import Bucketed
     from weft.planner.candidates import CollectiveGroup
+    from weft.timeline import Timeline
     from weft.workload import HostModel, Workload
 
 MODES = ("heuristic", "search")
 _WORTH = 0.995  # of the step that larger buckets must leave to be worth a setting
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A plan with the timelines of the step as torch runs it and as planned, both predicted."""
+
+    plan: Plan
+    baseline: Timeline
+    planned: Timeline
 
 
 def plan(
@@ -50,6 +60,20 @@ def plan(
     not fit into memory is refused, unless ``anyway``: then the plan says so, and nothing in it
     asks for more memory.
     """
+    more = {"mode": mode, "limits": limits, "host": host, "anyway": anyway}
+    return plan_step(workload, platform, **more).plan  # type: ignore[arg-type]
+
+
+def plan_step(
+    workload: Workload,
+    platform: Platform,
+    *,
+    mode: str = "search",
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    host: HostModel | None = None,
+    anyway: bool = False,
+) -> PlannedStep:
+    """Plan a step as ``plan`` does, and return it with its timelines."""
     if mode not in MODES:
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
     room = _room(workload, platform, limits, anyway=anyway)
@@ -67,7 +91,10 @@ def plan(
     chosen = best.search.reverted(chosen)
     choices = _choices(base, best, chosen, tried)
     made = _plan(workload, base, best, chosen, choices, limits, mode)
-    return made if room >= 0 else replace(made, notes=(_too_large(workload, room), *made.notes))
+    if room < 0:
+        made = replace(made, notes=(_too_large(workload, room), *made.notes))
+    runs = base.search.run(base.search.base), best.search.run(chosen)
+    return PlannedStep(made, *(run.timeline() for run in runs))
 
 
 def search_of(workload: Workload, platform: Platform, *, host: HostModel | None = None) -> Search:

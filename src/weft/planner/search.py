@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.planner.candidates import Candidate, CollectiveGroup
-    from weft.planner.evaluation import StepEvaluator
+    from weft.planner.evaluation import Chosen, StepEvaluator
     from weft.planner.plan import Alternative
+    from weft.step import StepRun
 
 _ROUNDS = 3
 _TRIED = 4  # candidates of a group that a search looks at, the best alone
@@ -42,8 +43,15 @@ class Search:
 
     def seconds(self, chosen: Sequence[Candidate]) -> float:
         """Return the seconds of the step."""
+        return self._evaluator.seconds(self._paired(chosen))
+
+    def run(self, chosen: Sequence[Candidate]) -> StepRun:
+        """Run the step."""
+        return self._evaluator.run(self._paired(chosen))
+
+    def _paired(self, chosen: Sequence[Candidate]) -> Chosen:
         groups = (each.group for each in self.options)
-        return self._evaluator.seconds(list(zip(groups, chosen, strict=True)))
+        return list(zip(groups, chosen, strict=True))
 
     def alone(self, number: int, candidate: Candidate) -> float:
         """Return the seconds of the step with one group changed."""

@@ -1,13 +1,17 @@
 """A plan as tables: what it saves, the strategy of each pair and why, what was not chosen."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.report.page import Section, html_page
+from weft.report.picture import picture_of
 from weft.report.text import Column, bar, page, print_table
+from weft.report.timeline import timeline_section
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
     from weft.planner.plan import Choice, Plan
+    from weft.timeline import Timeline
 
 
 def print_plan(plan: "Plan", *, every: bool = False) -> None:
@@ -33,28 +37,38 @@ def headline(plan: "Plan") -> str:
     )
 
 
-def plan_page(plan: "Plan") -> str:
-    """Write a plan as a page."""
+def plan_page(plan: "Plan", timelines: "Sequence[Timeline]" = ()) -> str:
+    """Write a plan as a page, with the timelines of the step before and after where given."""
     title = f"Plan: {plan.workload} on {plan.platform}"
-    return html_page(title, sections(plan), lead=". ".join((headline(plan), *plan.notes)))
+    chosen, *others = sections(plan)
+    titles = (
+        f"as torch runs it: {format_time(plan.baseline)}",
+        f"as planned: {format_time(plan.planned)}",
+    )
+    drawn = [
+        timeline_section(picture_of(timeline), name, "Predicted.", number=number)
+        for number, (name, timeline) in enumerate(zip(titles, timelines, strict=False))
+    ]
+    lead = ". ".join((headline(plan), *plan.notes))
+    return html_page(title, [chosen, *drawn, *others], lead=lead)
 
 
 def sections(plan: "Plan") -> list[Section]:
-    """Give the tables of a plan: first what was chosen, then for each pair what was not."""
+    """Return the tables of a plan: what was chosen, then the alternatives of each collective."""
     rows = [_row(choice) for choice in plan.choices]
     chosen = [
-        Column("pair", "pair", right=False, style="bold"),
+        Column("pair", "collective", right=False, style="bold"),
         Column("times", "times"),
         Column("how", "strategy", right=False, style="green"),
-        Column("seconds", "the pair", format_time),
+        Column("seconds", "takes", format_time),
         Column("gain", "saves", "{:.1%}".format),
         Column("bar", "", right=False, style="cyan"),
         Column("why", "why", right=False),
     ]
-    found = [Section("what each pair does", "", chosen, rows)]
+    found = [Section("what each collective does", "", chosen, rows)]
     others = [
         Column("how", "not chosen", right=False, style="bold"),
-        Column("seconds", "the pair", format_time),
+        Column("seconds", "the step", format_time),
         Column("why", "why not", right=False),
     ]
     for choice in plan.choices:
@@ -62,7 +76,7 @@ def sections(plan: "Plan") -> list[Section]:
             {"how": how(each.strategy, each.settings), "seconds": each.seconds, "why": each.why}
             for each in choice.alternatives
         ]
-        found.append(Section(choice.pair, "", others, rows))
+        found.append(Section(choice.pair, "", others, rows, fold="alternatives"))
     return found
 
 
