@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,6 +44,7 @@ class Together:
     machine: Platform
     calls: tuple[tuple[int, ...], ...]
     waited: Floats  # by rank and collective, as the traces show it
+    means: tuple[float, ...]  # by rank, the mean period of its steps
 
     @property
     def iterations(self) -> int:
@@ -98,11 +100,11 @@ def job_of(traces: Sequence[Trace]) -> Job:
 
 
 def together(job: Job) -> Together:
-    """Join the traces of one job, each at the step in its middle."""
+    """Join the traces of one job, at the step whose period is nearest the mean."""
     steps = [ready_steps(ranked) for ranked in job.ranks]
-    ready = tuple(each[len(each) // 2] for each in steps)
+    ready = _same_step(steps)
     moved = _moved(job)
-    joined = _joined(job, ready)
+    joined = _joined(job, ready, moved)
     first = min(each.recording.calls.mark.start for each in ready)
     recordings, calls = [], []
     for number, each in enumerate(ready):
@@ -112,7 +114,20 @@ def together(job: Job) -> Together:
     waited = _waited(ready, calls, moved)
     machine = machine_of(job.ranks[0].trace)
     ranks = tuple(ranked.trace for ranked in job.ranks)
-    return Together(ranks, ready, tuple(recordings), machine, tuple(calls), waited)
+    means = tuple(fmean(one.measured for one in each) for each in steps)
+    return Together(ranks, ready, tuple(recordings), machine, tuple(calls), waited, means)
+
+
+def _same_step(steps: Sequence[Sequence[Ready]]) -> tuple[Ready, ...]:
+    """Choose by name the step that is nearest the mean of the slowest rank; else the middle one."""
+    named = [{one.name: one for one in each} for each in steps]
+    shared = [name for name in named[0] if all(name in each for each in named)]
+    if not shared:
+        return tuple(each[len(each) // 2] for each in steps)
+    longest = {name: max(each[name].measured for each in named) for name in shared}
+    mean = fmean(longest.values())
+    chosen = min(shared, key=lambda name: abs(longest[name] - mean))
+    return tuple(each[chosen] for each in named)
 
 
 def _moved(job: Job) -> list[dict[int, float]]:
@@ -125,8 +140,10 @@ def _moved(job: Job) -> list[dict[int, float]]:
     ]
 
 
-def _joined(job: Job, ready: Sequence[Ready]) -> list[dict[int, int]]:
-    """Give by rank the call of each collective that is in the step of all."""
+def _joined(
+    job: Job, ready: Sequence[Ready], moved: Sequence[dict[int, float]]
+) -> list[dict[int, int]]:
+    """Return by rank the call of each collective in the step of all of which moving is known."""
     places = [
         {row: call for call, row in enumerate(each.recording.calls.row.tolist()) if row >= 0}
         for each in ready
@@ -134,7 +151,8 @@ def _joined(job: Job, ready: Sequence[Ready]) -> list[dict[int, int]]:
     found: list[dict[int, int]] = [{} for _ in ready]
     for key, match in enumerate(job.matches):
         rows = {n: job.ranks[n].collectives[i].row for n, i in match.members}
-        if len(rows) == len(ready) and all(row in places[n] for n, row in rows.items()):
+        everywhere = len(rows) == len(ready)
+        if everywhere and all(row in places[n] and row in moved[n] for n, row in rows.items()):
             for number, row in rows.items():
                 found[number][key] = places[number][row]
     order = sorted(found[0], key=lambda key: found[0][key]) if found else []

@@ -19,7 +19,7 @@ from weft.whatif.replay import iterations_of, machine_of, ready_steps, replays_o
 from weft.whatif.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from weft.hardware import Platform
     from weft.trace import Collective as Recorded
@@ -135,10 +135,10 @@ class Scene:
         return replace(self, comms=comms)
 
 
-def typical(replays: tuple[Replay, ...]) -> int:
-    """Give the number of the step whose period is the middle one."""
-    order = np.argsort([each.measured for each in replays])
-    return int(order[(len(order) - 1) // 2])
+def typical(replays: Sequence[Replay]) -> int:
+    """Return the number of the step whose period is nearest the mean."""
+    measured = np.array([each.measured for each in replays])
+    return int(np.abs(measured - measured.mean()).argmin())
 
 
 def scene_of(ranked: Ranked) -> Scene:

@@ -59,11 +59,12 @@ class Stage:
     def run(self, ranks: Sequence[Recording] | None = None, first: Collection[str] = ()) -> Run:
         """Let it run with the seconds of ``ranks``; streams named in ``first`` go first."""
         ranks = ranks or self.ranks
-        rows, seconds, waves = [], [], []
+        rows, seconds, waves, pauses = [], [], [], []
         for number, rank in enumerate(ranks):
             mine = rank.calls.launches
             rows.append(self.rows[number][:, mine].reshape(-1))
-            seconds.append(np.tile(rank.seconds[mine], self.iterations))
+            pauses.append(np.tile(rank.overheads.pauses[mine], self.iterations))
+            seconds.append(np.tile(rank.seconds[mine], self.iterations) + pauses[-1])
             waves.append(np.tile(rank.calls.waves[mine], self.iterations))
         higher = [
             (number, queue)
@@ -74,6 +75,7 @@ class Stage:
         start, end = self._again.times(
             np.concatenate(rows), np.concatenate(seconds), np.concatenate(waves), higher
         )
+        start[np.concatenate(rows)] += np.concatenate(pauses)  # the stream idles until then
         return Run(self, start, end)
 
     def timeline(self, start: Floats, end: Floats) -> Timeline:
@@ -97,9 +99,21 @@ class Run:
         host = float(marks[-1] - marks[-2])
         rows = self.stage.rows[rank]
         if len(rows) < 2:
-            return host
+            return max(host, self._busiest(rank))
         ends = [float(self.end[row[row >= 0]].max()) for row in rows[-2:]]
         return max(host, ends[1] - ends[0])
+
+    def _busiest(self, rank: int) -> float:
+        """Return how long the busiest stream of a rank takes: no step is shorter."""
+        recording, (row,) = self.stage.ranks[rank], self.stage.rows[rank]
+        mine = recording.calls.own_launches
+        took = self.end - self.start
+        seconds = took[row[mine]] + recording.overheads.pauses[mine]
+        if len(self.stage.ranks) > 1:  # a joined collective holds its stream while it waits
+            waits = np.isin(mine, list(recording.collectives))
+            seconds[waits] += took[row[mine[waits]] - 1]
+        streams = recording.calls.stream[mine]
+        return max((float(seconds[streams == s].sum()) for s in np.unique(streams)), default=0.0)
 
     @property
     def step(self) -> float:
