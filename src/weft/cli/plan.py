@@ -17,16 +17,20 @@ from weft.cli.inputs import (
 )
 from weft.cli.options import Json, to_file, words
 from weft.cli.outputs import flat, output_path, print_json, write
+from weft.errors import UsageError
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.planner.plan import Limits, Plan
+    from weft.trace import Trace
 
 _SUFFIXES = (".json", ".html", ".csv")
 
 
 def plan(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload)],
+    workload: Annotated[
+        list[str], typer.Argument(metavar="WORKLOAD..", autocompletion=complete_workload)
+    ],
     *,
     on: On = None,
     ranks: Ranks = None,
@@ -69,13 +73,13 @@ def plan(
     """Plan one step."""
     path, given = output_path(output, _SUFFIXES), settings_of(settings)
     limits = _limits(budget, words(codec), engines, memory)
-    trace = recorded(workload, given, ranks)
-    if trace is not None:
+    traces = _recorded(workload, given, ranks)
+    if traces:
         from weft.whatif.planned import plan_trace
 
-        found = plan_trace(trace, on=None if on is None else machine_of(on), limits=limits)
+        found = plan_trace(traces, on=None if on is None else machine_of(on), limits=limits)
     else:
-        found = _of_workload(workload, machine_of(on, ranks), given, mode, limits)
+        found = _of_workload(workload[0], machine_of(on, ranks), given, mode, limits)
     if json:
         rows = [choice.as_row() for choice in found.choices]
         print_json("plan", found.platform, rows, **found.totals())
@@ -85,6 +89,20 @@ def plan(
         print_plan(found, every=every)
     if path:
         _write(path, found, quiet=json)
+
+
+def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "list[Trace]":
+    """Read the traces of one job, or none where a single word names a workload."""
+    found = [recorded(word, given, ranks) for word in words]
+    traces = [trace for trace in found if trace is not None]
+    if len(words) in (1, len(traces)):
+        return traces
+    other = next(word for word, trace in zip(words, found, strict=True) if trace is None)
+    raise UsageError(
+        f"WORKLOAD: {other!r} is no trace file (got {len(words)} words, expected one workload or "
+        "the traces of one job)",
+        "Plan one workload at a time, or give the files of one job: weft plan rank*.json.gz",
+    )
 
 
 def _limits(

@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from weft.whatif.stage import Run
 
 
+# Why a change that needs no collective changes nothing.
+_ABSENT = {
+    "no-input": "the host goes from one step to the next in no time",
+    "no-sync": "the host never waits for the device",
+    "no-gaps": "queued kernels follow each other without a pause",
+    "no-slowdown": "too few kernels of the trace are seen both with and without collectives",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Base:
     """What changes are held against: the step they are made to, and the mean of all steps."""
@@ -84,9 +93,9 @@ class Answer:
     replayed_step: float
     outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
+    runs: dict[str, Run] = field(default_factory=dict, compare=False)
     doubt: str = ""
     straggler: int | None = None
-    runs: dict[str, Run] = field(default_factory=dict, compare=False)
 
     @property
     def replay_error(self) -> float:
@@ -176,11 +185,13 @@ def changes(
         if made is not None:
             found.append(made)
         elif names:
-            missing.append(f"{name} changes nothing here: {_nothing(scene)}")
+            missing.append(f"{name} changes nothing here: {_nothing(scene, name)}")
     return found, missing
 
 
-def _nothing(scene: Scene) -> str:
+def _nothing(scene: Scene, name: str) -> str:
+    if name in _ABSENT:
+        return _ABSENT[name]
     if not scene.comms:
         return "the step has no collective"
     return "no collective of the step has a size, group and device that it is known for"

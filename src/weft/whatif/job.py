@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from weft.whatif.stage import Run
 
 
+_HELPS = 0.1  # of what a rank is late by: what brings it less is not what made it late
+
+
 @dataclass(frozen=True)
 class Together:
     """The same step of several ranks. ``calls`` are their joined collectives, rank by rank."""
@@ -195,16 +198,40 @@ def straggler(job: Together, run: Run) -> int:
 def without_straggler(job: Together, rank: int) -> tuple[Recording, ...]:
     """Let a rank come to each collective no later than the last of the others.
 
-    What it is late by is taken from its host, where that took longest since the collective before.
+    What it is late by is taken from its host, where that took longest since the collective before,
+    and what that does not help from its kernels, all by the same share.
     """
     recordings = list(job.recordings)
     for place in range(len(job.calls[rank])):
-        arrived = job.arrivals(job.run(recordings))[:, place]
-        late = arrived[rank] - np.delete(arrived, rank).max()
-        if late > 0:
-            since = job.calls[rank][place - 1] if place else -1
-            recordings[rank] = _sooner(recordings[rank], since, job.calls[rank][place], late)
+        late = _lateness(job, recordings, rank, place)
+        since = job.calls[rank][place - 1] if place else -1
+        for take in (_sooner, _shorter):
+            if late <= 0:
+                break
+            tried = recordings.copy()
+            tried[rank] = take(recordings[rank], since, job.calls[rank][place], late)
+            left = _lateness(job, tried, rank, place)
+            if left < (1 - _HELPS) * late:
+                recordings, late = tried, left
     return tuple(recordings)
+
+
+def _lateness(job: Together, recordings: Sequence[Recording], rank: int, place: int) -> float:
+    """Return how long after the last of the others a rank comes to a collective."""
+    arrived = job.arrivals(job.run(recordings))[:, place]
+    return float(arrived[rank] - np.delete(arrived, rank).max())
+
+
+def _shorter(recording: Recording, since: int, until: int, seconds: float) -> Recording:
+    """Take seconds from the kernels between two collectives."""
+    mine = recording.calls.launches
+    mine = mine[(mine > since) & (mine < until)]
+    mine = mine[~np.isin(mine, list(recording.collectives))]
+    out = recording.seconds.copy()
+    total = float(out[mine].sum())
+    if total > 0:
+        out[mine] *= max(0.0, 1 - seconds / total)
+    return replace(recording, seconds=out)
 
 
 def _sooner(recording: Recording, since: int, until: int, seconds: float) -> Recording:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.trace import Trace, read
 from weft.trace.reading import jobs_of
 from weft.whatif.answer import Answer, Base, Outcome, answer_of, changes
-from weft.whatif.change import scaling_of
+from weft.whatif.change import Variant, scaling_of
 from weft.whatif.job import job_of, straggler, together, without_straggler
 from weft.whatif.replay import doubt, require_close
 from weft.whatif.scene import Comm, Ground, Scene
@@ -16,7 +16,6 @@ from weft.whatif.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
     from pathlib import Path
 
     from weft.hardware import Platform
@@ -118,13 +117,26 @@ def _answer(
 def _changes(
     job: Together, replays: tuple[Replay, ...], names: Sequence[str], on: Platform | None
 ) -> tuple[list[tuple[Change, ...]], list[str]]:
-    """Make the changes that change something on every rank, for each of them."""
-    scenes = (_scene(job, rank, replays) for rank in range(len(job.traces)))
+    """Make the changes that change something on some rank; the others stay as they are."""
+    scenes = [_scene(job, rank, replays) for rank in range(len(job.traces))]
     found, missing = zip(*(changes(scene, names, on) for scene in scenes), strict=True)
-    by_name = [{each.name: each for each in made} for made in found]
-    shared = [name for name in by_name[0] if all(name in made for made in by_name)]
-    every = [tuple(made[name] for made in by_name) for name in shared]
-    return every, list(dict.fromkeys(note for notes in missing for note in notes))
+    made = [{each.name: each for each in mine} for mine in found]
+    whole = {name: one for mine in made for name, one in mine.items()}
+    every = [
+        tuple(
+            mine.get(name) or _unchanged(scene, one)
+            for mine, scene in zip(made, scenes, strict=True)
+        )
+        for name, one in whole.items()
+    ]
+    nowhere = set(missing[0]).intersection(*missing)
+    return every, [note for note in missing[0] if note in nowhere]
+
+
+def _unchanged(scene: Scene, other: Change) -> Change:
+    """Return the step as it is, as what ``other`` is on another rank."""
+    value = Variant(scene.recording)
+    return replace(other, value=value, ends=(value,) * len(other.ends))
 
 
 def _no_straggler(job: Together, rank: int, now: Run, base: Base) -> tuple[Outcome, Run]:

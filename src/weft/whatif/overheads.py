@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BUSY = 5e-6  # a launch so long before the work in front of it ended found the stream busy
 _LONGEST = 50e-6  # between two on a busy stream; more is a pause of its own
-_USUAL = 1e-6  # between two kernels, where no stream was ever busy (arXiv 2404.12674)
+USUAL_GAP = 1e-6  # between two kernels, where no stream was ever busy (arXiv 2404.12674)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
 def _gap(steps: Sequence[Calls], order: Order) -> float:
     """Give the mean time between two on a stream that had more to do."""
     gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
-    return float(gaps.mean()) if len(gaps) else _USUAL
+    return float(gaps.mean()) if len(gaps) else USUAL_GAP
 
 
 def _waited(step: Calls, order: Order) -> Floats:
@@ -123,11 +123,14 @@ def _waited(step: Calls, order: Order) -> Floats:
 def _pauses(step: Calls, order: Order, gap: float) -> Floats:
     """Return by call how long its stream idles for no reason that the trace shows.
 
-    Up to ``_LONGEST`` is what the mean gap stands for.
+    Up to ``_LONGEST`` is what the mean gap stands for. What a stream did before its first event of
+    the trace nobody knows.
     """
     out = np.zeros(len(step))
-    mine = step.own_launches
-    ready = np.maximum(step.front, np.maximum(step.end, _waited(step, order)))[mine]
+    mine = step.own_launches[np.isfinite(step.front[step.own_launches])]
+    blocks = np.fromiter(map(bool, order.host_waits), bool, len(step))
+    issued = np.where(blocks, step.start, step.end)  # a call that waits returns when all is done
+    ready = np.maximum(step.front, np.maximum(issued, _waited(step, order)))[mine]
     start = np.maximum(step.gpu_start[mine], ready)
     idle = start - ready - step.full.within(ready, start)
     out[mine] = np.where(idle > _LONGEST, idle - gap, 0.0)

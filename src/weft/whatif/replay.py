@@ -152,7 +152,10 @@ def measured_periods(trace: Trace, steps: Sequence[Calls]) -> list[Period]:
 
 
 def _alone(step: Calls) -> Period:
-    """Return the period of the only step: its wall, or what its busiest stream took if more."""
+    """Return the period of the only step that launched something.
+
+    It lasts until the next mark, or as long as its own; or as long as its busiest stream took.
+    """
     longest, span = 0.0, 0.0
     own = step.own_launches
     for stream in np.unique(step.stream[own]).tolist():
@@ -161,7 +164,7 @@ def _alone(step: Calls) -> Period:
         if busy > longest:
             longest = busy
             span = float(step.gpu_end[mine].max() - step.gpu_start[mine].min())
-    wall = step.mark.wall
+    wall = (step.mark.end if np.isnan(step.until) else step.until) - step.mark.start
     return Period(span, by_device=True) if longest > wall else Period(wall, by_device=False)
 
 

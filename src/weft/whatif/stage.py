@@ -104,9 +104,12 @@ class Run:
         return max(host, ends[1] - ends[0])
 
     def _busiest(self, rank: int) -> float:
-        """Return how long the busiest stream of a rank takes: no step is shorter."""
+        """Return how long the busiest stream of a rank takes: no step is shorter.
+
+        Work that was left to do when the step began is part of what its wall was measured with.
+        """
         recording, (row,) = self.stage.ranks[rank], self.stage.rows[rank]
-        mine = recording.calls.own_launches
+        mine = recording.calls.launches
         took = self.end - self.start
         seconds = took[row[mine]] + recording.overheads.pauses[mine]
         if len(self.stage.ranks) > 1:  # a joined collective holds its stream while it waits
