@@ -38,8 +38,8 @@ def preprocessing_steps(steps=4, prepare=8000.0, kernels=30, name="tokenize"):
         events += [mark(step, zero, period - 1), event(name, "cpu_op", zero + 1, prepare, 1)]
         for n in range(kernels):
             called = zero + prepare + 3 + n * 5
-            events += [launch(called, number + n), kernel(
-                zero + prepare + 10 + n * 60, 59, f"gemm{n % 7}", correlation=number + n)]  # fmt: skip
+            at = zero + prepare + 10 + n * 60
+            events += [launch(called, number + n), kernel(at, 59, f"gemm{n % 7}", 7, number + n)]
         end = zero + prepare + 10 + kernels * 60
         events += back(called + 5, 2, number + 900, end + 5)
     return events
@@ -73,8 +73,10 @@ def busy_steps(steps=5, kernels=20, seconds=100.0):
         for n in range(kernels):
             name = "ampere_sgemm_128x64_nn" if n % 4 else "vectorized_elementwise_kernel"
             at = 5000 + (step * kernels + n) * (seconds + 0.5)
-            events += [launch(zero + 4 * n + 1, number + n), kernel(
-                at, seconds, name, correlation=number + n)]  # fmt: skip
+            events += [
+                launch(zero + 4 * n + 1, number + n),
+                kernel(at, seconds, name, 7, number + n),
+            ]
     return events
 
 
@@ -126,6 +128,21 @@ def apart(rank, shifts, steps=4, compute=500.0, communicate=400.0):
     return events
 
 
+def uneven_steps(steps=6, slow=12):
+    """Steps that ask for the same; the host takes many times as long in every second one."""
+    events, now = [], 0.0
+    for step in range(steps):
+        pause = 100 if step % 2 else 100 * slow
+        events.append(mark(step, now, 11 * pause))
+        for n in range(10):
+            number = 100 * step + n
+            events += [launch(now + 1, number), kernel(now + 5, 20, f"k{n}", 7, number)]
+            now += pause
+        events += [launch(now + 1, 100 * step + 10), all_reduce(now + 5, 20, 100 * step + 10)]
+        now += pause + 1
+    return events
+
+
 __all__ = [
     "NCCL",
     "apart",
@@ -135,4 +152,5 @@ __all__ = [
     "layered_steps",
     "preprocessing_steps",
     "straggling",
+    "uneven_steps",
 ]

@@ -28,7 +28,7 @@ _SUFFIXES = (".json", ".html", ".csv")
 
 
 def plan(
-    workload: Annotated[
+    workloads: Annotated[
         list[str], typer.Argument(metavar="WORKLOAD..", autocompletion=complete_workload)
     ],
     *,
@@ -59,6 +59,9 @@ def plan(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may use.")
     ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Plan a step that does not fit into memory too.")
+    ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Show what was not chosen too, and why.")
     ] = False,
@@ -73,13 +76,14 @@ def plan(
     """Plan one step."""
     path, given = output_path(output, _SUFFIXES), settings_of(settings)
     limits = _limits(budget, words(codec), engines, memory)
-    traces = _recorded(workload, given, ranks)
+    workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:
         from weft.whatif.planned import plan_trace
 
-        found = plan_trace(traces, on=None if on is None else machine_of(on), limits=limits)
+        there = None if on is None else machine_of(on)
+        found = plan_trace(traces, on=there, limits=limits, anyway=anyway)
     else:
-        found = _of_workload(workload[0], machine_of(on, ranks), given, mode, limits)
+        found = _of_workload(workload, machine_of(on, ranks), given, mode, limits)
     if json:
         rows = [choice.as_row() for choice in found.choices]
         print_json("plan", found.platform, rows, **found.totals())

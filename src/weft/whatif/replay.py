@@ -18,6 +18,7 @@ import numpy as np
 
 from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
+from weft.trace import Trace, read
 from weft.trace.align import Ranked
 from weft.trace.links import links_of
 from weft.trace.steps import steps_of
@@ -29,10 +30,10 @@ from weft.whatif.stage import ITERATIONS, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from weft.hardware import Platform
     from weft.trace import Collective as Recorded
-    from weft.trace import Trace
     from weft.whatif.calls import Calls
 
 MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
@@ -201,9 +202,10 @@ def require_close(path: str, replays: Sequence[Replay]) -> None:
         )
 
 
-def replay(trace: Trace) -> list[Replay]:
-    """Replay every step of a trace."""
-    return replays_of(ready_steps(Ranked.of(trace)), machine_of(trace))
+def replay(trace: Trace | Path | str) -> list[Replay]:
+    """Replay every step of a trace, or of its file."""
+    found = trace if isinstance(trace, Trace) else read(trace)
+    return replays_of(ready_steps(Ranked.of(found)), machine_of(found))
 
 
 def replays_of(steps: Sequence[Ready], machine: Platform) -> list[Replay]:
