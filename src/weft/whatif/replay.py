@@ -102,6 +102,7 @@ def _ready(
         overheads=overheads_of(model, order),
         seconds=seconds_like(model[0], steps[number]),
         collectives=_collectives(model[0], known),
+        lag=max(0.0, _ended(steps[number]) - steps[number].mark.start - period.seconds),
     )
     name = steps[number].mark.name
     return Ready(name, recording, period.seconds, bool(others), period.by_device)

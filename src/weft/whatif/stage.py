@@ -98,25 +98,18 @@ class Run:
         marks = self.start[self.stage.marks(rank)]
         host = float(marks[-1] - marks[-2])
         rows = self.stage.rows[rank]
-        if len(rows) < 2:
-            return max(host, self._busiest(rank))
+        if len(rows) < 2:  # the device outlives the step by as much as it did when recorded
+            ended = float(self.end[rows[rows >= 0]].max() - marks[-2])
+            return max(host, ended - self.stage.ranks[rank].lag, self._busiest(rank))
         ends = [float(self.end[row[row >= 0]].max()) for row in rows[-2:]]
         return max(host, ends[1] - ends[0])
 
     def _busiest(self, rank: int) -> float:
-        """Return how long the busiest stream of a rank takes: no step is shorter.
-
-        Work that was left to do when the step began is part of what its wall was measured with.
-        """
-        recording, (row,) = self.stage.ranks[rank], self.stage.rows[rank]
-        mine = recording.calls.launches
-        took = self.end - self.start
-        seconds = took[row[mine]] + recording.overheads.pauses[mine]
-        if len(self.stage.ranks) > 1:  # a joined collective holds its stream while it waits
-            waits = np.isin(mine, list(recording.collectives))
-            seconds[waits] += took[row[mine[waits]] - 1]
-        streams = recording.calls.stream[mine]
-        return max((float(seconds[streams == s].sum()) for s in np.unique(streams)), default=0.0)
+        """Return how long the busiest stream works on what the step launched."""
+        calls, (row,) = self.stage.ranks[rank].calls, self.stage.rows[rank]
+        mine = calls.own_launches
+        seconds, stream = (self.end - self.start)[row[mine]], calls.stream[mine]
+        return max((float(seconds[stream == s].sum()) for s in np.unique(stream)), default=0.0)
 
     @property
     def step(self) -> float:
