@@ -123,7 +123,7 @@ def _traces() -> tuple[Target, ...]:
     read = partial(_by_file, "trace.json", read_trace)
     words = (b'"traceEvents": [', b'"nodes": [', b'"workload_graph": [', b'"ph": "X"', b"\x1f\x8b")
     seeds = {
-        "kineto": (samples.KINETO, gzip.compress(samples.KINETO)),
+        "kineto": (samples.KINETO, gzip.compress(samples.KINETO), samples.KINETO_ODD),
         "execution trace": (samples.NODES,),
         "chakra": (samples.CHAKRA,),
         "chakra json": (samples.GRAPH,),
@@ -133,7 +133,7 @@ def _traces() -> tuple[Target, ...]:
     return (
         *(Target(name, read, given, words) for name, given in seeds.items()),
         Target("analyze", partial(_by_file, "trace.json", analyze), everything, words),
-        Target("whatif", partial(_by_file, "trace.json", _whatif), seeds["kineto"][:1], words),
+        Target("whatif", partial(_by_file, "trace.json", _whatif), seeds["kineto"][::2], words),
     )
 
 

@@ -274,3 +274,19 @@ def test_the_documented_calls_take_files_and_traces(tmp_path):
     assert weft.whatif.what_if(str(path), ["no-gaps"]).outcomes[0].gain > 0.5
     assert len(weft.whatif.what_if_jobs([path])) == 1
     assert weft.whatif.replay(path)
+
+
+def test_marks_that_stand_apart_have_the_period_between_them(tmp_path):
+    """The last of them has none: what the host does between two is not in its mark."""
+    events = []
+    for step in range(4):
+        zero = 1000.0 * step
+        events += [
+            mark(step, zero, 100),
+            launch(zero + 2, step),
+            kernel(zero + 9, 30, "k", 7, step),
+        ]
+    answer = what_if(read_kineto(written(tmp_path / "a.json", events)))
+    assert answer.measured_step == pytest.approx(1e-3)
+    assert len(answer.replays) == 3
+    assert errors_of(answer.replays)[1] < 0.01

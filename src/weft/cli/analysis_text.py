@@ -14,7 +14,7 @@ from weft.units import format_rate, format_size, format_time
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
 _NAME = 70  # characters of a kernel's name that are shown
-_SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "idle": "·"}
+_SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
 _BAR, _NARROW = 32, 12  # characters of a bar, and where there is little room
 _BESIDE = 78  # characters of the columns beside it
 
@@ -133,8 +133,9 @@ def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
     name = rank.rank if rank.rank is not None else Path(rank.file).name
     parts = {
         "compute": split.compute,
-        "moving": split.exposed_moving if split.exposed_moving is not None else split.exposed,
+        "moving": split.exposed_moving or 0.0,
         "waiting": split.exposed_waiting or 0.0,
+        "either": split.exposed if split.exposed_moving is None else 0.0,
         "idle": idle,
     }
     return {

@@ -20,6 +20,8 @@ from weft.trace.steps import busiest_stream, steps_of
 from weft.whatif.occupancy import waves
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from weft.trace import Trace
@@ -33,6 +35,7 @@ NO_STREAM = -1
 BACKLOG = (
     "before the window"  # stands for the calls that launched what a profiler came too late for
 )
+_APART = 0.05  # of a period: marks of the profiler follow each other within less
 _WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
@@ -92,6 +95,13 @@ class Calls:
     def lag(self) -> float:
         """How far the device was behind the host at the end."""
         return float(np.nanmax(self.gpu_end) - self.end[-1])
+
+
+def stand_apart(steps: Sequence[Calls]) -> bool:
+    """Tell steps whose marks end long before the next one begins: there a wall is no period."""
+    followed = [step for step in steps if np.isfinite(step.until)]
+    between = sum(step.until - step.mark.end for step in followed)
+    return between > _APART * sum(step.until - step.mark.start for step in followed)
 
 
 def is_stream_wait(call: str) -> bool:

@@ -49,10 +49,14 @@ def answers_of(
     job: Job, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
 ) -> list[Answer]:
     """Answer for a job as a whole where its ranks meet, else for each rank by itself."""
-    joined = together(job) if job.matches else None
-    if joined is not None and joined.calls[0]:
+    if not job.matches:
+        return [answer_of(ranked, names, on, anyway=anyway) for ranked in job.ranks]
+    joined = together(job)
+    if joined.calls[0]:
         return [_answer(joined, names, on, anyway=anyway)]
-    return [answer_of(ranked, names, on, anyway=anyway) for ranked in job.ranks]
+    note = "replayed by itself: no collective of the step says when the other ranks came to it"
+    alone = (answer_of(ranked, names, on, anyway=anyway) for ranked in job.ranks)
+    return [replace(answer, notes=(note, *answer.notes)) for answer in alone]
 
 
 def _read(traces: Sequence[Trace | Path | str]) -> list[Trace]:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.whatif.calls import stand_apart
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,7 +53,9 @@ def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
     """Learn from ``steps``, which ask for the same, what the host takes."""
     before = np.array([_before(step) for step in steps])
     inside = np.array([_inside(step, order) for step in steps])
-    head, tail = (float(each) for each in np.mean([_around(step) for step in steps], axis=0))
+    apart = stand_apart(steps)  # then the tail of the last step is not in its mark
+    head = float(np.mean([_around(step)[0] for step in steps]))
+    tail = float(np.mean([_around(s)[1] for s in steps if np.isfinite(s.until) or not apart]))
     if len(steps) > 1:
         before = _by_kind(before, _places(steps[0]))
         inside = _by_kind(inside, _kinds(steps[0], order))

@@ -22,7 +22,7 @@ from weft.trace import Trace, read
 from weft.trace.align import Ranked
 from weft.trace.links import links_of
 from weft.trace.steps import steps_of
-from weft.whatif.calls import calls_of
+from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
 from weft.whatif.recorded import Recording, seconds_like
@@ -144,6 +144,8 @@ def measured_periods(trace: Trace, steps: Sequence[Calls]) -> list[Period]:
              if (theirs := device.get(step.mark.name)) is not None]  # fmt: skip
     behind = all(step.lag >= _BEHIND * mine for step, mine in zip(steps, host, strict=True))
     if not behind and sum(d for _, d in known) <= _AHEAD * sum(h for h, _ in known):
+        if np.isnan(steps[-1].until) and stand_apart(steps):
+            host[-1] = 0.0  # nobody knows when the step behind the last would begin
         return [Period(seconds, by_device=False) for seconds in host]
     last = _ended(steps[-1]) - _ended(steps[-2])
     periods = [device.get(step.mark.name) for step in steps[:-1]] + [last]
