@@ -69,13 +69,19 @@ _HOMES = {
     "spawn": "weft.runtime",
     "world": "weft.runtime",
 }
-_ROOMS = ("trace", "whatif")  # whose functions are called by their full names
+_PACKAGES = frozenset(
+    {
+        *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "planner"),
+        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "sweep", "timeline"),
+        *("torch", "trace", "units", "validate", "whatif", "workload"),
+    }
+)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("weft.report.results").weft_version()
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"weft.{name}")
     if name not in _HOMES:
         message = f"module 'weft' has no attribute {name!r}"
