@@ -196,6 +196,21 @@ def test_a_step_alone_counts_what_its_gpu_still_did(tmp_path):
     assert rank.mean_idle == pytest.approx(10e-6)
 
 
+def test_a_family_of_kernels_takes_no_longer_than_the_step(tmp_path):
+    """Two streams multiply at the same time."""
+    events = []
+    for step in range(4):
+        zero = 100.0 * step
+        events.append(mark(step, zero, 99))
+        for n in range(2):
+            number = 10 * step + n
+            events += [launch(zero + n, number), kernel(zero + 5, 95, "sgemm", 7 + n, number)]
+    rank = analyze(written(tmp_path / "a.json", events)).ranks[0]
+    (family,) = rank.kernels
+    assert family.what == "matrix products"
+    assert family.seconds == pytest.approx(95e-6)
+
+
 def test_the_step_time_of_uneven_steps_is_their_mean(tmp_path):
     events, now = [], 0.0
     for step, period in enumerate((100, 100, 100, 500, 100, 100, 100, 500, 50_000, 100)):

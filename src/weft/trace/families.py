@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.trace.analysis import Part
+from weft.trace.cover import Cover
 from weft.trace.overlap import is_gemm_name
 from weft.trace.trace import Bools, Kind, Trace
 
@@ -45,25 +46,26 @@ def family_of(name: str) -> str:
 def families(
     trace: Trace, is_comm: Bools, windows: Sequence[tuple[float, float]]
 ) -> tuple[Part, ...]:
-    """Sum the time of GPU events by family: in the mean window, or in all without windows.
+    """Return the time that each family covers: in the mean window, or in all without windows.
 
-    Kernels that run at the same time count each, so the sum may exceed the time.
+    Families that run at the same time count each, so their sum may exceed the time.
     """
     rows = trace.gpu
     start, end = trace.columns.start[rows], trace.end[rows]
-    spans = windows or [(-np.inf, np.inf)]
-    seconds, count = np.zeros(len(rows)), np.zeros(len(rows))
-    for first, last in spans:
-        inside = np.maximum(np.minimum(end, last) - np.maximum(start, first), 0.0)
-        seconds += inside / len(spans)
-        count += (inside > 0) / len(spans)
+    within = Cover.of([a for a, _ in windows], [b for _, b in windows])
     names = [family_of(name) for name in trace.names]
     labels = [*dict.fromkeys((*names, COPIES, COMMUNICATION))]
     place = {label: number for number, label in enumerate(labels)}
     label = np.array([place[name] for name in names] or [0])[trace.columns.name[rows]]
     label = np.where(trace.columns.kind[rows] == Kind.KERNEL, label, place[COPIES])
     label = np.where(is_comm, place[COMMUNICATION], label)
-    total = np.bincount(label, seconds, len(labels))
-    times = np.bincount(label, count, len(labels))
-    parts = [Part(name, float(total[n]), round(float(times[n]))) for n, name in enumerate(labels)]
+    parts = []
+    for number, name in enumerate(labels):
+        mine = label == number
+        cover = Cover.of(start[mine], end[mine])
+        if windows:
+            mine &= within.within(start, end) > 0
+            cover &= within
+        each = max(len(windows), 1)
+        parts.append(Part(name, cover.seconds / each, round(int(mine.sum()) / each)))
     return tuple(sorted((p for p in parts if p.seconds > 0), key=lambda p: -p.seconds))

@@ -132,13 +132,17 @@ def _pauses(step: Calls, order: Order, gap: float) -> Floats:
     """
     out = np.zeros(len(step))
     mine = step.own_launches[np.isfinite(step.front[step.own_launches])]
-    blocks = np.fromiter(map(bool, order.host_waits), bool, len(step))
-    issued = np.where(blocks, step.start, step.end)  # a call that waits returns when all is done
-    ready = np.maximum(step.front, np.maximum(issued, _waited(step, order)))[mine]
+    ready = np.maximum(step.front, np.maximum(_issued(step, order), _waited(step, order)))[mine]
     start = np.maximum(step.gpu_start[mine], ready)
     idle = start - ready - step.full.within(ready, start)
     out[mine] = np.where(idle > _LONGEST, idle - gap, 0.0)
     return out
+
+
+def _issued(step: Calls, order: Order) -> Floats:
+    """Return when each call had put its work on a stream; one that waits returns much later."""
+    waits = np.fromiter(map(bool, order.host_waits), bool, len(step))
+    return np.where(waits, step.start, step.end)
 
 
 def _busy_gaps(step: Calls, order: Order) -> Floats:
