@@ -16,11 +16,18 @@ from tests.whatif.jobs import (
     straggling,
     uneven_steps,
 )
+from tests.whatif.player import Do, play
 from weft.trace import analyze as bounds_of
 from weft.trace import read
 from weft.trace.analysis import BOUND, REPLAYED
 from weft.whatif import analyze, what_if_jobs
 
+# A copy back in the middle: until it is done the host launches nothing, and then it is late.
+WAITS = [
+    *(Do(seconds=60.0, gap=30.0) for _ in range(4)),
+    Do(back=True, seconds=2.0, gap=1.0),
+    *(Do(seconds=60.0, gap=50.0, op=f"after{n}") for n in range(4)),
+]
 LATE = (200.0, 900.0, 260.0)
 SHIFTS = ((0, 0, 0, 0), (0, 29_000, -29_000, 58_000))  # microseconds between clocks, by step
 
@@ -43,6 +50,7 @@ MADE_UP = {
     "exposed": lambda folder: one(folder, exposed_steps()),
     "no device": lambda folder: one(folder, exposed_steps(), deviceProperties=[]),
     "busy": lambda folder: one(folder, busy_steps()),
+    "waits": lambda folder: one(folder, play([WAITS] * 5)[0]),
     "layers": lambda folder: one(folder, layered_steps()),
     "straggler": lambda folder: several(folder, lambda rank: straggling(rank, LATE), 3),
 }
@@ -133,6 +141,14 @@ def test_host_work_in_the_middle_of_a_step_is_no_matter_of_launches(tmp_path):
     assert host[0].title == "Take host work out of the step"
     assert "rollout" in host[0].why
     assert "torch.compile" not in host[0].how
+
+
+def test_a_wait_costs_what_the_replay_without_it_saves(tmp_path):
+    paths = MADE_UP["waits"](tmp_path)
+    (found,) = (each for each in analyze(paths).advice if each.change == "no-sync")
+    idle = bounds_of(paths).ranks[0].step_idle
+    waited = sum(each.seconds for each in idle if "synchronising" in each.what)
+    assert found.gain > 2 * waited + 10e-6  # what comes late afterwards is more than the wait
 
 
 def test_a_gpu_that_is_always_busy_is_told_what_with(tmp_path):

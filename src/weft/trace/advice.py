@@ -36,14 +36,17 @@ from weft.trace.idle import (
     SYNC,
     UNSEEN,
     WORKING,
+    synchronises,
 )
 from weft.units import format_rate, format_size, format_time
 
 WORTH = 0.01  # of a step: less is not worth saying
+_LEAST = 0.001  # and less than this is not worth a replay
 _SHOWN = 3
 _FAR = 0.7  # of what the link can do: less is slow
 _BUSY = 0.8  # of a step: a GPU so busy is made faster by faster kernels
 _LISTED = 4  # families of kernels
+_NO_SYNC = "no-sync"
 KERNELS = "kernels"  # what stands for a change where there is none: it comes last
 _KERNEL_HOW = {
     GEMM: "lower precision (bf16, fp8), tensor cores for fp32 (TF32), sizes that are multiples of "
@@ -78,7 +81,11 @@ def first_of(advice: Iterable[Advice]) -> tuple[Advice, ...]:
 
 
 def losses(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> list[Loss]:
-    """Find what the ranks of a job lose a hundredth of a step by."""
+    """Find what the ranks of a job lose a thousandth of a step by: a change may save more.
+
+    A host that waits for its GPU is late with all that it launches afterwards, however short the
+    wait is.
+    """
     job = _Job(ranks, late)
     if not job.ranks:
         return []
@@ -89,7 +96,9 @@ def losses(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> list[Los
         for loss in found
         if longest > 0
     ]
-    worth = [loss for loss in shared if loss.advice.share >= WORTH]
+    worth = [
+        loss for loss in shared if loss.advice.share >= _LEAST or loss.advice.change == _NO_SYNC
+    ]
     return [*worth, *_kernels(job, longest)]
 
 
@@ -298,16 +307,23 @@ def _names(parts: Sequence[Part]) -> str:
 
 def _syncs(job: _Job) -> Iterator[Loss]:
     gain, rank = job.most(lambda r: _idle(r, (SYNC,)))
+    if not any(map(_waits, rank.trace.names)):
+        return
     yield job.loss(
         rank,
         "Do not wait for the GPU inside the step",
         gain,
-        f"the GPU idles {format_time(gain)} of a step{job.where(rank)} while the host returns "
-        "from waiting for it",
+        f"the host waits for its GPU{job.where(rank)}: the GPU idles {format_time(gain)} of a step "
+        "until it is back, and what it launches afterwards comes late",
         "look for .item(), .cpu(), nonzero, print of a tensor and torch.cuda.synchronize in the "
         "step; copy with non_blocking=True from pinned memory",
-        "no-sync",
+        _NO_SYNC,
     )
+
+
+def _waits(name: str) -> bool:
+    """Tell calls and copies that hold the host up until the GPU is done."""
+    return synchronises(name) or ("Pageable" in name and ("DtoH" in name or "ToHost" in name))
 
 
 def _queued(job: _Job) -> Iterator[Loss]:

@@ -40,8 +40,10 @@ def replayed(found: JobAnalysis) -> list[Advice]:
     names = [loss.advice.change for loss in lost if loss.advice.change not in ("", KERNELS)]
     if not names:
         return [loss.advice for loss in lost]
+    if not all(loss.advice.change for loss in lost):
+        names.append(_HOST)
     try:
-        answers = answers_of(found.job, [*dict.fromkeys((*names, _HOST))], anyway=True)
+        answers = answers_of(found.job, [*dict.fromkeys(names)], anyway=True)
     except WeftError as error:
         why = str(error).replace(repr(found.ranks[0].file), "the file")
         return [_bounded(loss.advice, f"no replay: {why}") for loss in lost]
