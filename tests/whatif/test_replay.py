@@ -290,3 +290,17 @@ def test_marks_that_stand_apart_have_the_period_between_them(tmp_path):
     assert answer.measured_step == pytest.approx(1e-3)
     assert len(answer.replays) == 3
     assert errors_of(answer.replays)[1] < 0.01
+
+
+def test_changes_are_made_to_the_step_whose_collectives_are_nearest_the_mean(tmp_path):
+    """All steps take as long, but collectives of 10, 10, 200 and 400 us."""
+    steps = []
+    for communicate in (10.0, 10.0, 200.0, 400.0):
+        rest = 500.0 - communicate
+        steps.append([Do(stream=20, seconds=communicate, nccl=True), Do(seconds=rest, after=(0,)),
+                      Do(back=True)])  # fmt: skip
+    trace, _ = recorded(tmp_path, steps)
+    answer = what_if(trace, ["no-communication"])
+    # On the busiest stream steps begin ever later: their host, which waits, tells how long.
+    assert answer.measured_step == pytest.approx(533e-6, rel=1e-3)
+    assert answer.outcomes[0].gain == pytest.approx(200 / 533, abs=0.02)  # their mean is 155 us

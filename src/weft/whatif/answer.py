@@ -1,7 +1,7 @@
 """What if: the replayed step, and what it would take with each change.
 
-The step is the mean over all recorded ones. A change is made to the step whose period is nearest
-the mean, and what it saves there, as a share, is taken of the mean.
+The step is the mean over all recorded ones. A change is made to the step that is nearest the mean,
+and what it saves there, as a share, is taken of the mean.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -142,8 +143,11 @@ def measured_periods(trace: Trace, steps: Sequence[Calls]) -> list[Period]:
     device = dict(zip((mark.name for mark in found.marks), found.periods, strict=True))
     known = [(mine, theirs) for mine, step in zip(host, steps, strict=True)
              if (theirs := device.get(step.mark.name)) is not None]  # fmt: skip
-    behind = all(step.lag >= _BEHIND * mine for step, mine in zip(steps, host, strict=True))
-    if not behind and sum(d for _, d in known) <= _AHEAD * sum(h for h, _ in known):
+    # A wait for the device in one step, as the profiler's own when it stops, does not make a host
+    # that is ahead in most of them the one that sets the pace.
+    lags = [step.lag / mine for step, mine in zip(steps, host, strict=True)]
+    ahead = sum(d for _, d in known) > _AHEAD * sum(h for h, _ in known)
+    if min(lags) < _BEHIND and not (ahead and median(lags) >= _BEHIND):
         if np.isnan(steps[-1].until) and stand_apart(steps):
             host[-1] = 0.0  # nobody knows when the step behind the last would begin
         return [Period(seconds, by_device=False) for seconds in host]

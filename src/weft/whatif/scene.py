@@ -137,10 +137,21 @@ class Scene:
         return replace(self, comms=comms)
 
 
-def typical(replays: Sequence[Replay]) -> int:
-    """Return the number of the step whose period is nearest the mean."""
-    measured = np.array([each.measured for each in replays])
-    return int(np.abs(measured - measured.mean()).argmin())
+def typical(steps: Sequence[Ready]) -> int:
+    """Return the number of the step that is nearest the mean: its period and its collectives.
+
+    What a change saves depends on how long collectives take, which varies with who is late.
+    """
+    about = np.array([(each.measured, _communicates(each.recording)) for each in steps])
+    mean = about.mean(axis=0)
+    apart = np.abs(about - mean) / np.where(mean > 0, mean, 1.0)
+    return int(apart.sum(axis=1).argmin())
+
+
+def _communicates(recording: Recording) -> float:
+    """Return how long the collectives of a step take, in sum."""
+    calls = [call for call in recording.collectives if recording.calls.row[call] >= 0]
+    return float(recording.seconds[calls].sum())
 
 
 def scene_of(ranked: Ranked, moved: Mapping[Recorded, float] | None = None) -> Scene:
@@ -151,7 +162,7 @@ def scene_of(ranked: Ranked, moved: Mapping[Recorded, float] | None = None) -> S
     trace, machine = ranked.trace, machine_of(ranked.trace)
     steps = ready_steps(ranked)
     replays = tuple(replays_of(steps, machine))
-    ready = steps[typical(replays)]
+    ready = steps[typical(steps)]
     moved = _moved(ranked) if moved is None else moved
     comms = [
         Comm(number, what, (own := float(ready.recording.seconds[number])), min(own, moved[what]))
