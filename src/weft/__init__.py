@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from weft.schedule import Schedule
     from weft.simulator import simulate
     from weft.timeline import Timeline
-    from weft.trace import Analysis, analyze
+    from weft.trace import Analysis
+    from weft.whatif import analyze
     from weft.workload import Workload
     from weft.workload.torch_capture import capture
 
@@ -56,7 +57,7 @@ _HOMES = {
     "Timeline": "weft.timeline",
     "Workload": "weft.workload",
     "World": "weft.runtime",
-    "analyze": "weft.trace",
+    "analyze": "weft.whatif",
     "capture": "weft.workload.torch_capture",
     "collective": "weft.collectives",
     "plan": "weft.planner.planning",
@@ -68,11 +69,20 @@ _HOMES = {
     "spawn": "weft.runtime",
     "world": "weft.runtime",
 }
+_PACKAGES = frozenset(
+    {
+        *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "planner"),
+        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "sweep", "timeline"),
+        *("torch", "trace", "units", "validate", "whatif", "workload"),
+    }
+)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("weft.report.results").weft_version()
+    if name in _PACKAGES:
+        return import_module(f"weft.{name}")
     if name not in _HOMES:
         message = f"module 'weft' has no attribute {name!r}"
         raise AttributeError(message)

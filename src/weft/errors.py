@@ -55,6 +55,10 @@ class NoPlanError(WeftError, ValueError):
     """No plan fits."""
 
 
+class ReplayError(WeftError, RuntimeError):
+    """The replay of a trace is too far from what was measured."""
+
+
 class PlanError(WeftError, ValueError):
     """A plan is for something else."""
 

@@ -7,15 +7,21 @@ import pytest
 
 import weft
 from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
+from tests.whatif.jobs import exposed_steps, straggling
 from weft.cli import main
 
 
 def test_the_answer_comes_first_and_then_what_it_rests_on(tmp_path, capsys):
-    paths = job(tmp_path, (200.0, 700.0))
+    late = (200.0, 700.0)
+    paths = [
+        written(tmp_path / f"rank{rank}.json", straggling(rank, late), rank=rank)
+        for rank in range(2)
+    ]
     assert main(["analyze", *map(str, paths)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("2 of 2 ranks, NVIDIA A100-SXM4-80GB: a step takes 1 ms on rank ")
-    assert "1. Find out why rank 1 is late" in text
+    assert text.startswith("2 of 2 ranks, NVIDIA A100-SXM4-80GB: a step takes 860 us on rank ")
+    assert "1. Find out why rank 1 is late: saves" in text
+    assert "replayed (no-straggler)" in text
     for title in ("Ranks", "Steps", "Collectives", "Why the GPU idles", "Critical path"):
         assert f"\n{title}" in text
 
@@ -90,3 +96,25 @@ def test_python_gives_the_same(tmp_path):
     analysis = weft.analyze(job(tmp_path, (200.0, 700.0)))
     assert isinstance(analysis, weft.Analysis)
     assert analysis.step_time == pytest.approx(1e-3)
+
+
+def test_busy_is_the_same_in_text_page_and_json(tmp_path, capsys):
+    path = written(tmp_path / "a.json", exposed_steps())
+    page = tmp_path / "a.html"
+    assert main(["analyze", str(path), "-o", str(page)]) == 0
+    assert main(["analyze", str(path), "--json"]) == 0
+    text, _, found = capsys.readouterr().out.partition("wrote")
+    (row,) = json.loads(found[found.index("{") :])["results"]
+    said = f"{100 * row['busy_share']:.0f} %"
+    assert row["busy_share"] == pytest.approx(902 / 960, abs=1e-3)
+    assert f"GPU busy {said}" in text
+    tile = page.read_text().partition("GPU busy")[2][:200]
+    assert said in tile
+
+
+def test_a_trace_that_names_no_device_has_its_communication_mentioned(tmp_path, capsys):
+    path = written(tmp_path / "a.json", exposed_steps(steps=2), deviceProperties=[])
+    assert main(["analyze", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "the split of waiting for other ranks and moving bytes is unknown" in text
+    assert "1. Hide communication behind computation: saves" in text

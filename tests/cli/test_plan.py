@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.trace.events import written
+from tests.whatif.jobs import exposed_steps, straggling, uneven_steps
 from weft.cli import main
 from weft.planner.plan import Plan
 
@@ -87,3 +89,42 @@ def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
 def test_errors_say_what_is_wrong(capsys, words, said):
     assert main(["plan", *words]) in (1, 2)
     assert said in capsys.readouterr().err
+
+
+def test_the_traces_of_a_job_are_planned_together(tmp_path, capsys):
+    paths = [
+        written(tmp_path / f"rank{n}.json", straggling(n, (200.0, 700.0)), rank=n) for n in range(2)
+    ]
+    assert main(["plan", *map(str, paths), "--json"]) == 0
+    together = json.loads(capsys.readouterr().out)
+    assert [row["pair"] for row in together["results"]] == ["all_reduce 1 MiB"]
+    assert any("the slowest of 2" in note for note in together["notes"])
+    assert main(["plan", str(paths[0]), "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    # All ranks say that bytes move for 100 us; one alone can only estimate it.
+    assert together["results"][0]["seconds"] == pytest.approx(100e-6, rel=0.01)
+    assert alone["results"][0]["seconds"] != pytest.approx(100e-6, rel=0.01)
+
+
+def test_workloads_are_planned_one_at_a_time(tmp_path, capsys):
+    path = written(tmp_path / "rank0.json", exposed_steps())
+    assert main(["plan", str(path), "gpt2", "--on", "h100-8"]) == 2
+    assert "'gpt2' is no trace file (got 2 words" in capsys.readouterr().err
+
+
+def test_traces_of_two_jobs_have_no_plan(tmp_path, capsys):
+    paths = [
+        written(tmp_path / f"rank{n}.json", exposed_steps(), rank=n, world_size=n + 2)
+        for n in range(2)
+    ]
+    assert main(["plan", *map(str, paths)]) == 2
+    assert "2 traces are of 2 jobs" in capsys.readouterr().err
+
+
+def test_a_plan_on_a_replay_that_is_off_is_refused(tmp_path, capsys):
+    path = written(tmp_path / "a.json", uneven_steps())
+    assert main(["plan", str(path)]) == 1
+    assert "ReplayError" in (said := capsys.readouterr().err)
+    assert "the replay is off by" in said
+    assert main(["plan", str(path), "--anyway"]) == 0
+    assert "unreliable: the replay is off by" in capsys.readouterr().out

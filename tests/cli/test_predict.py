@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from tests.trace.events import written
+from tests.whatif.jobs import uneven_steps
 from weft.cli import main
 from weft.workload import Workload
 
@@ -105,6 +107,13 @@ def test_a_trace_is_a_workload(recorded_file, capsys):
 def test_a_trace_stays_as_it_was_recorded(recorded_file, capsys, more, said):
     assert main(["predict", recorded_file, "--on", "h100-8", *more]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_trace_whose_replay_is_off_is_refused(tmp_path, capsys):
+    path = written(tmp_path / "a.json", uneven_steps())
+    assert main(["predict", str(path), "--on", "h100-8"]) == 1
+    assert "the replay is off by" in capsys.readouterr().err
+    assert main(["predict", str(path), "--on", "h100-8", "--anyway"]) == 0
 
 
 def test_a_trace_that_is_not_there_is_named(capsys):

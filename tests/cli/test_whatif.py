@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from tests.trace.events import text
+from tests.trace.events import text, written
+from tests.whatif.jobs import uneven_steps
 from tests.whatif.player import Do, play
 from weft.cli import main
 
@@ -65,3 +67,27 @@ def test_what_cannot_be_is_said_in_one_line(capsys, trace, words):
     code, out = called(capsys, trace, *words)
     assert code == 2
     assert out.err.startswith("weft: ")
+
+
+def test_a_replay_that_is_far_off_is_refused_with_its_figure(capsys, tmp_path):
+    path = written(tmp_path / "a.json", uneven_steps())
+    code, out = called(capsys, path)
+    assert code == 1
+    assert re.search(r"ReplayError: .* the replay is off by [-+]?\d+\.\d%", out.err)
+    assert "--anyway" in out.err
+
+
+def test_a_replay_that_is_far_off_is_used_on_demand_and_marked(capsys, tmp_path):
+    path = written(tmp_path / "a.json", uneven_steps())
+    code, out = called(capsys, path, "--anyway", "--strategy", "no-host")
+    assert code == 0
+    assert "unreliable: the replay is off by" in out.out
+    assert called(capsys, path, "--anyway", "-o", tmp_path / "a.html")[0] == 0
+    assert "Unreliable: the replay is off by" in (tmp_path / "a.html").read_text()
+    (row,) = json.loads(called(capsys, path, "--anyway", "--json")[1].out)["results"]
+    assert row["reliable"] is False
+
+
+def test_a_replay_that_is_close_is_marked_so(capsys, trace):
+    (row,) = json.loads(called(capsys, trace, "--json")[1].out)["results"]
+    assert row["reliable"] is True

@@ -22,6 +22,17 @@ KINETO = text(
     ]
 )
 
+# A step whose mark has no length, and shapes that are nested more deeply than shapes are.
+KINETO_ODD = text(
+    [
+        mark(1, 0, 0),
+        mark(2, 100, 50),
+        event("nccl:all_reduce", "cpu_op", 1, 5, 1, **{"Input Dims": [[[[[[2]]]]]]}),
+        launch(2, 1),
+        all_reduce(10, 30, correlation=1),
+    ]
+)
+
 
 def number(value: int) -> bytes:
     """Give a variable-length number as Protocol Buffers write it."""

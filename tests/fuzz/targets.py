@@ -27,9 +27,9 @@ from weft.schedule.files import from_json, to_json
 from weft.sdma.words import decode as decode_packets
 from weft.sweep.cells import cells_of
 from weft.sweep.journal import Journal
-from weft.trace import analyze
 from weft.trace import read as read_trace
 from weft.units import parse_rate, parse_sizes, parse_time
+from weft.whatif import analyze, what_if_jobs
 from weft.workload.find import find_workload
 from weft.workload.named import tables_of
 from weft.workload.step import Workload
@@ -79,6 +79,10 @@ def _frames(name: str, dtype: str) -> tuple[bytes, ...]:
     return tuple(bytes([len(values) // 4 * 2 + sealed]) + known for sealed in (0, 1))
 
 
+def _whatif(path: Path) -> None:
+    what_if_jobs([path], anyway=True)
+
+
 def _units(text: str) -> None:
     for parse in (parse_sizes, parse_rate, parse_time):
         try:
@@ -119,7 +123,7 @@ def _traces() -> tuple[Target, ...]:
     read = partial(_by_file, "trace.json", read_trace)
     words = (b'"traceEvents": [', b'"nodes": [', b'"workload_graph": [', b'"ph": "X"', b"\x1f\x8b")
     seeds = {
-        "kineto": (samples.KINETO, gzip.compress(samples.KINETO)),
+        "kineto": (samples.KINETO, gzip.compress(samples.KINETO), samples.KINETO_ODD),
         "execution trace": (samples.NODES,),
         "chakra": (samples.CHAKRA,),
         "chakra json": (samples.GRAPH,),
@@ -129,6 +133,7 @@ def _traces() -> tuple[Target, ...]:
     return (
         *(Target(name, read, given, words) for name, given in seeds.items()),
         Target("analyze", partial(_by_file, "trace.json", analyze), everything, words),
+        Target("whatif", partial(_by_file, "trace.json", _whatif), seeds["kineto"][::2], words),
     )
 
 

@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trace.events import all_reduce, event, job, kernel, launch, mark, nans, one_step, written
+from tests.trace.events import (
+    NCCL,
+    all_reduce,
+    event,
+    job,
+    kernel,
+    launch,
+    mark,
+    nans,
+    one_step,
+    written,
+)
 from weft.errors import UsageError
 from weft.trace import analyze
+from weft.trace.collectives import is_collective_name, kind_of
 
 
 def test_a_step_is_divided(tmp_path):
@@ -124,21 +136,142 @@ def test_the_critical_path_sums_up_and_names_the_host(tmp_path):
     assert {part.what for part in path.parts} >= {"host", "waiting for other ranks"}
 
 
-def test_kernels_at_the_same_place_are_compared(tmp_path):
+def overlapping(pairs):
+    """Steps of some products, which every second one overlaps with communication."""
     events = []
     for step in range(4):
-        zero, over = 1000 * step, step % 2
-        events += [
-            mark(step, zero, 990),
-            launch(zero + 1, 2 * step),
-            launch(zero + 2, 2 * step + 1),
-        ]
-        events += [kernel(zero + 100, 100 + 50 * over, "sgemm", correlation=2 * step)]
-        events += [all_reduce(zero + (50 if over else 500), 300, correlation=2 * step + 1)]
-    (slow,) = analyze(written(tmp_path / "a.json", events)).ranks[0].slowdowns
-    assert (slow.family, slow.num_pairs) == ("GEMM", 1)
+        zero, over = 4000 * step, step % 2
+        events.append(mark(step, zero, 3990))
+        for n in range(pairs):
+            number = 100 * step + n
+            events += [launch(zero + n + 1, number)]
+            events += [kernel(zero + 100 + 160 * n, 100 + 50 * over, "sgemm", 7, number)]
+        events += [launch(zero + 40, 100 * step + 99)]
+        events += [all_reduce(zero + (50 if over else 1900), 1800, 100 * step + 99)]
+    return events
+
+
+def test_kernels_at_the_same_place_are_compared(tmp_path):
+    (slow,) = analyze(written(tmp_path / "a.json", overlapping(6))).ranks[0].slowdowns
+    assert (slow.family, slow.num_pairs) == ("GEMM", 6)
     assert slow.median == pytest.approx(1.5)
-    assert slow.lost == pytest.approx(100e-6)
+    assert slow.lost == pytest.approx(6 * 100e-6)
+
+
+@pytest.mark.parametrize("pairs", [1, 4])
+def test_a_few_kernels_are_no_slowdown(tmp_path, pairs):
+    assert not analyze(written(tmp_path / "a.json", overlapping(pairs))).ranks[0].slowdowns
+
+
+def overlapping_steps(period, length, steps=5):
+    """Steps whose all-reduce still runs when the next one computes."""
+    events = []
+    for step in range(steps):
+        zero, number = period * step, 10 * step
+        events += [
+            mark(step, zero, period - 1),
+            launch(zero + 1, number),
+            kernel(zero + 10, period - 40, correlation=number),
+            launch(zero + 2, number + 1),
+            all_reduce(zero + period - 30, length, number + 1),
+        ]
+    return events
+
+
+@pytest.mark.parametrize("length", [20.0, 90.0, 180.0])
+def test_no_gpu_is_busy_for_more_than_all_of_a_step(tmp_path, length):
+    rank = analyze(written(tmp_path / "a.json", overlapping_steps(200.0, length))).ranks[0]
+    assert rank.step_time == pytest.approx(200e-6)
+    assert rank.busy_share <= 1.0
+    assert rank.mean_step.busy + rank.mean_idle == pytest.approx(rank.step_time)
+    assert rank.mean_step.compute + rank.mean_step.exposed == pytest.approx(rank.mean_step.busy)
+    assert rank.as_result()["busy_share"] == rank.busy_share
+
+
+def test_a_step_alone_counts_what_its_gpu_still_did(tmp_path):
+    """The GPU works on what was launched before for 60 of the 100 us of the only step."""
+    events = [mark(1, 0, 100), kernel(-20, 80, correlation=77), launch(50, 1)]
+    rank = analyze(written(tmp_path / "a.json", [*events, kernel(70, 40, "k", 7, 1)])).ranks[0]
+    assert rank.busy_share == pytest.approx(0.9)
+    assert rank.mean_idle == pytest.approx(10e-6)
+
+
+def test_a_family_of_kernels_takes_no_longer_than_the_step(tmp_path):
+    """Two streams multiply at the same time."""
+    events = []
+    for step in range(4):
+        zero = 100.0 * step
+        events.append(mark(step, zero, 99))
+        for n in range(2):
+            number = 10 * step + n
+            events += [launch(zero + n, number), kernel(zero + 5, 95, "sgemm", 7 + n, number)]
+    rank = analyze(written(tmp_path / "a.json", events)).ranks[0]
+    (family,) = rank.kernels
+    assert family.what == "matrix products"
+    assert family.seconds == pytest.approx(95e-6)
+
+
+def test_the_step_time_of_uneven_steps_is_their_mean(tmp_path):
+    events, now = [], 0.0
+    for step, period in enumerate((100, 100, 100, 500, 100, 100, 100, 500, 50_000, 100)):
+        events += [
+            mark(step, now, period - 1),
+            launch(now + 1, step),
+            kernel(now + 9, 50, "k", 7, step),
+        ]
+        now += period
+    rank = analyze(written(tmp_path / "a.json", events)).ranks[0]
+    assert rank.step_time == pytest.approx(200e-6)  # without the one that stumbled
+    assert any("1 of 9 steps took over ten times the median" in note for note in rank.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (
+            "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)",
+            "all_reduce",
+        ),
+        ("void (anonymous namespace)::one_shot_all_reduce_kernel<float, 16>(int)", "all_reduce"),
+        ("two_shot_all_reduce_kernel_inplace", "all_reduce"),
+        ("multimem_all_gather_kernel", "all_gather"),
+        ("_low_contention_reduce_scatter", "reduce_scatter"),
+        ("void c10d::symmetric_memory::barrier_kernel<>()", "barrier"),
+        ("(anonymous namespace)::barrier_kernel(unsigned int**, int, int)", "barrier"),
+        ("void internode_ll::dispatch<true>(void*)", "all_to_all"),
+        ("void deep_ep::internode::combine<8>(int)", "all_to_all"),
+        ("all_to_all_vdev_kernel", "all_to_all"),
+        ("rcclDevKernel_AllGather(ncclDevComm*)", "all_gather"),
+        ("lamport_allreduce_kernel", "all_reduce"),
+    ],
+)
+def test_kernels_of_collectives_are_known_by_their_names(name, kind):
+    assert is_collective_name(name)
+    assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::reduce_kernel<512, 1>()",
+        "triton_poi_fused_all_gather_into_tensor_clone_3",
+        "void at::native::vectorized_gather_kernel<16>()",
+        "scatter_reduce_kernel",
+    ],
+)
+def test_kernels_that_only_sound_like_collectives_are_not(name):
+    assert not is_collective_name(name)
+
+
+@pytest.mark.parametrize("depth", [2, 5, 900, 5000])
+def test_shapes_that_are_nested_deeply_are_no_shapes(tmp_path, depth):
+    about = {"Input Dims": "@", "Input type": ["float"]}
+    asked = event("nccl:all_reduce", "user_annotation", 0.5, 5, 1, **about)
+    events = [mark(1, 0, 100), asked, launch(1, 1), kernel(10, 30, NCCL, 20, 1)]
+    path = written(tmp_path / "a.json", events)
+    path.write_text(path.read_text().replace('"@"', "[" * depth + "]" * depth))
+    (use,) = analyze(path).ranks[0].collectives
+    assert use.nbytes is None
 
 
 def test_tables_for_pandas_need_a_known_name(tmp_path):

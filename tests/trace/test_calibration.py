@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.trace.events import all_reduce, event, job, kernel, launch, mark, written
+from tests.trace.test_analyze import overlapping
 from weft.cli import main
 from weft.errors import PlatformError, UsageError
 from weft.hardware import platform, platform_from_table
@@ -50,6 +51,16 @@ def test_what_a_trace_shows_stands_in_the_platform(tmp_path):
     assert (exchange.kind, exchange.nbytes, exchange.ranks) == ("all_reduce", 1 << 22, 2)
     assert exchange.seconds == pytest.approx(250e-6)
     assert found.sources["recorded.collectives.0.seconds"].basis == "derived"
+
+
+def test_slowdowns_are_calibrated_from_several_pairs_and_say_how_many(tmp_path):
+    many = calibrated_from([written(tmp_path / "many.json", overlapping(6))])
+    assert many.recorded is not None
+    assert many.recorded.slowdowns["GEMM"].count == 6
+    assert many.recorded.slowdowns["GEMM"].median == pytest.approx(1.5)
+    one = calibrated_from([written(tmp_path / "one.json", overlapping(1))])
+    assert one.recorded is not None
+    assert not one.recorded.slowdowns
 
 
 def test_deep_nesting_costs_nothing(tmp_path):

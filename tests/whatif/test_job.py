@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.trace.events import text
+from tests.trace.events import text, written
+from tests.whatif.jobs import straggling
 from tests.whatif.player import Do, play
 from weft.errors import FormatError, UnknownNameError
 from weft.hardware import platform
@@ -61,6 +62,26 @@ def test_the_rank_that_others_wait_for_is_found_and_brought_in_time(tmp_path):
     # Without it, rank 0 waits at the first collective for rank 2 alone.
     assert job.waits(after)[0, 0] == pytest.approx(40e-6, abs=3e-6)
     assert job.waits(after)[2, 0] == pytest.approx(0.0, abs=3e-6)
+
+
+def test_a_rank_that_is_late_by_its_kernels_is_brought_in_time_by_them(tmp_path):
+    paths = [
+        written(
+            tmp_path / f"rank{n}.json", straggling(n, (200.0, 900.0, 260.0)), rank=n, world_size=3
+        )
+        for n in range(3)
+    ]
+    job = together(job_of([read_kineto(path) for path in paths]))
+    assert straggler(job, job.run()) == 1
+    after = job.run(without_straggler(job, 1))
+    assert job.waits(after)[0, 0] == pytest.approx(60e-6, abs=3e-6)
+    assert job.run().step - after.step == pytest.approx(640e-6, rel=0.02)
+
+
+def test_a_change_that_changes_nothing_on_any_rank_says_so(tmp_path):
+    answer = what_if_job(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0)]), ["no-sync", "no-gaps"])
+    assert [outcome.name for outcome in answer.outcomes] == ["no-sync"]
+    assert any(note.startswith("no-gaps changes nothing here") for note in answer.notes)
 
 
 def test_a_job_is_answered_as_a_whole(tmp_path):

@@ -9,15 +9,22 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.trace.events import event, kernel, text, written
+import weft
+from tests.trace.events import event, kernel, launch, mark, text, written
+from tests.whatif.jobs import graph_steps, uneven_steps
 from tests.whatif.player import Do, play, recorded
-from weft.errors import FormatError
+from weft.errors import FormatError, ReplayError
+from weft.hardware import platform
+from weft.trace import read
 from weft.trace.kineto import read_kineto
-from weft.whatif import errors_of, replay
+from weft.whatif import Replay, errors_of, predict_trace, replay, what_if
 from weft.whatif.calls import calls_of
 from weft.whatif.occupancy import waves
 from weft.whatif.order import order_of
+from weft.whatif.overheads import overheads_of
+from weft.whatif.planned import plan_trace
 from weft.whatif.recorded import seconds_like
+from weft.whatif.replay import MOST_ERROR, doubt, replay_error
 
 HOST_BOUND = [Do(seconds=3.0, gap=20.0) for _ in range(6)]
 DEVICE_BOUND = [Do(seconds=50.0, gap=1.0) for _ in range(6)]
@@ -170,3 +177,130 @@ def test_any_job_that_joins_its_streams_is_replayed(tmp_path, step):
     trace, periods = recorded(tmp_path, [step] * 3)
     found = replay(trace)
     assert found[1].simulated == pytest.approx(periods[1], rel=0.05)
+
+
+@pytest.mark.parametrize(("busy", "gap"), [(20.0, 36.0), (100.0, 180.0), (30.0, 2000.0)])
+def test_idle_time_of_a_stream_that_nothing_explains_is_kept(tmp_path, busy, gap):
+    """Kernels of a graph stand apart although all of them are queued."""
+    events = graph_steps(busy=busy, gap=gap)
+    found = replay(read_kineto(written(tmp_path / "a.json", events)))
+    assert found[1].measured == pytest.approx((40 * (busy + gap) + 60) * 1e-6)
+    assert errors_of(found)[1] < 0.01
+
+
+def test_a_device_that_is_full_explains_idle_time(tmp_path):
+    """A small kernel waits for the last wave of a large one: that is modelled, not a pause."""
+    step = [Do(seconds=900.0, grid=108 * 2 * 10), Do(stream=9, seconds=4.0), Do(back=True)]
+    trace, _ = recorded(tmp_path, [step] * 3)
+    calls = calls_of(trace)
+    assert not overheads_of(calls, order_of(calls)).pauses.any()
+
+
+def test_a_host_that_runs_ahead_is_measured_by_its_device_even_if_it_waits_once(tmp_path):
+    """The last step ends with a wait for the device, as the profiler does when it stops."""
+    steps = [DEVICE_BOUND] * 5 + [[*DEVICE_BOUND, Do(back=True)]]
+    trace, _ = recorded(tmp_path, steps)
+    found = replay(trace)
+    assert [each.by_device for each in found[:5]] == [True] * 5
+    assert [each.measured for each in found[:4]] == pytest.approx([6 * 51e-6] * 4, rel=0.01)
+    assert abs(replay_error(found)) < 0.05
+
+
+@pytest.mark.data
+def test_the_period_of_a_job_that_its_gpu_bounds_is_that_of_its_gpu(data):
+    found = replay(read(data / "tracelens/traces/resnet_ddp_8xMI300X_rank0.json.gz"))
+    assert np.mean([each.measured for each in found]) == pytest.approx(19.0e-3, rel=0.02)
+
+
+def test_uneven_steps_are_headed_by_their_mean(tmp_path):
+    long = [*HOST_BOUND, *[Do(seconds=3.0, gap=20.0, op=f"more{n}") for n in range(12)]]
+    trace, periods = recorded(tmp_path, [HOST_BOUND, HOST_BOUND, long] * 3)
+    answer = what_if(trace, ["no-host"])
+    assert answer.measured_step == pytest.approx(np.mean(periods), rel=1e-3)
+    assert answer.replayed_step == pytest.approx(np.mean(periods), rel=0.02)
+    (outcome,) = answer.outcomes
+    assert outcome.step == pytest.approx(answer.replayed_step * (1 - outcome.gain))
+    assert errors_of(answer.replays)[1] < 0.02  # each from the steps that ask for the same
+
+
+def test_steps_that_were_found_are_cut_where_the_host_launched_them(tmp_path):
+    """Without marks, behind a device that is late: calls belong to the kernels they launched."""
+    events, _ = play([DEVICE_BOUND * 2] * 6)
+    unmarked = [each for each in events if not each["name"].startswith("ProfilerStep")]
+    found = replay(read_kineto(written(tmp_path / "a.json", unmarked)))
+    assert len(found) >= 4
+    assert [each.measured for each in found[1:4]] == pytest.approx([12 * 51e-6] * 3, rel=0.01)
+    assert errors_of(found)[0] < 0.02
+
+
+def test_a_step_alone_is_no_shorter_than_its_device_needs(tmp_path):
+    trace, _ = recorded(tmp_path, [[Do(seconds=200.0, gap=300.0) for _ in range(5)]])
+    (outcome,) = what_if(trace, ["no-host"]).outcomes
+    assert outcome.step >= 5 * 200e-6
+
+
+def test_a_step_without_a_length_lasts_until_the_next(tmp_path):
+    events = [mark(1, 0, 0), mark(2, 100, 50), launch(2, 1), kernel(10, 30, correlation=1)]
+    (found,) = replay(read_kineto(written(tmp_path / "a.json", events)))
+    assert found.measured == pytest.approx(100e-6)
+    assert abs(found.error) < 0.05
+
+
+def test_a_replay_that_is_far_off_is_refused(tmp_path):
+    trace = read_kineto(written(tmp_path / "a.json", uneven_steps()))
+    with pytest.raises(ReplayError, match=r"off by [-+]?\d+\.\d%") as caught:
+        what_if(trace)
+    assert "anyway" in caught.value.hint
+    assert what_if(trace, anyway=True).doubt
+    with pytest.raises(ReplayError):
+        plan_trace(trace)
+    with pytest.raises(ReplayError):
+        predict_trace(trace, platform("h100-8"))
+
+
+def test_the_limit_lies_above_what_recorded_jobs_are_off_by():
+    near = Replay("a", 1.0, 1.0 + MOST_ERROR - 0.01, held_out=True, by_device=False)
+    far = Replay("b", 1.0, 1.0 - MOST_ERROR - 0.01, held_out=True, by_device=False)
+    assert doubt([near]) == ""
+    assert "-16.0%" in doubt([far])
+    assert doubt([near, far, far])  # they cancel in sum, and the median step is still off
+
+
+def test_the_documented_calls_take_files_and_traces(tmp_path):
+    path = written(tmp_path / "rank0.json", graph_steps())
+    assert weft.whatif.what_if(path).replayed_step == pytest.approx(
+        weft.whatif.what_if(weft.trace.read(path)).replayed_step
+    )
+    assert weft.whatif.what_if(str(path), ["no-gaps"]).outcomes[0].gain > 0.5
+    assert len(weft.whatif.what_if_jobs([path])) == 1
+    assert weft.whatif.replay(path)
+
+
+def test_marks_that_stand_apart_have_the_period_between_them(tmp_path):
+    """The last of them has none: what the host does between two is not in its mark."""
+    events = []
+    for step in range(4):
+        zero = 1000.0 * step
+        events += [
+            mark(step, zero, 100),
+            launch(zero + 2, step),
+            kernel(zero + 9, 30, "k", 7, step),
+        ]
+    answer = what_if(read_kineto(written(tmp_path / "a.json", events)))
+    assert answer.measured_step == pytest.approx(1e-3)
+    assert len(answer.replays) == 3
+    assert errors_of(answer.replays)[1] < 0.01
+
+
+def test_changes_are_made_to_the_step_whose_collectives_are_nearest_the_mean(tmp_path):
+    """All steps take as long, but collectives of 10, 10, 200 and 400 us."""
+    steps = []
+    for communicate in (10.0, 10.0, 200.0, 400.0):
+        rest = 500.0 - communicate
+        steps.append([Do(stream=20, seconds=communicate, nccl=True), Do(seconds=rest, after=(0,)),
+                      Do(back=True)])  # fmt: skip
+    trace, _ = recorded(tmp_path, steps)
+    answer = what_if(trace, ["no-communication"])
+    # On the busiest stream steps begin ever later: their host, which waits, tells how long.
+    assert answer.measured_step == pytest.approx(533e-6, rel=1e-3)
+    assert answer.outcomes[0].gain == pytest.approx(200 / 533, abs=0.02)  # their mean is 155 us

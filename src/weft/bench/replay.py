@@ -18,7 +18,7 @@ from weft.trace import Trace, read
 from weft.whatif import errors_of, replay, what_if
 from weft.whatif.calls import calls_of
 from weft.whatif.job import Together, job_of, straggler, together, without_straggler
-from weft.whatif.replay import measured_period
+from weft.whatif.replay import measured_periods
 
 QUESTION = "How close does a replayed trace come to what was measured, and a changed one?"
 
@@ -125,7 +125,7 @@ def _moved(folder: Path) -> Iterator[Row]:
         one, other = (_single(folder, model, device) for device in devices)
         answer = what_if(one, on=platform(there))
         (moved,) = answer.outcomes
-        shown = measured_period(calls_of(other), 0)[0]
+        shown = measured_periods(other, calls_of(other))[0].seconds
         error = moved.step / shown - 1
         named = {"must": "within 15 %", "reached": f"{error:+.1%}", "met": abs(error) <= 0.15}
         yield _row(

@@ -8,13 +8,13 @@ from typing import Any
 
 from weft.report.text import Column, page, print_table
 from weft.trace import Analysis, RankAnalysis, Use
-from weft.trace.analysis import Part, Split
+from weft.trace.analysis import REPLAYED, Advice, Part, Split
 from weft.units import format_rate, format_size, format_time
 
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
 _NAME = 70  # characters of a kernel's name that are shown
-_SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "idle": "·"}
+_SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
 _BAR, _NARROW = 32, 12  # characters of a bar, and where there is little room
 _BESIDE = 78  # characters of the columns beside it
 
@@ -44,20 +44,19 @@ def _print_headline(analysis: Analysis) -> None:
     if slowest is None:
         print(f"{who}{on}: {first.trace.num_events} events, no GPU event")
         return
-    split, seconds = slowest.mean_step, slowest.step_time or slowest.span
-    busy = split.busy / (seconds or 1.0)  # events of no length span nothing
+    split, seconds = slowest.mean_step, slowest.seconds
     what = "a step takes" if slowest.step_time else "the file spans"
     where = f" on rank {slowest.rank}, the slowest," if count > 1 else ""
     how = "laid out, not measured" if first.trace.about.get("laid_out") else "measured"
     print(page_bold(f"{who}{on}: {what} {format_time(seconds)}{where} {how}"))
     _print_wrapped(
-        f"GPU busy {_percent(busy)}: computing {format_time(split.compute)}, "
+        f"GPU busy {_percent(slowest.busy_share)}: computing {format_time(split.compute)}, "
         f"communicating {format_time(split.communication)} of which "
         f"{format_time(split.exposed)} is exposed{_divided(split, slowest.basis)}; "
-        f"idle {format_time(max(seconds - split.busy, 0.0))}"
+        f"idle {format_time(slowest.mean_idle)}"
     )
     if slowest.is_gpu_bound:
-        walls = fmean(step.wall for step in slowest.middle)
+        walls = fmean(step.wall for step in slowest.counted)
         print(
             f"the host is ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
             f"{format_time(seconds)}"
@@ -76,8 +75,10 @@ def page_bold(text: str) -> str:
 
 
 def _divided(split: Split, basis: str) -> str:
-    if not split.communication or split.waiting is None or split.moving is None:
+    if not split.communication:
         return ""
+    if split.waiting is None or split.moving is None:
+        return " (the split of waiting for other ranks and moving bytes is unknown)"
     share = split.waiting / split.communication
     return f" ({_percent(share)} of communication waits for other ranks, {basis})"
 
@@ -89,17 +90,24 @@ def _percent(share: float) -> str:
 def _print_advice(analysis: Analysis) -> None:
     if not analysis.advice:
         return
-    whole = analysis.step_time or max(rank.span for rank in analysis.ranks)
-    print(f"\n{page_bold('Do first')} (a gain is the most that it could save of a step)")
+    print(f"\n{page_bold('Do first')} (replayed gains are those of weft whatif)")
     for number, advice in enumerate(analysis.advice, start=1):
-        gain = f"up to {format_time(advice.gain)}, {_percent(advice.gain / whole)}"
-        print(f"{number}. {page_bold(advice.title)}: {gain}")
+        print(f"{number}. {page_bold(advice.title)}: {gain_of(advice)}")
         _print_wrapped(f"{advice.why}.", indent="   ")
         _print_wrapped(f"{advice.how[0].upper()}{advice.how[1:]}.", indent="   ")
 
 
+def gain_of(advice: Advice) -> str:
+    """Write what an advice saves, and what that rests on."""
+    saved = f"{format_time(advice.gain)}, {100 * advice.share:.1f} %"
+    if advice.basis == REPLAYED:
+        return f"saves {saved} of a step, replayed ({advice.change})"
+    why = f": {advice.doubt}" if advice.doubt else ""
+    return f"at most {saved} of a step (a bound{why})"
+
+
 def _print_ranks(analysis: Analysis) -> None:
-    longest = max((rank.step_time or rank.span for rank in analysis.ranks), default=0.0)
+    longest = max((rank.seconds for rank in analysis.ranks), default=0.0)
     rows = [_rank_row(rank, longest) for rank in analysis.ranks if rank.total.num_gpu_events]
     if not rows:
         return
@@ -115,19 +123,19 @@ def _print_ranks(analysis: Analysis) -> None:
         Column("bar", "where it goes", right=False),
     ]
     key = ", ".join(f"{shade} {what}" for what, shade in _SHADES.items())
-    steps = "means of the middle half of the steps" if analysis.ranks[0].steps else "the whole file"
+    steps = "means of the steps" if analysis.ranks[0].steps else "the whole file"
     print()
     print_table(columns, rows, title=f"Ranks: {steps}; {key} (communication only where exposed)")
 
 
 def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
-    split, seconds = rank.mean_step, rank.step_time or rank.span
-    idle = max(seconds - split.busy, 0.0)
+    split, seconds, idle = rank.mean_step, rank.seconds, rank.mean_idle
     name = rank.rank if rank.rank is not None else Path(rank.file).name
     parts = {
         "compute": split.compute,
-        "moving": split.exposed_moving if split.exposed_moving is not None else split.exposed,
+        "moving": split.exposed_moving or 0.0,
         "waiting": split.exposed_waiting or 0.0,
+        "either": split.exposed if split.exposed_moving is None else 0.0,
         "idle": idle,
     }
     return {
@@ -177,7 +185,7 @@ def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
     columns += [Column(name, name, format_time) for name in names]
     more = len(rank.steps) - len(rows)
     title = f"Steps{f' of rank {rank.rank}' if several else ''}"
-    title += ": wall on the host, period on the GPU"
+    title += ": wall on the host, period on the GPU; the rest of what each launched"
     print()
     print_table(columns, rows, title=title)
     if more > 0:

@@ -30,7 +30,7 @@ def analyze(
     ] = None,
 ) -> None:
     """Read the traces of a job and print where its steps go."""
-    from weft.trace import analyze as analyze_paths
+    from weft.whatif import analyze as analyze_paths
 
     path = output_path(output, (".html", ".json", ".json.gz", ".csv"))
     analysis = analyze_paths(traces)

@@ -4,10 +4,10 @@ from typing import Any
 
 import typer
 
-from weft.errors import NoPlanError, RunError, WeftError, nearest
+from weft.errors import NoPlanError, ReplayError, RunError, WeftError, nearest
 
 NO, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-_REFUSALS = (NoPlanError, RunError)  # the question was right, the answer is no
+_REFUSALS = (NoPlanError, ReplayError, RunError)  # the question was right, the answer is no
 
 
 def exit_code_of(error: BaseException) -> int | None:

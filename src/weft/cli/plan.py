@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from weft.planner.plan import Limits, Plan
     from weft.planner.planning import PlannedStep
     from weft.timeline import Timeline
+    from weft.trace import Trace
 
 _SUFFIXES = (".json", ".json.gz", ".html", ".csv")
 
 
 def plan(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", autocompletion=complete_workload)],
+    workloads: Annotated[
+        list[str], typer.Argument(metavar="WORKLOAD..", autocompletion=complete_workload)
+    ],
     *,
     on: On = None,
     ranks: Ranks = None,
@@ -58,7 +61,11 @@ def plan(
         str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may use.")
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Plan a step that does not fit into memory too.")
+        bool,
+        typer.Option(
+            "--anyway",
+            help="Plan a step that does not fit into memory, or whose replay is far off, too.",
+        ),
     ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Show what was not chosen too, and why.")
@@ -75,11 +82,12 @@ def plan(
     """Plan one step."""
     path, given = output_path(output, _SUFFIXES), settings_of(settings)
     limits = _limits(budget, words(codec), engines, memory)
-    trace = recorded(workload, given, ranks)
-    if trace is not None:
+    workload, traces = workloads[0], _recorded(workloads, given, ranks)
+    if traces:
         from weft.whatif.planned import plan_trace
 
-        found = plan_trace(trace, on=None if on is None else machine_of(on), limits=limits)
+        there = None if on is None else machine_of(on)
+        found = plan_trace(traces, on=there, limits=limits, anyway=anyway)
         timelines: tuple[Timeline, ...] = ()
     else:
         machine = machine_of(on, ranks)
@@ -94,6 +102,20 @@ def plan(
         print_plan(found, every=every)
     if path:
         _write(path, found, timelines, quiet=json)
+
+
+def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "list[Trace]":
+    """Read the traces of one job, or none where a single word names a workload."""
+    found = [recorded(word, given, ranks) for word in words]
+    traces = [trace for trace in found if trace is not None]
+    if len(words) in (1, len(traces)):
+        return traces
+    other = next(word for word, trace in zip(words, found, strict=True) if trace is None)
+    raise UsageError(
+        f"WORKLOAD: {other!r} is no trace file (got {len(words)} words, expected one workload or "
+        "the traces of one job)",
+        "Plan one workload at a time, or give the files of one job: weft plan rank*.json.gz",
+    )
 
 
 def _limits(

@@ -36,7 +36,11 @@ def predict(
         typer.Option("--every-rank", help="Capture each rank: they do not all do the same."),
     ] = False,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Predict a step that does not fit into memory too.")
+        bool,
+        typer.Option(
+            "--anyway",
+            help="Predict a step that does not fit into memory too, or from a replay that is off.",
+        ),
     ] = False,
     library: Annotated[
         str | None,
@@ -58,7 +62,7 @@ def predict(
     if trace is not None:
         from weft.whatif import predict_trace
 
-        prediction = predict_trace(trace, machine)
+        prediction = predict_trace(trace, machine, anyway=anyway)
     else:
         prediction = _of_workload(
             workload, machine, given, library=library, every_rank=every_rank, anyway=anyway

@@ -30,10 +30,13 @@ def whatif(
         typer.Option(
             metavar="S,..",
             help="Changes: serial, priority, partition, dma, fused, compressed, links*2, ranks*2, "
-            "buckets/2, no-waiting, no-straggler, ..; all that apply if left out.",
+            "buckets/2, no-waiting, no-straggler, no-input, ..; all that apply if left out.",
         ),
     ] = None,
     on: On = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Answer from a replay that is far off too.")
+    ] = False,
     json: Json = False,
     output: Annotated[
         str | None,
@@ -51,7 +54,7 @@ def whatif(
     path = output_path(output, (".html", ".json", ".csv"))
     machine, names = None if on is None else machine_of(on), words(strategy)
     require_known(names)  # traces may take long to read
-    answers = what_if_jobs([read(path) for path in traces], names, on=machine)
+    answers = what_if_jobs([read(path) for path in traces], names, on=machine, anyway=anyway)
     if json:
         print_json("whatif", on, [answer.as_row() for answer in answers])
     else:

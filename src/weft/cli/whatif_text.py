@@ -14,6 +14,8 @@ def print_answer(answer: Answer) -> None:
     title = names[0] if len(names) == 1 else f"{len(names)} ranks, {names[0]} .. {names[-1]}"
     print(f"{title}: a step of {format_time(answer.measured_step)} measured, "
           f"{format_time(answer.replayed_step)} replayed ({answer.replay_error:+.1%})")  # fmt: skip
+    if answer.doubt:
+        print(f"  unreliable: {answer.doubt}; what follows may be as wrong")
     _print_steps(answer)
     for note in answer.notes:
         print(f"  {note}")

@@ -10,7 +10,7 @@ from weft.report.page import Section, html_page, tiles, words
 from weft.report.text import Column
 from weft.report.timeline import timeline_section
 from weft.report.traced import picture_of_ranks, rank_name
-from weft.trace.analysis import Advice, Analysis, RankAnalysis
+from weft.trace.analysis import REPLAYED, Advice, Analysis, RankAnalysis
 from weft.units import format_time
 
 _MEANINGS = {
@@ -63,18 +63,20 @@ def _lead(analysis: Analysis) -> str:
     worst = analysis.slowest
     if worst is None:
         return "No GPU event was found in these files: nothing can be said about the GPU."
-    total, span = worst.total, worst.span
-    lead = f"The GPU of {rank_name(worst)}"
+    split, whole = worst.mean_step, worst.seconds
+    lead = f"{format_time(whole)} of {rank_name(worst)} were recorded. Its GPU"
     if worst.step_time is not None:
         who = f" on {rank_name(worst)}, the slowest" if len(analysis.ranks) > 1 else ""
         lead = f"A step takes {format_time(worst.step_time)}{who}. Its GPU"
     lead += (
-        f" computes for {_share(total.compute, span)} of the {format_time(span)} recorded, "
-        f"communicates for {_share(total.exposed, span)} with nothing beside it, and is idle for "
-        f"{_share(span - total.busy, span)}."
+        f" computes for {_share(split.compute, whole)} of that, "
+        f"communicates for {_share(split.exposed, whole)} with nothing beside it, and is idle for "
+        f"{_share(worst.mean_idle, whole)}."
     )
-    if total.exposed_waiting is not None and total.exposed > 0:
-        waits = _share(total.exposed_waiting, total.exposed)
+    if split.exposed_waiting is None:
+        lead += " What of its communication waits for other ranks is unknown."
+    elif split.exposed > 0:
+        waits = _share(split.exposed_waiting, split.exposed)
         seen = "" if worst.basis == "measured" else f" ({worst.basis})"
         lead += f" {waits} of that communication is waiting for other ranks{seen}."
     return lead
@@ -88,30 +90,33 @@ def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
     worst = analysis.slowest
     if worst is None:
         return
-    total, span = worst.total, worst.span
+    split, whole = worst.mean_step, worst.seconds
+    of = "of the mean step" if worst.step_time is not None else f"of {format_time(whole)} recorded"
     if worst.step_time is not None:
-        many = f"mean of {len(worst.steps)} steps" if len(worst.steps) > 1 else "one step"
+        many = f"mean of {len(worst.counted)} steps" if len(worst.counted) > 1 else "one step"
         who = f"{rank_name(worst)}, the slowest; " if len(analysis.ranks) > 1 else ""
         yield "Step", format_time(worst.step_time), who + many
-    yield "GPU busy", _share(total.busy, span), f"of the {format_time(span)} recorded"
+    yield "GPU busy", _share(worst.busy_share, 1.0), of
     yield (
         "Communication",
-        format_time(total.communication),
-        f"{_share(total.communication, span)} of it",
+        format_time(split.communication),
+        f"{_share(split.communication, whole)} {of}",
     )
     yield (
         "Exposed",
-        format_time(total.exposed),
-        f"{_share(total.exposed, span)}: nothing ran beside it",
+        format_time(split.exposed),
+        f"{_share(split.exposed, whole)}: nothing ran beside it",
     )
-    if total.waiting is not None and total.communication:
-        share = _share(total.waiting, total.communication)
+    if split.waiting is not None and split.communication:
+        share = _share(split.waiting, split.communication)
         yield (
             "Waiting for ranks",
-            format_time(total.waiting),
+            format_time(split.waiting),
             f"{share} of communication, {worst.basis}",
         )
-    yield "Idle", format_time(max(span - total.busy, 0.0)), _share(span - total.busy, span)
+    elif split.waiting is None:
+        yield "Waiting for ranks", "unknown", "nothing tells it from moving bytes"
+    yield "Idle", format_time(worst.mean_idle), f"{_share(worst.mean_idle, whole)} {of}"
 
 
 def _first(analysis: Analysis) -> Section:
@@ -122,7 +127,10 @@ def _first(analysis: Analysis) -> Section:
             "What to do first", "Nothing stands out that would save a hundredth of a step."
         )
     title = "What to do first"
-    text = "Most promising first. A gain is what a step saves if the loss vanishes: at most this."
+    text = (
+        "Most promising first. A replayed gain is what `weft whatif` says that the step saves; a "
+        "bound is what the step loses, and at most that can be won."
+    )
     items = "".join(map(_advice, analysis.advice))
     return Section(title, text, drawings=[f'<ol class="first">{items}</ol>'])
 
@@ -130,10 +138,17 @@ def _first(analysis: Analysis) -> Section:
 def _advice(advice: Advice) -> str:
     return (
         f"<li><p><strong>{escape(advice.title)}</strong> "
-        f'<span class="gain">up to {escape(format_time(advice.gain))} of a step</span></p>'
+        f'<span class="gain">{escape(_gain(advice))}</span></p>'
         f"<p>{escape(_sentence(advice.why))}</p>"
         f"<p>{escape(_sentence('Try: ' + advice.how))}</p></li>"
     )
+
+
+def _gain(advice: Advice) -> str:
+    saved = f"{format_time(advice.gain)} of a step, {100 * advice.share:.1f} %"
+    if advice.basis == REPLAYED:
+        return f"saves {saved} (replayed: {advice.change})"
+    return f"at most {saved} (bound{f': {advice.doubt}' if advice.doubt else ''})"
 
 
 def _sentence(text: str) -> str:

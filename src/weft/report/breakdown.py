@@ -104,8 +104,9 @@ def by_step(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
         return
     rows = list[dict[str, Any]]()
     for name, step in found:
-        parts = split_parts(step.split)
-        parts[IDLE] = max(step.seconds - step.split.busy, 0.0)
+        split = step.inside or step.split
+        parts = split_parts(split)
+        parts[IDLE] = max(step.seconds - split.busy, 0.0)
         rows.append({"name": name, "all": step.seconds, **parts})
     bars = [
         Bar(row["name"], {k: v for k, v in row.items() if k in _STYLE}, format_time(row["all"]))
@@ -113,8 +114,8 @@ def by_step(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
     ]
     yield Section(
         "Step by step",
-        "A step is a profiler mark with the GPU work launched in it; its time is from its first "
-        "kernel to that of the next step, or the mark's own where no step follows.",
+        "A step is from its first kernel to that of the next step, with all that the GPU did in "
+        "that time; where no step follows, it is the profiler's mark and the work launched in it.",
         _part_columns("step", [{k: v for k, v in row.items() if k in _STYLE} for row in rows]),
         rows,
         drawings=[bar_chart(bars, _STYLE, label="Where the time of every step went")],

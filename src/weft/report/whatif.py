@@ -50,6 +50,8 @@ def _lead(answer: Answer) -> str:
         f"A step of {format_time(answer.measured_step)} is replayed as "
         f"{format_time(answer.replayed_step)} ({percent(answer.replay_error)})."
     )
+    if answer.doubt:
+        lead += f" Unreliable: {answer.doubt}."
     if best is None or best.gain <= 0:
         return f"{lead} No change that was tried makes it shorter."
     return f"{lead} Most would be saved by {best.name}, {percent(best.gain)}: {best.why}."

@@ -9,6 +9,7 @@ place among those of the same group, after finding how many more one rank saw at
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from weft.trace.collectives import Collective, collectives
 from weft.trace.trace import Floats, Trace
 from weft.units import format_time
 
-_CLOSE = 10e-6  # seconds: ends on one clock are within it, measured on eight V100 (1 to 7 us)
+CLOSE = 10e-6  # seconds: ends on one clock are within it, measured on eight V100 (1 to 7 us)
 _ALIKE = 0.6  # of the collectives of two ranks of one job must be of the same kind
 _FARTHEST = 64  # collectives that one rank may have seen before another
 
@@ -51,7 +52,7 @@ class Match:
     members: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """Traces of one run on one clock, and which of their collectives belong together."""
 
@@ -59,11 +60,20 @@ class Job:
     matches: tuple[Match, ...]
     notes: tuple[str, ...]
 
-    @property
+    @cached_property
     def within(self) -> float | None:
         """Seconds between the ends of a collective on all its ranks, the median."""
         spreads = [np.ptp(self.ends(match)) for match in self.matches]
         return _middle(np.array(spreads)) if spreads else None
+
+    def uncertainty(self, match: Match) -> float:
+        """Return how far the clocks of the ranks of a collective may be apart, in seconds.
+
+        Ends of a collective that are close agree as well as those of the others do; ends that are
+        not close are apart by what the clocks, or the match, are wrong.
+        """
+        spread, usual = float(np.ptp(self.ends(match))), self.within or 0.0
+        return usual if spread <= CLOSE else max(spread, usual)
 
     def starts(self, match: Match) -> Floats:
         """Give when a collective began on each of its ranks."""
@@ -112,7 +122,7 @@ def _shift(
     apart = theirs - (mine + zero)
     middle = _middle(apart)
     drift = _drift(mine, apart - middle)
-    if abs(middle) <= _CLOSE and not drift:
+    if abs(middle) <= CLOSE and not drift:
         return _Shift(zero)
     note = (
         f"the clock of rank {each.rank} was {format_time(abs(middle))} "
@@ -124,7 +134,7 @@ def _shift(
 
 def _drift(when: Floats, apart: Floats) -> float:
     """Fit how fast two clocks drift apart; 0 where the ends are close without."""
-    if len(when) < 8 or np.median(np.abs(apart)) <= _CLOSE:
+    if len(when) < 8 or np.median(np.abs(apart)) <= CLOSE:
         return 0.0
     third = len(when) // 3
     span = float(np.median(when[-third:]) - np.median(when[:third]))

@@ -12,20 +12,25 @@ Definitions, for one rank and one GPU:
 - A *step* is a profiler mark on the host; a GPU event belongs to the step that launched it. *wall*
   is the mark's, *period* from the first kernel of a step to that of the next. Events launched
   before the window are *backlog* and in no step.
-- Totals of a rank cover every GPU event of its file. The step time and what a step spends are means
-  over the middle half of the steps by time, so that one that stumbled does not count for all.
+- Totals of a rank cover every GPU event of its file. The *step time* is the mean period: of steps
+  that took over ten times the median, which stumbled, none counts. What a step spends on average
+  is counted in time, not by launch: all that the GPU did from the beginning of a step to that of
+  the next. So *busy* and *idle* sum up to the step time, and no GPU is busy for more than 100 %.
 
 None stands where a trace does not say; ``notes`` say why.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from statistics import median
 from typing import Any
 
 from weft.errors import UsageError
 from weft.trace.trace import Trace
 
 MEASURED, ESTIMATED = "measured", "estimated"
+REPLAYED, BOUND = "replayed", "bound"  # what the gain of an advice is
+_STUMBLED = 10.0  # times the median step: compilation, evaluation, a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +50,18 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a rank; ``idle`` is what of its period or wall its GPU events leave open."""
+    """One step of a rank: ``split`` is what it launched, ``inside`` what the GPU did meanwhile.
+
+    ``inside`` covers the period, or the wall where no step of the trace has a period; it is None
+    for a step whose period is not known.
+    """
 
     name: str
     start: float
     wall: float
     period: float | None
     split: Split
+    inside: Split | None = None
 
     @property
     def seconds(self) -> float:
@@ -131,6 +141,10 @@ class RankAnalysis:
     slowdowns: tuple[Slowdown, ...]
     idle: tuple[Part, ...]
     idle_under: tuple[Part, ...]  # what the host was in meanwhile, by name, the longest first
+    step_idle: tuple[Part, ...]  # the reasons in the mean step
+    step_preparing: tuple[Part, ...]  # what the host was in before the first kernel of a step
+    step_launching: tuple[Part, ...]  # and whenever else it was late
+    kernels: tuple[Part, ...]  # families of kernels and copies in the mean step, the longest first
     path: Path | None
     basis: str  # of waiting and moving
     notes: tuple[str, ...]
@@ -146,23 +160,35 @@ class RankAnalysis:
         return self.trace.rank
 
     @property
-    def middle(self) -> tuple[Step, ...]:
-        """The steps that are neither the quickest nor the slowest quarter; means are over these."""
-        timed = [step for step in self.steps if step.period is not None] or list(self.steps)
-        ordered = sorted(timed, key=lambda step: step.seconds)
-        cut = len(ordered) // 4
-        return tuple(ordered[cut : len(ordered) - cut])
+    def counted(self) -> tuple[Step, ...]:
+        """The steps that means are over: all that have a period and did not stumble."""
+        return tuple(self.steps[number] for number in counted_steps(self.steps))
 
     @property
     def step_time(self) -> float | None:
-        """The mean period of the middle steps, or their wall where there is but one step."""
-        times = [step.seconds for step in self.middle]
+        """The mean period of the steps, or their wall where there is but one step."""
+        times = [step.seconds for step in self.counted]
         return sum(times) / len(times) if times else None
 
     @property
+    def seconds(self) -> float:
+        """What shares are taken of: the step time, or the span of a file without steps."""
+        return self.step_time or self.span
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the mean step, or of the span, in which any GPU event ran: at most 1."""
+        return min(self.mean_step.busy / self.seconds, 1.0) if self.seconds else 0.0
+
+    @property
+    def mean_idle(self) -> float:
+        """Seconds of the mean step, or of the span, in which no GPU event ran."""
+        return max(self.seconds - self.mean_step.busy, 0.0)
+
+    @property
     def mean_step(self) -> Split:
-        """The mean over the middle steps; of a file without steps, all there is."""
-        splits = [step.split for step in self.middle]
+        """What the GPU did in the mean step; of a file without steps, all there is."""
+        splits = [step.inside for step in self.counted if step.inside is not None]
         if not splits:
             return self.total
         means: dict[str, Any] = {}
@@ -174,7 +200,7 @@ class RankAnalysis:
     @property
     def is_gpu_bound(self) -> bool:
         """Whether the GPU runs behind its host: its period is longer than the host's steps."""
-        walls = [step.wall for step in self.middle if step.period is not None]
+        walls = [step.wall for step in self.counted if step.period is not None]
         time = self.step_time
         return bool(walls) and time is not None and time > 1.05 * sum(walls) / len(walls)
 
@@ -190,6 +216,8 @@ class RankAnalysis:
             **total,
             "idle": self.span - self.total.busy,
             "step_time": self.step_time,
+            "busy_share": self.busy_share,
+            "mean_step": asdict(self.mean_step) | {"idle": self.mean_idle},
             "basis": self.basis,
             "steps": [_step_row(step) for step in self.steps],
             "backlog": asdict(self.backlog) if self.backlog else None,
@@ -197,11 +225,23 @@ class RankAnalysis:
             "slowdowns": [asdict(each) for each in self.slowdowns],
             "idle_reasons": [asdict(each) for each in self.idle],
             "idle_under": [asdict(each) for each in self.idle_under],
+            "step_idle_reasons": [asdict(each) for each in self.step_idle],
+            "kernel_families": [asdict(each) for each in self.kernels],
             "critical_path": self.path.as_result() if self.path else None,
             "device": self.trace.device,
             "losses": self.trace.losses,
             "notes": self.notes,
         }
+
+
+def counted_steps(steps: Sequence[Step]) -> list[int]:
+    """Return the numbers of the steps that means are over."""
+    timed = [n for n, step in enumerate(steps) if step.period is not None and step.period > 0]
+    timed = timed or list(range(len(steps)))
+    if not timed:
+        return []
+    usual = median(steps[n].seconds for n in timed)
+    return [n for n in timed if steps[n].seconds <= _STUMBLED * usual] or timed
 
 
 def _step_row(step: Step) -> dict[str, Any]:
@@ -222,12 +262,21 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something to do, and the most it could save of a step."""
+    """Something to do, and what it could save of a step.
+
+    ``gain`` is what a replay of the step with ``change`` saves (``basis`` is ``replayed``), the
+    same that ``weft whatif`` says of it; or, where no replay can tell, what the step loses by it:
+    a bound that nothing can exceed (``basis`` is ``bound``).
+    """
 
     title: str
-    gain: float  # seconds of a step, at most
+    gain: float  # seconds of a step
     why: str
     how: str
+    share: float = 0.0  # the gain over the step
+    basis: str = BOUND
+    change: str = ""  # of weft whatif; "" if it has none that does this
+    doubt: str = ""  # why the gain is but a bound
 
 
 @dataclass(frozen=True, slots=True)

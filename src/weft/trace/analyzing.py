@@ -1,20 +1,32 @@
 """From files to an Analysis. What its numbers mean is written in ``weft.trace.analysis``."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.errors import UsageError
 from weft.timeline.shares import Intervals, shares
-from weft.trace.advice import advise
+from weft.trace.advice import first_of, losses
 from weft.trace.align import Job
-from weft.trace.analysis import ESTIMATED, Analysis, RankAnalysis, Split, Step, Straggler, Use
+from weft.trace.analysis import (
+    ESTIMATED,
+    Advice,
+    Analysis,
+    RankAnalysis,
+    Split,
+    Step,
+    Straggler,
+    Use,
+    counted_steps,
+)
 from weft.trace.collectives import communication
 from weft.trace.cover import Cover
+from weft.trace.families import families
 from weft.trace.idle import idle_of
 from weft.trace.links import Links, bus_bandwidth, links_of
 from weft.trace.overlap import slowdowns
@@ -23,37 +35,70 @@ from weft.trace.reading import jobs_of, read_joined
 from weft.trace.steps import BACKLOG, Steps, step_by_row, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
-from weft.trace.waiting import Moving, basis_of, moving
-from weft.units import format_size
+from weft.trace.waiting import Moving, basis_of, measured, moving
+from weft.units import format_size, format_time
 
+_NOISE = 1e-9  # of a sum of seconds
 _FAR = 3.0  # times as long as the links need: more casts doubt on them
 
 
-def analyze(paths: str | FilePath | Iterable[str | FilePath]) -> Analysis:
-    """Read the traces of a job, one file a rank, and say where its time goes."""
+class JobAnalysis(NamedTuple):
+    """One of the jobs among some traces."""
+
+    job: Job
+    ranks: tuple[RankAnalysis, ...]
+    stragglers: tuple[Straggler, ...]
+
+
+Advisor = Callable[[JobAnalysis], Sequence[Advice]]
+
+
+def bounds(found: JobAnalysis) -> Sequence[Advice]:
+    """Advise on a job by what it loses, without a replay: every gain is a bound."""
+    return [loss.advice for loss in losses(found.ranks, found.stragglers)]
+
+
+def analyze(paths: str | FilePath | Iterable[str | FilePath], advise: Advisor = bounds) -> Analysis:
+    """Read the traces of a job, one file a rank, and say where its time goes.
+
+    Gains of advice are bounds here; ``weft.analyze`` replays the job and says what is won.
+    """
     found = [paths] if isinstance(paths, str | FilePath) else list(paths)
     if not found:
         raise UsageError("no trace was given", "Name the files: weft analyze rank*.json.gz")
-    return analyze_traces(read_joined(found))
+    return analyze_traces(read_joined(found), advise)
 
 
-def analyze_traces(traces: Sequence[Trace]) -> Analysis:
+def analyze_traces(traces: Sequence[Trace], advise: Advisor = bounds) -> Analysis:
     """Analyse traces that were read already."""
     jobs, notes = jobs_of(traces)
     parts = [_analyze_job(job) for job in jobs]
-    ranks = tuple(rank for ranks, _ in parts for rank in ranks)
-    found = [each for _, each in parts]
+    ranks = tuple(rank for part in parts for rank in part.ranks)
     first = jobs[0]
     sizes = {rank.trace.world_size for rank in ranks}
-    late = tuple(s for each in found for s in each)
     return Analysis(
         ranks=ranks,
         world_size=sizes.pop() if len(sizes) == 1 else None,
         aligned_within=first.within,
-        stragglers=late,
-        advice=advise(ranks, late),
-        notes=(*notes, *(note for job in jobs for note in job.notes), *_missing(first)),
+        stragglers=tuple(late for part in parts for late in part.stragglers),
+        advice=first_of([advice for part in parts for advice in advise(part)]),
+        notes=(
+            *notes,
+            *(note for job in jobs for note in (*job.notes, *_apart(job))),
+            *_missing(first),
+        ),
     )
+
+
+def _apart(job: Job) -> list[str]:
+    """Say if the clocks of ranks are too far apart to tell waiting from moving."""
+    unknown = [match for match in job.matches if measured(job, match) is None]
+    if not unknown:
+        return []
+    doubt = format_time(max(job.uncertainty(match) for match in unknown))
+    where = f"in {len(unknown)} of {len(job.matches)} matching collectives"
+    what = "the split of waiting and moving is unknown"
+    return [f"clocks of the ranks agree only within {doubt}: {where} {what}"]
 
 
 def _missing(job: Job) -> list[str]:
@@ -66,16 +111,17 @@ def _missing(job: Job) -> list[str]:
     return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
 
 
-def _analyze_job(job: Job) -> tuple[list[RankAnalysis], tuple[Straggler, ...]]:
+def _analyze_job(job: Job) -> JobAnalysis:
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     links = links_of(job.ranks[0].trace.device)
     moved = moving(job, steps, links)
     sides = [_Sides.of(ranked.trace) for ranked in job.ranks]
-    ranks = [
+    ranks = tuple(
         _analyze_rank(job, number, sides[number], steps[number], moved[number], links)
         for number in range(len(job.ranks))
-    ]
-    return ranks, stragglers(job, [side.busy for side in sides]) if len(ranks) > 1 else ()
+    )
+    late = stragglers(job, [side.busy for side in sides]) if len(ranks) > 1 else ()
+    return JobAnalysis(job, ranks, late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +157,48 @@ def _analyze_rank(
     splits = _Splits(trace, sides, moved, [c.row for c in ranked.collectives])
     num_steps = len(steps.marks)
     by_step = splits.by(np.where(steps.of >= 0, steps.of, num_steps), num_steps + 1)
+    windows = steps.windows()
+    made = tuple(
+        Step(mark.name, mark.start, mark.wall, period, split, inside)
+        for mark, period, split, inside in zip(
+            steps.marks, steps.periods, by_step, splits.inside(windows), strict=False
+        )
+    )
+    counted = [window for n in counted_steps(made) if (window := windows[n]) is not None]
     backlog = splits.by(np.where(steps.of == BACKLOG, 0, 1), 2)[0]
     uses = _uses(job, number, sides, steps, moved, links)
     by_row = {c.row: m for c, m in zip(ranked.collectives, moved, strict=True)}
     typical = _typical(steps)
-    idle = idle_of(trace, sides.busy)
+    idle = idle_of(trace, sides.busy, steps)
+    mean = idle
+    if counted:
+        mean = idle_of(trace, sides.busy, steps, counted).each(len(counted))
     return RankAnalysis(
         trace=trace,
         span=float(sides.end.max() - sides.start.min()) if len(sides.start) else 0.0,
         total=splits.by(np.zeros(len(trace.gpu), np.int64), 1)[0],
         backlog=backlog if backlog.num_gpu_events else None,
-        steps=tuple(
-            Step(mark.name, mark.start, mark.wall, period, split)
-            for mark, period, split in zip(steps.marks, steps.periods, by_step, strict=False)
-        ),
+        steps=made,
         steps_found=steps.found,
         collectives=uses,
         slowdowns=slowdowns(trace, steps, sides.is_comm, sides.comm),
         idle=idle.reasons,
         idle_under=idle.under,
+        step_idle=mean.reasons,
+        step_preparing=mean.preparing,
+        step_launching=mean.launching,
+        kernels=families(trace, sides.is_comm, counted),
         path=critical_path(trace, steps, typical, by_row) if typical is not None else None,
         basis=basis_of(moved),
-        notes=(*_notes(trace, steps, sides), *_doubts(uses, links)),
+        notes=(*_notes(trace, steps, sides), *_stumbled(made), *_doubts(uses, links)),
     )
+
+
+def _stumbled(steps: Sequence[Step]) -> Iterator[str]:
+    timed = sum(step.period is not None for step in steps) or len(steps)
+    left = timed - len(counted_steps(steps))
+    if left > 0:
+        yield f"{left} of {timed} steps took over ten times the median: means leave them out"
 
 
 def _typical(steps: Steps) -> int | None:
@@ -187,44 +252,101 @@ class _Splits:
         self, trace: Trace, sides: _Sides, moved: Sequence[Moving | None], rows: Sequence[int]
     ) -> None:
         self.trace, self.sides = trace, sides
-        self.known = bool(moved) and any(each is not None for each in moved)
         place = np.full(len(trace), -1, np.int64)
         place[trace.gpu] = np.arange(len(trace.gpu))
         known = [(row, each) for row, each in zip(rows, moved, strict=True) if each is not None]
+        dark = [row for row, each in zip(rows, moved, strict=True) if each is None]
+        self.dark = place[dark].astype(np.int64)  # of which nobody knows when bytes moved
         self.moved = place[[row for row, _ in known]].astype(np.int64)
-        self.first = np.array([each.start for _, each in known], float)
-        self.last = np.array([each.end for _, each in known], float)
+        first = np.array([each.start for _, each in known], float)
+        last = np.array([each.end for _, each in known], float)
+        self.first = np.clip(first, sides.start[self.moved], sides.end[self.moved])
+        self.last = np.clip(last, self.first, sides.end[self.moved])
 
     def by(self, group: Ints, num_groups: int) -> list[Split]:
+        """Divide the time of groups of GPU events."""
         sides, is_comm = self.sides, self.sides.is_comm
-        other = Intervals(group[~is_comm], sides.start[~is_comm], sides.end[~is_comm])
-        comm = Intervals(group[is_comm], sides.start[is_comm], sides.end[is_comm])
+        return self._splits(
+            Intervals(group[is_comm], sides.start[is_comm], sides.end[is_comm]),
+            Intervals(group[~is_comm], sides.start[~is_comm], sides.end[~is_comm]),
+            Intervals(group[self.moved], self.first, self.last),
+            group[self.dark],
+            num_groups,
+        )
+
+    def inside(self, windows: Sequence[tuple[float, float] | None]) -> list[Split | None]:
+        """Divide the time of windows, by all GPU events as far as they lie inside them."""
+        sides, is_comm = self.sides, self.sides.is_comm
+        found = [(n, window) for n, window in enumerate(windows) if window is not None]
+        out: list[Split | None] = [None] * len(windows)
+        if not found:
+            return out
+        edges = [window for _, window in found]
+        splits = self._splits(
+            _clipped(sides.start[is_comm], sides.end[is_comm], edges),
+            _clipped(sides.start[~is_comm], sides.end[~is_comm], edges),
+            _clipped(self.first, self.last, edges),
+            _clipped(sides.start[self.dark], sides.end[self.dark], edges).group,
+            len(found),
+        )
+        for (number, _), split in zip(found, splits, strict=True):
+            out[number] = split
+        return out
+
+    def _splits(
+        self, comm: Intervals, other: Intervals, moves: Intervals, dark: Ints, num_groups: int
+    ) -> list[Split]:
         all_of = shares(comm, other, num_groups)
-        first = np.clip(self.first, sides.start[self.moved], sides.end[self.moved])
-        last = np.clip(self.last, first, sides.end[self.moved])
-        moves = shares(Intervals(group[self.moved], first, last), other, num_groups)
+        moved = shares(moves, other, num_groups)
+        group = np.concatenate((comm.group, other.group))
         count = np.bincount(group, minlength=num_groups)
+        unknown = np.bincount(dark, minlength=num_groups) > 0
         return [
-            self._split(*map(float, each))
-            for each in zip(count, *all_of, moves.first, moves.both, strict=True)
+            self._split(*map(float, each), known=not odd)
+            for *each, odd in zip(count, *all_of, moved.first, moved.both, unknown, strict=True)
         ]
 
     def _split(
-        self, count: float, exposed: float, compute: float, both: float, open_: float, hidden: float
+        self,
+        count: float,
+        exposed: float,
+        compute: float,
+        both: float,
+        open_: float,
+        hidden: float,
+        *,
+        known: bool,
     ) -> Split:
         comm = exposed + both
-        known = self.known or not comm
+        known = known or not comm
         return Split(
             num_gpu_events=int(count),
             busy=exposed + compute + both,
             compute=compute + both,
             communication=comm,
             exposed=exposed,
-            waiting=max(comm - open_ - hidden, 0.0) if known else None,
+            waiting=_rest(comm, open_ + hidden) if known else None,
             moving=open_ + hidden if known else None,
-            exposed_waiting=max(exposed - open_, 0.0) if known else None,
+            exposed_waiting=_rest(exposed, open_) if known else None,
             exposed_moving=open_ if known else None,
         )
+
+
+def _rest(whole: float, part: float) -> float:
+    """Return what a part leaves of a whole; what sums of floats leave is nothing."""
+    left = whole - part
+    return left if left > _NOISE * whole else 0.0
+
+
+def _clipped(start: Floats, end: Floats, windows: Sequence[tuple[float, float]]) -> Intervals:
+    """Cut intervals at windows; the group of a piece is the number of its window."""
+    groups, starts, ends = [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)]
+    for number, (first, last) in enumerate(windows):
+        mine = np.flatnonzero((start < last) & (end > first))
+        groups.append(np.full(len(mine), number))
+        starts.append(np.maximum(start[mine], first))
+        ends.append(np.minimum(end[mine], last))
+    return Intervals(np.concatenate(groups), np.concatenate(starts), np.concatenate(ends))
 
 
 def _uses(

@@ -12,14 +12,19 @@ from typing import Any
 from weft.trace.tensors import dtype_bytes, dtype_name, tensors_of
 from weft.trace.trace import Bools, Kind, Trace, whole_number
 
-# NCCL and RCCL; kernels over symmetric memory in PyTorch; DeepEP; MSCCL and MSCCL++; the
-# all-reduces of vLLM, SGLang, TensorRT-LLM and AITER; NVSHMEM.
+# NCCL and RCCL; kernels over symmetric memory in PyTorch (multimem, one and two shot, low
+# contention, signals between peers); DeepEP; MSCCL and MSCCL++; the all-reduces of vLLM, SGLang,
+# TensorRT-LLM and AITER; NVSHMEM; and whatever is named after a collective.
 _COLLECTIVE = re.compile(
-    r"\b_?(nccl|rccl|msccl|mscclpp)|multimem_|(one|two)_shot_all_|deep_ep::|cross_device_reduce"
-    r"|reduce_scatter_cross_device|allreduce_fusion|(one|two)ShotAllReduce|nvshmem|"
-    r"quickreduce|symm_mem",
+    r"\b_?(nccl|rccl|msccl|mscclpp)|multimem_|deep_?ep::|\b(inter|intra)node(_ll)?::"
+    r"|cross_device_reduce|(one|two)_?shot_?all|low_contention|lamport|nvshmem|quickreduce"
+    r"|symm_mem|symmetric_memory|\b(barrier|put_signal|wait_signal)_kernel"
+    r"|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all",
     re.IGNORECASE,
 )
+# Inductor names a fused kernel after the operators around it, collectives among them.
+_FUSED = re.compile(r"\btriton_(poi|red|per|tem|for)_fused")
+_NAMESPACE = "(anonymous namespace)::"
 _LONGEST = 200  # characters that tell: what follows are types of arguments
 _DIGITS = 10  # more are no rank
 # Letters of a name without case and underscores, the more special first.
@@ -68,6 +73,8 @@ def is_collective_name(name: str) -> bool:
     >>> is_collective_name("void at::native::reduce_kernel<512, 1>()")
     False
     """
+    if _FUSED.search(name, 0, _LONGEST) is not None:
+        return False
     return _COLLECTIVE.search(name, 0, _LONGEST) is not None
 
 
@@ -81,7 +88,8 @@ def kind_of(name: str) -> str:
     ... )
     ('reduce_scatter', 'all_to_all', '')
     """
-    letters = re.sub("[^a-z]", "", name.split("(", maxsplit=1)[0].lower())
+    own = name.replace(_NAMESPACE, "").split("(", maxsplit=1)[0]
+    letters = re.sub("[^a-z]", "", own.lower())
     return next((kind for part, kind in _KINDS.items() if part in letters), "")
 
 

@@ -4,15 +4,21 @@ A gap ends with a GPU event. If its launch came after the gap began, the host wa
 threads did meanwhile names the reason. From the launch to the start the runtime and the GPU are
 at work. If the launch came before the gap, the event stood in the queue and the gap is what the
 GPU takes from one to the next, or a wait for an event of another stream.
+
+What the host does before the first launch of a step is told apart: it is the input of the step
+that is prepared then, which has nothing to do with how long launches take. Neither has a stretch
+of over a millisecond in which it launches nothing: an operator takes tens of microseconds.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from weft.trace.analysis import Part
 from weft.trace.cover import Cover
+from weft.trace.steps import Steps
 from weft.trace.trace import Ints, Kind, Trace
 
 _SYNCHRONISES = re.compile(r"Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|StreamWaitValue|EventQuery")
@@ -31,29 +37,55 @@ LATENCY, QUEUED, UNKNOWN = (
     "launched before the window",
 )
 UNSEEN = "not known: the file has no launches"
+PREPARING = "host work before a step's first kernel"
+WORKING = "host work for over 1 ms without a launch"
+_LONG = 1e-3  # seconds
 _SHOWN = 8
-HOST = (SYNC, LOADING, ALLOCATING, LAUNCHING, OPERATORS, PYTHON)
+HOST = (SYNC, LOADING, ALLOCATING, PREPARING, WORKING, LAUNCHING, OPERATORS, PYTHON)
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Why a GPU was idle, and which operators and ranges of the host were open meanwhile."""
+    """Why a GPU was idle, and which operators and ranges of the host were open meanwhile.
+
+    ``under`` is of all time in which the host was late, ``preparing`` of that before the first
+    launch of a step and ``launching`` of the rest.
+    """
 
     reasons: tuple[Part, ...] = ()
     under: tuple[Part, ...] = ()
+    preparing: tuple[Part, ...] = ()
+    launching: tuple[Part, ...] = ()
+
+    def each(self, count: int) -> "Idle":
+        """Return what one of so many steps has of it."""
+        return Idle(
+            *(
+                tuple(Part(p.what, p.seconds / count, round(p.count / count)) for p in parts)
+                for parts in (self.reasons, self.under, self.preparing, self.launching)
+            )
+        )
 
 
-def idle_of(trace: Trace, busy: Cover) -> Idle:
-    """Divide all gaps of a GPU among their reasons, the longest first."""
-    gaps = _gaps(trace, busy)
+def idle_of(
+    trace: Trace, busy: Cover, steps: Steps, windows: Sequence[tuple[float, float]] = ()
+) -> Idle:
+    """Divide the gaps of a GPU among their reasons, the longest first.
+
+    Gaps are those inside ``windows``, or between the first and the last GPU event without any.
+    """
+    gaps = _gaps(trace, busy, windows)
     if not len(gaps.start):
         return Idle()
     place = np.searchsorted(trace.columns.start[trace.gpu], gaps.end)
+    last = place == len(trace.gpu)  # nothing follows: the host did something else until the end
     following = trace.gpu[np.minimum(place, len(trace.gpu) - 1)]
     launch = trace.launch[following]
     called = np.clip(trace.columns.start[launch], gaps.start, gaps.end)
-    known = launch >= 0
+    called[last] = gaps.end[last]
+    known = (launch >= 0) | (last & (trace.launch[trace.gpu] >= 0).any())
     late = known & (called > gaps.start)
+    first = late & ~last & np.isin(launch, _first_launches(trace, steps))
     parts = {
         LATENCY: (gaps.end - called)[late],
         QUEUED: (gaps.end - gaps.start)[known & ~late],
@@ -61,15 +93,36 @@ def idle_of(trace: Trace, busy: Cover) -> Idle:
     }
     found = [Part(what, float(each.sum()), len(each)) for what, each in parts.items()]
     while_late = Cover.of(gaps.start[late], called[late])
-    found += _host_reasons(trace, while_late)
+    before = Cover.of(gaps.start[first], called[first])
+    long = late & (called - gaps.start > _LONG)
+    found += _host_reasons(
+        trace, while_late, {PREPARING: before, WORKING: Cover.of(gaps.start[long], called[long])}
+    )
     reasons = sorted((p for p in found if p.seconds > 0), key=lambda p: -p.seconds)
-    return Idle(tuple(reasons), _under(trace, while_late))
+    return Idle(
+        tuple(reasons),
+        _under(trace, while_late),
+        _under(trace, before),
+        _under(trace, while_late - before),
+    )
 
 
-def _gaps(trace: Trace, busy: Cover) -> Cover:
-    """Give the idle moments between the first and the last GPU event, which may be of no length."""
+def _first_launches(trace: Trace, steps: Steps) -> Ints:
+    """Return the rows of the calls that launched the first GPU event of each step."""
+    inside = np.flatnonzero((steps.of >= 0) & (trace.launch[trace.gpu] >= 0))
+    launch = trace.launch[trace.gpu[inside]]
+    order = np.argsort(trace.columns.start[launch], kind="stable")
+    _, first = np.unique(steps.of[inside[order]], return_index=True)
+    found: Ints = launch[order][first].astype(np.int64)
+    return found
+
+
+def _gaps(trace: Trace, busy: Cover, windows: Sequence[tuple[float, float]]) -> Cover:
+    """Give the idle moments of windows, or of all between the first and the last GPU event."""
     if not len(trace.gpu):
         return busy
+    if windows:
+        return Cover.of([a for a, _ in windows], [b for _, b in windows]) - busy
     rows = trace.gpu
     return Cover.window(float(trace.columns.start[rows[0]]), float(trace.end[rows].max())) - busy
 
@@ -101,11 +154,21 @@ def _launching(trace: Trace) -> Ints:
     return trace.host[np.isin(trace.columns.thread[trace.host], threads)]
 
 
-def _host_reasons(trace: Trace, late: Cover) -> list[Part]:
-    """Say what the host did while it was late; what stands inside other things goes first."""
+def _host_reasons(trace: Trace, late: Cover, apart: dict[str, Cover]) -> list[Part]:
+    """Say what the host did while it was late; what stands inside other things goes first.
+
+    ``apart`` are parts of it that have a reason of their own, unless the host waited, loaded data
+    or allocated memory meanwhile.
+    """
     left, out = late, []
-    for what, rows in host_rows(trace).items():
-        spent = left & Cover.of(trace.columns.start[rows], trace.end[rows])
+    covers = {
+        what: Cover.of(trace.columns.start[rows], trace.end[rows])
+        for what, rows in host_rows(trace).items()
+    }
+    ordered = {what: covers[what] for what in (SYNC, LOADING, ALLOCATING)}
+    ordered |= apart | covers
+    for what, cover in ordered.items():
+        spent = left & cover
         out.append(Part(what, spent.seconds, len(spent.start)))
         left = left - spent
     out.append(Part(PYTHON, left.seconds, len(left.start)))

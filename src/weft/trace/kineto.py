@@ -105,7 +105,7 @@ def _text(raw: bytes) -> str:
     if b"\\" in raw:
         try:
             return msgspec.json.decode(b'"' + raw + b'"', type=str)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
     return raw.decode(errors="replace")
 
@@ -122,7 +122,7 @@ def _about(scanner: _core.TraceScanner) -> dict[str, Any]:
         return {}
     try:
         return _dict(msgspec.json.decode(rest + b"}"))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 

@@ -4,6 +4,9 @@ The same kernel stands at the same place of every step. Some steps happen to ove
 communication and others do not: the ratio of the two means is its slow-down. The place is the
 kernel's name, its grid and the how-many-th of these it is in the step; names and grids alone mix
 shapes, because persistent kernels share grids.
+
+One such kernel says little: how long a single one takes varies by as much. A family is reported
+from ``FEWEST_PAIRS`` places on.
 """
 
 import re
@@ -16,6 +19,7 @@ from weft.trace.cover import Cover
 from weft.trace.steps import Steps
 from weft.trace.trace import Bools, Floats, Ints, Kind, Trace
 
+FEWEST_PAIRS = 5  # places at which kernels of a family were seen both ways
 _OVERLAPPED, _ALONE = 0.9, 0.05  # shares of a kernel that communication covers
 _SHORTEST = 10e-6  # seconds: clocks of old profilers tick in microseconds
 _GEMM = re.compile(r"gemm|Cijk_|cutlass.*Kernel2?<|_tn_|_nn_|_nt_|matmul|xmma|nvjet", re.IGNORECASE)
@@ -55,7 +59,7 @@ def slowdowns(trace: Trace, steps: Steps, is_comm: Bools, comm: Cover) -> tuple[
     )
     out = []
     for family, mine in (("GEMM", both[gemm]), ("other", both[~gemm])):
-        if len(mine):
+        if len(mine) >= FEWEST_PAIRS:
             out.append(_slowdown(family, over[mine], alone[mine], float(lost[mine].sum())))
     return tuple(out)
 

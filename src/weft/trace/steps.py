@@ -4,8 +4,10 @@ A step is what the profiler marks on the host. A GPU event belongs to the step i
 launched, however late it runs. Events whose launch the profiler did not see are *backlog*: they
 were launched before the window. Events launched outside every mark belong to no step.
 
-Without marks, a step is one period of the sequence of kernels: the smallest lag at which nearly
-all kernels of the busiest stream repeat. It begins behind the longest pause.
+Without marks, a step is one period of the sequence of kernels on the busiest stream: the smallest
+lag at which they repeat about as well as at any. Layers repeat too, but not where a step ends and
+the next begins. No step begins inside a graph, whose kernels one call launches. A step begins
+behind the longest pause.
 
 A step's *period* is from the first kernel it launched on the busiest stream to that of the next
 step: a job that runs ahead of its GPU has short walls and a longer period, and its period is what
@@ -22,6 +24,8 @@ from weft.trace.trace import Ints, Mark, SmallInts, Trace
 NO_STEP = -1
 BACKLOG = -2
 _ENOUGH = 0.9  # of the kernels must repeat
+_WORSE, _CHANCE = 3.0, 0.005  # times as many misses as at the best lag, and a share on top of it
+_TRIED = 256  # lags that are compared kernel by kernel
 _MOST = 1 << 17  # kernels that are compared: a step is shorter
 _FEWEST = 8  # kernels of a step: fewer repeat by chance
 
@@ -33,7 +37,20 @@ class Steps:
     marks: tuple[Mark, ...]
     of: Ints
     periods: tuple[float | None, ...]
+    begins: tuple[float | None, ...] = ()  # of their first kernels on the busiest stream
     found: bool = False  # by their period, not by marks
+
+    def windows(self) -> list[tuple[float, float] | None]:
+        """Return when each step had the GPU: its period, or its wall if no period is known."""
+        walls = self.period is None
+        return [
+            (mark.start, mark.end)
+            if walls
+            else None
+            if begin is None or period is None or period <= 0
+            else (begin, begin + period)
+            for mark, begin, period in zip(self.marks, self.begins, self.periods, strict=True)
+        ]
 
     @property
     def period(self) -> float | None:
@@ -62,7 +79,8 @@ def steps_of(trace: Trace) -> Steps:
     if trace.marks:
         when = trace.columns.start[launch]
         of = np.where(launch < 0, BACKLOG, _inside(trace.marks, when))
-        return Steps(trace.marks, of, _periods(trace, of, len(trace.marks)))
+        begins = _begins(trace, of, len(trace.marks))
+        return Steps(trace.marks, of, _periods(begins), begins)
     cut = _repeats(trace)
     if cut is None:
         return Steps((), np.where(launch < 0, BACKLOG, NO_STEP), ())
@@ -83,8 +101,8 @@ def busiest_stream(trace: Trace) -> int:
     return int(values[counts.argmax()]) if len(values) else -1
 
 
-def _periods(trace: Trace, of: Ints, num_steps: int) -> tuple[float | None, ...]:
-    """Measure from the first launched kernel of a step on the busiest stream to the next one's."""
+def _begins(trace: Trace, of: Ints, num_steps: int) -> tuple[float | None, ...]:
+    """Return when the first launched kernel of each step on the busiest stream began."""
     rows, launch = trace.gpu, trace.launch[trace.gpu]
     chosen = np.flatnonzero((of >= 0) & (trace.columns.stream[rows] == busiest_stream(trace)))
     order = chosen[np.argsort(trace.columns.start[launch[chosen]], kind="stable")]
@@ -92,40 +110,77 @@ def _periods(trace: Trace, of: Ints, num_steps: int) -> tuple[float | None, ...]
     began = dict(
         zip(numbers.tolist(), trace.columns.start[rows[order[first]]].tolist(), strict=True)
     )
+    return tuple(began.get(step) for step in range(num_steps))
+
+
+def _periods(begins: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    """Measure from the beginning of a step to that of the next."""
     return tuple(
-        began[step + 1] - began[step] if step in began and step + 1 in began else None
-        for step in range(num_steps)
+        None if begin is None or then is None else then - begin
+        for begin, then in zip(begins, (*begins[1:], None), strict=True)
     )
 
 
 def _repeats(trace: Trace) -> _Cut | None:
-    """Find the smallest lag at which the kernels of the busiest stream repeat."""
+    """Find the lag at which what was launched on the busiest stream repeats."""
     rows = trace.gpu[trace.columns.stream[trace.gpu] == busiest_stream(trace)]
-    names = trace.columns.name[rows]
-    lag = _smallest_lag(names[:_MOST])
+    if not len(rows):
+        return None
+    group = _launches(trace, rows)
+    begin = np.flatnonzero(np.diff(group, prepend=-1))
+    names = _group_names(trace.columns.name[rows], group)
+    kernels = np.diff(begin, append=len(rows))
+    fewest = max(1, int(np.ceil(_FEWEST / max(np.median(kernels), 1))))
+    lag = _smallest_lag(names[:_MOST], fewest, kernels)
     if lag is None:
         return None
-    gaps = np.diff(trace.columns.start[rows], prepend=trace.columns.start[rows[0]])
-    whole = len(rows) // lag * lag
+    start = trace.columns.start[rows[begin]]
+    gaps = np.diff(start, prepend=start[0])
+    whole = len(begin) // lag * lag
     first = int(gaps[:whole].reshape(-1, lag).sum(axis=0).argmax())
-    return _Cut(rows, np.arange(first, len(rows), lag))
+    return _Cut(rows, begin[np.arange(first, len(begin), lag)])
 
 
-def _smallest_lag(names: np.ndarray) -> int | None:
+def _launches(trace: Trace, rows: Ints) -> Ints:
+    """Number the launches of kernels in their order: those of one call have one number."""
+    launch = trace.launch[rows].astype(np.int64)
+    apart = (np.diff(launch, prepend=-2) != 0) | (launch < 0)
+    return np.cumsum(apart) - 1
+
+
+def _group_names(names: np.ndarray, group: Ints) -> Ints:
+    """Number what was launched: a kernel by its name, a graph by the names of all its kernels."""
+    size = int(group.max(initial=-1)) + 1
+    codes = np.random.default_rng(1).integers(1, 1 << 40, int(names.max(initial=0)) + 1)
+    place = np.arange(len(names)) - np.flatnonzero(np.diff(group, prepend=-1))[group]
+    total = np.zeros(size, np.int64)
+    np.add.at(total, group, codes[names] * (2 * place + 1))
+    out: Ints = np.unique(total, return_inverse=True)[1].reshape(-1)
+    return out
+
+
+def _smallest_lag(names: Ints, fewest: int, kernels: Ints) -> int | None:
     """Correlate the sequence with itself; codes of names are random, so chance hits cancel."""
     count = len(names)
-    if count < 2 * _FEWEST:
+    if count < 2 * fewest:
         return None
     codes = np.random.default_rng(0).choice([-1.0, 1.0], (4, int(names.max()) + 1))[:, names]
     size = 1 << (2 * count - 1).bit_length()
     spectrum = np.fft.rfft(codes, size)
     alike = np.fft.irfft((spectrum * spectrum.conj()).sum(axis=0), size)[:count] / 4
     share = alike / np.maximum(count - np.arange(count), 1)
-    lags = np.flatnonzero(share[_FEWEST : count // 2 + 1] >= _ENOUGH - 0.1) + _FEWEST
-    for lag in lags.tolist():
-        if np.mean(names[lag:] == names[:-lag]) >= _ENOUGH and len(np.unique(names[:lag])) > 1:
-            return int(lag)
-    return None
+    lags = np.flatnonzero(share[fewest : count // 2 + 1] >= _ENOUGH - 0.1) + fewest
+    if len(lags) > _TRIED:  # the first ones, and those that look best
+        best = lags[np.argsort(-share[lags], kind="stable")[: _TRIED // 2]]
+        lags = np.unique(np.concatenate((lags[: _TRIED // 2], best)))
+    missed = {
+        lag: float(np.mean(names[lag:] != names[:-lag]))
+        for lag in lags.tolist()
+        if len(np.unique(names[:lag])) > 1 or kernels[:lag].sum() > lag
+    }
+    least = min(missed.values(), default=1.0)
+    allowed = min(1 - _ENOUGH, _WORSE * least + _CHANCE)
+    return next((lag for lag, miss in missed.items() if miss <= allowed), None)
 
 
 def _steps_of_cut(trace: Trace, cut: _Cut) -> Steps:
@@ -138,4 +193,5 @@ def _steps_of_cut(trace: Trace, cut: _Cut) -> Steps:
     )
     when = trace.columns.start[trace.gpu]
     of = _inside(marks, when) if marks else np.full(len(trace.gpu), NO_STEP)
-    return Steps(marks, of, tuple(map(float, lengths)), found=True)
+    starts = tuple(map(float, begins[: len(marks)]))
+    return Steps(marks, of, tuple(map(float, lengths)), starts, found=True)

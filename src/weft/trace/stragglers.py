@@ -29,6 +29,8 @@ def stragglers(job: Job, busy: Sequence[Cover]) -> tuple[Straggler, ...]:
     ordered = sorted(job.matches, key=lambda match: float(job.starts(match).max()))
     for match in ordered:
         starts = job.starts(match)
+        if np.ptp(starts) <= job.uncertainty(match):
+            continue  # the clocks do not tell who was last
         last = match.members[int(starts.argmax())][0]
         cost[last] += float((starts.max() - starts).sum())
         times[last] += 1

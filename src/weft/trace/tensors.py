@@ -18,6 +18,7 @@ _DTYPES = {
     **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
     "complexdouble": 16,
 }
+_DEEPEST = 4  # PyTorch nests lists of tensors once; deeper lists are no shape
 _SHORT = {"double": "fp64", "float": "fp32", "half": "fp16", "bfloat16": "bf16"}
 
 
@@ -67,15 +68,17 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    """Give the sides of one input; a list of tensors counts as one long one.
+def _shape(value: Any, depth: int = 0) -> tuple[int, ...]:
+    """Return the sides of one input; a list of tensors counts as one long one.
 
     >>> _shape([2, 3]), _shape([[2, 3], [4]]), _shape([2, "x"]), _shape([10**99])
     ((2, 3), (10,), (), ())
     """
     sides = _list(value)
     if sides and isinstance(sides[0], list):
-        parts = [_shape(each) for each in sides if isinstance(each, list)]
+        if depth >= _DEEPEST:
+            return ()
+        parts = [_shape(each, depth + 1) for each in sides if isinstance(each, list)]
         sides = [sum(prod(each) for each in parts if each)]
     known = tuple(side for side in map(whole_number, sides) if side is not None)
     return known if len(known) == len(sides) and prod(known) <= MOST else ()

@@ -181,7 +181,7 @@ class Trace:
             return {}
         try:
             found = msgspec.json.decode(self.details[ident])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -5,6 +5,8 @@ ranks, bytes move from the last start to the first end: before, somebody was mis
 rank was done. With one rank, what would move takes about as long as the link needs for it, or as
 the shortest of equal collectives in the file took, whichever is less, and stands at the end.
 One of unknown size is taken to move for the same share of its time as the others.
+
+Where the clocks of ranks are farther apart than the time in which bytes move, neither is known.
 """
 
 from collections import Counter, defaultdict
@@ -13,12 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.trace.align import Job, Ranked
+from weft.trace.align import Job, Match, Ranked
 from weft.trace.analysis import ESTIMATED, MEASURED
 from weft.trace.collectives import Collective
 from weft.trace.links import Links
 from weft.trace.steps import Steps, step_by_row
 
+_SMALL = 0.1  # of the longest kernel of a collective: a doubt so small changes nothing
 _ENOUGH = 3  # equal collectives before the shortest of them says anything
 
 
@@ -41,13 +44,24 @@ def moving(job: Job, steps: Sequence[Steps], links: Links) -> list[list[Moving |
     """Say for each rank and each of its collectives when bytes moved; None if nothing tells."""
     out = [_estimated(ranked, each, links) for ranked, each in zip(job.ranks, steps, strict=True)]
     for match in job.matches:
-        starts, ends = job.starts(match), job.ends(match)
-        last = match.members[int(np.argmax(starts))][0]
-        rank = job.ranks[last].trace.rank
-        moves = Moving(float(starts.max()), float(ends.min()), MEASURED, rank)
+        moves = measured(job, match)
         for number, index in match.members:
             out[number][index] = moves
     return out
+
+
+def measured(job: Job, match: Match) -> Moving | None:
+    """Return when bytes moved between ranks; None if their clocks are too far apart to tell."""
+    starts, ends = job.starts(match), job.ends(match)
+    last = match.members[int(np.argmax(starts))][0]
+    moves = Moving(float(starts.max()), float(ends.min()), MEASURED, job.ranks[last].trace.rank)
+    longest = float((ends - starts).max())
+    if longest <= 0:  # kernels of no length: nothing waited, nothing moved
+        return moves
+    doubt = job.uncertainty(match)
+    if moves.seconds <= 0 or (moves.seconds <= doubt and doubt > _SMALL * longest):
+        return None
+    return moves
 
 
 def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None]:

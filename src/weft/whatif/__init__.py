@@ -1,5 +1,6 @@
 """A trace replayed, and replayed with something changed."""
 
+from weft.whatif.advised import analyze
 from weft.whatif.answer import Answer, Outcome, errors_of, what_if
 from weft.whatif.change import NAMES
 from weft.whatif.foretold import predict_trace
@@ -11,6 +12,7 @@ __all__ = [
     "Answer",
     "Outcome",
     "Replay",
+    "analyze",
     "errors_of",
     "predict_trace",
     "replay",

@@ -144,6 +144,7 @@ def _inserted(recording: Recording, at: Ints, like: Ints, moved: Ints) -> Record
             over,
             before=np.insert(over.before, at, zeros),
             inside=np.insert(over.inside, at, over.inside[like]),
+            pauses=np.insert(over.pauses, at, zeros),
         ),
         seconds=np.insert(recording.seconds, at, recording.seconds[like]),
         collectives={int(moved[n]): what for n, what in recording.collectives.items()}

@@ -9,18 +9,23 @@ all of them, by time, are one sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.trace import Kind, Mark
-from weft.trace.steps import steps_of
+from weft.trace.cover import Cover
+from weft.trace.steps import busiest_stream, steps_of
 from weft.whatif.occupancy import waves
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from weft.trace import Trace
+    from weft.trace.steps import Steps
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -30,6 +35,7 @@ NO_STREAM = -1
 BACKLOG = (
     "before the window"  # stands for the calls that launched what a profiler came too late for
 )
+_APART = 0.05  # of a period: marks of the profiler follow each other within less
 _WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
@@ -39,6 +45,8 @@ class Calls:
 
     ``mark`` is the step, ``until`` when the next one begins (NaN: it was not recorded). ``op`` is
     the innermost operator around a call, ``same_op`` says that it is that of the call before.
+    ``front`` is when the GPU event in front of it on its stream ended, in whatever step (-inf: it
+    is the first). ``full`` are the moments at which some kernel filled the device.
     """
 
     mark: Mark
@@ -56,6 +64,8 @@ class Calls:
     gpu_start: Floats
     gpu_end: Floats
     waves: Floats  # how often its workgroups fill the device
+    front: Floats
+    full: Cover
 
     def __len__(self) -> int:
         return len(self.name)
@@ -64,6 +74,12 @@ class Calls:
     def launches(self) -> Ints:
         """The numbers of calls that put work on a stream."""
         return np.flatnonzero(self.row >= 0)
+
+    @property
+    def own_launches(self) -> Ints:
+        """Those of them that the step itself made: not what was left to do when it began."""
+        found = self.launches
+        return found[[self.call[number] != BACKLOG for number in found.tolist()]]
 
     @property
     def seconds(self) -> Floats:
@@ -81,9 +97,25 @@ class Calls:
         return float(np.nanmax(self.gpu_end) - self.end[-1])
 
 
+def stand_apart(steps: Sequence[Calls]) -> bool:
+    """Tell steps whose marks end long before the next one begins: there a wall is no period."""
+    followed = [step for step in steps if np.isfinite(step.until)]
+    between = sum(step.until - step.mark.end for step in followed)
+    return between > _APART * sum(step.until - step.mark.start for step in followed)
+
+
 def is_stream_wait(call: str) -> bool:
     """Tell the calls that make a stream wait for another."""
     return call.startswith(_WAITS)
+
+
+def is_graph_launch(call: str) -> bool:
+    """Tell the calls that launch a whole graph: inside it no call shows what waits for what.
+
+    >>> is_graph_launch("cudaGraphLaunch"), is_graph_launch("cudaLaunchKernel")
+    (True, False)
+    """
+    return "GraphLaunch" in call
 
 
 def is_host_wait(call: str) -> bool:
@@ -98,7 +130,7 @@ def is_host_wait(call: str) -> bool:
 def calls_of(trace: Trace) -> list[Calls]:
     """Give the calls of every step that launched something, in order."""
     rows, launched = _sequence(trace)
-    marks = steps_of(trace).marks or _whole(trace, rows)
+    marks = _host_marks(trace, steps_of(trace)) or _whole(trace, rows)
     if len(marks) == 1:
         return _Table(trace).alone(marks[0], rows, launched)
     begins = np.array([mark.start for mark in marks] + [np.inf])
@@ -112,6 +144,24 @@ def calls_of(trace: Trace) -> list[Calls]:
             follows = float(until) if np.isfinite(until) else np.nan
             out.append(table.calls(mark, follows, rows[inside], launched[inside]))
     return out
+
+
+def _host_marks(trace: Trace, steps: Steps) -> tuple[Mark, ...]:
+    """Return the steps on the host: from the call that launched the first kernel of each.
+
+    Steps that were found by how kernels repeat are cut on the device, which may be behind.
+    """
+    if not steps.found:
+        return steps.marks
+    mine = trace.gpu[trace.columns.stream[trace.gpu] == busiest_stream(trace)]
+    cuts = np.array([mark.start for mark in steps.marks] + [steps.marks[-1].end])
+    place = np.searchsorted(trace.columns.start[mine], cuts)
+    launch = trace.launch[mine[np.minimum(place, len(mine) - 1)]]
+    called = trace.columns.start[launch]
+    if (launch < 0).any() or (np.diff(called) <= 0).any():
+        return steps.marks
+    edges = pairwise(called.tolist())
+    return tuple(Mark(m.name, *edge) for m, edge in zip(steps.marks, edges, strict=True))
 
 
 def _whole(trace: Trace, rows: Ints) -> tuple[Mark, ...]:
@@ -147,12 +197,25 @@ def _launching(trace: Trace, gpu: Ints) -> Ints:
     return found
 
 
+def _fronts(trace: Trace) -> Floats:
+    """Return for every row when the GPU event in front of it on its stream ended, or -inf."""
+    rows, stream = trace.gpu, trace.columns.stream[trace.gpu]
+    out = np.full(len(trace), -np.inf)
+    for each in np.unique(stream).tolist():
+        mine = rows[stream == each]
+        out[mine[1:]] = np.maximum.accumulate(trace.end[mine])[:-1]
+    return out
+
+
 class _Table:
     """Looks up what columns of calls need, names once."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.waves = waves(trace)
+        self.front = _fronts(trace)
+        filling = trace.gpu[self.waves[trace.gpu] > 1]
+        self.full = Cover.of(trace.columns.start[filling], trace.end[filling])
 
     def calls(self, mark: Mark, until: float, rows: Ints, launched: Ints) -> Calls:
         trace, columns = self.trace, self.trace.columns
@@ -177,6 +240,8 @@ class _Table:
             gpu_start=np.where(there, columns.start[shown], np.nan),
             gpu_end=np.where(there, trace.end[shown], np.nan),
             waves=np.where(there, self.waves[shown], 0.0),
+            front=np.where(there, self.front[shown], -np.inf),
+            full=self.full,
         )
 
     def alone(self, mark: Mark, rows: Ints, launched: Ints) -> list[Calls]:
@@ -209,6 +274,7 @@ class _Table:
             "gpu_start": np.maximum(columns.start[left], zero),
             "gpu_end": self.trace.end[left],
             "waves": self.waves[left],
+            "front": np.full(size, -np.inf),
         }
         joined: dict[str, Any] = {
             key: np.concatenate((own, getattr(calls, key))) for key, own in front.items()

@@ -17,8 +17,9 @@ import numpy as np
 from weft.c3 import STRATEGIES
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.candidates import OCCUPANCY, SLICES
-from weft.units import format_size
+from weft.units import format_size, format_time
 from weft.whatif.buckets import merged, split
+from weft.whatif.overheads import USUAL_GAP
 from weft.whatif.pairs import BOUNDS, effect
 from weft.whatif.serial import in_turn
 
@@ -73,7 +74,7 @@ def scaling_of(name: str) -> Scaling | None:
 def change(scene: Scene, name: str) -> Change | None:
     """Make a change by its name; None where there is nothing that it would change."""
     scaling = scaling_of(name)
-    if not scene.comms and name != "no-host":
+    if not scene.comms and name not in _WITHOUT_COLLECTIVES:
         return None
     if scaling is not None:
         return _SCALED[scaling.what](scene, name, scaling.times)
@@ -234,6 +235,11 @@ def _no_waiting(scene: Scene, name: str) -> Change:
     return Change(name, "every rank comes to every collective at the same time", value)
 
 
+def _no_moving(scene: Scene, name: str) -> Change:
+    value, ends = _each(scene, lambda _: 0.0)
+    return Change(name, "bytes move in no time, or behind computation; waiting stays", value, ends)
+
+
 def _no_communication(scene: Scene, name: str) -> Change:
     seconds = scene.recording.seconds.copy()
     seconds[[comm.call for comm in scene.comms]] = 0.0
@@ -248,6 +254,53 @@ def _no_host(scene: Scene, name: str) -> Change:
     return Change(name, "the host takes no time, as with one graph for the step: a bound", value)
 
 
+def _no_launching(scene: Scene, name: str) -> Change:
+    over = scene.recording.overheads
+    none = replace(over, before=over.before * 0, inside=over.inside * 0)
+    value = Variant(replace(scene.recording, overheads=none), rebuilt=True)
+    why = "launching takes no time, as with one graph for the step; its input is prepared as it was"
+    return Change(name, why, value)
+
+
+def _no_input(scene: Scene, name: str) -> Change | None:
+    over = scene.recording.overheads
+    if over.head + over.tail <= 0:
+        return None
+    none = replace(over, head=0.0, tail=0.0)
+    value = Variant(replace(scene.recording, overheads=none), rebuilt=True)
+    why = "the host takes no time from the last call of a step to the first of the next: its "
+    why += "input is ready"
+    return Change(name, why, value)
+
+
+def _no_sync(scene: Scene, name: str) -> Change | None:
+    order = scene.recording.order
+    if not any(order.host_waits):
+        return None
+    none = replace(order, host_waits=((),) * len(order.host_waits))
+    value = Variant(replace(scene.recording, order=none), rebuilt=True)
+    return Change(name, "the host never waits for the device", value)
+
+
+def _no_gaps(scene: Scene, name: str) -> Change | None:
+    over = scene.recording.overheads
+    if over.gap <= USUAL_GAP and not over.pauses.any():
+        return None
+    none = replace(over, gap=min(over.gap, USUAL_GAP), pauses=over.pauses * 0)
+    value = Variant(replace(scene.recording, overheads=none), rebuilt=True)
+    why = f"kernels that are ready follow each other within {format_time(USUAL_GAP)}: a bound"
+    return Change(name, why, value)
+
+
+def _no_slowdown(scene: Scene, name: str) -> Change | None:
+    if scene.ground.slowdown is None or scene.ground.slowdown <= 1:
+        return None
+    value = Variant(scene.with_moved(lambda comm: comm.moved, 1 / scene.ground.slowdown))
+    why = f"kernels that overlap collectives run as fast as alone, {scene.ground.slowdown:.2f} "
+    why += "times as fast as recorded: a bound"
+    return Change(name, why, value)
+
+
 _SCALED: dict[str, Callable[[Scene, str, float], Change | None]] = {
     "links": _links,
     "buckets": _buckets,
@@ -258,12 +311,20 @@ _NAMED: dict[str, Callable[[Scene, str], Change | None]] = {
     "compressed": _compressed,
     "compressed-int8": _compressed,
     "no-waiting": _no_waiting,
+    "no-moving": _no_moving,
     "no-communication": _no_communication,
+    "no-slowdown": _no_slowdown,
+    "no-launching": _no_launching,
+    "no-input": _no_input,
+    "no-sync": _no_sync,
+    "no-gaps": _no_gaps,
     "no-host": _no_host,
 }
+_WITHOUT_COLLECTIVES = ("no-launching", "no-input", "no-sync", "no-gaps", "no-host")
 NAMES = (
     *STRATEGIES,
     *("fused", "compressed", "compressed-int8"),
     *("links*2", "links/2", "ranks*2", "buckets*2", "buckets/2"),
-    *("no-waiting", "no-communication", "no-host"),
+    *("no-waiting", "no-moving", "no-communication", "no-slowdown"),
+    *_WITHOUT_COLLECTIVES,
 )

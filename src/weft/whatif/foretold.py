@@ -15,7 +15,7 @@ from weft.trace.align import Ranked
 from weft.whatif.costs import families_of
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.recorded import workload_of
-from weft.whatif.replay import iterations_of
+from weft.whatif.replay import iterations_of, require_close
 from weft.whatif.scene import scene_of
 from weft.whatif.stage import Stage, quiet_machine
 from weft.workload import NO_HOST
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from weft.workload import Workload
 
 
-def predict_trace(trace: Trace, on: Platform) -> Prediction:
+def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Prediction:
     """Predict the typical step of one rank's trace on another machine.
 
-    What the replay of the trace is wrong by widens the range.
+    What the replay of the trace is wrong by widens the range. One that is more than
+    ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
     scene = scene_of(Ranked.of(trace))
+    if not anyway:
+        require_close(trace.path, scene.replays)
     change = elsewhere(scene, on)
     recording = change.value.recording
     made = predict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from weft.whatif.stage import Run
 
 
+_HELPS = 0.1  # of what a rank is late by: what brings it less is not what made it late
+
+
 @dataclass(frozen=True)
 class Together:
     """The same step of several ranks. ``calls`` are their joined collectives, rank by rank."""
@@ -43,6 +47,7 @@ class Together:
     machine: Platform
     calls: tuple[tuple[int, ...], ...]
     waited: Floats  # by rank and collective, as the traces show it
+    means: tuple[float, ...]  # by rank, the mean period of its steps
 
     @property
     def iterations(self) -> int:
@@ -98,11 +103,11 @@ def job_of(traces: Sequence[Trace]) -> Job:
 
 
 def together(job: Job) -> Together:
-    """Join the traces of one job, each at the step in its middle."""
+    """Join the traces of one job, at the step whose period is nearest the mean."""
     steps = [ready_steps(ranked) for ranked in job.ranks]
-    ready = tuple(each[len(each) // 2] for each in steps)
+    ready = _same_step(steps)
     moved = _moved(job)
-    joined = _joined(job, ready)
+    joined = _joined(job, ready, moved)
     first = min(each.recording.calls.mark.start for each in ready)
     recordings, calls = [], []
     for number, each in enumerate(ready):
@@ -112,7 +117,20 @@ def together(job: Job) -> Together:
     waited = _waited(ready, calls, moved)
     machine = machine_of(job.ranks[0].trace)
     ranks = tuple(ranked.trace for ranked in job.ranks)
-    return Together(ranks, ready, tuple(recordings), machine, tuple(calls), waited)
+    means = tuple(fmean(one.measured for one in each) for each in steps)
+    return Together(ranks, ready, tuple(recordings), machine, tuple(calls), waited, means)
+
+
+def _same_step(steps: Sequence[Sequence[Ready]]) -> tuple[Ready, ...]:
+    """Choose by name the step that is nearest the mean of the slowest rank; else the middle one."""
+    named = [{one.name: one for one in each} for each in steps]
+    shared = [name for name in named[0] if all(name in each for each in named)]
+    if not shared:
+        return tuple(each[len(each) // 2] for each in steps)
+    longest = {name: max(each[name].measured for each in named) for name in shared}
+    mean = fmean(longest.values())
+    chosen = min(shared, key=lambda name: abs(longest[name] - mean))
+    return tuple(each[chosen] for each in named)
 
 
 def _moved(job: Job) -> list[dict[int, float]]:
@@ -125,8 +143,10 @@ def _moved(job: Job) -> list[dict[int, float]]:
     ]
 
 
-def _joined(job: Job, ready: Sequence[Ready]) -> list[dict[int, int]]:
-    """Give by rank the call of each collective that is in the step of all."""
+def _joined(
+    job: Job, ready: Sequence[Ready], moved: Sequence[dict[int, float]]
+) -> list[dict[int, int]]:
+    """Return by rank the call of each collective in the step of all of which moving is known."""
     places = [
         {row: call for call, row in enumerate(each.recording.calls.row.tolist()) if row >= 0}
         for each in ready
@@ -134,7 +154,8 @@ def _joined(job: Job, ready: Sequence[Ready]) -> list[dict[int, int]]:
     found: list[dict[int, int]] = [{} for _ in ready]
     for key, match in enumerate(job.matches):
         rows = {n: job.ranks[n].collectives[i].row for n, i in match.members}
-        if len(rows) == len(ready) and all(row in places[n] for n, row in rows.items()):
+        everywhere = len(rows) == len(ready)
+        if everywhere and all(row in places[n] and row in moved[n] for n, row in rows.items()):
             for number, row in rows.items():
                 found[number][key] = places[number][row]
     order = sorted(found[0], key=lambda key: found[0][key]) if found else []
@@ -177,16 +198,40 @@ def straggler(job: Together, run: Run) -> int:
 def without_straggler(job: Together, rank: int) -> tuple[Recording, ...]:
     """Let a rank come to each collective no later than the last of the others.
 
-    What it is late by is taken from its host, where that took longest since the collective before.
+    What it is late by is taken from its host, where that took longest since the collective before,
+    and what that does not help from its kernels, all by the same share.
     """
     recordings = list(job.recordings)
     for place in range(len(job.calls[rank])):
-        arrived = job.arrivals(job.run(recordings))[:, place]
-        late = arrived[rank] - np.delete(arrived, rank).max()
-        if late > 0:
-            since = job.calls[rank][place - 1] if place else -1
-            recordings[rank] = _sooner(recordings[rank], since, job.calls[rank][place], late)
+        late = _lateness(job, recordings, rank, place)
+        since = job.calls[rank][place - 1] if place else -1
+        for take in (_sooner, _shorter):
+            if late <= 0:
+                break
+            tried = recordings.copy()
+            tried[rank] = take(recordings[rank], since, job.calls[rank][place], late)
+            left = _lateness(job, tried, rank, place)
+            if left < (1 - _HELPS) * late:
+                recordings, late = tried, left
     return tuple(recordings)
+
+
+def _lateness(job: Together, recordings: Sequence[Recording], rank: int, place: int) -> float:
+    """Return how long after the last of the others a rank comes to a collective."""
+    arrived = job.arrivals(job.run(recordings))[:, place]
+    return float(arrived[rank] - np.delete(arrived, rank).max())
+
+
+def _shorter(recording: Recording, since: int, until: int, seconds: float) -> Recording:
+    """Take seconds from the kernels between two collectives."""
+    mine = recording.calls.launches
+    mine = mine[(mine > since) & (mine < until)]
+    mine = mine[~np.isin(mine, list(recording.collectives))]
+    out = recording.seconds.copy()
+    total = float(out[mine].sum())
+    if total > 0:
+        out[mine] *= max(0.0, 1 - seconds / total)
+    return replace(recording, seconds=out)
 
 
 def _sooner(recording: Recording, since: int, until: int, seconds: float) -> Recording:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from weft.trace import Trace, read
 from weft.trace.reading import jobs_of
-from weft.whatif.answer import Answer, Outcome, answer_of, changes
-from weft.whatif.change import scaling_of
+from weft.whatif.answer import Answer, Base, Outcome, answer_of, changes
+from weft.whatif.change import Variant, scaling_of
 from weft.whatif.job import job_of, straggler, together, without_straggler
+from weft.whatif.replay import doubt, require_close
 from weft.whatif.scene import Comm, Ground, Scene
 from weft.whatif.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from weft.hardware import Platform
-    from weft.trace import Trace
+    from weft.trace.align import Job
     from weft.whatif.change import Change
     from weft.whatif.job import Together
     from weft.whatif.recorded import Recording
@@ -27,18 +30,37 @@ NO_STRAGGLER = "no-straggler"
 
 
 def what_if_jobs(
-    traces: Sequence[Trace], names: Sequence[str] = (), *, on: Platform | None = None
+    traces: Sequence[Trace | Path | str],
+    names: Sequence[str] = (),
+    *,
+    on: Platform | None = None,
+    anyway: bool = False,
 ) -> list[Answer]:
-    """Answer for each job among traces; its ranks are replayed together where they meet."""
+    """Answer for each job among traces; its ranks are replayed together where they meet.
+
+    A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
+    """
     require_known(names)
-    jobs, _ = jobs_of(traces)
-    answers = []
-    for job in jobs:
-        if job.matches:
-            answers.append(_answer(together(job), names, on))
-        else:
-            answers += [answer_of(ranked, names, on) for ranked in job.ranks]
-    return answers
+    jobs, _ = jobs_of(_read(traces))
+    return [answer for job in jobs for answer in answers_of(job, names, on, anyway=anyway)]
+
+
+def answers_of(
+    job: Job, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
+) -> list[Answer]:
+    """Answer for a job as a whole where its ranks meet, else for each rank by itself."""
+    if not job.matches:
+        return [answer_of(ranked, names, on, anyway=anyway) for ranked in job.ranks]
+    joined = together(job)
+    if joined.calls[0]:
+        return [_answer(joined, names, on, anyway=anyway)]
+    note = "replayed by itself: no collective of the step says when the other ranks came to it"
+    alone = (answer_of(ranked, names, on, anyway=anyway) for ranked in job.ranks)
+    return [replace(answer, notes=(note, *answer.notes)) for answer in alone]
+
+
+def _read(traces: Sequence[Trace | Path | str]) -> list[Trace]:
+    return [each if isinstance(each, Trace) else read(each) for each in traces]
 
 
 def require_known(names: Sequence[str]) -> None:
@@ -49,34 +71,49 @@ def require_known(names: Sequence[str]) -> None:
 
 
 def what_if_job(
-    traces: Sequence[Trace], names: Sequence[str] = (), *, on: Platform | None = None
+    traces: Sequence[Trace | Path | str],
+    names: Sequence[str] = (),
+    *,
+    on: Platform | None = None,
+    anyway: bool = False,
 ) -> Answer:
     """Replay the ranks of a job together, then with each change; the slowest rank counts."""
-    return _answer(together(job_of(traces)), names, on)
+    return _answer(together(job_of(_read(traces))), names, on, anyway=anyway)
 
 
-def _answer(job: Together, names: Sequence[str], on: Platform | None) -> Answer:
-    base = job.run()
-    replays = job.replays(base)
-    runs: dict[str, Run] = {"": base}
+def _answer(
+    job: Together, names: Sequence[str], on: Platform | None, *, anyway: bool = False
+) -> Answer:
+    run = job.run()
+    replays = job.replays(run)
+    path = ", ".join(trace.path for trace in job.traces)
+    if not anyway:
+        require_close(path, replays)
+    measured = max(job.means)
+    chosen = max(each.measured for each in replays)
+    base = Base(run.step, run.step * measured / chosen, replays)
+    runs: dict[str, Run] = {"": run}
     outcomes, missing = [], list[str]()
+    late = straggler(job, run)
     if not names or NO_STRAGGLER in names:
-        outcome, runs[NO_STRAGGLER] = _no_straggler(job, base, replays)
+        outcome, runs[NO_STRAGGLER] = _no_straggler(job, late, run, base)
         outcomes.append(outcome)
     wanted = [name for name in names if name != NO_STRAGGLER]
     if wanted or on is not None or not names:
         found, missing = _changes(job, replays, wanted, on)
         for each in found:
-            outcome, runs[each[0].name] = _outcome(job, each, base.step, replays)
+            outcome, runs[each[0].name] = _outcome(job, each, base)
             outcomes.append(outcome)
     return Answer(
-        file=", ".join(trace.path for trace in job.traces),
+        file=path,
         rank=None,
         replays=replays,
-        measured_step=max(each.measured for each in replays),
-        replayed_step=base.step,
+        measured_step=measured,
+        replayed_step=base.mean,
         outcomes=tuple(outcomes),
-        notes=(*_notes(job, base), *missing),
+        notes=(*_notes(job, run), *missing),
+        doubt=doubt(replays),
+        straggler=job.traces[late].rank,
         runs=runs,
     )
 
@@ -84,22 +121,34 @@ def _answer(job: Together, names: Sequence[str], on: Platform | None) -> Answer:
 def _changes(
     job: Together, replays: tuple[Replay, ...], names: Sequence[str], on: Platform | None
 ) -> tuple[list[tuple[Change, ...]], list[str]]:
-    """Make the changes that change something on every rank, for each of them."""
-    scenes = (_scene(job, rank, replays) for rank in range(len(job.traces)))
+    """Make the changes that change something on some rank; the others stay as they are."""
+    scenes = [_scene(job, rank, replays) for rank in range(len(job.traces))]
     found, missing = zip(*(changes(scene, names, on) for scene in scenes), strict=True)
-    by_name = [{each.name: each for each in made} for made in found]
-    shared = [name for name in by_name[0] if all(name in made for made in by_name)]
-    every = [tuple(made[name] for made in by_name) for name in shared]
-    return every, list(dict.fromkeys(note for notes in missing for note in notes))
+    made = [{each.name: each for each in mine} for mine in found]
+    whole = {name: one for mine in made for name, one in mine.items()}
+    every = [
+        tuple(
+            mine.get(name) or _unchanged(scene, one)
+            for mine, scene in zip(made, scenes, strict=True)
+        )
+        for name, one in whole.items()
+    ]
+    nowhere = set(missing[0]).intersection(*missing)
+    return every, [note for note in missing[0] if note in nowhere]
 
 
-def _no_straggler(job: Together, base: Run, replays: Sequence[Replay]) -> tuple[Outcome, Run]:
-    rank = straggler(job, base)
+def _unchanged(scene: Scene, other: Change) -> Change:
+    """Return the step as it is, as what ``other`` is on another rank."""
+    value = Variant(scene.recording)
+    return replace(other, value=value, ends=(value,) * len(other.ends))
+
+
+def _no_straggler(job: Together, rank: int, now: Run, base: Base) -> tuple[Outcome, Run]:
     run = job.run(without_straggler(job, rank))
-    before, after = job.waits(base).sum(), job.waits(run).sum()
+    before, after = job.waits(now).sum(), job.waits(run).sum()
     why = f"rank {job.traces[rank].rank} comes to no collective later than the last of the others:"
     why += f" all ranks wait {after * 1e3:.1f} ms in sum, not {before * 1e3:.1f}"
-    return Outcome.of(NO_STRAGGLER, why, [run.step], base.step, replays), run
+    return Outcome.of(NO_STRAGGLER, why, [run.step], base), run
 
 
 def _scene(job: Together, rank: int, replays: tuple[Replay, ...]) -> Scene:
@@ -113,9 +162,7 @@ def _scene(job: Together, rank: int, replays: tuple[Replay, ...]) -> Scene:
     return Scene(Ground(job.traces[rank], ready, job.machine), replays, comms)
 
 
-def _outcome(
-    job: Together, each: Sequence[Change], base: float, replays: Sequence[Replay]
-) -> tuple[Outcome, Run]:
+def _outcome(job: Together, each: Sequence[Change], base: Base) -> tuple[Outcome, Run]:
     """Let a job run with one change, which ``each`` is on its ranks."""
     name, why = each[0].name, each[0].why
     first = frozenset[str]().union(*(one.value.first for one in each))
@@ -125,7 +172,7 @@ def _outcome(
     run = _run(job, recordings, first)
     ends = zip(*(one.ends for one in each), strict=False)
     steps = [_run(job, [one.recording for one in end], first).step for end in ends]
-    return Outcome.of(name, why, [run.step, *steps], base, replays), run
+    return Outcome.of(name, why, [run.step, *steps], base), run
 
 
 def _run(job: Together, recordings: Sequence[Recording], first: frozenset[str]) -> Run:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.trace import Kind
-from weft.whatif.calls import is_host_wait, is_stream_wait
+from weft.whatif.calls import is_graph_launch, is_host_wait, is_stream_wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,7 +85,7 @@ def _waiting(calls: Calls) -> Iterator[int]:
     """Give the launches that may wait for another stream.
 
     Those are the first of each stream behind a call that makes a stream wait; where the profiler
-    saw no such call, all that follow work on another stream.
+    saw no such call, and inside a graph, all that follow work on another stream.
     """
     seen = any(map(is_stream_wait, calls.call))
     fresh: set[int] = set(np.unique(calls.stream[calls.launches]).tolist())
@@ -94,7 +94,8 @@ def _waiting(calls: Calls) -> Iterator[int]:
         if is_stream_wait(calls.call[number]):
             fresh |= everyone
         elif calls.row[number] >= 0:
-            if stream in fresh or (not seen and stream != last):
+            unseen = not seen or is_graph_launch(calls.call[number])
+            if stream in fresh or (unseen and stream != last):
                 yield number
             fresh.discard(stream)
             last = stream

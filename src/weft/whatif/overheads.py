@@ -7,6 +7,10 @@ no gap stands where it was recorded. In a call that waits, what counts begins wi
 it waited for.
 
 With one recorded step there is nothing to average: its gaps stand where they were.
+
+A stream may also stand idle although its next work was launched, nothing it waits for was still
+running and no kernel filled the device: kernels of a graph, work that waits for something outside
+the trace. Such a *pause* belongs to the device and is kept where it was.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.whatif.calls import stand_apart
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,30 +30,38 @@ if TYPE_CHECKING:
     from weft.whatif.order import Order
 
 _BUSY = 5e-6  # a launch so long before the work in front of it ended found the stream busy
-_LONGEST = 50e-6  # between two on a busy stream; more is a wait for something else
-_USUAL = 1e-6  # between two kernels, where no stream was ever busy (arXiv 2404.12674)
+_LONGEST = 50e-6  # between two on a busy stream; more is a pause of its own
+USUAL_GAP = 1e-6  # between two kernels, where no stream was ever busy (arXiv 2404.12674)
 
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Seconds: before and in each call, around a step, and between two kernels of a stream."""
+    """Seconds: before and in each call, around a step, and between two kernels of a stream.
+
+    ``pauses`` are by call: how much longer than ``gap`` its stream stands idle before it.
+    """
 
     before: Floats
     inside: Floats
     head: float  # from the start of a step to its first call
     tail: float  # from its last call to the next step
     gap: float
+    pauses: Floats
 
 
 def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
     """Learn from ``steps``, which ask for the same, what the host takes."""
     before = np.array([_before(step) for step in steps])
     inside = np.array([_inside(step, order) for step in steps])
-    head, tail = (float(each) for each in np.mean([_around(step) for step in steps], axis=0))
+    apart = stand_apart(steps)  # then the tail of the last step is not in its mark
+    head = float(np.mean([_around(step)[0] for step in steps]))
+    tail = float(np.mean([_around(s)[1] for s in steps if np.isfinite(s.until) or not apart]))
     if len(steps) > 1:
         before = _by_kind(before, _places(steps[0]))
         inside = _by_kind(inside, _kinds(steps[0], order))
-    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, _gap(steps, order))
+    gap = _gap(steps, order)
+    pauses = np.mean([_pauses(step, order, gap) for step in steps], axis=0)
+    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, gap, pauses)
 
 
 def _before(step: Calls) -> Floats:
@@ -101,13 +115,39 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
 def _gap(steps: Sequence[Calls], order: Order) -> float:
     """Give the mean time between two on a stream that had more to do."""
     gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
-    return float(gaps.mean()) if len(gaps) else _USUAL
+    return float(gaps.mean()) if len(gaps) else USUAL_GAP
+
+
+def _waited(step: Calls, order: Order) -> Floats:
+    """Return by call when the last of what it comes after on other streams ended, or -inf."""
+    ends = (max((step.gpu_end[n] for n in each), default=-np.inf) for each in order.after)
+    return np.fromiter(ends, float, len(step))
+
+
+def _pauses(step: Calls, order: Order, gap: float) -> Floats:
+    """Return by call how long its stream idles for no reason that the trace shows.
+
+    Up to ``_LONGEST`` is what the mean gap stands for. What a stream did before its first event of
+    the trace nobody knows.
+    """
+    out = np.zeros(len(step))
+    mine = step.own_launches[np.isfinite(step.front[step.own_launches])]
+    ready = np.maximum(step.front, np.maximum(_issued(step, order), _waited(step, order)))[mine]
+    start = np.maximum(step.gpu_start[mine], ready)
+    idle = start - ready - step.full.within(ready, start)
+    out[mine] = np.where(idle > _LONGEST, idle - gap, 0.0)
+    return out
+
+
+def _issued(step: Calls, order: Order) -> Floats:
+    """Return when each call had put its work on a stream; one that waits returns much later."""
+    waits = np.fromiter(map(bool, order.host_waits), bool, len(step))
+    return np.where(waits, step.start, step.end)
 
 
 def _busy_gaps(step: Calls, order: Order) -> Floats:
     found = [np.empty(0)]
-    ends = (max((step.gpu_end[n] for n in each), default=-np.inf) for each in order.after)
-    waited = np.fromiter(ends, float, len(step))
+    waited = _waited(step, order)
     for stream in np.unique(step.stream[step.launches]):
         mine = np.flatnonzero(step.stream == stream)
         front = step.gpu_end[mine[:-1]]

@@ -15,16 +15,20 @@ import msgspec
 
 from weft.planner.coded_candidates import ERRORS
 from weft.planner.plan import Alternative, Choice, Limits, Plan
+from weft.trace import Trace
 from weft.trace.align import Ranked
 from weft.units import format_size, format_time
 from weft.whatif.change import change
 from weft.whatif.elsewhere import elsewhere
-from weft.whatif.scene import Ground, scene_of
+from weft.whatif.job import job_of
+from weft.whatif.replay import doubt, require_close
+from weft.whatif.scene import Ground, scene_of, slowest_scene
 from weft.workload.step import COLLECTIVES, Collective
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from weft.hardware import Platform
-    from weft.trace import Trace
     from weft.whatif.change import Change
     from weft.whatif.recorded import Recording
     from weft.whatif.scene import Comm, Scene
@@ -47,13 +51,22 @@ class _State:
 
 
 def plan_trace(
-    trace: Trace,
+    traces: Trace | Sequence[Trace],
     *,
     on: Platform | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    anyway: bool = False,
 ) -> Plan:
-    """Plan the typical step of one rank's trace, on its own machine or on another."""
-    scene = scene_of(Ranked.of(trace))
+    """Plan the typical step of one rank's trace, on its own machine or on another.
+
+    Of several traces of one job the slowest rank is planned; the others tell what it waited for.
+    A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
+    """
+    given = [traces] if isinstance(traces, Trace) else list(traces)
+    scene = scene_of(Ranked.of(given[0])) if len(given) == 1 else slowest_scene(job_of(given))
+    trace = scene.ground.trace
+    if not anyway:
+        require_close(trace.path, scene.replays)
     if on is not None:
         scene = _moved(scene, on)
     base = scene.ground.stage.run([scene.recording]).step
@@ -75,8 +88,21 @@ def plan_trace(
         fingerprint=_fingerprint(scene),
         budget=limits,
         mode="search",
-        notes=(f"the replay is within {100 * spread:.1f} % of what was measured",),
+        notes=_notes(scene, given, spread),
     )
+
+
+def _notes(scene: Scene, traces: Sequence[Trace], spread: float) -> tuple[str, ...]:
+    notes = [f"the replay is within {100 * spread:.1f} % of what was measured"]
+    why = doubt(scene.replays)
+    if why:
+        notes.insert(0, f"unreliable: {why}")
+    if len(traces) > 1:
+        notes.append(
+            f"rank {scene.ground.trace.rank}, the slowest of {len(traces)}; what it waits for the "
+            "others stays"
+        )
+    return tuple(notes)
 
 
 def _moved(scene: Scene, on: Platform) -> Scene:

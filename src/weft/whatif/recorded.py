@@ -34,7 +34,7 @@ class Recording:
     """One rank's step: how it is put together, how long its work takes, what it communicates.
 
     ``seconds`` are by call, of what it launched; ``collectives`` by call too. ``late`` is how long
-    after the first rank it begins.
+    after the first rank it begins, ``lag`` how long its device worked on after it ended.
     """
 
     calls: Calls
@@ -43,6 +43,7 @@ class Recording:
     seconds: Floats
     collectives: Mapping[int, Recorded] = field(default_factory=dict)
     late: float = 0.0
+    lag: float = 0.0
 
 
 def workload_of(name: str, ranks: Sequence[Recording], units: int, iterations: int) -> Workload:

@@ -1,23 +1,29 @@
 """Replay: a recorded step put together again and simulated, beside what was measured.
 
 A step is replayed with the durations of its own kernels. How it is put together, what waits for
-what and what the host takes come from the other steps of the trace. So the error of a replay says
-what a changed replay is worth. With one recorded step all comes from it, which is said.
+what and what the host takes come from the other steps of the trace, those that ask for the same if
+there are any. So the error of a replay says what a changed replay is worth. With one recorded step
+all comes from it, which is said.
+
+What is measured is the period of a step: the host's, or the device's where the host runs ahead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.errors import FormatError
+from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
+from weft.trace import Trace, read
 from weft.trace.align import Ranked
 from weft.trace.links import links_of
-from weft.whatif.calls import calls_of
+from weft.trace.steps import steps_of
+from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
 from weft.whatif.recorded import Recording, seconds_like
@@ -25,13 +31,16 @@ from weft.whatif.stage import ITERATIONS, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from weft.hardware import Platform
     from weft.trace import Collective as Recorded
-    from weft.trace import Trace
     from weft.whatif.calls import Calls
 
+MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
+# something that matters, and so does every change made to it
 _BEHIND = 0.1  # of a period: a device so far behind its host sets the pace
+_AHEAD = 1.05  # periods of the device over those of the host: more, and the host runs ahead
 _STRANGER = "a100-8"  # a device that the catalogue does not have runs opaque kernels as well
 
 
@@ -71,12 +80,22 @@ def ready_steps(ranked: Ranked) -> list[Ready]:
             "Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
         )
     known = {each.row: each for each in ranked.collectives}
-    return [_ready(steps, number, known) for number in range(len(steps))]
+    periods = measured_periods(trace, steps)
+    found = [number for number, period in enumerate(periods) if period.seconds > 0]
+    if not found:
+        raise FormatError(
+            f"{trace.path!r}: its {len(steps)} steps take no time, so there is nothing to replay",
+            "The profiler's clock stood still; record again.",
+        )
+    return [_ready(steps, number, periods[number], known) for number in found]
 
 
-def _ready(steps: Sequence[Calls], number: int, known: dict[int, Recorded]) -> Ready:
+def _ready(
+    steps: Sequence[Calls], number: int, period: Period, known: dict[int, Recorded]
+) -> Ready:
     others = [step for index, step in enumerate(steps) if index != number]
-    model = _alike(others) or [steps[number]]
+    same = [step for step in others if step.signature == steps[number].signature]
+    model = same or _alike(others) or [steps[number]]
     order = order_of(model)
     recording = Recording(
         calls=model[0],
@@ -84,9 +103,10 @@ def _ready(steps: Sequence[Calls], number: int, known: dict[int, Recorded]) -> R
         overheads=overheads_of(model, order),
         seconds=seconds_like(model[0], steps[number]),
         collectives=_collectives(model[0], known),
+        lag=max(0.0, _ended(steps[number]) - steps[number].mark.start - period.seconds),
     )
-    seconds, by_device = measured_period(steps, number)
-    return Ready(steps[number].mark.name, recording, seconds, bool(others), by_device)
+    name = steps[number].mark.name
+    return Ready(name, recording, period.seconds, bool(others), period.by_device)
 
 
 def _alike(steps: Sequence[Calls]) -> list[Calls]:
@@ -101,33 +121,98 @@ def _collectives(calls: Calls, known: dict[int, Recorded]) -> dict[int, Recorded
     return {number: known[row] for number, row in enumerate(calls.row.tolist()) if row in known}
 
 
-def measured_period(steps: Sequence[Calls], number: int) -> tuple[float, bool]:
-    """Give the period of a step: the host's, or its device's where that is behind all the time."""
-    step = steps[number]
+class Period(NamedTuple):
+    """How long a step took, and whether that is the period of the device."""
+
+    seconds: float
+    by_device: bool
+
+
+def measured_periods(trace: Trace, steps: Sequence[Calls]) -> list[Period]:
+    """Return the period of each step: the host's, or the device's where the host runs ahead.
+
+    A host that runs ahead has steps that say nothing: they are as long as it takes to launch, or
+    to wait for room in a queue.
+    """
     if len(steps) == 1:
-        return step.mark.wall, False
-    until = step.mark.end if np.isnan(step.until) else step.until
-    period = until - step.mark.start
-    if min(each.lag for each in steps) < _BEHIND * period:
-        return period, False
-    if number + 1 < len(steps):
-        behind = _began(steps[number + 1]) - _began(step)
-    else:
-        behind = _ended(step) - _ended(steps[number - 1])
-    return (behind, True) if behind > 0 else (period, False)  # clocks that stand still
+        return [_alone(steps[0])]
+    host = [
+        (step.mark.end if np.isnan(step.until) else step.until) - step.mark.start for step in steps
+    ]
+    found = steps_of(trace)
+    device = dict(zip((mark.name for mark in found.marks), found.periods, strict=True))
+    known = [(mine, theirs) for mine, step in zip(host, steps, strict=True)
+             if (theirs := device.get(step.mark.name)) is not None]  # fmt: skip
+    # A wait for the device in one step, as the profiler's own when it stops, does not make a host
+    # that is ahead in most of them the one that sets the pace.
+    lags = [step.lag / mine for step, mine in zip(steps, host, strict=True)]
+    ahead = sum(d for _, d in known) > _AHEAD * sum(h for h, _ in known)
+    if min(lags) < _BEHIND and not (ahead and median(lags) >= _BEHIND):
+        if np.isnan(steps[-1].until) and stand_apart(steps):
+            host[-1] = 0.0  # nobody knows when the step behind the last would begin
+        return [Period(seconds, by_device=False) for seconds in host]
+    last = _ended(steps[-1]) - _ended(steps[-2])
+    periods = [device.get(step.mark.name) for step in steps[:-1]] + [last]
+    return [
+        Period(theirs, by_device=True) if theirs and theirs > 0 else Period(mine, by_device=False)
+        for mine, theirs in zip(host, periods, strict=True)  # clocks may stand still
+    ]
 
 
-def _began(step: Calls) -> float:
-    return float(np.nanmin(step.gpu_start))
+def _alone(step: Calls) -> Period:
+    """Return the period of the only step that launched something.
+
+    It lasts until the next mark, or as long as its own; or as long as its busiest stream took.
+    """
+    longest, span = 0.0, 0.0
+    own = step.own_launches
+    for stream in np.unique(step.stream[own]).tolist():
+        mine = own[step.stream[own] == stream]
+        busy = float(step.seconds[mine].sum())
+        if busy > longest:
+            longest = busy
+            span = float(step.gpu_end[mine].max() - step.gpu_start[mine].min())
+    wall = (step.mark.end if np.isnan(step.until) else step.until) - step.mark.start
+    return Period(span, by_device=True) if longest > wall else Period(wall, by_device=False)
 
 
 def _ended(step: Calls) -> float:
     return float(np.nanmax(step.gpu_end))
 
 
-def replay(trace: Trace) -> list[Replay]:
-    """Replay every step of a trace."""
-    return replays_of(ready_steps(Ranked.of(trace)), machine_of(trace))
+def replay_error(replays: Sequence[Replay]) -> float:
+    """Return how much longer the replay of all steps is than they were, as a share."""
+    return sum(each.simulated for each in replays) / sum(each.measured for each in replays) - 1
+
+
+def doubt(replays: Sequence[Replay]) -> str:
+    """Return why nothing should be concluded from a replay, or "" if it is close enough.
+
+    Both count: how far off all steps are together, and how far off the median step is.
+    """
+    together = replay_error(replays)
+    each = float(np.median([abs(one.error) for one in replays]))
+    if max(abs(together), each) <= MOST_ERROR:
+        return ""
+    figure = f"{together:+.1%}" if abs(together) >= each else f"{each:.1%} (the median step)"
+    return f"the replay is off by {figure}, more than {MOST_ERROR:.0%}"
+
+
+def require_close(path: str, replays: Sequence[Replay]) -> None:
+    """Raise if a replay is too far from what was measured for anything to rest on it."""
+    why = doubt(replays)
+    if why:
+        raise ReplayError(
+            f"{path}: {why}, so what it predicts of a change is unreliable",
+            "Record several steps of every rank with ProfilerActivity.CPU and .CUDA, or use "
+            "--anyway (anyway=True).",
+        )
+
+
+def replay(trace: Trace | Path | str) -> list[Replay]:
+    """Replay every step of a trace, or of its file."""
+    found = trace if isinstance(trace, Trace) else read(trace)
+    return replays_of(ready_steps(Ranked.of(found)), machine_of(found))
 
 
 def replays_of(steps: Sequence[Ready], machine: Platform) -> list[Replay]:

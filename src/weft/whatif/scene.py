@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,13 +20,14 @@ from weft.whatif.replay import iterations_of, machine_of, ready_steps, replays_o
 from weft.whatif.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from weft.hardware import Platform
     from weft.trace import Collective as Recorded
     from weft.trace import Trace
-    from weft.trace.align import Ranked
+    from weft.trace.align import Job, Ranked
     from weft.trace.links import Links
+    from weft.trace.waiting import Moving
     from weft.whatif.calls import Floats
     from weft.whatif.recorded import Recording
     from weft.whatif.replay import Ready, Replay
@@ -135,19 +137,33 @@ class Scene:
         return replace(self, comms=comms)
 
 
-def typical(replays: tuple[Replay, ...]) -> int:
-    """Give the number of the step whose period is the middle one."""
-    order = np.argsort([each.measured for each in replays])
-    return int(order[(len(order) - 1) // 2])
+def typical(steps: Sequence[Ready]) -> int:
+    """Return the number of the step that is nearest the mean: its period and its collectives.
+
+    What a change saves depends on how long collectives take, which varies with who is late.
+    """
+    about = np.array([(each.measured, _communicates(each.recording)) for each in steps])
+    mean = about.mean(axis=0)
+    apart = np.abs(about - mean) / np.where(mean > 0, mean, 1.0)
+    return int(apart.sum(axis=1).argmin())
 
 
-def scene_of(ranked: Ranked) -> Scene:
-    """Replay the steps of one rank's trace and prepare the typical one."""
+def _communicates(recording: Recording) -> float:
+    """Return how long the collectives of a step take, in sum."""
+    calls = [call for call in recording.collectives if recording.calls.row[call] >= 0]
+    return float(recording.seconds[calls].sum())
+
+
+def scene_of(ranked: Ranked, moved: Mapping[Recorded, float] | None = None) -> Scene:
+    """Replay the steps of one rank's trace and prepare the typical one.
+
+    ``moved`` says how long collectives moved bytes, where several ranks tell; else it is estimated.
+    """
     trace, machine = ranked.trace, machine_of(ranked.trace)
     steps = ready_steps(ranked)
     replays = tuple(replays_of(steps, machine))
-    ready = steps[typical(replays)]
-    moved = _moved(ranked)
+    ready = steps[typical(steps)]
+    moved = _moved(ranked) if moved is None else moved
     comms = [
         Comm(number, what, (own := float(ready.recording.seconds[number])), min(own, moved[what]))
         for number, what in sorted(ready.recording.collectives.items())
@@ -160,5 +176,20 @@ def _moved(ranked: Ranked) -> dict[Recorded, float]:
     """Find how long each collective moved bytes; one of which nothing tells moved all the time."""
     steps = steps_of(ranked.trace)
     (found,) = moving(align([ranked]), [steps], links_of(ranked.trace.device))
+    return _seconds(ranked, found)
+
+
+def _seconds(ranked: Ranked, found: Sequence[Moving | None]) -> dict[Recorded, float]:
     seconds = (np.inf if each is None else each.seconds for each in found)
     return dict(zip(ranked.collectives, seconds, strict=True))
+
+
+def slowest_scene(job: Job) -> Scene:
+    """Prepare the rank of a job whose steps take longest, with what all ranks tell of moving."""
+    steps = [steps_of(ranked.trace) for ranked in job.ranks]
+    found = moving(job, steps, links_of(job.ranks[0].trace.device))
+    scenes = [
+        scene_of(ranked, _seconds(ranked, mine))
+        for ranked, mine in zip(job.ranks, found, strict=True)
+    ]
+    return max(scenes, key=lambda scene: fmean(each.measured for each in scene.replays))

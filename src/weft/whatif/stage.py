@@ -59,11 +59,12 @@ class Stage:
     def run(self, ranks: Sequence[Recording] | None = None, first: Collection[str] = ()) -> Run:
         """Let it run with the seconds of ``ranks``; streams named in ``first`` go first."""
         ranks = ranks or self.ranks
-        rows, seconds, waves = [], [], []
+        rows, seconds, waves, pauses = [], [], [], []
         for number, rank in enumerate(ranks):
             mine = rank.calls.launches
             rows.append(self.rows[number][:, mine].reshape(-1))
-            seconds.append(np.tile(rank.seconds[mine], self.iterations))
+            pauses.append(np.tile(rank.overheads.pauses[mine], self.iterations))
+            seconds.append(np.tile(rank.seconds[mine], self.iterations) + pauses[-1])
             waves.append(np.tile(rank.calls.waves[mine], self.iterations))
         higher = [
             (number, queue)
@@ -74,6 +75,7 @@ class Stage:
         start, end = self._again.times(
             np.concatenate(rows), np.concatenate(seconds), np.concatenate(waves), higher
         )
+        start[np.concatenate(rows)] += np.concatenate(pauses)  # the stream idles until then
         return Run(self, start, end)
 
     def timeline(self, start: Floats, end: Floats) -> Timeline:
@@ -96,10 +98,18 @@ class Run:
         marks = self.start[self.stage.marks(rank)]
         host = float(marks[-1] - marks[-2])
         rows = self.stage.rows[rank]
-        if len(rows) < 2:
-            return host
+        if len(rows) < 2:  # the device outlives the step by as much as it did when recorded
+            ended = float(self.end[rows[rows >= 0]].max() - marks[-2])
+            return max(host, ended - self.stage.ranks[rank].lag, self._busiest(rank))
         ends = [float(self.end[row[row >= 0]].max()) for row in rows[-2:]]
         return max(host, ends[1] - ends[0])
+
+    def _busiest(self, rank: int) -> float:
+        """Return how long the busiest stream works on what the step launched."""
+        calls, (row,) = self.stage.ranks[rank].calls, self.stage.rows[rank]
+        mine = calls.own_launches
+        seconds, stream = (self.end - self.start)[row[mine]], calls.stream[mine]
+        return max((float(seconds[stream == s].sum()) for s in np.unique(stream)), default=0.0)
 
     @property
     def step(self) -> float:

@@ -1,0 +1,72 @@
+"""An analysis whose advice is ranked by what a replay of the job says it saves.
+
+Every gain is that of the same change in ``weft whatif``: the two answer the same question with the
+same replay. Where the replay cannot be used, an advice keeps what the step loses as a bound and
+says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weft.errors import WeftError
+from weft.trace.advice import KERNELS, late_rank, losses
+from weft.trace.analysis import REPLAYED
+from weft.trace.analyzing import analyze as analyze_files
+from weft.whatif.job_answer import NO_STRAGGLER, answers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from weft.trace import Advice, Analysis
+    from weft.trace.advice import Loss
+    from weft.trace.analyzing import JobAnalysis
+    from weft.whatif.answer import Answer
+
+_HOST = "no-host"  # nothing done about the host saves more
+_NO_CHANGE = "weft whatif has no such change"
+
+
+def analyze(paths: str | Path | Iterable[str | Path]) -> Analysis:
+    """Read the traces of a job, one file a rank; say where its time goes and what to do first."""
+    return analyze_files(paths, replayed)
+
+
+def replayed(found: JobAnalysis) -> list[Advice]:
+    """Advise on a job by what its replay says that each advice saves."""
+    lost = losses(found.ranks, found.stragglers)
+    names = [loss.advice.change for loss in lost if loss.advice.change not in ("", KERNELS)]
+    if not names:
+        return [loss.advice for loss in lost]
+    if not all(loss.advice.change for loss in lost):
+        names.append(_HOST)
+    try:
+        answers = answers_of(found.job, [*dict.fromkeys(names)], anyway=True)
+    except WeftError as error:
+        why = str(error).replace(repr(found.ranks[0].file), "the file")
+        return [_bounded(loss.advice, f"no replay: {why}") for loss in lost]
+    return [_priced(loss, answers, found) for loss in lost]
+
+
+def _priced(loss: Loss, answers: list[Answer], found: JobAnalysis) -> Advice:
+    advice, answer = loss.advice, answers[0] if len(answers) == 1 else answers[loss.rank]
+    if answer.doubt:
+        return _bounded(advice, answer.doubt)
+    gains = {outcome.name: outcome.gain for outcome in answer.outcomes}
+    if advice.change == KERNELS:
+        return advice
+    if not advice.change:
+        share = min(advice.share, gains.get(_HOST, advice.share))
+        bound = replace(advice, share=share, gain=share * answer.replayed_step)
+        return _bounded(bound, _NO_CHANGE)
+    if advice.change == NO_STRAGGLER and answer.straggler is not None:
+        title, why = late_rank(found.stragglers, answer.straggler)
+        advice = replace(advice, title=title, why=why)
+    share = gains.get(advice.change, 0.0)  # a change that is missing changes nothing
+    return replace(advice, basis=REPLAYED, share=share, gain=share * answer.replayed_step)
+
+
+def _bounded(advice: Advice, doubt: str) -> Advice:
+    return replace(advice, doubt="" if advice.change == KERNELS else doubt)
