@@ -223,7 +223,7 @@ _ASKED = (
 
 
 def numbers_in(table: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield where the numbers of a platform stand, but for sizes, which decide how long it takes."""
+    """Yield where the numbers of a platform stand, but for sizes of levels."""
     if isinstance(table, dict) and "value" not in table:
         for key, value in table.items():
             yield from numbers_in(value, (*path, key))
