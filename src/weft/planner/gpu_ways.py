@@ -125,7 +125,8 @@ class GpuWays:
             why = "engines reach the memory of one node, its ranks are on several"
             return refused(strategy, why)
         kind = pair.what.kind
-        if kind in COLLECTIVES and (why := self.device.engine_refusal(kind)):
+        known = kind in COLLECTIVES or self.device.dma is None
+        if known and (why := self.device.engine_refusal(kind)):
             return refused(strategy, why)
         needed = self._engines(len(pair.ranks) - 1 + (kind == "all_to_all"))
         if self.limits.engines is not None and self.limits.engines < needed:
