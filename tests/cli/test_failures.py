@@ -155,3 +155,28 @@ def test_a_closed_pipe_is_no_error():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.startswith("mi300x-8")
+
+
+C3 = ("c3", "--gemm", "256x256x256", "--collective", "all_gather", "--size", "1GiB")
+
+
+@pytest.mark.parametrize(
+    ("verb", "table", "says"),
+    [
+        # Each was a traceback: quotients of nothing, numbers of ranks that no memory holds.
+        (C3, "[[levels]]\nlatency = 1e300", "levels.0.latency = 1e+300: expected a time"),
+        (C3, "[[levels]]\nrate = 0.001", "no gain to compare with"),
+        (C3, "[device]\nmemory_rate = 1e290", "device.memory_rate = 1e+290: expected a positive"),
+        (C3, "[[levels]]\nrate = 1e-300", "levels.0.rate = 1e-300: expected a positive rate"),
+        (COLLECTIVE[:2], "[[levels]]\nsize = 2147483648", "at most 2.14748e+09"),
+        (COLLECTIVE[:2], "[[levels]]\nsize = 2147483647", "has more than 1048576 ranks"),
+        (COLLECTIVE[:2], "[device]\nunits = 1000000000", "device.units = 1000000000: expected"),
+        (C3, "[device.dma]\nnum_engines = 1000000000000", "device.dma.num_engines"),
+        (C3, "[device.kernels]\nl2_ways = 1000000000", "device.kernels.l2_ways = 1000000000"),
+    ],
+)
+def test_numbers_that_no_machine_has_are_named(capsys, tmp_path, verb, table, says):
+    file = tmp_path / "absurd.toml"
+    file.write_text(f'extends = "mi300x-8"\n{table}\n')
+    lines = refused(capsys, *verb, "--on", file)
+    assert says in lines[0]

@@ -33,13 +33,21 @@ def called(capsys, *words):
 
 
 def test_json_has_the_keys_that_programs_read(capsys, trace):
-    code, out = called(capsys, trace, "--strategy", "dma,links*2", "--json")
+    code, out = called(capsys, trace, "--strategy", "partition,links*2", "--json")
     assert code == 0
     (row,) = json.loads(out.out)["results"]
     assert {"measured_step", "replayed_step", "replay_error", "strategies"} <= row.keys()
-    assert [each["name"] for each in row["strategies"]] == ["dma", "links*2"]
+    assert [each["name"] for each in row["strategies"]] == ["partition", "links*2"]
     assert all({"name", "step", "gain", "why"} <= each.keys() for each in row["strategies"])
     assert row["replay_error"] == pytest.approx(row["replayed_step"] / row["measured_step"] - 1)
+
+
+def test_what_the_device_cannot_do_changes_nothing(capsys, trace):
+    code, out = called(capsys, trace, "--strategy", "dma,links*2", "--json")
+    (row,) = json.loads(out.out)["results"]
+    assert code == 0
+    assert [each["name"] for each in row["strategies"]] == ["links*2"]
+    assert any("dma changes nothing here" in note for note in row["notes"])
 
 
 def test_the_error_of_the_replay_stands_in_the_first_line(capsys, trace):
@@ -58,7 +66,7 @@ def test_the_changed_timeline_is_written_for_perfetto(capsys, trace, tmp_path):
 
 def test_rows_are_written_as_a_table(capsys, trace, tmp_path):
     target = tmp_path / "out.csv"
-    assert called(capsys, trace, "--strategy", "dma", "-o", target)[0] == 0
+    assert called(capsys, trace, "--strategy", "partition", "-o", target)[0] == 0
     assert target.read_text().splitlines()[0].startswith("file,name,step,gain")
 
 

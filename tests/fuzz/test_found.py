@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, reduce
+from operator import getitem
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from weft._core import TraceScanner
 from weft.cli import main
 from weft.compress.codec import codec_of, encoded
 from weft.errors import CodecError, FormatError, UsageError, WeftError
+from weft.hardware import platform
+from weft.hardware.toml_text import to_toml
 from weft.trace.chakra import read_chakra
 from weft.units import parse_rate, parse_sizes, parse_time
 
@@ -79,6 +84,22 @@ FOUND = {
         lambda: by_name()["sweep file"].seeds[0].replace(b'"number"', b'"nomber"'),
     ),
     "a sweep of other words": ("sweep file", lambda: b'{"weft_sweep": 1, "words": 3}\n'),
+    "a latency longer than any time": (
+        "platform",
+        lambda: b'extends = "h100-8"\n[[levels]]\nlatency = 1e300\n',
+    ),
+    "a rate of next to nothing": (
+        "platform",
+        lambda: b'extends = "h100-8"\n[device]\nmemory_rate = 1e-300\n',
+    ),
+    "more ranks than memory holds": (
+        "platform",
+        lambda: b'extends = "h100-8"\n[[levels]]\nsize = 2147483647\n',
+    ),
+    "more units than memory holds": (
+        "platform",
+        lambda: b'extends = "h100-8"\n[device]\nunits = 1000000000\n',
+    ),
     "a sealed frame of nothing": ("codec zfp:8", lambda: b"\x01" + bytes(60)),
 }
 
@@ -189,3 +210,40 @@ def test_the_fuzzer_finds_what_is_wrong_behind_a_line():
 def test_neighbours_of_an_input_differ_from_it():
     dice, corpus = Random(1), [b'{"a": [1, 2, {"b": null}]}', b"a = 1\nb = 2\n"]
     assert len({changed(dice, corpus, (b"word",)) for _ in range(200)}) > 100
+
+
+_ABSURD = (0, 1e-300, 1e-12, 1e-3, 1, 3, 1e9, 1e18, 1e30, 1e200, 1e300, 2**31, 2**53, 2**63, 10**30)
+_ASKED = (
+    "c3 --gemm 256x256x256 --collective all_gather,all_to_all --size 8,1GiB",
+    "collective all_reduce --size 1KiB,1GiB --algorithm all --energy",
+    "collective all_to_all --size 1MiB",
+    "predict gpt2 --set layers=1 --set batch=8 --set fsdp=true --anyway",
+    "plan gpt2 --set layers=1 --set batch=8 --set tp=4 --mode heuristic --anyway",
+)
+
+
+def numbers_in(table: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield where the numbers of a platform stand, but for sizes of levels."""
+    if isinstance(table, dict) and "value" not in table:
+        for key, value in table.items():
+            yield from numbers_in(value, (*path, key))
+    elif isinstance(table, list):
+        for number, value in enumerate(table):
+            yield from numbers_in(value, (*path, number))
+    elif not isinstance(table, str | bool) and path[-1] != "size":
+        yield path
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_platform_of_absurd_numbers_is_priced_or_refused_in_a_line(seed, tmp_path, capsys):
+    random = Random(seed)
+    table: Any = platform(random.choice(("h100-8", "mi300x-8", "v100-8", "l40s-8"))).to_table()
+    places = list(numbers_in(table))
+    for _ in range(random.choice((1, 1, 2, 4))):
+        *way, last = random.choice(places)
+        reduce(getitem, way, table)[last] = random.choice(_ABSURD)
+    file = tmp_path / "absurd.toml"
+    file.write_text(to_toml(table))
+    code = main([*random.choice(_ASKED).split(), "--on", str(file)])
+    told = capsys.readouterr().err
+    assert code == 0 or (code in (1, 2) and 1 <= len(told.splitlines()) <= 2)

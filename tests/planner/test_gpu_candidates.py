@@ -106,6 +106,7 @@ def test_an_engine_for_each_peer_is_needed_and_one_more_for_what_stays(kind, nee
 def test_without_engines_nothing_is_done_by_them():
     none = replace(MI300X, name="none", device=replace(MI300X.require_device(), dma=None))
     assert why("dma", machine=none).endswith("has no DMA engines")
+    assert why("dma", pair("gather"), none).endswith("has no DMA engines")
     assert len(candidates(pair(nbytes=MIB), none)["dma"]) == 1
 
 

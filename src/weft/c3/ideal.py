@@ -1,5 +1,7 @@
 """What a pair is judged by: how much of the possible gain was realised, which side is longer."""
 
+from weft.errors import UsageError
+
 _EQUAL = 1.15  # times as long, up to which two sides count as equally long
 
 
@@ -9,7 +11,14 @@ def percent_of_ideal(serial: float, ideal: float, seconds: float) -> float:
     >>> percent_of_ideal(3.0, 2.0, 2.0), percent_of_ideal(3.0, 2.0, 3.0)
     (100.0, 0.0)
     """
-    return 100 * (serial / seconds - 1) / (serial / ideal - 1)
+    gain = serial / ideal - 1 if ideal > 0 else 0.0
+    if not (gain > 0 and seconds > 0):
+        raise UsageError(
+            f"no gain to compare with: both take {serial:g} s one after the other and {ideal:g} s "
+            f"at best, together {seconds:g} s",
+            "Use a GEMM and a collective of which neither is negligible beside the other.",
+        )
+    return 100 * (serial / seconds - 1) / gain
 
 
 def class_of(compute: float, comm: float) -> str:

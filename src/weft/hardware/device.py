@@ -7,8 +7,8 @@ from weft.errors import PlatformError, nearest
 from weft.hardware.measured import OpLaw
 from weft.hardware.quantity import (
     Bytes,
-    Count,
-    CountOrNone,
+    Few,
+    FewOrNone,
     FlopRate,
     JoulesPerByte,
     Number,
@@ -57,7 +57,7 @@ class Dma:
     there: each takes ``large_start`` before its bytes leave.
     """
 
-    num_engines: Count
+    num_engines: Few
     engine_rate: Rate
     control: Seconds
     doorbell: Seconds
@@ -68,7 +68,7 @@ class Dma:
     drain: Seconds = 0.0
     observe: Seconds = 0.0
     paired_rate: RatedRate = None
-    host_engines: Count = 1
+    host_engines: Few = 1
     call: Seconds = 5.5e-6
     batched_call: Seconds = 2.6e-6
     small_copy: Bytes = 16 << 10
@@ -112,20 +112,20 @@ class Kernels:
 
     local_bytes: Bytes = 228 << 10
     register_bytes: Bytes = 256 << 10
-    l2_slices: Count = 2
-    l2_ways: Count = 16
+    l2_slices: Few = 2
+    l2_ways: Few = 16
     l2_rate: Rate = 5.5e12
     live_steps: Number = 1.4
     overcommit: Number = 2.0
     load_latency: Number = 0.97
     dispatch_share: Number = 0.016
     staging: Number = 2.0
-    pieces: Count = 1
-    all_gather_units: CountOrNone = None
-    all_to_all_units: CountOrNone = None
-    reduce_scatter_units: CountOrNone = None
-    all_reduce_units: CountOrNone = None
-    broadcast_units: CountOrNone = None
+    pieces: Few = 1
+    all_gather_units: FewOrNone = None
+    all_to_all_units: FewOrNone = None
+    reduce_scatter_units: FewOrNone = None
+    all_reduce_units: FewOrNone = None
+    broadcast_units: FewOrNone = None
 
     def units_of(self, collective: str) -> int | None:
         """Give the units with which the kernel of ``collective`` fills the links, if known."""
@@ -242,8 +242,8 @@ class Device:
     name: str
     title: str
     vendor: str
-    units: Count
-    unit_grain: Count
+    units: Few
+    unit_grain: Few
     unit_copy_rate: Rate
     memory_rate: Rate
     memory_rated: Rate

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from weft.errors import PlatformError, WeftError, nearest
-from weft.hardware.quantity import COUNT, RATE, TIME, Kind, Rate, RatedRate, Seconds
+from weft.hardware.quantity import (
+    COUNT,
+    RATE,
+    TIME,
+    Kind,
+    OutOfRangeError,
+    Rate,
+    RatedRate,
+    Seconds,
+)
 
 LevelKind = Literal["switch", "ring", "mesh"]
 LEVEL_KINDS: tuple[LevelKind, ...] = get_args(LevelKind)
@@ -112,5 +121,7 @@ def _whole(digits: str) -> str | int:
 def _number(kind: Kind, value: str | int, where: str, what: str) -> float:
     try:
         return kind.read(value)
+    except OutOfRangeError as error:
+        raise PlatformError(f"{where}: {what} {value!r}: expected {error}") from error
     except (ValueError, WeftError) as error:
         raise PlatformError(f"{where}: {what} {value!r}: expected {kind.expected}") from error

@@ -14,6 +14,8 @@ from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, besi
 from weft.hardware.recorded import Recorded
 from weft.hardware.toml_text import to_toml
 
+MOST_RANKS = 2**20  # eight times the largest clusters; a schedule may have a number for each rank
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -76,6 +78,13 @@ class Platform:
     codecs: tuple[CodecRate, ...] = ()
     calm: Calm | None = None
     sources: Mapping[str, Source] = beside()
+
+    def __post_init__(self) -> None:
+        if self.num_ranks > MOST_RANKS:
+            raise PlatformError(
+                f"{self.name} has more than {MOST_RANKS} ranks, the most that weft looks at",
+                "Use smaller levels or fewer of them.",
+            )
 
     @property
     def num_ranks(self) -> int:

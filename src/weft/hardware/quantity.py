@@ -16,8 +16,6 @@ BASES = ("rated", "achieved", "fitted", "inherited", "derived", "given")
 """Where a number comes from: a datasheet; a measurement; a law fitted to measurements; the share
 that a sibling achieves of its own rating; arithmetic on other figures; or the user stated it."""
 
-_LARGEST = 1e300  # so that a number and what is derived from it stay finite
-
 Record = TypeVar("Record")
 Table = dict[str, Any]
 
@@ -30,26 +28,46 @@ class Source:
     source: str
 
 
+class OutOfRangeError(ValueError):
+    """A number of the right kind that no machine has; the message says what one could have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of number: how it is parsed, what is accepted, how a person would write it."""
+    """A kind of number: how it is parsed, what is accepted, how a person would write it.
+
+    Numbers lie between ``least`` and ``most``, or are zero where that means something. The limits
+    are far beyond any machine, and so close that sums, quotients and arrays of what is derived
+    from them stay exact enough, finite and small.
+    """
 
     expected: str
     parse: Callable[[str], float] | None = None
     whole: bool = False
     zero: bool = False
     notations: tuple[tuple[str, float], ...] = ()
+    least: float = 0.0
+    most: float = 1e18
 
     def read(self, value: object) -> float:
         """Turn what a file holds into a number in base units, or raise ValueError."""
         if isinstance(value, str) and self.parse is not None:
             value = self.parse(value)
         number = _number_or_nan(value)
-        if not 0 <= number <= _LARGEST or (number == 0 and not self.zero):
+        if not 0 <= number < math.inf or (number == 0 and not self.zero):
             raise ValueError(value)
+        if number and not self.least <= number <= self.most:
+            limit = f"at least {self.least:g}" if number < self.least else f"at most {self.most:g}"
+            raise OutOfRangeError(f"{self.expected}, {limit} {self.unit}".rstrip())
         if self.whole and number != int(number):
             raise ValueError(value)
         return int(number) if self.whole else float(number)
+
+    @property
+    def unit(self) -> str:
+        """The unit in which numbers are kept, "" for counts."""
+        units: dict[object, str] = {parse_rate: "B/s", parse_size: "bytes", parse_time: "s"}
+        return units.get(self.parse, "")
 
     def write(self, value: float) -> str | float:
         """Write a number as a person would, provided that reading it gives the same bits."""
@@ -67,13 +85,17 @@ def _number_or_nan(value: object) -> float:
 
 
 RATE = Kind(
-    'a positive rate such as "48GB/s"', parse_rate, notations=(("GB/s", 1e9), ("MB/s", 1e6))
+    'a positive rate such as "48GB/s"',
+    parse_rate,
+    notations=(("GB/s", 1e9), ("MB/s", 1e6)),
+    least=1e-3,
 )
 TIME = Kind(
     'a time of zero or more such as "936ns"',
     parse_time,
     zero=True,
     notations=(("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)),
+    most=1e6,
 )
 SIZE = Kind(
     'a positive size such as "192GiB"',
@@ -81,18 +103,24 @@ SIZE = Kind(
     whole=True,
     notations=(("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("GB", 10**9)),
 )
-COUNT = Kind("a whole number from 1 up", whole=True)
+COUNT = Kind("a whole number from 1 up", whole=True, most=2**31 - 1)
+FEW = Kind("a whole number from 1 up", whole=True, most=2**16)  # of what there are arrays
 
 Count = Annotated[int, COUNT]
+Few = Annotated[int, FEW]
 Bytes = Annotated[int, SIZE]
 Rate = Annotated[float, RATE]
 RatedRate = Annotated[float | None, RATE]
 Seconds = Annotated[float, TIME]
 Number = Annotated[float, Kind("a number of zero or more", zero=True)]
-CountOrNone = Annotated[int | None, COUNT]
-FlopRate = Annotated[float, Kind("a positive number of flop/s such as 1307e12")]
-Watts = Annotated[float, Kind("watts as a number of zero or more", zero=True)]
-JoulesPerByte = Annotated[float, Kind("joules per byte as a number of zero or more", zero=True)]
+FewOrNone = Annotated[int | None, FEW]
+FlopRate = Annotated[
+    float, Kind("a positive number of flop/s such as 1307e12", least=1.0, most=1e24)
+]
+Watts = Annotated[float, Kind("watts as a number of zero or more", zero=True, most=1e9)]
+JoulesPerByte = Annotated[
+    float, Kind("joules per byte as a number of zero or more", zero=True, most=1e3)
+]
 
 
 def beside() -> Any:
@@ -179,6 +207,8 @@ class Reader:
         """Read a whole number that is part of the shape, not a figure with a source."""
         try:
             return int(COUNT.read(value))
+        except OutOfRangeError as error:
+            raise place.wrong(value, str(error)) from error
         except ValueError as error:
             raise place.wrong(value, expected) from error
 
@@ -205,6 +235,8 @@ class Reader:
             value, source = entry, Source("given", place.file)
         try:
             number = kind.read(value)
+        except OutOfRangeError as error:
+            raise place.wrong(value, str(error)) from error
         except (ValueError, WeftError) as error:
             raise place.wrong(value, kind.expected) from error
         self.sources[place.key] = source

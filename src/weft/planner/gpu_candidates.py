@@ -136,7 +136,7 @@ class GpuCandidates:
         kind, allowed = group.what.kind, self.limits.engines
         if self.node(group) is None:
             return "engines reach the memory of one node, its ranks are on several"
-        if kind not in COLLECTIVES:
+        if kind not in COLLECTIVES and self.device.dma is not None:
             return f"no collective by engines is a {kind}"
         if why := self.device.engine_refusal(kind):
             return why
