@@ -8,9 +8,10 @@ import numpy as np
 
 from weft.schedule import Cost
 from weft.step.execution import Execution
+from weft.workload.lower import SHORTEST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from weft.step.layout import Place
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 _NONE = 1e-300  # a demand of nothing: weights are positive
 _MOST_TABLES = 20_000  # products for which traffic on fewer units is kept: some 20 MB
@@ -45,6 +47,31 @@ class AloneColumns:
             size[engine.layout.row[place]] = engine.own(took)
         for place, how in executions.items():
             size[engine.layout.row[place]] = engine.own(how.seconds)
+        return self._columns(engine, size)
+
+    def replayed(
+        self,
+        engine: StepEngine,
+        rows: Ints,
+        seconds: Floats,
+        waves: Floats,
+        first: Collection[tuple[int, str]],
+    ) -> dict[str, Any]:
+        """Return the columns of a replay."""
+        size, launch = self._size.copy(), engine.device.launch
+        size[rows] = np.maximum(seconds, SHORTEST)
+        columns = self._columns(engine, size)
+        around = columns["thread_launch"][columns["thread"][rows]]
+        starts = np.where(around >= 0, around, rows)  # a collective is dispatched by its launch
+        dispatch = np.full(len(size), -1.0)
+        held = launch + seconds * (1 - 1 / np.maximum(waves, 1.0))
+        dispatch[starts] = np.where(waves > 1, held, 0.0)
+        priority = columns["thread_priority"].copy()
+        for number, stream in first:
+            priority[engine.layout.streams[number][stream]] = 1
+        return columns | {"dispatch": dispatch, "thread_priority": priority}
+
+    def _columns(self, engine: StepEngine, size: Floats) -> dict[str, Any]:
         count = len(size)
         return engine.fixed | {
             "size": size,

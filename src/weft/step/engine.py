@@ -24,7 +24,7 @@ from weft.workload.lower import SHORTEST, host_of, seconds_of
 from weft.workload.meeting import meetings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from weft.workload.meeting import Meeting
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 
 class StepEngine:
@@ -69,7 +70,9 @@ class StepEngine:
         """
         contended = pressure > 0 and self._contends
         base: ContendedColumns | AloneColumns = self._contended if contended else self._alone
-        columns = base.changed(self, executions or {}, seconds or {}, pressure)
+        return self._simulated(base.changed(self, executions or {}, seconds or {}, pressure))
+
+    def _simulated(self, columns: dict[str, Any]) -> StepRun:
         start, end = (np.full(len(self.layout.rows.step), np.nan) for _ in range(2))
         _core.simulate(columns, self.layout.num_flags, 0.0, start, end)
         if np.isnan(end).any():
@@ -78,6 +81,22 @@ class StepEngine:
                 "Collectives of the same ranks must come in the same order on all of them.",
             )
         return StepRun(self, start, end)
+
+    def replay(
+        self,
+        rows: Ints,
+        seconds: Floats,
+        waves: Floats,
+        first: Collection[tuple[int, str]] = (),
+    ) -> StepRun:
+        """Run the step with recorded durations: ``seconds`` of the flows at ``rows``.
+
+        Recorded durations contain what contention did to them. A kernel of several ``waves`` of
+        workgroups keeps those of later kernels from being dispatched until its last one; streams
+        of ``first``, by class of ranks and name, have a higher priority.
+        """
+        columns = self._alone.replayed(self, rows, seconds, waves, first)
+        return self._simulated(columns)
 
     @cached_property
     def _contends(self) -> bool:

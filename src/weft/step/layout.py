@@ -101,6 +101,7 @@ class Layout:
         self.row: dict[Place, int] = {}
         self.launch_row: dict[Place, int] = {}
         self.issue_row: dict[Place, int] = {}
+        self.streams: list[dict[str, int]] = []  # by class of ranks, the thread of each stream
         last = max((meeting.number for meeting in met.values()), default=-1)
         self.num_flags = (last + 1) * len(workload.steps)
         for number in range(len(workload.steps)):
@@ -114,6 +115,7 @@ class Layout:
         for op in ops:
             if op.kind != "host" and op.stream not in streams:
                 streams[op.stream] = rows.new_thread(number)
+        self.streams.append(streams)
         flags = self._flagged(ops)
         seen_by_host = {n for op in ops if op.kind == "host" for n in op.after}
         seen_by_host |= {n for n, op in enumerate(ops) if self._host_waits(op)}

@@ -1,4 +1,4 @@
-"""Recorded steps put on the simulator once, to be let run again and again."""
+"""Recorded steps on the step engine, laid out once and replayed again and again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.schedule import Kind
-from weft.simulator import Rerun
+from weft.step import StepEngine, StepRun
 from weft.whatif.recorded import MARK, workload_of
-from weft.workload import NO_HOST, lower, queues_of, stage
+from weft.workload import NO_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -25,7 +24,7 @@ ITERATIONS = 3  # the third begins as the second did
 
 
 class Stage:
-    """The recordings of some ranks as one schedule. What the device adds is the gap alone."""
+    """The recordings of some ranks as one step. What the device adds is the gap alone."""
 
     def __init__(
         self, ranks: Sequence[Recording], machine: Platform, iterations: int = ITERATIONS
@@ -34,56 +33,70 @@ class Stage:
         gap = max(rank.overheads.gap for rank in ranks)
         units = machine.require_device().units
         workload = workload_of("replay", ranks, units, iterations)
-        quiet = stage(quiet_machine(machine, gap), workload)
-        self.queues = [queues_of(step) for step in workload.steps]
-        self._again = Rerun(lower(workload, quiet, _Known(), host=NO_HOST), quiet)
-        self.rows = [self._rows(number) for number in range(len(ranks))]
-        self._marks = [self._mark_rows(number) for number in range(len(ranks))]
+        quiet = quiet_machine(machine, gap)
+        self._engine = StepEngine(workload, quiet, _Known(), host=NO_HOST)
+        layout = self._engine.layout
+        flows = [self._rows(number, layout.row) for number in range(len(ranks))]
+        self._flows = flows
+        self.rows = [
+            self._rows(number, {**layout.row, **layout.launch_row}) for number in range(len(ranks))
+        ]
+        self._marks = [
+            np.array(
+                [
+                    layout.issue_row[number, n]
+                    for n, op in enumerate(step.ops)
+                    if op.kind == "host" and op.name == MARK
+                ]
+            )
+            for number, step in enumerate(workload.steps)
+        ]
 
-    def _rows(self, number: int) -> Ints:
-        """Give the row of each launch, by iteration and call; -1 for calls that launch nothing."""
+    def _rows(self, number: int, row: dict[tuple[int, int], int]) -> Ints:
+        """Return the row of each launch, by iteration and call; -1 for calls without one."""
         calls = self.ranks[number].calls
         out = np.full((self.iterations, len(calls)), -1)
-        for stream, queue in self.queues[number].items():
+        ops = self._engine.workload.steps[number].ops
+        for stream in {op.stream for op in ops if op.kind != "host"}:
             mine = calls.launches[calls.stream[calls.launches] == int(stream)]
-            found = self._again.rows(number, queue, (Kind.KERNEL,))
-            out[:, mine] = found.reshape(self.iterations, len(mine))
+            found = [
+                row[number, n]
+                for n, op in enumerate(ops)
+                if op.kind != "host" and op.stream == stream
+            ]
+            out[:, mine] = np.array(found).reshape(self.iterations, len(mine))
         return out
 
-    def _mark_rows(self, number: int) -> Ints:
-        table = self._again.table
-        rows = self._again.rows(number, "host", (Kind.KERNEL,))
-        names = (getattr(table.commands[c], "op", "") for c in table.command[rows].tolist())
-        return rows[[name == MARK for name in names]]
-
     def run(self, ranks: Sequence[Recording] | None = None, first: Collection[str] = ()) -> Run:
-        """Let it run with the seconds of ``ranks``; streams named in ``first`` go first."""
+        """Replay it with the seconds of ``ranks``; streams named in ``first`` go first."""
         ranks = ranks or self.ranks
-        rows, seconds, waves, pauses = [], [], [], []
+        flows, rows, seconds, waves, pauses = [], [], [], [], []
         for number, rank in enumerate(ranks):
             mine = rank.calls.launches
+            flows.append(self._flows[number][:, mine].reshape(-1))
             rows.append(self.rows[number][:, mine].reshape(-1))
             pauses.append(np.tile(rank.overheads.pauses[mine], self.iterations))
             seconds.append(np.tile(rank.seconds[mine], self.iterations) + pauses[-1])
             waves.append(np.tile(rank.calls.waves[mine], self.iterations))
         higher = [
-            (number, queue)
-            for number, queues in enumerate(self.queues)
-            for stream, queue in queues.items()
+            (number, stream)
+            for number, streams in enumerate(self._engine.layout.streams)
+            for stream in streams
             if stream in first
         ]
-        start, end = self._again.times(
-            np.concatenate(rows), np.concatenate(seconds), np.concatenate(waves), higher
+        found = self._engine.replay(
+            np.concatenate(flows), np.concatenate(seconds), np.concatenate(waves), higher
         )
+        start = found.row_start
         start[np.concatenate(rows)] += np.concatenate(pauses)  # the stream idles until then
-        return Run(self, start, end)
+        return Run(self, start, found.row_end)
 
     def timeline(self, start: Floats, end: Floats) -> Timeline:
-        """Give a run as a Timeline."""
-        return self._again.timeline(start, end)
+        """Return a run as a Timeline."""
+        return StepRun(self._engine, start, end).timeline()
 
     def marks(self, number: int) -> Ints:
-        """Give the rows of a rank at which iterations begin, and that of the end of the last."""
+        """Return the rows of a rank at which iterations begin, and that of the end of the last."""
         return self._marks[number]
 
 
