@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -17,6 +19,14 @@
 
 namespace weft {
 
+// Thread contract: any number of threads of one rank may post, ask whether a message was sent, and
+// take, at once, to and from the same or different ranks. Messages from one rank to another with one
+// tag are taken in the order in which they were posted; who posts from several threads with one tag
+// says which comes first, and of several threads that take one tag each gets another message.
+// A slot that post() gave is asked for by one thread at a time.
+//
+// Every row has one mutex for the threads that post into it and one for those that take from it. It
+// protects finding and claiming a slot, never the copy of a long message.
 class Mail {
  public:
   static constexpr std::size_t kSlots = 8;
@@ -24,7 +34,8 @@ class Mail {
 
   // Null: free to be written by the sender. The sender posts, the receiver takes it and, if
   // it held the bytes itself, frees it; else the sender does when it sees that it was taken.
-  enum State : std::uint64_t { kFree = 0, kPosted = 1, kTaken = 2 };
+  // kTaking: a thread of the receiver copies a long message; its other threads leave it alone.
+  enum State : std::uint64_t { kFree = 0, kPosted = 1, kTaken = 2, kTaking = 3 };
 
   struct alignas(kLine) Slot {
     std::uint64_t state;
@@ -40,7 +51,13 @@ class Mail {
 
   // ``start``: where the rows of rank 0 begin; those of the next rank lie ``step`` further.
   Mail(const Heap& heap, Finder finder, std::uint64_t start, std::uint64_t step)
-      : heap_(heap), finder_(std::move(finder)), far_(finder_.pids), start_(start), step_(step) {
+      : heap_(heap),
+        finder_(std::move(finder)),
+        far_(finder_.pids),
+        start_(start),
+        step_(step),
+        sending_(std::make_unique<Side[]>(finder_.pids.size())),
+        receiving_(std::make_unique<Side[]>(finder_.pids.size())) {
     for (std::size_t rank = 0; rank < finder_.pids.size(); ++rank) static_cast<void>(row(rank, 0));
   }
   Mail(const Mail&) = delete;
@@ -51,12 +68,15 @@ class Mail {
   // The number of the slot, or nothing when all are taken.
   std::optional<std::size_t> post(std::uint32_t to, std::uint64_t tag, Bytes data) {
     Row& slots = row(to, finder_.self);
+    // One thread at a time looks for a free slot and fills it, so that no slot is filled twice, and who
+    // sees a message posted sees all those before it.
+    const std::scoped_lock lock(sending_[to].mutex);
     for (std::size_t i = 0; i < kSlots; ++i) {
       Slot& slot = slots[i];
       // Acquire: what the receiver read from the slot, it read before it freed it.
       if (state(slot).load(std::memory_order_acquire) != kFree) continue;
       slot.tag = tag;
-      slot.sequence = ++sequence_;
+      slot.sequence = ++sending_[to].sequence;
       slot.nbytes = data.size();
       if (fits(data.size())) {
         if (!data.empty()) std::memcpy(slot.bytes.data(), data.data(), data.size());
@@ -83,24 +103,44 @@ class Mail {
   // The bytes of the message that was taken, or nothing while there is none of this tag. One
   // of another size than ``into`` is left. Throws Unreachable.
   std::optional<std::size_t> take(std::uint32_t from, std::uint64_t tag, Bytes into) {
-    Slot* slot = oldest(row(finder_.self, from), tag);
+    Row& slots = row(finder_.self, from);
+    std::unique_lock lock(receiving_[from].mutex);
+    Slot* slot = oldest(slots, tag);
     if (slot == nullptr) return std::nullopt;
     if (slot->nbytes != into.size()) return slot->nbytes;
     if (fits(into.size())) {
       if (!into.empty()) std::memcpy(into.data(), slot->bytes.data(), into.size());
       // Release, here and below: what was sent has been read by now.
       state(*slot).store(kFree, std::memory_order_release);
-    } else {
-      const Access whole(&slot->place, from, 0, into.size());
-      const auto piece = finder_.find(whole);
-      if (!piece) throw Unreachable{from, EFAULT};
-      far_.copy(*piece, {into, 0, finder_.self});
-      state(*slot).store(kTaken, std::memory_order_release);
+      return into.size();
     }
+    // Relaxed: only threads of this rank look for it, with the lock held.
+    state(*slot).store(kTaking, std::memory_order_relaxed);
+    lock.unlock();
+    take_long(*slot, from, into);
     return into.size();
   }
 
  private:
+  // What the threads of this process share of a row.
+  struct alignas(kLine) Side {
+    std::mutex mutex;
+    std::uint64_t sequence = 0;  // of the last message that was posted
+  };
+
+  // Copies what was claimed out of the sender's memory. One that cannot be reached stays posted.
+  void take_long(Slot& slot, std::uint32_t from, Bytes into) {
+    try {
+      const auto piece = finder_.find(Access(&slot.place, from, 0, into.size()));
+      if (!piece) throw Unreachable{from, EFAULT};
+      far_.copy(*piece, {into, 0, finder_.self});
+    } catch (...) {
+      state(slot).store(kPosted, std::memory_order_release);  // as it was before
+      throw;
+    }
+    state(slot).store(kTaken, std::memory_order_release);
+  }
+
   static std::atomic_ref<std::uint64_t> state(Slot& slot) noexcept {
     return std::atomic_ref(slot.state);
   }
@@ -134,7 +174,7 @@ class Mail {
   Finder finder_;
   Far far_;
   std::uint64_t start_, step_;
-  std::uint64_t sequence_ = 0;
+  std::unique_ptr<Side[]> sending_, receiving_;  // by rank
 };
 
 }  // namespace weft
