@@ -70,7 +70,7 @@ def test_threads_that_send_to_one_rank_lose_and_mix_nothing(num_threads, nbytes)
 
 def send_with_one_tag(world, count, nbytes):
     """The numbers that each receiving thread got, in its order."""
-    got = [[], [], []]
+    got: list[list[int]] = [[], [], []]
 
     def act(number):
         x = np.zeros(nbytes // 4, np.int32)
@@ -292,7 +292,7 @@ def send_in_handler(world):
         world.send(np.zeros(4), 1, 1)
 
     signal.signal(signal.SIGUSR1, handle)
-    first, main = world.send(np.ones(LONG // 8), 1, async_op=True), threading.main_thread().ident
+    first, main = world.send(np.ones(LONG // 8), 1, async_op=True), threading.get_ident()
 
     def interrupt():
         while not first.line._entered:  # until it is waited for
