@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -302,6 +304,12 @@ class Member {
     std::optional<Halt> halt;
   };
 
+  static std::string seconds_of(std::chrono::nanoseconds time) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%g", std::chrono::duration<double>(time).count());
+    return text.data();
+  }
+
   void report(const Halt& halt, const std::string& call) {
     const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(halt.rank);
     switch (halt.cause) {
@@ -320,8 +328,8 @@ class Member {
         return;
       case Cause::timeout:
         control_.fail(rank_, Reason::timeout, halt.rank,
-                      self + " waited too long " + control_.doing(rank_) +
-                          control_.missing(rank_, halt.rank));
+                      self + " timed out after " + seconds_of(timeout()) + " s " +
+                          control_.doing(rank_) + control_.missing(rank_, halt.rank));
         return;
       case Cause::disagree:
         control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));

@@ -186,7 +186,7 @@ class Faults:
 
     def _too_long(self, halt: Halt, place: str) -> str:
         come = f" ({halt.have} of {halt.want} came)" if halt.want else ""
-        text = f"rank {self.rank} waited {self.timeout:g} s at {place}{come}"
+        text = f"rank {self.rank} timed out after {self.timeout:g} s at {place}{come}"
         awaited = halt.rank if halt.row < 0 else -1
         return f"{text}{self.member.missing(awaited)}"
 

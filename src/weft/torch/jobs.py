@@ -24,7 +24,10 @@ class Job:
     def wait(self, timeout: float | None = None) -> None:
         """Return when it is done; raise how it failed, or that it takes longer."""
         if not self._over.wait(timeout):
-            raise NotDoneError(f"a collective was not done within {timeout:g} s.")
+            raise NotDoneError(
+                f"a collective timed out: it was not done after {timeout:g} s.",
+                "It goes on: wait for it again.",
+            )
         if self._error is not None:
             raise self._error
 

@@ -158,8 +158,10 @@ class SpreadChannel(Channel):
         try:
             if self._is_near(peer):
                 super().raise_late(self.hosts.place(peer), place)
-            waited = f"rank {self.rank} waited {self.world.timeout:g} s at {place}"
-            raise RunTimeoutError(f"{waited}.")
+            raise RunTimeoutError(
+                f"rank {self.rank} timed out after {self.world.timeout:g} s at {place}"
+                f"{f'; {self.hosts.describe(peer)} did not come' if peer >= 0 else ''}."
+            )
         except RunError as error:
             raise self._alarm.raised(error) from error
 
