@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, Literal, NoReturn, overload
 
@@ -65,7 +66,8 @@ def prepare(
 def _prepare(
     schedule: Schedule, world: Crew, *, bound: bool, elastic: bool, turns: int
 ) -> "Prepared":
-    digest = hashlib.blake2b(repr(schedule).encode(), digest_size=16).digest()
+    whole = repr([getattr(schedule, each.name) for each in fields(schedule)])
+    digest = hashlib.blake2b(whole.encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
     for rank, text in enumerate(shown):
         if text[:16] != shown[0][:16]:

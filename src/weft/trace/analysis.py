@@ -24,6 +24,7 @@ from typing import Any
 
 from weft.errors import UsageError
 from weft.trace.trace import Trace
+from weft.units import brief
 
 MEASURED, ESTIMATED = "measured", "estimated"
 
@@ -106,6 +107,8 @@ class Part:
 class Path:
     """What the end of a step waited for, walked back to its start; parts sum to ``seconds``."""
 
+    __repr__ = brief
+
     step: str
     seconds: float
     parts: tuple[Part, ...]
@@ -120,6 +123,8 @@ class Path:
 @dataclass(frozen=True, slots=True)
 class RankAnalysis:
     """What one file says."""
+
+    __repr__ = brief
 
     trace: Trace
     span: float
@@ -233,6 +238,8 @@ class Advice:
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """What the files of a job say together."""
+
+    __repr__ = brief
 
     ranks: tuple[RankAnalysis, ...]
     world_size: int | None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.trace.align import Ranked
+from weft.units import brief
 from weft.whatif.change import NAMES, Change, Variant, change
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.scene import Scene, scene_of
@@ -56,6 +57,8 @@ class Outcome:
 @dataclass(frozen=True)
 class Answer:
     """A trace replayed and changed. Times are those of the typical step."""
+
+    __repr__ = brief
 
     file: str
     rank: int | None
