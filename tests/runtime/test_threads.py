@@ -275,6 +275,47 @@ def test_closing_a_world_ends_the_receives_of_other_threads(tmp_path):
     assert seconds < 30  # half of the timeout: it was not waited for
 
 
+def fork_meanwhile(world, pipe):
+    """How calls of a child end that is forked in a call of another thread; then the world's."""
+    x = np.ones(4, np.float32)
+    world.all_gather(np.zeros(8, np.float32), x)
+    if world.rank == 1:
+        pipe.read_text()
+        world.all_gather(np.zeros(8, np.float32), x)
+        world.all_reduce(x)
+        return float(x[0])
+    waiting = threading.Thread(target=lambda: world.all_gather(np.zeros(8, np.float32), x))
+    waiting.start()
+    while len(set(world.member.last_call(0))) == 1:  # until it is in its call
+        os.sched_yield()
+    child = os.fork()
+    if child == 0:
+        texts = [
+            error_text(lambda: world.all_reduce(x)),
+            error_text(lambda: world.empty(4)),
+            error_text(lambda: world.send(x, 1)),
+        ]
+        os._exit(sum("forked" in text for text in texts))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    pipe.write_text("")
+    waiting.join()
+    world.all_reduce(x)
+    return status, float(x[0])
+
+
+def error_text(act):
+    try:
+        act()
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def test_a_child_that_is_forked_in_a_call_of_another_thread_leaves_the_world_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert spawn(fork_meanwhile, 2, tmp_path / "pipe", timeout=30) == [(3, 2.0), 2.0]
+
+
 def send_in_handler(world):
     """What a signal handler is told that sends on the line it interrupted."""
     if world.rank == 1:

@@ -130,7 +130,12 @@ class Faults:
         return Alone(self, call)
 
     def raise_second_thread(self, call: str) -> NoReturn:
-        """End the world: this thread makes a collective call while another one is in a call."""
+        """End the world: this thread makes a collective call while another one is in a call.
+
+        Not where it is closed here already. In a forked child nobody gives the turn back that a
+        thread of its parent had, and the parent's world is not the child's to end.
+        """
+        self.require_sound()
         self.raise_halt((Cause.THREADS, self.rank, -1, 0, 0), lambda _: call)
 
     def raise_halt(self, halt: Halted, where: Callable[[int], str]) -> NoReturn:

@@ -228,9 +228,11 @@ class Lines:
             message.line = line
 
     def clear(self) -> None:
-        """Forget all lines; threads that wait in one still end."""
-        with self._joining:
-            self._lines.clear()
+        """Forget all lines; threads that wait in one still end.
+
+        Without the lock: a forked child does this, and who had the lock may be no thread of it.
+        """
+        self._lines = {}
 
 
 def send_now(crew: Crew, lines: Lines, memory: Bindable, peer: int, tag: int) -> None:
