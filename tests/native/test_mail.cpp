@@ -135,6 +135,58 @@ void test_threads_that_share_a_tag_get_every_message_once() {
   }
 }
 
+// As many long messages as there are slots, all taken and none asked about: the next has room.
+void test_slots_of_messages_that_were_taken_are_used_again() {
+  const Ranks ranks;
+  Mail& sender = *ranks.mails[0];
+  std::vector<std::vector<int>> data;
+  std::vector<std::size_t> numbers;
+  for (int i = 0; i <= static_cast<int>(Mail::kSlots); ++i) data.emplace_back(1000, i);
+  for (std::size_t i = 0; i < Mail::kSlots; ++i) {
+    numbers.push_back(sender.post(1, i, std::as_writable_bytes(std::span(data[i]))).value());
+    CHECK(!sender.sent(1, numbers.back()));
+  }
+  std::vector<int> into(1000);
+  for (std::size_t i = 0; i < Mail::kSlots; ++i) {
+    CHECK(ranks.mails[1]->take(0, i, std::as_writable_bytes(std::span(into))));
+    CHECK(into.back() == static_cast<int>(i));
+  }
+  const auto last = sender.post(1, 9, std::as_writable_bytes(std::span(data.back())));
+  CHECK(last && !sender.sent(1, *last));
+  for (const std::size_t number : numbers) CHECK(sender.sent(1, number));
+  CHECK(ranks.mails[1]->take(0, 9, std::as_writable_bytes(std::span(into))));
+  CHECK(into.back() == static_cast<int>(Mail::kSlots) && sender.sent(1, *last));
+}
+
+// Messages of two tags fill the row, short ones and long ones; one of a third tag is taken first, then
+// those in their order.
+void test_a_message_is_taken_before_those_of_other_tags_that_fill_the_row() {
+  const Ranks ranks;
+  constexpr int kMessages = 3 * static_cast<int>(Mail::kSlots);
+  std::thread sender([&] {
+    std::vector<std::vector<int>> data;
+    for (int i = 0; i < kMessages; ++i) data.push_back(message(i));
+    for (int i = 0; i < kMessages; ++i) {
+      const auto tag = static_cast<std::uint64_t>(i % 2);
+      weft::Patience patience(/*spins=*/false, std::chrono::seconds(30));
+      while (!ranks.mails[0]->post(1, tag, std::as_writable_bytes(std::span(data[i])))) {
+        patience.pause();
+        CHECK(!patience.is_over());
+      }
+    }
+    send(*ranks.mails[0], 1, 2, 1);
+    send(*ranks.mails[0], 1, 3, 0);  // long: it is read when all before it were
+  });
+  receive(*ranks.mails[1], 0, 2, 1);
+  for (const int parity : {1, 0}) {
+    for (int i = parity; i < kMessages; i += 2) {
+      receive(*ranks.mails[1], 0, static_cast<std::uint64_t>(parity), i);
+    }
+  }
+  receive(*ranks.mails[1], 0, 3, 0);
+  sender.join();
+}
+
 // What the thread that has the turn writes, the next one reads; all others are refused.
 void test_a_turn_has_one_thread_which_may_enter_again() {
   Turn turn;
@@ -171,5 +223,7 @@ void test_a_turn_has_one_thread_which_may_enter_again() {
 int main() {
   test_threads_with_tags_of_their_own_do_not_mix();
   test_threads_that_share_a_tag_get_every_message_once();
+  test_slots_of_messages_that_were_taken_are_used_again();
+  test_a_message_is_taken_before_those_of_other_tags_that_fill_the_row();
   test_a_turn_has_one_thread_which_may_enter_again();
 }

@@ -96,6 +96,48 @@ def test_threads_that_share_a_tag_get_each_message_once(nbytes):
         assert senders == [sorted(each) for each in senders]
 
 
+def send_by_many(world, num_threads, nbytes):
+    """How many were right of messages that are received in another order than they were sent."""
+    x, right = np.zeros(nbytes // 8, np.int64), []
+    if world.rank == 0:
+        sends = [
+            lambda tag=tag: world.send(np.full(nbytes // 8, tag), 1, tag)
+            for tag in range(num_threads)
+        ]
+        in_threads(*sends)
+        return 0
+    for tag in reversed(range(num_threads)):
+        world.recv(x, 0, tag)
+        right.append(bool((x == tag).all()))
+    return sum(right)
+
+
+@pytest.mark.parametrize("nbytes", [64, LONG])
+def test_more_threads_than_slots_may_send_what_is_received_last_first(nbytes):
+    assert spawn(send_by_many, 2, 20, nbytes, timeout=30)[1] == 20
+
+
+def send_more_than_slots(world, num):
+    """As above by one thread, which waits for the last message first."""
+    x, right = np.zeros(LONG // 8, np.int64), []
+    if world.rank == 0:
+        works = [
+            world.send(np.full(LONG // 8, tag), 1, tag, async_op=True) for tag in range(num - 1)
+        ]
+        world.send(np.full(LONG // 8, num - 1), 1, num - 1)
+        for work in works:
+            work.wait()
+        return 0
+    for tag in range(num):
+        world.recv(x, 0, tag)
+        right.append(bool((x == tag).all()))
+    return sum(right)
+
+
+def test_a_message_has_room_when_those_before_it_were_received():
+    assert spawn(send_more_than_slots, 2, 9, timeout=30)[1] == 9
+
+
 def exchange_ahead(world, staged, count, nbytes):
     """Receives that were asked for ahead, waited for by other threads in any order."""
     world.stages = (
