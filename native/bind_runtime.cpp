@@ -198,6 +198,8 @@ void bind_member(nb::module_& module) {
            nb::arg("always"), nb::arg("up_to"))
       .def("can_read", &can_read, nb::arg("rank"), nb::arg("address"))
       .def("is_idle", &Member::is_idle)
+      .def("enter_turn", [](Member& self) { return self.turn().enter(); })
+      .def("leave_turn", [](Member& self) { self.turn().leave(); })
       .def("begin_call",
            [](Member& self, std::string_view text) {
              return self.control().calls(self.rank()).begin(text);

@@ -1,14 +1,19 @@
 // Messages from one rank to another: slots in the receiver's region, a row for each sender.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "far.hpp"
 #include "flag.hpp"
@@ -17,14 +22,27 @@
 
 namespace weft {
 
+// Thread contract: any number of threads of one rank may post, ask whether a message was sent, and
+// take, at once, to and from the same or different ranks. Messages from one rank to another with one
+// tag are taken in the order in which they were posted; who posts from several threads with one tag
+// says which comes first, and of several threads that take one tag each gets another message.
+//
+// A receive of one tag never waits for a receive of another: where messages of other tags fill the row,
+// the oldest of them are put aside in memory of the receiver, up to kAside bytes.
+//
+// Every row has one mutex for the threads that post into it and one for those that take from it. It
+// protects finding and claiming a slot, never the copy of a long message.
 class Mail {
  public:
   static constexpr std::size_t kSlots = 8;
   static constexpr std::size_t kInline = 1984;  // so little is sent with the slot: nobody waits
+  static constexpr std::size_t kAside = 64 << 20;  // bytes, but one message at least
 
   // Null: free to be written by the sender. The sender posts, the receiver takes it and, if
-  // it held the bytes itself, frees it; else the sender does when it sees that it was taken.
-  enum State : std::uint64_t { kFree = 0, kPosted = 1, kTaken = 2 };
+  // it held the bytes itself, frees it; else the sender does when it sees that it was taken, or
+  // posts the next message into it.
+  // kTaking: a thread of the receiver copies a long message; its other threads leave it alone.
+  enum State : std::uint64_t { kFree = 0, kPosted = 1, kTaken = 2, kTaking = 3 };
 
   struct alignas(kLine) Slot {
     std::uint64_t state;
@@ -40,7 +58,13 @@ class Mail {
 
   // ``start``: where the rows of rank 0 begin; those of the next rank lie ``step`` further.
   Mail(const Heap& heap, Finder finder, std::uint64_t start, std::uint64_t step)
-      : heap_(heap), finder_(std::move(finder)), far_(finder_.pids), start_(start), step_(step) {
+      : heap_(heap),
+        finder_(std::move(finder)),
+        far_(finder_.pids),
+        start_(start),
+        step_(step),
+        sending_(std::make_unique<Side[]>(finder_.pids.size())),
+        receiving_(std::make_unique<Side[]>(finder_.pids.size())) {
     for (std::size_t rank = 0; rank < finder_.pids.size(); ++rank) static_cast<void>(row(rank, 0));
   }
   Mail(const Mail&) = delete;
@@ -48,15 +72,19 @@ class Mail {
 
   static bool fits(std::size_t nbytes) noexcept { return nbytes <= kInline; }
 
-  // The number of the slot, or nothing when all are taken.
+  // The number of the message, or nothing when all slots are in use.
   std::optional<std::size_t> post(std::uint32_t to, std::uint64_t tag, Bytes data) {
     Row& slots = row(to, finder_.self);
+    // One thread at a time looks for a free slot and fills it, so that no slot is filled twice, and who
+    // sees a message posted sees all those before it.
+    const std::scoped_lock lock(sending_[to].mutex);
     for (std::size_t i = 0; i < kSlots; ++i) {
       Slot& slot = slots[i];
-      // Acquire: what the receiver read from the slot, it read before it freed it.
-      if (state(slot).load(std::memory_order_acquire) != kFree) continue;
+      // Acquire: what the receiver read of the slot and of our memory, it read before it said so.
+      const std::uint64_t found = state(slot).load(std::memory_order_acquire);
+      if (found != kFree && found != kTaken) continue;
       slot.tag = tag;
-      slot.sequence = ++sequence_;
+      slot.sequence = ++sending_[to].sequence;
       slot.nbytes = data.size();
       if (fits(data.size())) {
         if (!data.empty()) std::memcpy(slot.bytes.data(), data.data(), data.size());
@@ -65,42 +93,118 @@ class Mail {
       }
       // Release: who sees it posted sees what was written above, and the data itself.
       state(slot).store(kPosted, std::memory_order_release);
-      return i;
+      return slot.sequence * kSlots + i;
     }
     return std::nullopt;
   }
 
-  // Whether the receiver has taken a slot that did not hold the bytes itself.
+  // Whether the receiver has taken a message whose slot did not hold the bytes itself.
   bool sent(std::uint32_t to, std::size_t number) {
-    Slot& slot = row(to, finder_.self).at(number);
+    Slot& slot = row(to, finder_.self)[number % kSlots];
+    const std::scoped_lock lock(sending_[to].mutex);
+    if (slot.sequence != number / kSlots) return true;  // the slot has the next one by now
     // Acquire: the receiver has read our memory, so it may change.
     if (state(slot).load(std::memory_order_acquire) != kTaken) return false;
-    // Release: who posts next, another thread perhaps, writes after all that was read.
-    state(slot).store(kFree, std::memory_order_release);
+    // Relaxed: who posts next has the lock.
+    state(slot).store(kFree, std::memory_order_relaxed);
     return true;
   }
 
   // The bytes of the message that was taken, or nothing while there is none of this tag. One
   // of another size than ``into`` is left. Throws Unreachable.
   std::optional<std::size_t> take(std::uint32_t from, std::uint64_t tag, Bytes into) {
-    Slot* slot = oldest(row(finder_.self, from), tag);
-    if (slot == nullptr) return std::nullopt;
+    Row& slots = row(finder_.self, from);
+    Side& side = receiving_[from];
+    std::unique_lock lock(side.mutex);
+    if (!side.aside.empty()) {
+      if (const auto found = take_aside(side, tag, into)) return found;
+    }
+    Slot* slot = oldest(slots, tag);
+    if (slot == nullptr) {
+      make_room(side, slots, from);
+      return std::nullopt;
+    }
     if (slot->nbytes != into.size()) return slot->nbytes;
     if (fits(into.size())) {
       if (!into.empty()) std::memcpy(into.data(), slot->bytes.data(), into.size());
       // Release, here and below: what was sent has been read by now.
       state(*slot).store(kFree, std::memory_order_release);
-    } else {
-      const Access whole(&slot->place, from, 0, into.size());
-      const auto piece = finder_.find(whole);
-      if (!piece) throw Unreachable{from, EFAULT};
-      far_.copy(*piece, {into, 0, finder_.self});
-      state(*slot).store(kTaken, std::memory_order_release);
+      return into.size();
     }
+    // Relaxed: only threads of this rank look for it, with the lock held.
+    state(*slot).store(kTaking, std::memory_order_relaxed);
+    lock.unlock();
+    take_long(*slot, from, into);
     return into.size();
   }
 
  private:
+  struct Aside {
+    std::uint64_t tag;
+    std::vector<std::byte> bytes;
+  };
+
+  // What the threads of this process share of a row.
+  struct alignas(kLine) Side {
+    std::mutex mutex;
+    std::uint64_t sequence = 0;  // of the last message that was posted
+    std::deque<Aside> aside;     // older than what is in the slots
+    std::size_t aside_bytes = 0;
+  };
+
+  // As take(), of what was put aside.
+  static std::optional<std::size_t> take_aside(Side& side, std::uint64_t tag, Bytes into) {
+    const auto found = std::find_if(side.aside.begin(), side.aside.end(),
+                                    [tag](const Aside& each) { return each.tag == tag; });
+    if (found == side.aside.end()) return std::nullopt;
+    const std::size_t nbytes = found->bytes.size();
+    if (nbytes != into.size()) return nbytes;
+    if (nbytes != 0) std::memcpy(into.data(), found->bytes.data(), nbytes);
+    side.aside_bytes -= nbytes;
+    side.aside.erase(found);
+    return nbytes;
+  }
+
+  // Puts the oldest message aside if all slots hold messages that nobody has taken. With the lock held
+  // while it is copied: nobody may take a later one of its tag meanwhile.
+  void make_room(Side& side, Row& slots, std::uint32_t from) {
+    Slot* first = &slots[0];
+    for (Slot& slot : slots) {
+      // Acquire: what was written before it was posted is seen.
+      if (state(slot).load(std::memory_order_acquire) != kPosted) return;
+      if (slot.sequence < first->sequence) first = &slot;
+    }
+    if (!side.aside.empty() && side.aside_bytes + first->nbytes > kAside) return;
+    Aside& held = side.aside.emplace_back(Aside{first->tag, std::vector<std::byte>(first->nbytes)});
+    side.aside_bytes += first->nbytes;
+    if (fits(first->nbytes)) {
+      if (!held.bytes.empty()) std::memcpy(held.bytes.data(), first->bytes.data(), held.bytes.size());
+      // Release: what was sent has been read by now.
+      state(*first).store(kFree, std::memory_order_release);
+      return;
+    }
+    try {
+      take_long(*first, from, held.bytes);
+    } catch (...) {
+      side.aside_bytes -= first->nbytes;
+      side.aside.pop_back();
+      throw;
+    }
+  }
+
+  // Copies what was claimed out of the sender's memory. One that cannot be reached stays posted.
+  void take_long(Slot& slot, std::uint32_t from, Bytes into) {
+    try {
+      const auto piece = finder_.find(Access(&slot.place, from, 0, into.size()));
+      if (!piece) throw Unreachable{from, EFAULT};
+      far_.copy(*piece, {into, 0, finder_.self});
+    } catch (...) {
+      state(slot).store(kPosted, std::memory_order_release);  // as it was before
+      throw;
+    }
+    state(slot).store(kTaken, std::memory_order_release);
+  }
+
   static std::atomic_ref<std::uint64_t> state(Slot& slot) noexcept {
     return std::atomic_ref(slot.state);
   }
@@ -134,7 +238,7 @@ class Mail {
   Finder finder_;
   Far far_;
   std::uint64_t start_, step_;
-  std::uint64_t sequence_ = 0;
+  std::unique_ptr<Side[]> sending_, receiving_;  // by rank
 };
 
 }  // namespace weft

@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -20,10 +22,17 @@
 #include "kernels.hpp"
 #include "mail.hpp"
 #include "task.hpp"
+#include "turn.hpp"
 #include "worker.hpp"
 
 namespace weft {
 
+// Thread contract. Collective calls (run, submit, barrier, and what Python does around them) are made
+// by one thread at a time, the one that has turn(); Ready takes it, and who is refused learns so
+// by Cause::threads. At the same time any number of threads may send and receive (mail, wait_for), wait
+// for jobs (worker), set the timeout and call leave(), which ends what other threads wait for. The
+// engines and the worker's thread are started and ended by whoever has the turn; a job of the worker
+// that uses engines and a call that does never run side by side (see Ready::run).
 class Member {
  public:
   Member(const std::string& name, int rank, std::chrono::nanoseconds timeout)
@@ -38,11 +47,16 @@ class Member {
 
   // Says goodbye and ends the engines. A forked child has neither said hello nor threads.
   void leave() noexcept {
-    if (std::exchange(here_, false)) {
+    // Acquire-release: of two threads that leave, one does all of it.
+    if (here_.exchange(false, std::memory_order_acq_rel)) {
       if (::getpid() == pid_) {
         if (worker_) worker_->close();  // it stays: threads may be waiting for its jobs
         control_.leave(rank_);
-        engines_.clear();
+        // Another thread may be in a call that uses them: then they end with this object.
+        if (turn_.enter()) {
+          engines_.clear();
+          turn_.leave();
+        }
       } else {
         static_cast<void>(worker_.release());
         for (auto& engine : engines_) static_cast<void>(engine.release());
@@ -54,6 +68,9 @@ class Member {
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
+  // Who makes the collective calls.
+  [[nodiscard]] Turn& turn() noexcept { return turn_; }
+
   // The doorbell of the rank whose region has that offset of the heap in it.
   [[nodiscard]] Doorbell& bell_at(std::uint64_t offset) const {
     const std::uint64_t front = Control::nbytes(control_.num_ranks());
@@ -62,15 +79,23 @@ class Member {
     return control_.bell(static_cast<int>(rank));
   }
 
-  // How long one wait may last.
-  void set_timeout(std::chrono::nanoseconds timeout) noexcept { timeout_ = timeout; }
+  // How long one wait may last. Relaxed, here and below: waits that begin later follow it, and nothing
+  // else is read by it.
+  void set_timeout(std::chrono::nanoseconds timeout) noexcept {
+    timeout_.store(timeout, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept {
+    return timeout_.load(std::memory_order_relaxed);
+  }
 
   // Whether a core is there for every thread that waits; else spinning only takes them away.
-  void set_spins(bool spins) noexcept { spins_ = spins; }
-  [[nodiscard]] bool spins() const noexcept { return spins_; }
+  void set_spins(bool spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
+  [[nodiscard]] bool spins() const noexcept { return spins_.load(std::memory_order_relaxed); }
 
   // Whether the worker has one besides that of the caller; it is asked when the worker starts.
-  void set_core_for_worker(bool has) noexcept { has_core_for_worker_ = has; }
+  void set_core_for_worker(bool has) noexcept {
+    has_core_for_worker_.store(has, std::memory_order_relaxed);
+  }
 
   // The threads that carry out what the caller does not: the worker, then the engines up to
   // that number. All are started, so that they can be given a place.
@@ -90,7 +115,7 @@ class Member {
   void end_threads() {
     if (worker_) {
       worker_->rest();
-      if (!worker_->is_idle()) worker_->start(has_core_for_worker_);
+      if (!worker_->is_idle()) worker_->start(has_core_for_worker());
     }
     engines_.clear();
   }
@@ -119,7 +144,7 @@ class Member {
                                const std::function<void()>& poll) {
     const std::atomic<bool> stop = false;
     Watch watch(control_, rank_, stop, poll);
-    Patience patience(spins_, timeout_);
+    Patience patience(spins(), timeout());
     try {
       while (!attempt()) {
         patience.pause();
@@ -138,7 +163,7 @@ class Member {
     const std::uint64_t count = control_.arrive(rank_);
     const std::atomic<bool> stop = false;
     Watch watch(control_, rank_, stop, poll, /*all=*/true);
-    Patience patience(spins_, timeout_);
+    Patience patience(spins(), timeout());
     for (int rank = 0; rank < control_.num_ranks(); ++rank) {
       while (!control_.has_arrived(rank, count)) {
         patience.pause();
@@ -186,7 +211,7 @@ class Member {
       return submit_whole(program, execution, bound, std::move(call), kernels);
     }
     auto task = std::make_shared<Task>(control_, rank_, program, executor, execution, bound,
-                                       std::move(call), staging_, timeout_);
+                                       std::move(call), staging_, timeout());
     return worker_->submit({[this, task = std::move(task)](std::atomic<bool>& stop) {
       return reported(task->call(), [&] { return task->step(stop); });
     }});
@@ -231,7 +256,7 @@ class Member {
   std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins_ && alone, timeout_, alone ? Beside::nobody : Beside::computation,
+    Patience patience(spins() && alone, timeout(), alone ? Beside::nobody : Beside::computation,
                       &control_.bell(rank_));
     auto halt = executor.run(execution, stamps, hooks, watch, patience);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
@@ -279,11 +304,18 @@ class Member {
     std::optional<Halt> halt;
   };
 
+  static std::string seconds_of(std::chrono::nanoseconds time) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%g", std::chrono::duration<double>(time).count());
+    return text.data();
+  }
+
   void report(const Halt& halt, const std::string& call) {
     const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(halt.rank);
     switch (halt.cause) {
       case Cause::fault:
       case Cause::stopped:
+      case Cause::threads:
         return;
       case Cause::left:
         control_.fail(rank_, Reason::died, halt.rank,
@@ -296,8 +328,8 @@ class Member {
         return;
       case Cause::timeout:
         control_.fail(rank_, Reason::timeout, halt.rank,
-                      self + " waited too long " + control_.doing(rank_) +
-                          control_.missing(rank_, halt.rank));
+                      self + " timed out after " + seconds_of(timeout()) + " s " +
+                          control_.doing(rank_) + control_.missing(rank_, halt.rank));
         return;
       case Cause::disagree:
         control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
@@ -320,16 +352,20 @@ class Member {
     }
   }
 
+  [[nodiscard]] bool has_core_for_worker() const noexcept {
+    return has_core_for_worker_.load(std::memory_order_relaxed);
+  }
+
   void need_engine(std::uint32_t runner) {
     if (engines_.size() < runner) engines_.resize(runner);
-    if (!engines_[runner - 1]) engines_[runner - 1] = std::make_unique<Engine>(spins_);
+    if (!engines_[runner - 1]) engines_[runner - 1] = std::make_unique<Engine>(spins());
   }
 
   void need_worker() {
     if (!worker_) {
-      worker_ = std::make_unique<Worker>(has_core_for_worker_, &control_.bell(rank_));
+      worker_ = std::make_unique<Worker>(has_core_for_worker(), &control_.bell(rank_));
     } else {
-      worker_->start(has_core_for_worker_);
+      worker_->start(has_core_for_worker());
     }
   }
 
@@ -360,12 +396,13 @@ class Member {
   Heap heap_;
   Control control_;
   int rank_;
-  std::chrono::nanoseconds timeout_;
-  bool spins_ = false;
-  bool has_core_for_worker_ = true;
+  std::atomic<std::chrono::nanoseconds> timeout_;
+  std::atomic<bool> spins_ = false;
+  std::atomic<bool> has_core_for_worker_ = true;
+  Turn turn_;
   std::uint64_t num_asked_ = 0;
   pid_t pid_ = ::getpid();
-  bool here_ = true;
+  std::atomic<bool> here_ = true;
   Staging staging_;
   std::optional<Mail> mail_;
   std::vector<std::unique_ptr<Engine>> engines_;

@@ -14,6 +14,9 @@
 
 namespace weft {
 
+// Thread contract: run() and submit() take the member's turn, and who is refused gets Cause::threads;
+// so one thread at a time counts executions and uses the executor that is kept. The worker's jobs
+// have an executor of their own. The getters are for any thread.
 class Ready {
  public:
   explicit Ready(Program program)
@@ -21,10 +24,15 @@ class Ready {
   Ready(const Ready&) = delete;
   Ready& operator=(const Ready&) = delete;
 
-  [[nodiscard]] std::uint64_t num_executions() const noexcept { return num_executions_; }
+  // Relaxed, here and below: only who has the turn writes them, one after another.
+  [[nodiscard]] std::uint64_t num_executions() const noexcept {
+    return num_executions_.load(std::memory_order_relaxed);
+  }
 
   // The number of the last call that asked for it: the same on every rank.
-  [[nodiscard]] std::uint64_t asked() const noexcept { return asked_; }
+  [[nodiscard]] std::uint64_t asked() const noexcept {
+    return asked_.load(std::memory_order_relaxed);
+  }
 
   // Whether memory of these sizes can stand for its buffers.
   [[nodiscard]] bool fits(std::span<const Bound> bound) const noexcept {
@@ -40,43 +48,74 @@ class Ready {
   // In this thread, as the call of that name.
   std::optional<Halt> run(Member& member, std::span<const Bound> bound, std::string_view call,
                           bool stamps, const Hooks& hooks) {
+    const Entered entered(member.turn());
+    if (!entered) return Halt{Cause::threads};
+    // A job of this program, or one that uses the engines, ends first: the caller made it before.
+    if (has_job(member) || (!program_.engines.empty() && !member.is_idle())) {
+      member.worker()->drain(hooks.poll);
+    }
     std::atomic<bool> stop = false;
     const std::uint64_t execution = next(member);
-    // Acquire and release: who has it finds what the last one left. A second thread has its own.
-    if (busy_.test_and_set(std::memory_order_acquire)) {
+    if (busy_) {  // a signal handler calls it inside of a call: that has its own
       Binding binding(program_, bound);
       return member.run(program_, execution, stamps, hooks, binding, call, stop);
     }
+    busy_ = true;
     const Freed freed{busy_};
     binding_.bind(bound);
     return member.run(program_, execution, stamps, hooks, binding_, call, stop, &executor_);
   }
 
-  // The same, later, by the member's worker; gives the job's number.
+  // The same, later, by the member's worker; gives the job's number, or zero where another thread
+  // is in a collective call.
   std::uint64_t submit(Member& member, std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
+    const Entered entered(member.turn());
+    if (!entered) return 0;
     if (!later_) later_ = std::make_unique<Executor>(program_, 0);
-    return member.submit(program_, *later_, next(member), bound, std::move(call), kernels);
+    job_ = member.submit(program_, *later_, next(member), bound, std::move(call), kernels);
+    return job_;
   }
 
  private:
-  struct Freed {
-    std::atomic_flag& busy;
-    ~Freed() { busy.clear(std::memory_order_release); }
+  class Entered {
+   public:
+    explicit Entered(Turn& turn) noexcept : turn_(turn.enter() ? &turn : nullptr) {}
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+    ~Entered() {
+      if (turn_ != nullptr) turn_->leave();
+    }
+    explicit operator bool() const noexcept { return turn_ != nullptr; }
+
+   private:
+    Turn* turn_;
   };
 
+  struct Freed {
+    bool& busy;
+    ~Freed() { busy = false; }
+  };
+
+  [[nodiscard]] bool has_job(const Member& member) const noexcept {
+    return job_ != 0 && !member.worker()->is_done(job_);
+  }
+
   std::uint64_t next(Member& member) noexcept {
-    asked_ = member.ask();
-    return num_executions_++;
+    asked_.store(member.ask(), std::memory_order_relaxed);
+    const std::uint64_t execution = num_executions();
+    num_executions_.store(execution + 1, std::memory_order_relaxed);
+    return execution;
   }
 
   Program program_;
   Executor executor_;
   std::unique_ptr<Executor> later_;  // of the worker's jobs, which are carried out one by one
   Binding binding_;
-  std::atomic_flag busy_;
-  std::uint64_t num_executions_ = 0;
-  std::uint64_t asked_ = 0;
+  bool busy_ = false;      // the executor and the binding that are kept
+  std::uint64_t job_ = 0;  // the last that was submitted
+  std::atomic<std::uint64_t> num_executions_ = 0;
+  std::atomic<std::uint64_t> asked_ = 0;
 };
 
 }  // namespace weft

@@ -22,6 +22,7 @@ enum class Cause : std::uint8_t {
   size = 7,      // a rank gives ``have`` bytes where ``want`` are wanted
   disagree = 8,  // a rank made another call
   codec = 9,     // a chunk cannot be made or read: ``have`` is a Verdict, ``want`` where it begins
+  threads = 10,  // another thread of this rank is in a collective call
 };
 
 // Why a thread gave up: at which row, and how far what it waited for had come.
@@ -33,6 +34,7 @@ struct Halt {
   std::uint64_t want = 0;
 };
 
+// Thread contract: of one thread; what it looks at may be written by any other.
 class Watch {
  public:
   // ``poll`` may throw, to break off; ``all``: every rank is needed, one that left is too few.
@@ -44,6 +46,8 @@ class Watch {
     if (control_.has_fault()) return Halt{Cause::fault};
     // Relaxed: the thread that stopped us is joined before its reason is read.
     if (stop_.load(std::memory_order_relaxed)) return Halt{Cause::stopped};
+    // Another thread of this process left the world: nobody will come any more.
+    if (control_.has_left(self_)) return Halt{Cause::stopped};
     if (patience.should_look()) {
       if (poll_) poll_();
       if (auto halt = look()) return halt;

@@ -34,6 +34,7 @@ ROOMS["serving"] = {"planner", *ROOMS["planner"]}
 ROOMS["sweep"] = set()
 ROOMS["trace"] = {"timeline", "hardware", "cost", "_core"}
 ROOMS["whatif"] = {"trace", "planner"} | ROOMS["trace"] | ROOMS["planner"]
+ROOMS["api"] = {"whatif", *ROOMS["whatif"]}
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}
 ROOMS["validate"] |= {"report"}  # it has plots of its figures

@@ -1,21 +1,24 @@
 """weft predicts, plans and runs the communication of distributed PyTorch jobs.
 
+    prediction = weft.predict("llama-8b", "h100-8", settings={"fsdp": True})
     schedule = weft.collective("all_gather", "ring", num_ranks=8, nbytes=1 << 20)
-    predicted = weft.simulate(schedule, weft.platform("mi300x-8"))
+    predicted = weft.simulate(schedule, "mi300x-8")
     measured = weft.run(schedule, world)
 
-Names are found when they are first used, so that importing weft costs nothing.
+Names are found when they are first used, so that importing weft costs nothing. So are
+sub-packages: ``weft.torch`` imports torch and registers the backend ``weft``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.api import find_workload, plan, predict, what_if
     from weft.collectives import collective
-    from weft.hardware import Platform, platform
+    from weft.cost import price
+    from weft.hardware import Platform, platform, platform_names
     from weft.planner.plan import Plan
-    from weft.planner.planning import plan
-    from weft.planner.predict import predict
+    from weft.planner.predict import Prediction
     from weft.runtime import Engines, World, prepare, run, spawn, world
     from weft.schedule import Schedule
     from weft.simulator import simulate
@@ -31,6 +34,7 @@ __all__ = [
     "Engines",
     "Plan",
     "Platform",
+    "Prediction",
     "Schedule",
     "Timeline",
     "Workload",
@@ -38,13 +42,17 @@ __all__ = [
     "analyze",
     "capture",
     "collective",
+    "find_workload",
     "plan",
     "platform",
+    "platform_names",
     "predict",
     "prepare",
+    "price",
     "run",
     "simulate",
     "spawn",
+    "what_if",
     "world",
 ]
 
@@ -53,6 +61,7 @@ _HOMES = {
     "Engines": "weft.runtime",
     "Plan": "weft.planner.plan",
     "Platform": "weft.hardware",
+    "Prediction": "weft.planner.predict",
     "Schedule": "weft.schedule",
     "Timeline": "weft.timeline",
     "Workload": "weft.workload",
@@ -60,20 +69,24 @@ _HOMES = {
     "analyze": "weft.whatif",
     "capture": "weft.workload.torch_capture",
     "collective": "weft.collectives",
-    "plan": "weft.planner.planning",
+    "find_workload": "weft.api",
+    "plan": "weft.api",
     "platform": "weft.hardware",
-    "predict": "weft.planner.predict",
+    "platform_names": "weft.hardware",
+    "predict": "weft.api",
     "prepare": "weft.runtime",
+    "price": "weft.cost",
     "run": "weft.runtime",
     "simulate": "weft.simulator",
     "spawn": "weft.runtime",
+    "what_if": "weft.api",
     "world": "weft.runtime",
 }
 _PACKAGES = frozenset(
     {
         *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "planner"),
-        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "sweep", "timeline"),
-        *("torch", "trace", "units", "validate", "whatif", "workload"),
+        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "step", "sweep"),
+        *("timeline", "torch", "trace", "units", "validate", "whatif", "workload"),
     }
 )
 
@@ -87,3 +100,8 @@ def __getattr__(name: str) -> Any:
         message = f"module 'weft' has no attribute {name!r}"
         raise AttributeError(message)
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    own = (name for name in globals() if name.startswith("__"))
+    return sorted({*own, *__all__, *_PACKAGES, "__version__"})

@@ -6,7 +6,8 @@ Inside weft there are only bytes, bytes per second and seconds.
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
 from fractions import Fraction
 
 from weft.errors import SizeError, UsageError
@@ -169,3 +170,34 @@ def _format(value: float, units: Mapping[str, float]) -> str:
     unit = next((u for u, factor in units.items() if abs(value) * 1.00005 >= factor), [*units][-1])
     number = value / units[unit]
     return f"{number:.4g} {unit}" if abs(number) < 9999.5 else f"{number:.0f} {unit}"
+
+
+def brief(value: object) -> str:
+    """Return the repr of a dataclass with long fields as counts: ``__repr__ = brief`` in its class.
+
+    Results hold whole workloads, timelines and columns. Their full repr, which dataclasses make,
+    would fill a terminal or a log with megabytes.
+    """
+    assert is_dataclass(value)
+    shown = [f"{each.name}={_briefly(getattr(value, each.name))}" for each in fields(value)]
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+_MOST_ITEMS, _MOST_TEXT = 4, 80
+
+
+def _briefly(value: object) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= _MOST_TEXT else value[: _MOST_TEXT - 2] + "..")
+    if getattr(value, "ndim", 0):  # an array
+        return f"<{type(value).__name__} of {getattr(value, 'size', 0)}>"
+    if isinstance(value, Collection):
+        short = len(value) <= _MOST_ITEMS and not isinstance(value, Mapping | bytes)
+        if short and all(isinstance(each, int | float) for each in value):
+            return repr(value)
+        return f"<{type(value).__name__} of {len(value)}>"
+    if is_dataclass(value):
+        name = getattr(value, "name", "")
+        return f"<{type(value).__name__}{f' {name}' if isinstance(name, str) and name else ''}>"
+    text = repr(value)
+    return text if len(text) <= 2 * _MOST_TEXT else f"<{type(value).__name__}>"

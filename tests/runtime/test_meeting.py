@@ -135,7 +135,7 @@ def test_an_environment_that_does_not_fit_is_an_error(monkeypatch, change, kind,
 def test_a_rank_without_rank_0_gives_up(monkeypatch, tmp_path):
     for name, value in environment(1, 2, tmp_path).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RunTimeoutError, match=r"rank 0 did not come within 0.05 s"):
+    with pytest.raises(RunTimeoutError, match=r"timed out after 0.05 s: rank 0 did not come"):
         meeting.world(timeout=0.05)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.simulator.paper import DEVICE, machine, made, queue
-from weft.schedule import SELF, Cost, Kernel, Kind, Submit
-from weft.simulator import Rerun, simulate
+from weft.schedule import SELF, Cost, Kernel, Submit
+from weft.simulator import simulate
 
 DEV = replace(DEVICE, launch=0.0, host_launch=1e-9)
 LONG, SHORT = 1e-3, 1e-5
@@ -37,16 +36,6 @@ def test_a_kernel_waits_for_the_last_wave_of_one_that_fills_the_device(waves):
     assert starts(kernel(LONG, waves), kernel(SHORT))[1] == pytest.approx(
         LONG * (1 - 1 / waves), rel=1e-3
     )
-
-
-@pytest.mark.parametrize("waves", [1, 2, 4])
-def test_kernels_that_run_again_start_as_if_they_were_priced_so(waves):
-    again = Rerun(launched(kernel(SHORT), kernel(SHORT)), machine(device=DEV))
-    rows = again.rows(0, "stream0", (Kind.KERNEL,))
-    start, end = again.times(rows, np.array([LONG]), np.array([float(waves)]))
-    (second,) = again.rows(0, "stream1", (Kind.KERNEL,))
-    assert start[second] == pytest.approx(starts(kernel(LONG, waves), kernel(SHORT))[1], rel=1e-6)
-    assert end[rows[0]] == pytest.approx(LONG, rel=1e-3)
 
 
 def test_kernels_that_fit_together_start_together():

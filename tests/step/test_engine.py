@@ -17,9 +17,8 @@ from weft.errors import WorkloadError
 from weft.hardware import platform
 from weft.planner.prices import Prices
 from weft.schedule import Cost, Kind
-from weft.simulator import simulate
 from weft.step import Execution, StepEngine
-from weft.workload import NO_HOST, Collective, Op, Step, Workload, lower, stage
+from weft.workload import NO_HOST, Collective, Op, Step, Workload
 from weft.workload.building import Ops
 from weft.workload.named import generate
 
@@ -54,31 +53,44 @@ def steps(draw, *, streaming=True):
 # --- alone -------------------------------------------------------------------------------------
 
 
+def longest_chain(engine, step):
+    """Return the end of a step without a host by following what every op waits for."""
+    ends: list[float] = []
+    fronts: dict[str, float] = {}
+    for number, op in enumerate(step.ops):
+        ready = max([fronts.get(op.stream, 0.0), *(ends[n] for n in op.after)])
+        ends.append(ready + engine.seconds[0, number])
+        fronts[op.stream] = ends[-1]
+    return max(ends)
+
+
 @settings(deadline=None, max_examples=40)
 @given(steps())
-def test_without_contention_a_step_takes_what_its_schedule_takes(step):
-    prices = Prices(H100)
-    schedule = lower(step, H100, prices)
-    expected = simulate(schedule, stage(H100, step), collapse=False).makespan
-    found = StepEngine(step, H100, prices).run(pressure=0).seconds
-    assert found == pytest.approx(expected, rel=1e-9)
+def test_without_contention_a_step_takes_its_longest_chain(step):
+    engine = engine_of(step, MACHINE)
+    expected = longest_chain(engine, step.steps[0])
+    assert engine.run(pressure=0).seconds == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "given_"),
-    [
-        ("gpt2", {"pp": "4", "batch": "8"}),
-        ("llama-8b", {"fsdp": "true", "layers": "4"}),
-        ("dlrm", {}),
-    ],
-)
-def test_models_take_what_their_schedules_take(name, given_):
-    step, prices = generate(name, 8, given_), Prices(H100)
-    schedule = lower(step, H100, prices)
-    expected = simulate(schedule, stage(H100, step), collapse=False)
-    run = StepEngine(step, H100, prices).run(pressure=0)
-    assert run.seconds == pytest.approx(expected.makespan, rel=1e-9)
-    assert run.timeline().makespan == run.seconds
+@settings(deadline=None, max_examples=20)
+@given(steps())
+def test_a_replay_of_durations_alone_takes_what_a_run_without_contention_takes(step):
+    engine = engine_of(step, MACHINE)
+    places = list(engine.layout.row)
+    rows = np.array([engine.layout.row[place] for place in places])
+    seconds = np.array([engine.seconds[place] for place in places])
+    found = engine.replay(rows, seconds, np.ones(len(rows))).seconds
+    assert found == pytest.approx(engine.run(pressure=0).seconds, rel=1e-9)
+
+
+def test_a_replayed_kernel_of_many_waves_holds_up_what_is_launched_behind_it():
+    both = step_of(kernel("long", 1.0), kernel("short", 0.1, stream="other"), ranks=1)
+    engine = engine_of(both, MACHINE)
+    rows = np.array([engine.layout.row[0, n] for n in (0, 1)])
+    durations, waves = np.array([1.0, 0.1]), np.array([4.0, 1.0])
+    assert engine.replay(rows, durations, waves).span((0, 1))[0] == pytest.approx(0.75)
+    first = engine.replay(rows, durations, waves, [(0, "other")])
+    assert first.span((0, 1))[0] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_ranks_that_wait_for_each_other_are_named():

@@ -1,6 +1,7 @@
 """Jobs that follow a plan, as ranks of a test run them."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -178,6 +179,20 @@ def refusals() -> list[str]:
         except (weft.errors.PlanError, weft.errors.UsageError) as error:
             complaints.append(str(error))
     return complaints
+
+
+def refuse_gpus() -> tuple[list[str], bool, str]:
+    """How plans for GPUs are refused, whatever ``on`` says, and what that leaves of the group."""
+    plan = replace(plan_of(choice("all_reduce", 400, engines=2)), platform="mi300x-8")
+    group = weft.torch.world_of(None)
+    before, complaints = group.engines, []
+    for on in (None, "mi300x-8", weft.platform("mi300x-8"), HERE):
+        try:
+            weft.torch.apply(plan, on=on)
+        except weft.errors.PlanError as error:
+            complaints.append(str(error))
+            hint = error.hint
+    return complaints, group.engines == before, hint
 
 
 def another_job() -> str:

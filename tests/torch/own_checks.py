@@ -169,7 +169,7 @@ def a_wait_for_a_message_may_be_too_short() -> None:
     try:
         receive.wait(timedelta(seconds=0.2))
     except NotDoneError as error:
-        assert "waited 0.2 s for 32 bytes from rank" in str(error)  # noqa: PT017
+        assert "timed out after 0.2 s waiting for 32 bytes from rank" in str(error)  # noqa: PT017
     else:
         raise AssertionError("nothing was sent")
     assert not receive.is_completed()

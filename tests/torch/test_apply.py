@@ -88,6 +88,17 @@ def test_a_plan_for_something_else_is_refused():
 
 
 @ranked
+def test_a_plan_for_gpus_is_refused_at_once_and_changes_nothing():
+    for complaints, unchanged, hint in on_ranks(cases.refuse_gpus, 2):
+        assert len(complaints) == 4
+        for complaint in complaints:
+            assert "on 2 GPUs of mi300x-8 (AMD Instinct MI300X)" in complaint
+            assert "CPU ranks only" in complaint
+        assert unchanged
+        assert "--on here" in hint
+
+
+@ranked
 def test_a_plan_none_of_whose_collectives_comes_is_refused_after_two_steps():
     for complaint in on_ranks(cases.another_job, 2):
         assert complaint.startswith("this plan is for job: none of its 1 collectives was called")

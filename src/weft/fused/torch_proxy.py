@@ -73,7 +73,7 @@ def _next(outbox: Outbox, number: int, timeout: float) -> tuple[int, int]:
     while (found := outbox.entry(number)) is None:
         if time.monotonic() > deadline:
             raise RunTimeoutError(
-                f"slice {number} of a fused kernel was not made within {timeout:g} s.",
+                f"slice {number} of a fused kernel timed out: it was not made in {timeout:g} s.",
                 "Look at the kernel: it may have failed, or make fewer slices than it should.",
             )
         time.sleep(_LOOK)

@@ -17,6 +17,7 @@ from weft.hardware.quantity import (
     Seconds,
     Watts,
 )
+from weft.units import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +239,8 @@ class Device:
     has what embedding tables take where they were, by who looks up: ``torch``, ``weft``, and the
     same with ``_backward``; ``laws`` what ops of torch take.
     """
+
+    __repr__ = brief
 
     name: str
     title: str

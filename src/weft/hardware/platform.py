@@ -13,6 +13,7 @@ from weft.hardware.network import Level
 from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, beside, to_table
 from weft.hardware.recorded import Recorded
 from weft.hardware.toml_text import to_toml
+from weft.units import brief
 
 MOST_RANKS = 2**20  # eight times the largest clusters; a schedule may have a number for each rank
 
@@ -61,6 +62,8 @@ class Platform:
     host of its ranks spends, ``libraries`` what their collectives take, ``codecs`` what these do,
     and ``calm`` how quiet it was meanwhile.
     """
+
+    __repr__ = brief
 
     name: str
     title: str = ""

@@ -16,6 +16,7 @@ import msgspec
 
 from weft.c3.strategies import STRATEGIES as PAIRED
 from weft.errors import FormatError, PlanError, UnknownNameError, nearest
+from weft.units import brief, format_time
 from weft.workload.step import Collective
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Choice:
     ``seconds`` is the pair by itself: the collective and what can run beside it, with a range.
     ``gain`` is the share of the unplanned step that this choice alone saves.
     """
+
+    __repr__ = brief
 
     pair: str
     op: int | None
@@ -121,6 +124,11 @@ class Plan:
     budget: Limits = Limits()
     mode: str = "heuristic"
     notes: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        what = f"{self.workload} on {self.num_ranks} ranks of {self.platform}"
+        steps = f"{format_time(self.baseline)} without it, {format_time(self.planned)} with it"
+        return f"<Plan of {what}: {steps}, {len(self.choices)} choices, predicted>"
 
     @property
     def gain(self) -> float:

@@ -16,7 +16,7 @@ from weft.schedule import Kind
 from weft.step import StepEngine
 from weft.timeline import Activity, Timeline
 from weft.timeline.shares import Intervals, covered, shares
-from weft.units import format_size
+from weft.units import format_size, format_time
 from weft.workload import queues_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class Prediction:
     low: float
     high: float
     period: float | None = None
+
+    def __repr__(self) -> str:
+        what = f"{self.workload.name} on {self.platform.name}"
+        took = f"{format_time(self.seconds)} ({format_time(self.low)} to {format_time(self.high)})"
+        return f"<Prediction of {what}: {took}, {self.timeline.basis}>"
 
     @property
     def seconds(self) -> float:

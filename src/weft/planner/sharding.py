@@ -19,7 +19,7 @@ import numpy as np
 from weft.cost.price import price_columns
 from weft.errors import NoPlanError, UsageError
 from weft.planner.prices import Prices
-from weft.units import format_size
+from weft.units import brief, format_size
 from weft.workload.step import Collective
 from weft.workload.tables import Shard, Table
 
@@ -38,6 +38,8 @@ _STATE = 2.0  # bytes of weights and optimizer state for each byte of weights
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
     """Shards, the seconds of the step part they decide, and the bytes of the fullest rank."""
+
+    __repr__ = brief
 
     name: str
     shards: tuple[Shard, ...]

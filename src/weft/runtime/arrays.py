@@ -36,13 +36,14 @@ class Arrays(Crew):
         if min(lengths, default=0) < 0:
             raise UsageError(f"no array has the shape {shape}.")
         nbytes = prod(lengths) * kind.itemsize
-        self.drain()
-        self.agree(f"empty({nbytes} bytes)")
-        block = self.blocks.take(max(nbytes, 1))
-        taken = f"empty({nbytes} bytes) taken"
-        if failure := self.attempt(taken, lambda: self.reserve(block, nbytes)):
-            self.blocks.give_back(block)
-            raise failure
+        with self.alone(f"empty({nbytes} bytes)"):
+            self.drain()
+            self.agree(f"empty({nbytes} bytes)")
+            block = self.blocks.take(max(nbytes, 1))
+            taken = f"empty({nbytes} bytes) taken"
+            if failure := self.attempt(taken, lambda: self.reserve(block, nbytes)):
+                self.blocks.give_back(block)
+                raise failure
         for rank in range(self.num_ranks):  # nobody pays for the first touch later
             self.member.populate(self.region(rank) + block, nbytes)
         array: NDArray[Any] = self.member.view(self.region(self.rank) + block, nbytes).view(kind)
@@ -54,8 +55,9 @@ class Arrays(Crew):
         address, nbytes = located(array)
         if address not in self._blocks:
             raise RunError("this array is not one that empty() of this world returned.")
-        self.drain()
-        self.agree(f"free({nbytes} bytes)")
-        block = self._blocks.pop(address)
-        self.member.release(self.region(self.rank) + block, nbytes)
-        self.blocks.give_back(block)
+        with self.alone(f"free({nbytes} bytes)"):
+            self.drain()
+            self.agree(f"free({nbytes} bytes)")
+            block = self._blocks.pop(address)
+            self.member.release(self.region(self.rank) + block, nbytes)
+            self.blocks.give_back(block)

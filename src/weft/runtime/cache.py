@@ -52,7 +52,8 @@ class Ready(NamedTuple):
 class Cache:
     """The first use of a call prepares it, on all ranks together.
 
-    ``desk`` serves those that were made before, without coming here.
+    ``desk`` serves those that were made before, without coming here. Both are for the thread that
+    has the turn (``Crew.alone``); the desk takes it itself.
     """
 
     def __init__(self, crew: Crew) -> None:
@@ -70,7 +71,12 @@ class Cache:
 
     def find(self, asked: Asked) -> Ready:
         """Give what is prepared for a call."""
-        return self._ready.get(asked) or self._make(asked)
+        if ready := self._ready.get(asked):
+            return ready
+        crew = self._crew()
+        assert crew is not None
+        with crew.alone(str(Question(*asked))):
+            return self._make(asked)
 
     def keep(self, asked: Asked, dtype: object) -> None:
         """Let the desk serve this call, whose dtype the caller knows by that object."""

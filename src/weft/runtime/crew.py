@@ -32,7 +32,8 @@ _MOST_SHOWN = 960  # bytes that a rank can show the others at once
 class Crew(Faults):
     """What a World is before it computes anything: ranks, their heap, their threads.
 
-    Its methods are collective: every rank calls them, in the same order.
+    Its methods are collective: every rank calls them, in the same order, from one thread at a
+    time (``alone``). ``set_timeout``, ``recent`` and ``close`` may be called by any thread.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class Crew(Faults):
         """Give what every rank passed; all must have made the same ``call``."""
         self.require_sound()
         mine = call.encode()[:400] + b"\0" + payload
-        self.member.show(mine[:_MOST_SHOWN])
-        self._wait_for_all(call)
-        shown = [self.member.shown(rank).split(b"\0", 1) for rank in range(self.num_ranks)]
-        self._wait_for_all(call)
+        with self.alone(call):
+            self.member.show(mine[:_MOST_SHOWN])
+            self._wait_for_all(call)
+            shown = [self.member.shown(rank).split(b"\0", 1) for rank in range(self.num_ranks)]
+            self._wait_for_all(call)
         self._require_same_call([name.decode(errors="replace") for name, _ in shown])
         return [text for _, text in shown]
 
@@ -146,12 +148,13 @@ class Crew(Faults):
         if engines == self.engines:
             return
         engines.require_possible()
-        self.drain()
-        self.member.end_threads()
-        self.engines = engines
-        self.member.set_core_for_worker(self.has_core_for_worker)
-        self._move_caller(engines.cores_of_caller() or self._own_core)
-        self._place_threads()
+        with self.alone("set_engines"):
+            self.drain()
+            self.member.end_threads()
+            self.engines = engines
+            self.member.set_core_for_worker(self.has_core_for_worker)
+            self._move_caller(engines.cores_of_caller() or self._own_core)
+            self._place_threads()
 
     def threads(self) -> tuple[int, ...]:
         """Give the numbers by which the kernel knows the worker and the engines of this rank."""

@@ -37,6 +37,7 @@ class Cause(IntEnum):
     SIZE = 7
     DISAGREE = 8
     CODEC = 9
+    THREADS = 10
 
 
 class Halt(NamedTuple):
@@ -61,6 +62,27 @@ def require_timeout(seconds: float) -> None:
     """Raise for seconds in which nobody can come."""
     if not seconds > 0:  # nor is NaN
         raise UsageError(f"the timeout must be positive, not {seconds}.")
+
+
+class Alone:
+    """The turn of the thread that makes the collective calls of a rank; ``with`` takes it.
+
+    The same thread may take it again. A second thread is refused and the world ends with a
+    DisagreeError: the ranks have no common order of calls that two threads make at once.
+    """
+
+    __slots__ = ("_call", "_faults")
+
+    def __init__(self, faults: "Faults", call: str) -> None:
+        self._faults = faults
+        self._call = call
+
+    def __enter__(self) -> None:
+        if not self._faults.member.enter_turn():
+            self._faults.raise_second_thread(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        self._faults.member.leave_turn()
 
 
 class Faults:
@@ -103,6 +125,19 @@ class Faults:
             raise RunError(self._closed)
         self._raise_fault("")
 
+    def alone(self, call: str) -> Alone:
+        """Take the turn to make collective calls for a block: ``with self.alone("group"):``."""
+        return Alone(self, call)
+
+    def raise_second_thread(self, call: str) -> NoReturn:
+        """End the world: this thread makes a collective call while another one is in a call.
+
+        Not where it is closed here already. In a forked child nobody gives the turn back that a
+        thread of its parent had, and the parent's world is not the child's to end.
+        """
+        self.require_sound()
+        self.raise_halt((Cause.THREADS, self.rank, -1, 0, 0), lambda _: call)
+
     def raise_halt(self, halt: Halted, where: Callable[[int], str]) -> NoReturn:
         """Turn what made this rank give up into an error, here and on every other rank."""
         found = Halt(Cause(halt[0]), *halt[1:])
@@ -129,6 +164,12 @@ class Faults:
             case Cause.DISAGREE:
                 self.fail(Reason.DISAGREE, found.rank, self.member.disagreement(found.rank))
                 waited = ""
+            case Cause.THREADS:
+                doing = self.member.doing(self.rank)
+                text = f"rank {self.rank} calls {place} while another of its threads is {doing}"
+                own = "threads that communicate at once need a group each (World.group)"
+                self.fail(Reason.DISAGREE, self.rank, f"{text}; {own}")
+                waited = ""
             case Cause.STOPPED if self._closed:
                 raise RunError(f"{place} was cut off: {self._closed}")
             case Cause.FAULT | Cause.STOPPED:
@@ -150,7 +191,7 @@ class Faults:
 
     def _too_long(self, halt: Halt, place: str) -> str:
         come = f" ({halt.have} of {halt.want} came)" if halt.want else ""
-        text = f"rank {self.rank} waited {self.timeout:g} s at {place}{come}"
+        text = f"rank {self.rank} timed out after {self.timeout:g} s at {place}{come}"
         awaited = halt.rank if halt.row < 0 else -1
         return f"{text}{self.member.missing(awaited)}"
 

@@ -20,9 +20,9 @@ def join_group(crew: Crew, ranks: Sequence[int], kind: type[W]) -> W | None:
     outside = [rank for rank in ranks if not 0 <= rank < crew.num_ranks]
     if not chosen or len(chosen) != len(ranks) or outside:
         raise UsageError(f"ranks {list(ranks)} are no group of {crew.num_ranks} ranks.")
-    crew.drain()
     made = None
-    with ExitStack() as stack:
+    with crew.alone("group"), ExitStack() as stack:
+        crew.drain()
         name = b""
         if crew.rank == chosen[0]:
             name = stack.enter_context(closing(launch(len(chosen)))).name.encode()

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, Literal, NoReturn, overload
 
@@ -58,7 +59,15 @@ def prepare(
     rank may leave an execution before the others have read what it gave them, and come so
     many executions ahead of them. Collective: every rank passes the same.
     """
-    digest = hashlib.blake2b(repr(schedule).encode(), digest_size=16).digest()
+    with world.alone(f"prepare {schedule.name}"):
+        return _prepare(schedule, world, bound=bound, elastic=elastic, turns=turns)
+
+
+def _prepare(
+    schedule: Schedule, world: Crew, *, bound: bool, elastic: bool, turns: int
+) -> "Prepared":
+    whole = repr([getattr(schedule, each.name) for each in fields(schedule)])
+    digest = hashlib.blake2b(whole.encode(), digest_size=16).digest()
     shown = world.agree("prepare", digest + schedule.name.encode()[:300])
     for rank, text in enumerate(shown):
         if text[:16] != shown[0][:16]:
@@ -192,7 +201,10 @@ class Prepared:
         self, binds: list[tuple[int, int, int]], call: str, kernels: NativeKernels | None = None
     ) -> int:
         """Let the world's worker execute it after what it has; give the job's number."""
-        return self.program.submit(self.world.member, binds, call, kernels)
+        job = self.program.submit(self.world.member, binds, call, kernels)
+        if job == 0:
+            self.world.raise_second_thread(call)
+        return job
 
     def kernel_rows(self) -> Iterator[tuple[int, str, list[Slice]]]:
         """List this rank's kernels: the number of its row, its op and its slices."""
@@ -235,11 +247,12 @@ class Prepared:
 
     def close(self) -> None:
         """Give the memory back. Collective."""
-        if not self._closed:
-            self.world.drain()
-            self._closed = True
-            self.world.agree(f"close {self.schedule.name}")
-            self._give_back()
+        with self.world.alone(f"close {self.schedule.name}"):
+            if not self._closed:
+                self.world.drain()
+                self._closed = True
+                self.world.agree(f"close {self.schedule.name}")
+                self._give_back()
 
     def __enter__(self) -> "Prepared":  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -90,7 +90,8 @@ def _held(path: Path, timeout: float) -> Iterator[int]:
     while (file := _created(path)) is None:
         if time.monotonic() > deadline:
             raise RunTimeoutError(
-                f"{path.name} is another world's, with the same MASTER_ADDR and MASTER_PORT.",
+                f"rank 0 timed out after {timeout:g} s: {path.name} is another world's, with the "
+                "same MASTER_ADDR and MASTER_PORT.",
                 "Give this launch another port or run id.",
             )
         time.sleep(_LOOK)
@@ -121,7 +122,7 @@ def _found(path: Path, timeout: float) -> str:
     while not (name := _read_if_held(path)):
         if time.monotonic() > deadline:
             raise RunTimeoutError(
-                f"rank 0 did not come within {timeout:g} s.",
+                f"weft.world() timed out after {timeout:g} s: rank 0 did not come.",
                 "Every rank must call weft.world(), rank 0 too.",
             )
         time.sleep(_LOOK)

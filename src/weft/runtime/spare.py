@@ -1,6 +1,7 @@
 """Heap memory of one rank alone: no other rank has to take any at the same time."""
 
 import errno
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ class Spare:
     """The end of this rank's region, which the others do not know.
 
     They find what lies there by the place that is published with a call, as all bound memory.
+    Threads: any may take and give back.
     """
 
     def __init__(self, crew: Arrays) -> None:
@@ -36,6 +38,9 @@ class Spare:
         heap = crew.member.view(0, crew.region(crew.num_ranks))
         self._heap = range(located(heap)[0], located(heap)[0] + heap.size)
         self._held: list[tuple[Work, list[Lent]]] = []  # until a work is done
+        self._lock = (
+            threading.RLock()
+        )  # of blocks and what is held; collected memory comes back at any time
 
     def is_shared(self, address: int) -> bool:
         """Tell whether all ranks can reach what lies there."""
@@ -49,20 +54,23 @@ class Spare:
     def take(self, nbytes: int) -> Lent:
         """Take memory; OSError when there is no more of it."""
         try:
-            block = self._blocks.take(nbytes)
+            with self._lock:
+                block = self._blocks.take(nbytes)
         except RunError as error:
             raise OSError(errno.ENOSPC, error.message) from error
         try:
             self._member.reserve(self._start + block, nbytes)
         except OSError:
-            self._blocks.give_back(block)
+            with self._lock:
+                self._blocks.give_back(block)
             raise
         return Lent(block, self._member.view(self._start + block, nbytes))
 
     def give_back(self, lent: Lent) -> None:
         """Give memory back; nobody may use it any more."""
         self._member.release(self._start + lent.block, lent.bytes.size)
-        self._blocks.give_back(lent.block)
+        with self._lock:
+            self._blocks.give_back(lent.block)
 
     def copies(self, parts: Sequence[Part]) -> tuple[list[Part], list[Lent]]:
         """Give parts that all can read, and what was taken for them. One part is copied once."""
@@ -82,12 +90,14 @@ class Spare:
     def release(self, taken: list[Lent], after: Work | None) -> None:
         """Give back what was taken, when that work is done."""
         if after is not None and taken:
-            self._held.append((after, taken))
+            with self._lock:
+                self._held.append((after, taken))
             return
         for lent in taken:
             self.give_back(lent)
 
     def _give_back_done(self) -> None:
-        held, self._held = self._held, []
+        with self._lock:
+            held, self._held = self._held, []
         for work, taken in held:
             self.release(taken, None if work.is_done() else work)

@@ -33,7 +33,11 @@ class Work:
         if halt is not None:
             self._crew.raise_halt(halt, self._where)
         if not done:
-            raise NotDoneError(f"{self._call} was not done within {timeout:g} s.")
+            missing = self._crew.member.missing(-1)
+            raise NotDoneError(
+                f"{self._call} timed out: it was not done after {timeout:g} s{missing}.",
+                "It goes on: wait for it again.",
+            )
         self._keep = None
 
     def linger(self, seconds: float) -> None:

@@ -1,6 +1,5 @@
 """A World: ranks of one machine that share memory and compute together."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,13 +9,13 @@ from weft.compress.delta import inner_of, is_delta
 from weft.compress.frame import Octets
 from weft.errors import UsageError
 from weft.runtime.arrays import Arrays
-from weft.runtime.cache import Asked, Cache
+from weft.runtime.cache import Asked, Cache, Question
 from weft.runtime.choice import Choice
 from weft.runtime.crew import DEFAULT_TIMEOUT, no_room
 from weft.runtime.encoded import encoded_broadcast, require_alone
 from weft.runtime.engines import Engines
 from weft.runtime.groups import join_group
-from weft.runtime.mail import Line, Message, open_slots
+from weft.runtime.mail import Lines, Message, open_slots, receive_now, send_now
 from weft.runtime.memory import Bind, Bindable, Memory, dtype_of, located, octets_of, parts_of
 from weft.runtime.spare import Spare
 from weft.runtime.stores import measured_cores
@@ -31,6 +30,12 @@ class World(Arrays):
     Collectives take contiguous numpy arrays or a Memory, fastest in arrays of ``empty``.
     ``x`` is this rank's input. ``algorithm`` names one of weft.collectives; ``async_op``
     returns a Work at once. All ranks make the same calls in the same order.
+
+    Threads: several threads of a rank may send and receive at once, to and from the same or
+    different ranks, and wait for a Work or a Message, while one of them makes collective calls. Two
+    threads that make collective calls at once need a ``group`` each; in one world the second is
+    refused, and the world ends with a DisagreeError on all ranks. The messages of one thread with
+    one peer and tag keep their order.
     """
 
     def __init__(
@@ -46,7 +51,7 @@ class World(Arrays):
         self.desk = self._cache.desk
         self.spare = Spare(self)
         self._under_way: list[Work] = []
-        self._lines: dict[tuple[bool, int, int], Line] = {}  # by whether it sends, peer, tag
+        self._lines = Lines()
         self._deltas = Deltas(rank)
         # What another rank can make fail comes last: a world that is closed then is a whole one.
         open_slots(self)
@@ -275,27 +280,38 @@ class World(Arrays):
         self._lines.clear()
 
     def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
-        ready = self._cache.find(asked)
-        if not async_op and self.member.is_idle():
-            ready.prepared.execute(binds, ready.call)
-            return None
-        self.require_sound()
-        job = ready.prepared.submit(binds, ready.call)
-        work = Work(self, job, ready.call, lambda _: ready.call, keep)
-        if not async_op:
-            work.wait()
-            return None
-        # Whoever drops a Work must not take the memory away from under it.
-        self._under_way = [each for each in self._under_way if not each.is_done()]
-        self._under_way.append(work)
-        return work
+        if not self.member.enter_turn():  # as alone() does; a context is a microsecond more
+            self.raise_second_thread(str(Question(*asked)))
+        try:
+            ready = self._cache.find(asked)
+            if not async_op and self.member.is_idle():
+                ready.prepared.execute(binds, ready.call)
+                return None
+            self.require_sound()
+            job = ready.prepared.submit(binds, ready.call)
+            work = Work(self, job, ready.call, lambda _: ready.call, keep)
+            if not async_op:
+                work.wait()
+                return None
+            # Whoever drops a Work must not take the memory away from under it.
+            self._under_way = [each for each in self._under_way if not each.is_done()]
+            self._under_way.append(work)
+            return work
+        finally:
+            self.member.leave_turn()
 
     def _message(
         self, x: Bindable, peer: int, tag: int, *, sends: bool, async_op: bool
     ) -> Message | None:
-        self._lines = {key: line for key, line in self._lines.items() if line}
-        line = self._lines.setdefault((sends, peer, tag), deque())
-        message = Message(self, x, peer, tag, sends=sends, line=line)
+        key = (sends, peer, tag)
+        if not (async_op or self.stages or self._lines.has(key)):
+            if sends:
+                send_now(self, self._lines, x, peer, tag)
+            else:
+                receive_now(self, x, peer, tag)
+            return None
+        message = Message(self, x, peer, tag, sends=sends)
+        self._lines.join(message, key)
         if async_op:
             message.is_done()  # a message that can go goes now
             return message

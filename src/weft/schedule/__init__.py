@@ -94,3 +94,7 @@ def __getattr__(name: str) -> Any:
         message = f"module 'weft.schedule' has no attribute {name!r}"
         raise AttributeError(message)
     return getattr(import_module(_FOUND_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FOUND_LATER})

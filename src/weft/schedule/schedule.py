@@ -27,6 +27,7 @@ from weft.schedule.ir import (
     stored,
 )
 from weft.schedule.table import Table, write_out
+from weft.units import brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +48,8 @@ class Schedule:
 
     ``ratios`` states by codec what simulate assumes of compression: bytes in per byte out.
     """
+
+    __repr__ = brief
 
     name: str
     num_ranks: int

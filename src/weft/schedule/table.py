@@ -22,6 +22,7 @@ from weft.schedule.inline import inline
 from weft.schedule.ir import KIND_OF, Command, Flag, Kind, Queue, Signal, Submit, Wait
 from weft.schedule.template import Emission, Names, Template, num_rows_of
 from weft.schedule.values import value_at
+from weft.units import brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ class Table:
     the forks and joins of calls). Accesses of row i are ``access_start[i]`` up to
     ``access_start[i + 1]``: sources in order, then destinations.
     """
+
+    __repr__ = brief
 
     schedule: Schedule  # without calls
     ranks: Ints

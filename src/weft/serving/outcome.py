@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.units import brief
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ class Outcome:
     ``fetching`` is what each request waited for its blocks, ``computing`` the seconds in which
     the devices had a forward pass to do, ``issuing`` those in which hosts only handed out copies.
     """
+
+    __repr__ = brief
 
     first: Floats
     gaps: Floats

@@ -5,12 +5,10 @@ from weft.simulator.flows import collective_units, unit_rate
 from weft.simulator.grids import byte_weight
 from weft.simulator.interpreter import simulate
 from weft.simulator.prepared import Prepared
-from weft.simulator.rerun import Rerun
 
 __all__ = [
     "Energy",
     "Prepared",
-    "Rerun",
     "byte_weight",
     "collective_units",
     "energy",

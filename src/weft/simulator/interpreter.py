@@ -8,6 +8,8 @@ import numpy as np
 
 from weft import _core
 from weft.errors import DeadlockError, UsageError
+from weft.hardware import Platform
+from weft.hardware import platform as find_platform
 from weft.schedule import Kind, write_out
 from weft.simulator.demands import LINKS, Resource, resource_kind
 from weft.simulator.pricing import Priced, price
@@ -15,23 +17,30 @@ from weft.simulator.symmetry import platform_symmetry
 from weft.timeline import Timeline
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
-    from weft.hardware import Platform
     from weft.schedule import Schedule, Table
 
     Floats = NDArray[np.float64]
 
 
 def simulate(
-    schedule: Schedule, platform: Platform, *, tolerance: float = 0.0, collapse: bool = True
+    schedule: Schedule,
+    platform: Platform | str | Path,
+    *,
+    tolerance: float = 0.0,
+    collapse: bool = True,
 ) -> Timeline:
-    """How long ``schedule`` takes on ``platform``, command by command.
+    """How long ``schedule`` takes on ``platform``, which may be given by name, command by command.
 
     Ranks that do the same are simulated once (``collapse``). With a ``tolerance`` transfers
     that end within that part of the time since the last one began share one new solution of
     the rates, which is much faster where tens of thousands of them are in flight at once.
     """
+    if not isinstance(platform, Platform):
+        platform = find_platform(platform)
     if schedule.num_ranks != platform.num_ranks:
         if schedule.num_ranks > platform.num_ranks:
             raise UsageError(

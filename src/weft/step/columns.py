@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.schedule import Cost
 from weft.step.execution import Execution
-from weft.workload.lower import SHORTEST
+from weft.workload.alone import SHORTEST
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

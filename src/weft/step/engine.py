@@ -20,7 +20,7 @@ from weft.step.columns import AloneColumns, ContendedColumns
 from weft.step.demands import Demands
 from weft.step.layout import Layout
 from weft.step.run import StepRun
-from weft.workload.lower import SHORTEST, host_of, seconds_of
+from weft.workload.alone import SHORTEST, host_of, seconds_of
 from weft.workload.meeting import meetings
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from weft._core import Desk
-from weft.errors import PlanError, UsageError
+from weft.errors import PlanError, UsageError, WeftError
 from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
 from weft.runtime import Engines
@@ -43,8 +44,9 @@ def apply(
 
     Every rank calls it alike, before optimizers and DDP are made: every EmbeddingBags in ``model``
     is replaced where the plan fuses. ``groups`` are further weft groups of the plan. A plan for
-    another machine or number of ranks is refused, and one for another ``workload`` if it is given;
-    this machine is ``here`` once it was calibrated, else ``cpu``, unless ``on`` says otherwise.
+    GPUs, for another machine or number of ranks is refused, and one for another ``workload`` if it
+    is given. This machine is ``here`` once it was calibrated, else ``cpu``, unless ``on`` says
+    otherwise.
     Call ``step()`` of the result after each training step: steps that contradict the plan send the
     job back to Gloo, unless ``watch`` is false. ``report()`` says which way every collective took.
     """
@@ -185,6 +187,7 @@ class Applied:
 
 
 def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | str | None) -> None:
+    _refuse_gpus(plan, on)
     if plan.num_ranks != group.size():
         raise PlanError(
             f"this plan is for {plan.num_ranks} ranks, not {group.size()}.",
@@ -201,6 +204,21 @@ def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | s
         if isinstance(machine, str):
             machine = platform(name, num_ranks=plan.num_ranks)
         plan.check_for(workload, machine)
+
+
+def _refuse_gpus(plan: Plan, on: Platform | str | None) -> None:
+    """Raise for a plan whose choices are of GPUs: nothing of them can be carried out here."""
+    made_for = on if isinstance(on, Platform) and on.name == plan.platform else None
+    if made_for is None:
+        with suppress(WeftError):  # a name that is not in the catalogue is compared below
+            made_for = platform(plan.platform, num_ranks=plan.num_ranks)
+    if made_for is not None and made_for.device is not None and not made_for.device.is_core:
+        raise PlanError(
+            f"this plan is for {plan.workload} on {plan.num_ranks} GPUs of {plan.platform} "
+            f"({made_for.device.title}); weft.torch.apply carries out plans for CPU ranks only.",
+            "Read it with weft plan and set its choices by hand; or make one for CPU ranks with "
+            "weft plan --on here or --on cpu.",
+        )
 
 
 def _differs(plan: Plan) -> bool:

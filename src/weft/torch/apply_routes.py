@@ -10,6 +10,7 @@ from torch import Tensor
 
 from weft.errors import UsageError
 from weft.planner.plan import Choice
+from weft.torch.c10d import method_of
 from weft.torch.group import Group
 
 Key = tuple[str, int]  # a collective and its bytes, as a Workload counts them
@@ -33,14 +34,6 @@ _METHODS = {
     "scatter": ("scatter", 0),
 }
 _OF_ONE_RANK = ("gather", "scatter")  # only the root has the bytes of all
-# Names that torch had before 2.13.
-_OLDER = {
-    "all_gather_single": "_allgather_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "all_to_all_single": "alltoall_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}
 
 
 @dataclass
@@ -165,7 +158,7 @@ class Routes:
     def _by_gloo(self, name: str) -> Any:
         """Give the method of that name of the Gloo group."""
         self.start_gloo()
-        return getattr(self._gloo, name, None) or getattr(self._gloo, _OLDER[name])
+        return method_of(self._gloo, name)
 
 
 def _counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:

@@ -1,6 +1,8 @@
 """The process group that torch.distributed gives for the backend ``weft``."""
 
 import sys
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -8,9 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.errors import RunError
-from weft.torch.c10d import PrefixStore, Store
-from weft.torch.inner import make_inner
+from weft.errors import RunError, UsageError
+from weft.torch.batched import install as install_batches
+from weft.torch.c10d import BackendOptions, PrefixStore, Store
+from weft.torch.inner import Ranks, backend_in, make_inner
 from weft.torch.mailbox import Mailbox
 from weft.torch.meeting import meet
 from weft.torch.messages import Messages
@@ -24,17 +27,32 @@ class WeftProcessGroup(Repeated, Messages):
     """One rank's view of a group: a world in shared memory for CPU tensors.
 
     A group replaces what torch would make of several backends, so tensors of other devices
-    are handed to a backend of theirs, which is made when the first of them comes.
+    are handed to a process group of theirs, which is made when the first of them comes and gets
+    the ``pg_options`` of this one.
+
+    Threads: one at a time makes the collective calls of a group; others may send, receive and wait
+    meanwhile, or use groups of their own.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        *,
+        options: Any = None,
+        in_world: Sequence[int] = (),
+    ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg] # its stub misses this form
         self.store = store
         self.timeout = timeout
         self._rank, self._size = rank, size
+        self._options, self._in_world = options, tuple(in_world)
         self._name = self._desc = ""
         self._inner: dict[str, Any] = {}
         self._under_way = []
+        self._keeping = threading.RLock()
         self.channel = meet(store, rank, size, timeout)
         self.completer = Completer(self.channel.moment)
         self.desk = self.channel.desk
@@ -93,21 +111,47 @@ class WeftProcessGroup(Repeated, Messages):
 
     def _get_backend(self, device: torch.device) -> Any:
         """Give what serves tensors of that device."""
-        return self if device.type == "cpu" else self.inner(device.type)
+        return self if device.type == "cpu" else backend_in(self.inner(device.type), device)
 
     def inner(self, device_type: str) -> Any:
-        """Give the backend of another device; the first use makes it, on every rank."""
+        """Return the process group of another device; the first use makes it, on every rank."""
         if device_type not in self._inner:
-            store = PrefixStore(f"inner/{device_type}", self.store)
             self._inner[device_type] = make_inner(
-                device_type, store, self._rank, self._size, self.timeout
+                device_type,
+                Ranks(
+                    PrefixStore(f"inner/{device_type}", self.store),
+                    self._rank,
+                    self._size,
+                    self.timeout,
+                    self._name,
+                    self._in_world,
+                    self._options,
+                ),
             )
         return self._inner[device_type]
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Begin to coalesce calls on tensors of another device."""
+        self._coalescing(device)._start_coalescing(device)  # noqa: SLF001 - torch names it so
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        """Carry out what was coalesced; its Work is that of all calls."""
+        return self._coalescing(device)._end_coalescing(device)  # noqa: SLF001 - the same
+
+    def _coalescing(self, device: torch.device) -> Any:
+        if device.type == "cpu":
+            raise UsageError(
+                "weft does not coalesce calls on CPU tensors by their device.",
+                "Leave the device out, or make the calls one by one.",
+            )
+        return self.inner(device.type)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
         self.timeout = timeout
         self.channel.set_timeout(timeout)
+        for group in self._inner.values():
+            group.set_timeout(timeout)
 
     def shutdown(self) -> None:
         """Leave the group; what is under way ends first.
@@ -119,21 +163,32 @@ class WeftProcessGroup(Repeated, Messages):
             with suppress(RunError):  # of a group that broke nothing can end
                 self.channel.drain()
         self.channel.close()
-        for backend in self._inner.values():
-            backend.shutdown()
-        self._inner.clear()
+        inner, self._inner = self._inner, {}
+        for group in inner.values():
+            group.shutdown()
 
     def abort(self) -> None:
         """Leave the group at once: whoever waits for this rank is told."""
         self.channel.abort()
+        inner, self._inner = self._inner, {}
+        for group in inner.values():
+            group.abort()
         self.shutdown()
 
 
-def _create(store: Store, rank: int, size: int, timeout: timedelta) -> WeftProcessGroup:
-    return WeftProcessGroup(store, rank, size, timeout)
+def _create(told: BackendOptions, options: Any) -> WeftProcessGroup:
+    return WeftProcessGroup(
+        told.store,
+        told.group_rank,
+        told.group_size,
+        told.timeout,
+        options=options,
+        in_world=told.global_ranks_in_group,
+    )
 
 
 def register() -> None:
     """Let ``init_process_group("weft")`` find this; torch keeps a name for good."""
     if not hasattr(dist.Backend, "WEFT"):
-        dist.Backend.register_backend("weft", _create, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("weft", _create, extended_api=True, devices=["cpu", "cuda"])
+    install_batches()

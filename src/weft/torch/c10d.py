@@ -1,5 +1,7 @@
 """What torch.distributed is made of, as far as weft needs it: torch's own names in one place."""
 
+from typing import Any
+
 import torch.distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
@@ -16,7 +18,9 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
     Store,
     Work,
+    _DistributedBackendOptions,
 )
+from torch.distributed import distributed_c10d
 
 __all__ = [
     "ALL_GATHER",
@@ -29,13 +33,19 @@ __all__ = [
     "REDUCE",
     "REDUCE_SCATTER",
     "SCATTER",
+    "BackendOptions",
+    "GroupName",
     "PrefixStore",
     "ProcessGroup",
     "Store",
     "Work",
     "all_gather_single",
+    "method_of",
     "reduce_scatter_single",
 ]
+
+BackendOptions = _DistributedBackendOptions
+GroupName: Any = getattr(distributed_c10d, "GroupName", str)  # a str with a type of its own
 
 # The options of a call that gives none: rank 0 is the root, sums, in the background.
 ALL_GATHER = AllgatherOptions()
@@ -52,3 +62,26 @@ SCATTER = ScatterOptions()
 # torch 2.13 gave them new names and warns about the old ones.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+# Names that a ProcessGroup had before torch 2.13, and that groups written in Python may still have.
+_OLDER = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+
+
+def method_of(group: Any, name: str) -> Any:
+    """Return a collective of a group by its name in torch 2.13, whichever name the group has."""
+    older = _OLDER.get(name, "")
+    if older and not _defines(type(group), name) and _defines(type(group), older):
+        return getattr(group, older)
+    return getattr(group, name, None) or getattr(group, older)
+
+
+def _defines(kind: type, name: str) -> bool:
+    """Tell whether a class has a method that is not the one of every ProcessGroup."""
+    found = getattr(kind, name, None)
+    return found is not None and found is not getattr(ProcessGroup, name, None)

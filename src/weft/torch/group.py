@@ -1,8 +1,9 @@
 """What the parts of a process group share."""
 
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -30,6 +31,11 @@ class Group(ProcessGroup):
     _rank: int
     _size: int
     _under_way: list[tuple[Pending, object]]
+    _keeping: threading.RLock  # of what is under way
+
+    def inner(self, device_type: str) -> Any:
+        """Return the process group that serves tensors of another device."""
+        raise NotImplementedError
 
     def monitored_barrier(
         self,
@@ -75,7 +81,9 @@ class Group(ProcessGroup):
         self, handles: list[Handle], tensors: list[Tensor], finish: Finish | None, keep: object
     ) -> Pending:
         work = Pending(handles, tensors, finish, self.completer)
-        # Even if its caller drops the work, its memory stays until it is done.
-        self._under_way = [held for held in self._under_way if not held[0].is_completed()]
-        self._under_way.append((work, keep))
+        # Even if its caller drops the work, its memory stays until it is done. Another thread may
+        # have a call under way as well.
+        with self._keeping:
+            self._under_way = [held for held in self._under_way if not held[0].is_completed()]
+            self._under_way.append((work, keep))
         return work

@@ -67,7 +67,11 @@ class HeapBuffers:
     def _take(self, nbytes: int) -> Lent | None:
         free = self._free[nbytes]
         try:
-            lent = free.pop() if free else self._spare.take(nbytes)
+            lent = free.pop()
+        except IndexError:  # another thread may have taken the last one
+            lent = None
+        try:
+            lent = lent or self._spare.take(nbytes)
         except OSError:
             self.num_refused += 1
             return None

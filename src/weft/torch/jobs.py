@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from weft.errors import NotDoneError
+from weft.errors import DisagreeError, NotDoneError
 
 Act = Callable[[], None]
 
@@ -24,7 +24,10 @@ class Job:
     def wait(self, timeout: float | None = None) -> None:
         """Return when it is done; raise how it failed, or that it takes longer."""
         if not self._over.wait(timeout):
-            raise NotDoneError(f"a collective was not done within {timeout:g} s.")
+            raise NotDoneError(
+                f"a collective timed out: it was not done after {timeout:g} s.",
+                "It goes on: wait for it again.",
+            )
         if self._error is not None:
             raise self._error
 
@@ -44,6 +47,9 @@ class Jobs:
     """A queue of calls and the thread that serves it; the first one that is left starts it.
 
     A call that nobody stands before and that its caller waits for is carried out by him.
+
+    Threads: one at a time makes calls, as in a World; a second one gets a DisagreeError. Any thread
+    may wait for a Job.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,17 +57,34 @@ class Jobs:
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last: Job | None = None
-        self._turn = threading.Lock()
+        self._turn = threading.Lock()  # of who carries a call out
+        self._asking = threading.Lock()  # of what follows
+        self._caller: int | None = None  # the thread that waits for its call
 
     def do(self, act: Act, *, async_op: bool) -> Job | None:
         """Carry a call out, now or later."""
-        if async_op:
-            return self._leave(act)
-        if self._last is None or self._last.is_done():
-            with self._turn:
-                act()
-        else:
-            self._leave(act).wait()
+        me = threading.get_ident()
+        with self._asking:
+            caller = self._caller
+            if caller not in (None, me):
+                raise DisagreeError(
+                    "a collective is called while another thread of this rank is in one; threads "
+                    "that communicate at once need a group each.",
+                    "Every rank must make the same calls in the same order.",
+                )
+            is_next = self._last is None or self._last.is_done()
+            job = None if is_next and not async_op else self._leave(act)
+            if async_op:
+                return job
+            self._caller = me
+        try:
+            if job is not None:
+                job.wait()
+            else:
+                with self._turn:
+                    act()
+        finally:
+            self._caller = caller
         return None
 
     def drain(self) -> None:

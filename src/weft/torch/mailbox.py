@@ -114,7 +114,8 @@ class Mailbox:
         if timeout is None:  # the group's own timeout ends the group, everywhere
             channel.raise_late(letter.peer, letter.place)
         missing = channel.missing(letter.peer) if letter.peer >= 0 else ""
-        raise NotDoneError(f"rank {channel.rank} waited {timeout:g} s for {letter.place}{missing}.")
+        text = f"rank {channel.rank} timed out after {timeout:g} s waiting for {letter.place}"
+        raise NotDoneError(f"{text}{missing}.", "It goes on: wait for it again.")
 
     def _require_alive(self, letter: Letter) -> None:
         channel = self._channel

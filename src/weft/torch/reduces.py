@@ -69,7 +69,10 @@ class Reduces(Group):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = BARRIER) -> Work:
-        """Wait for every rank."""
+        """Wait for every rank; with a device of the inner group's, until its work is done."""
+        if opts.device is not None and opts.device.type != "cpu":
+            work: Work = self.inner(opts.device.type).barrier(opts)
+            return work
         return self.work([], self.channel.barrier(async_op=opts.asyncOp))
 
     def _allreduce(self, tensor: Tensor, opts: Any) -> Call:

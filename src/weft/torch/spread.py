@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.compress import Deltas
 from weft.compress.delta import is_delta
-from weft.errors import RunError, RunTimeoutError, WeftError
+from weft.errors import DisagreeError, RunError, RunTimeoutError, WeftError
 from weft.runtime import World
 from weft.torch import between_encoded, between_moves, between_reduces
 from weft.torch.alarm import Alarm
@@ -158,8 +158,10 @@ class SpreadChannel(Channel):
         try:
             if self._is_near(peer):
                 super().raise_late(self.hosts.place(peer), place)
-            waited = f"rank {self.rank} waited {self.world.timeout:g} s at {place}"
-            raise RunTimeoutError(f"{waited}.")
+            raise RunTimeoutError(
+                f"rank {self.rank} timed out after {self.world.timeout:g} s at {place}"
+                f"{f'; {self.hosts.describe(peer)} did not come' if peer >= 0 else ''}."
+            )
         except RunError as error:
             raise self._alarm.raised(error) from error
 
@@ -208,7 +210,10 @@ class SpreadChannel(Channel):
 
     def _do(self, act: Callable[..., None], *args: Any, async_op: bool) -> Job | None:
         self.require_sound()
-        return self._jobs.do(partial(self._carry_out, act, args), async_op=async_op)
+        try:
+            return self._jobs.do(partial(self._carry_out, act, args), async_op=async_op)
+        except DisagreeError as error:  # of two threads at once, or what the others were told
+            raise self._alarm.raised(error) from error
 
     def _carry_out(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         try:

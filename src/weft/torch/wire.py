@@ -116,7 +116,7 @@ class Wire:
         if "Timed out" in str(error):
             seconds = self.patience.total_seconds()
             return RunTimeoutError(
-                f"rank {self._rank} waited {seconds:g} s {doing} {other}",
+                f"rank {self._rank} timed out after {seconds:g} s waiting {doing} {other}",
                 "If the others are only slow, give a longer timeout.",
             )
         return RankDiedError(

@@ -27,6 +27,7 @@ from typing import Any
 
 from weft.errors import UsageError
 from weft.trace.trace import Trace
+from weft.units import brief
 
 MEASURED, ESTIMATED = "measured", "estimated"
 REPLAYED, BOUND = "replayed", "bound"  # what the gain of an advice is
@@ -116,6 +117,8 @@ class Part:
 class Path:
     """What the end of a step waited for, walked back to its start; parts sum to ``seconds``."""
 
+    __repr__ = brief
+
     step: str
     seconds: float
     parts: tuple[Part, ...]
@@ -130,6 +133,8 @@ class Path:
 @dataclass(frozen=True, slots=True)
 class RankAnalysis:
     """What one file says."""
+
+    __repr__ = brief
 
     trace: Trace
     span: float
@@ -282,6 +287,8 @@ class Advice:
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """What the files of a job say together."""
+
+    __repr__ = brief
 
     ranks: tuple[RankAnalysis, ...]
     world_size: int | None

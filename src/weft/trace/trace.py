@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import _core
+from weft.units import brief
 
 if TYPE_CHECKING:
     from weft.trace.graph import Graph
@@ -60,6 +61,8 @@ class Mark(NamedTuple):
 class Columns:
     """The rows of a trace. -1 stands where an event does not say."""
 
+    __repr__ = brief
+
     kind: NDArray[np.int8]
     name: SmallInts
     start: Floats
@@ -81,6 +84,8 @@ class Columns:
 @dataclass(frozen=True)
 class Trace:
     """One rank's file. ``losses`` are sentences about what could not be read of it."""
+
+    __repr__ = brief
 
     path: str
     columns: Columns

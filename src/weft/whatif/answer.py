@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.trace import Trace, read
 from weft.trace.align import Ranked
+from weft.units import brief
 from weft.whatif.change import NAMES, Change, Variant, change
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.replay import doubt, require_close
@@ -85,6 +86,8 @@ class Answer:
     ``doubt`` says why nothing should be concluded from it, "" where the replay is close enough.
     ``straggler`` is the rank that ``no-straggler`` brings in time.
     """
+
+    __repr__ = brief
 
     file: str
     rank: int | None

@@ -1,7 +1,7 @@
 """What one step does, rank by rank, with no decision about how it is carried out."""
 
+from weft.workload.alone import Prices, queues_of
 from weft.workload.host import NO_HOST, HostModel
-from weft.workload.lower import Prices, lower, queues_of, stage
 from weft.workload.step import Collective, Memory, Op, Step, Unsupported, Workload, check
 
 __all__ = [
@@ -15,7 +15,5 @@ __all__ = [
     "Unsupported",
     "Workload",
     "check",
-    "lower",
     "queues_of",
-    "stage",
 ]

@@ -16,6 +16,7 @@ import msgspec
 from weft.errors import FormatError, WorkloadError, nearest
 from weft.schedule.ir import Cost
 from weft.schedule.values import Group
+from weft.units import brief
 
 OpKind = Literal["kernel", "collective", "copy", "host"]
 Phase = Literal["forward", "backward", "optimizer", ""]
@@ -72,6 +73,8 @@ class Op:
 class Step:
     """What each of ``ranks`` does, in the order of its host."""
 
+    __repr__ = brief
+
     ranks: tuple[int, ...]
     ops: tuple[Op, ...]
 
@@ -110,6 +113,8 @@ class Workload:
     eight neighbours, ``Group(16, 8)`` the ranks of equal number of sixteen such, and one with
     listed ranks is that single group. ``source`` is where it comes from.
     """
+
+    __repr__ = brief
 
     name: str
     num_ranks: int

@@ -1,0 +1,136 @@
+"""What ``weft.predict``, ``weft.plan`` and others are: names are taken as well as values.
+
+    weft.predict("llama-8b", "h100-8", settings={"fsdp": True})
+    weft.predict(weft.find_workload("llama-8b", 8), weft.platform("h100-8"))
+
+A workload is given as the command line takes it: a name, a ``.json`` file that ``weft predict -o``
+wrote, or ``package.module:function``. So is a platform: a name, a cluster, a file or a network.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.errors import UsageError
+from weft.hardware import Platform
+from weft.hardware import platform as find_platform
+from weft.planner import planning
+from weft.planner import predict as predicting
+from weft.planner.plan import Limits
+from weft.trace import Trace, read
+from weft.whatif import answer
+from weft.workload import find
+from weft.workload.step import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from weft.planner.plan import Plan
+    from weft.planner.predict import Prediction
+    from weft.planner.prices import Prices
+    from weft.whatif import Answer
+    from weft.workload import HostModel
+
+_TRACES = (".json.gz", ".csv", ".et")
+
+
+def predict(
+    workload: Workload | str | Path,
+    platform: Platform | str | Path,
+    *,
+    num_ranks: int | None = None,
+    settings: Mapping[str, object] | None = None,
+    host: HostModel | None = None,
+    anyway: bool = False,
+    prices: Prices | None = None,
+) -> Prediction:
+    """Predict one step of a workload on a platform.
+
+    ``num_ranks`` of the platform are used, all by default. ``settings`` are those of a workload
+    that is given by name, as ``{"fsdp": True, "batch": 64}``. A step that does not fit into memory
+    is refused, unless ``anyway``.
+    """
+    found, machine = _asked(workload, platform, num_ranks, settings)
+    return predicting.predict(found, machine, host=host, anyway=anyway, prices=prices)
+
+
+def plan(
+    workload: Workload | str | Path,
+    platform: Platform | str | Path,
+    *,
+    num_ranks: int | None = None,
+    settings: Mapping[str, object] | None = None,
+    mode: str = "search",
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    host: HostModel | None = None,
+) -> Plan:
+    """Choose a strategy for each collective of a step on a platform.
+
+    What is asked about is given as to ``predict``. ``heuristic`` decides pair by pair from static
+    sizes, ``search`` simulates pairs and decides by the whole step.
+    """
+    found, machine = _asked(workload, platform, num_ranks, settings)
+    return planning.plan(found, machine, mode=mode, limits=limits, host=host)
+
+
+def what_if(
+    trace: Trace | str | Path, names: Sequence[str] = (), *, on: Platform | str | Path | None = None
+) -> Answer:
+    """Replay the step of one rank's trace, then with each change; ``on`` moves it elsewhere."""
+    recorded = trace if isinstance(trace, Trace) else read(trace)
+    machine = on if on is None or isinstance(on, Platform) else find_platform(on)
+    return answer.what_if(recorded, names, on=machine)
+
+
+def find_workload(
+    workload: str | Path,
+    num_ranks: int,
+    settings: Mapping[str, object] | None = None,
+    *,
+    every_rank: bool = False,
+) -> Workload:
+    """Make or read the workload of that name, for ``num_ranks`` ranks."""
+    spec = str(workload)
+    if spec.endswith(_TRACES) and Path(spec).is_file():
+        raise UsageError(
+            f"{spec} is a recorded step, not a workload",
+            "Use weft.whatif.predict_trace(weft.trace.read(path), platform), or weft.analyze.",
+        )
+    given = {key: _written(value) for key, value in (settings or {}).items()}
+    return find.find_workload(spec, num_ranks, given, every_rank=every_rank)
+
+
+def _asked(
+    workload: Workload | str | Path,
+    platform: Platform | str | Path,
+    num_ranks: int | None,
+    settings: Mapping[str, object] | None,
+) -> tuple[Workload, Platform]:
+    if not isinstance(workload, Workload | str | Path):
+        raise UsageError(
+            f"workload: expected a Workload or its name (got {type(workload).__name__})"
+        )
+    if isinstance(workload, Workload):
+        if settings:
+            raise UsageError(
+                f"settings: {next(iter(settings))!r} is too late for a Workload that is made",
+                "Give the workload by its name, or make it with these settings.",
+            )
+        if num_ranks not in (None, workload.num_ranks):
+            raise UsageError(
+                f"num_ranks: {workload.name} is for {workload.num_ranks} ranks (got {num_ranks})"
+            )
+    if isinstance(platform, Platform):
+        machine = platform if num_ranks is None else platform.resized(num_ranks)
+    else:
+        ranks = workload.num_ranks if isinstance(workload, Workload) else num_ranks
+        machine = find_platform(platform, num_ranks=ranks)
+    if isinstance(workload, Workload):
+        return workload, machine
+    return find_workload(workload, machine.num_ranks, settings), machine
+
+
+def _written(value: object) -> str:
+    """Write a setting as the command line has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

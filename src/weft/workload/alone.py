@@ -1,0 +1,54 @@
+"""What a step asks of its surroundings: prices of ops alone, and the host that issues them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from weft.schedule.ir import Cost
+from weft.workload.host import HostModel
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.workload.meeting import Meeting
+    from weft.workload.step import Collective, Op, Step
+
+SHORTEST = 1e-9  # seconds of an op that takes none: a flow has a size
+
+
+class Prices(Protocol):
+    """How long kernels and collectives take alone."""
+
+    def kernel(self, cost: Cost) -> float:
+        """Return the seconds of a kernel on an idle device."""
+
+    def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
+        """Return the seconds of a collective of ``ranks`` that have all come."""
+
+
+def seconds_of(op: Op, meeting: Meeting | None, prices: Prices) -> float:
+    """Return what an op takes alone: measured, or by its price."""
+    if op.seconds is not None:
+        return op.seconds
+    if meeting is not None:
+        return prices.collective(meeting.what, meeting.ranks)
+    return prices.kernel(op.cost or Cost())
+
+
+def host_of(platform: Platform) -> HostModel:
+    """Return the host of a platform: cores carry out an op before the next one is issued."""
+    waits, own = platform.require_device().is_core, platform.torch
+    if own is None:
+        return HostModel(waits=waits)
+    none = {"before": 0.0, "after": 0.0, "collective": 0.0}
+    return HostModel(
+        own.forward, **none, waits=waits, backward=own.backward, optimizer=own.optimizer
+    )
+
+
+def queues_of(step: Step) -> dict[str, str]:
+    """Return the queue of each stream of a step, numbered as they come: the first is stream0.
+
+    The k-th kernel of a queue is the k-th op of its stream.
+    """
+    streams = dict.fromkeys(op.stream for op in step.ops if op.kind != "host")
+    return {name: f"stream{number}" for number, name in enumerate(streams)}
