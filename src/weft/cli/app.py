@@ -12,6 +12,7 @@ from weft.cli.c3 import c3
 from weft.cli.calibrate import calibrate
 from weft.cli.collective import collective
 from weft.cli.copies import copies
+from weft.cli.diff import diff
 from weft.cli.doctor import doctor
 from weft.cli.failure import unknown_verb
 from weft.cli.kernel import kernel
@@ -130,6 +131,11 @@ _add(
     "Which strategy should each pair of computation and communication use, what does that save, "
     "and why?\n\nWORKLOAD is what weft predict takes.",
     "weft plan llama-8b --on mi300x-8 --set fsdp=true -o plan.json",
+)
+_add(
+    diff,
+    "What changed between two timelines of the same step: predicted, planned or recorded?",
+    "weft diff before.json.gz after.json.gz -o diff.html",
 )
 _add(
     shard,

@@ -71,7 +71,7 @@ def settings_of(given: list[str] | None) -> dict[str, str]:
 
 def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | None":
     """Read a recorded step, as it is; None where ``spec`` names a workload."""
-    if not _is_trace(spec):
+    if not is_trace(spec):
         return None
     if given:
         raise UsageError(
@@ -88,8 +88,8 @@ def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | No
     return read(spec)
 
 
-def _is_trace(spec: str) -> bool:
-    """Tell a recorded step from a workload file, which says what it is at its beginning."""
+def is_trace(spec: str) -> bool:
+    """Return whether a file is a recorded step; a workload file says so at its beginning."""
     path = Path(spec)
     if not spec.endswith(_RECORDED) or not path.is_file():
         return False

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
+from weft.timeline.cover import Cover
 from weft.timeline.shares import Intervals, shares
 from weft.trace.advice import first_of, losses
 from weft.trace.align import Job
@@ -25,7 +26,6 @@ from weft.trace.analysis import (
     counted_steps,
 )
 from weft.trace.collectives import communication
-from weft.trace.cover import Cover
 from weft.trace.families import families
 from weft.trace.idle import idle_of
 from weft.trace.links import Links, bus_bandwidth, links_of

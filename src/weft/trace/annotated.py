@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace.analysis import Analysis, RankAnalysis, Use
 from weft.trace.collectives import communication
-from weft.trace.cover import Cover
 from weft.trace.perfetto import json_text, meta, nanoseconds, write_trace
 from weft.trace.trace import Ints, Kind, Trace
 

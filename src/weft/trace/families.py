@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace.analysis import Part
-from weft.trace.cover import Cover
 from weft.trace.overlap import is_gemm_name
 from weft.trace.trace import Bools, Kind, Trace
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace.analysis import Part
-from weft.trace.cover import Cover
 from weft.trace.steps import Steps
 from weft.trace.trace import Ints, Kind, Trace
 

@@ -14,8 +14,8 @@ from statistics import median
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace.analysis import Slowdown
-from weft.trace.cover import Cover
 from weft.trace.steps import Steps
 from weft.trace.trace import Bools, Floats, Ints, Kind, Trace
 

@@ -11,9 +11,9 @@ from statistics import median
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace.align import Job, Match
 from weft.trace.analysis import Straggler
-from weft.trace.cover import Cover
 from weft.trace.trace import Floats
 from weft.units import format_time
 

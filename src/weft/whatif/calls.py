@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace import Kind, Mark
-from weft.trace.cover import Cover
 from weft.trace.steps import busiest_stream, steps_of
 from weft.whatif.occupancy import waves
 

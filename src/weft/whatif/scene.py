@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.timeline.cover import Cover
 from weft.trace import communication
 from weft.trace.align import align
-from weft.trace.cover import Cover
 from weft.trace.links import links_of
 from weft.trace.overlap import slowdowns
 from weft.trace.steps import steps_of

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weft.trace.trace import Floats
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
