@@ -119,7 +119,7 @@ class GpuCandidates:
             return
         node = self.node(group)
         assert node is not None
-        price = _scaled(alone, _engine_ratio(_Node(node), kind, group.what.nbytes))
+        price = _scaled(alone, _engine_ratio(NodeKey(node), kind, group.what.nbytes))
         sums = collective_units(self.platform) if kind in REDUCING else 0
         settings: Settings = {"engines": self._num_engines(group)}
         why = f"engines leave the units to kernels{', sums stay on units' if sums else ''}"
@@ -162,7 +162,7 @@ class GpuCandidates:
             return
         can = engine_algorithms(what.kind, self.device)
         for name in can:
-            price = _algorithm_price(_Node(node), what.kind, name, what.nbytes)
+            price = _algorithm_price(NodeKey(node), what.kind, name, what.nbytes)
             transfers = 1 if "b2b" in ENGINE_FEATURES[name] else len(group.ranks) - 1
             engines = self._engines(transfers)
             fits = self.limits.engines is None or engines <= self.limits.engines
@@ -183,7 +183,7 @@ class GpuCandidates:
             return
         known = algorithms(what.kind) if what.kind in KINDS else ()
         for name in (each for each in _ALGORITHMS if each in known):
-            price = _algorithm_price(_Node(node), what.kind, name, what.nbytes)
+            price = _algorithm_price(NodeKey(node), what.kind, name, what.nbytes)
             if price is not None and price.seconds < _WORTH * alone.seconds:
                 yield Candidate("concurrent", price, settings={"algorithm": name})
 
@@ -205,7 +205,7 @@ class GpuCandidates:
         )
 
 
-class _Node:
+class NodeKey:
     """A platform of one node, equal by its name, ranks and device: a key of caches."""
 
     def __init__(self, machine: Platform) -> None:
@@ -216,7 +216,7 @@ class _Node:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Node) or self._key != other._key:
+        if not isinstance(other, NodeKey) or self._key != other._key:
             return False
         mine, theirs = self.machine.device, other.machine.device
         return mine is theirs or mine == theirs
@@ -229,12 +229,12 @@ def _scaled(price: Price, times: float) -> Price:
 
 
 @lru_cache(maxsize=64)
-def _pricer(node: _Node) -> Pricer:
+def _pricer(node: NodeKey) -> Pricer:
     return Pricer(node.machine)
 
 
 @lru_cache(maxsize=4096)
-def _engine_ratio(node: _Node, kind: str, nbytes: int) -> float:
+def _engine_ratio(node: NodeKey, kind: str, nbytes: int) -> float:
     """Return how many times as long engines take alone as a kernel of the same collective.
 
     Both are simulated; the library's own price, often measured, is scaled by it.
@@ -246,6 +246,6 @@ def _engine_ratio(node: _Node, kind: str, nbytes: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _algorithm_price(node: _Node, kind: str, name: str, nbytes: int) -> Price | None:
+def _algorithm_price(node: NodeKey, kind: str, name: str, nbytes: int) -> Price | None:
     seconds = seconds_by(node.machine, kind, name, nbytes)
     return None if seconds is None else ranged(seconds, SIMULATED_RANGE, f"{name}, simulated")

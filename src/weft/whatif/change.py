@@ -148,7 +148,7 @@ def _strategy(scene: Scene, name: str) -> Change | None:
         return None
     middle = np.mean([each.recording.seconds for each in found[: len(BOUNDS)]], axis=0)
     value = replace(found[0], recording=replace(scene.recording, seconds=middle))
-    why = f"as pairs of weft c3 on {scene.ground.machine.name}: {_known(scene, name)}"
+    why = f"by the step engine on {scene.ground.machine.name}: {_known(scene, name)}"
     return Change(name, why, value, tuple(found))
 
 
