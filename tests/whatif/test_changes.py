@@ -10,15 +10,20 @@ import pytest
 from tests.whatif.player import Do, recorded
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
+from weft.planner.candidates import CollectiveGroup
+from weft.planner.coded_candidates import coded_candidates
+from weft.planner.plan import Alternative, Limits
+from weft.planner.prices import Prices, default_library
 from weft.trace import Collective
 from weft.trace.align import Ranked
 from weft.trace.links import Links
 from weft.whatif import NAMES, what_if
 from weft.whatif.change import change
 from weft.whatif.costs import cost_of
-from weft.whatif.pairs import BOUNDS, effect
+from weft.whatif.pairs import BOUNDS, coded, effect
 from weft.whatif.scene import scene_of
 from weft.whatif.stage import Stage
+from weft.workload import Collective as Moved
 
 # A collective that nothing hides, then one beside a long kernel; the host waits at the end.
 STEP = [
@@ -52,8 +57,9 @@ def by_name(answer):
 
 def test_every_change_has_an_assumption_and_a_range_around_it(answer):
     left_out = set(NAMES) - {outcome.name for outcome in answer.outcomes}
-    assert {"dma", "dma+partition"} <= left_out  # nobody reduces by copy engines of an A100
-    assert len(left_out) <= 3
+    # Nobody reduces by copy engines of an A100, and sums are not encoded.
+    assert {"dma", "dma+partition", "compressed", "compressed-int8"} <= left_out
+    assert len(left_out) <= 5
     for outcome in answer.outcomes:
         assert outcome.why
         assert outcome.low <= outcome.step <= outcome.high
@@ -225,3 +231,19 @@ def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):
     error = max(abs(each.error) for each in scene.replays)
     spread = error * abs(scene.ground.run.step - outcome.step)
     assert np.isclose(outcome.high - outcome.step, spread)
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "all_to_all", "all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize("codec", ["pack", "int8"])
+def test_a_trace_encodes_what_a_plan_would_encode(kind, codec):
+    machine = platform("mi300x-8")
+    what = Collective(0, kind, 1 << 28, dtype="fp32", num_ranks=8)
+    prices = Prices(machine, default_library(machine))
+    group = CollectiveGroup(Moved(kind, 1 << 28, "fp32"), tuple(range(8)), ((0, 0),), 1.0)
+    limits = Limits(error=1.0, codecs=(codec,))
+    (offered,) = coded_candidates(group, prices, limits)
+    found = coded(machine, what, codec)
+    assert (found is None) == isinstance(offered, Alternative)
+    if found is not None and not isinstance(offered, Alternative):
+        base = prices.collective_price(group.what, group.ranks).seconds
+        assert found[0] == pytest.approx(offered.alone.seconds / base)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.planner.plan import Alternative, Limits, Settings
     from weft.planner.prices import Prices
 
-_FUSED = ("all_to_all", "all_reduce", "reduce_scatter")
+FUSED = ("all_to_all", "all_reduce", "reduce_scatter")
 _FED = ("all_gather", "all_to_all")  # by algorithms of engines
 _SMALL = 32 << 20  # bytes up to which how engines are fed matters (arXiv 2511.06605)
 _SMALLEST = 64 << 10  # bytes; below, launches are all there is
@@ -188,7 +188,7 @@ class GpuCandidates:
                 yield Candidate("concurrent", price, settings={"algorithm": name})
 
     def _fused(self, group: CollectiveGroup, alone: Price) -> Candidate | Alternative:
-        if group.what.kind not in _FUSED:
+        if group.what.kind not in FUSED:
             return infeasible("fused", f"no fused operator ends in a {group.what.kind}")
         if not group.producers:
             return infeasible(

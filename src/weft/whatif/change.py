@@ -17,19 +17,16 @@ import numpy as np
 from weft.c3 import STRATEGIES
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.candidates import OCCUPANCY, SLICES
-from weft.units import format_size, format_time
+from weft.planner.gpu_candidates import FUSED
+from weft.units import format_time
 from weft.whatif.buckets import merged, split
 from weft.whatif.overheads import USUAL_GAP
-from weft.whatif.pairs import BOUNDS, effect
+from weft.whatif.pairs import BOUNDS, coded, effect
 from weft.whatif.serial import in_turn
 
 if TYPE_CHECKING:
     from weft.whatif.recorded import Recording
     from weft.whatif.scene import Comm, Scene
-
-# Bytes in per byte out of what loses nothing, by dtype: measured on weights of a transformer.
-_PACKED = {"fp32": (1.15, 1.16, 1.17), "bf16": (1.35, 1.37, 1.40), "fp16": (1.05, 1.1, 1.2)}
-_INT8 = (3.8, 3.85, 3.9)  # one scale for 64 or 256 elements of fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +183,7 @@ def _fused(scene: Scene, name: str) -> Change:
     def variant(*, slower: float) -> Variant:
         recording = scene.with_moved(lambda comm: comm.moved)
         seconds = recording.seconds
-        for comm in scene.comms:
+        for comm in (each for each in scene.comms if each.what.kind in FUSED):
             made = [n for n in recording.order.after[comm.call] if n not in recording.collectives]
             if not made:
                 continue
@@ -203,28 +200,24 @@ def _fused(scene: Scene, name: str) -> Change:
 
 
 def _compressed(scene: Scene, name: str) -> Change | None:
-    """Send fewer bytes; coding passes memory once before and once behind."""
-    ratios = _INT8 if name.endswith("int8") else None
-    if ratios and not any(comm.what.dtype == "fp32" for comm in scene.comms):
+    """Send fewer bytes through a codec, where the planner would and it pays."""
+    codec = "int8" if name.endswith("int8") else "pack"
+    machine = scene.ground.machine
+    known = {comm.call: coded(machine, comm.what, codec) for comm in scene.comms}
+    there = sum(each is not None for each in known.values())
+    if not there:
         return None
-    rate = scene.ground.machine.require_device().memory_rate
 
     def variant(which: int) -> Variant:
         def moved(comm: Comm) -> float:
-            packed = _PACKED.get(comm.what.dtype, (1.0,) * 3)
-            if ratios is not None:
-                packed = ratios if comm.what.dtype == "fp32" else (1.0,) * 3
-            ratio, size = packed[which], comm.what.nbytes or 0
-            if ratio == 1.0:
-                return comm.moved
-            return min(comm.moved, comm.moved / ratio + 2 * size * (1 + 1 / ratio) / rate)
+            found = known[comm.call]
+            return comm.moved * (1.0 if found is None else min(1.0, found[which]))
 
         return Variant(scene.with_moved(moved))
 
-    total = sum(comm.what.nbytes or 0 for comm in scene.comms)
-    kind = "int8 (lossy)" if ratios else "a lossless codec"
-    why = f"{format_size(total)} a step through {kind} at memory speed; used only where it pays"
-    return Change(name, why, variant(1), (variant(0), variant(2)))
+    why = f"{codec} where it pays, by the planner's prices: "
+    why += f"{there} of {len(scene.comms)} collectives can be encoded"
+    return Change(name, why, variant(0), (variant(1), variant(2)))
 
 
 def _no_waiting(scene: Scene, name: str) -> Change:

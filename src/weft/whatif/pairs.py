@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.planner.candidates import Candidate, CollectiveGroup
+from weft.planner.coded_candidates import coded_candidates
 from weft.planner.evaluation import StepEvaluator
 from weft.planner.gpu_candidates import GpuCandidates, NodeKey
 from weft.planner.plan import Limits
@@ -36,30 +37,64 @@ class Effect(NamedTuple):
     compute: float
 
 
+def coded(machine: Platform, what: Recorded, codec: str) -> tuple[float, float, float] | None:
+    """Return how many times as long a collective takes through a codec: expected, low and high.
+
+    None where the planner has no such candidate: sums are not encoded.
+    """
+    if (node := _node(machine, what)) is None:
+        return None
+    return _coded(node, what.kind, what.nbytes or 0, what.dtype or "bf16", codec)
+
+
+@lru_cache(maxsize=4096)
+def _coded(
+    node: NodeKey, kind: str, nbytes: int, dtype: str, codec: str
+) -> tuple[float, float, float] | None:
+    candidates, group = _asked(node, kind, nbytes, dtype)
+    base = candidates.base(group).alone.seconds
+    limits = Limits(error=1.0, codecs=(codec,))
+    for each in coded_candidates(group, candidates.prices, limits):
+        if isinstance(each, Candidate) and base:
+            price = each.alone
+            return price.seconds / base, price.low / base, price.high / base
+    return None
+
+
 def effect(machine: Platform, what: Recorded, strategy: str, bound: str) -> Effect | None:
     """Return the effect of a strategy; None where it is infeasible."""
+    if (node := _node(machine, what)) is None:
+        return None
+    return _effect(node, what.kind, what.nbytes or 0, what.dtype or "bf16", strategy, bound)
+
+
+def _node(machine: Platform, what: Recorded) -> NodeKey | None:
+    """Return the part of a node that a collective runs on; None where that is not known."""
     ranks = what.num_ranks
-    if not what.nbytes or not ranks or ranks < 2 or what.kind not in COLLECTIVES:
+    if not what.nbytes or not ranks or what.kind not in COLLECTIVES:
         return None
-    if ranks > machine.node_size:
-        return None
-    node = NodeKey(machine.resized(ranks))
-    return _effect(node, what.kind, what.nbytes, what.dtype or "bf16", strategy, bound)
+    return NodeKey(machine.resized(ranks)) if 2 <= ranks <= machine.node_size else None
+
+
+def _asked(
+    node: NodeKey, kind: str, nbytes: int, dtype: str
+) -> tuple[GpuCandidates, CollectiveGroup]:
+    machine = node.machine
+    prices, ranks = Prices(machine, default_library(machine)), tuple(range(machine.num_ranks))
+    group = CollectiveGroup(Collective(kind, nbytes, dtype), ranks, (_COMM,), 1.0)
+    return GpuCandidates(machine, prices, Limits()), group
 
 
 @lru_cache(maxsize=4096)
 def _effect(
     node: NodeKey, kind: str, nbytes: int, dtype: str, strategy: str, bound: str
 ) -> Effect | None:
-    machine = node.machine
-    prices, ranks = Prices(machine, default_library(machine)), tuple(range(machine.num_ranks))
-    group = CollectiveGroup(Collective(kind, nbytes, dtype), ranks, (_COMM,), 1.0)
-    candidates = GpuCandidates(machine, prices, Limits())
+    machine, (candidates, group) = node.machine, _asked(node, kind, nbytes, dtype)
     base = candidates.base(group)
     if not base.alone.seconds:
         return None
     step = _pair(group, base.alone.seconds, bound, machine)
-    evaluator = StepEvaluator(step, machine, prices, NO_HOST)
+    evaluator = StepEvaluator(step, machine, candidates.prices, NO_HOST)
     runs = [
         evaluator.run([(group, each)])
         for each in candidates.of(group)
