@@ -1,18 +1,18 @@
 """What the links of the traced machine can do: how long a collective would take alone.
 
-The device's name finds a machine of the catalogue. Inside a node a collective costs what the
-library was measured to take there; elsewhere, its bytes at the rate of the slowest link they pass.
+The device's name finds a machine of the catalogue; prices are those of the planner.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
 from weft.cost.bus import bus_factor
-from weft.cost.nccl import library_price
 from weft.errors import WeftError
 from weft.hardware import Platform, platform, platform_names
+from weft.planner.prices import Prices, default_library
+from weft.workload import Collective
 
-_LIBRARY_DTYPES = {"int8": "int8", "uint8": "int8"}
+_KINDS = {"send_recv": "send"}  # of a trace, as the planner names them
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,22 @@ def _machine(node: str) -> Platform:
 
 @lru_cache(maxsize=4096)
 def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
+    """Return the planner's price; None for what it has none for, as unknown kinds."""
     try:
-        if num_ranks <= machine.node_size:
-            sized = machine.resized(num_ranks)
-            asked = _LIBRARY_DTYPES.get(dtype, "float16")
-            return library_price(sized, kind, nbytes, dtype=asked).seconds
-    except WeftError:  # this library, collective or number of ranks was not measured
-        pass
-    return _by_rate(machine, kind, nbytes, num_ranks)
-
-
-def _by_rate(machine: Platform, kind: str, nbytes: int, num_ranks: int) -> float | None:
-    """Price by the slowest link alone: a bound from below."""
-    if machine.device is None:
+        sized = _sized(machine, num_ranks)
+        what = Collective(_KINDS.get(kind, kind), nbytes, dtype or "bf16")
+        return _prices(sized).collective(what, tuple(range(num_ranks)))
+    except (WeftError, KeyError):
         return None
-    rate = sum(level.rate for level in machine.levels[: machine.node_levels])
-    latency = machine.levels[0].latency
-    if num_ranks > machine.node_size:
-        between = min(
-            machine.levels[machine.node_levels :], key=lambda level: level.rate, default=machine.nic
-        )
-        if between is None:
-            return None
-        # a ring passes every NIC of a node once, so a node sends at the rate of all of them
-        rate, latency = min(rate, between.rate * machine.node_size), between.latency
-    return latency + nbytes * bus_factor(kind, num_ranks) / rate
+
+
+def _sized(machine: Platform, num_ranks: int) -> Platform:
+    """Return so many ranks of a machine, on several nodes where one has fewer."""
+    if num_ranks <= machine.num_ranks:
+        return machine.resized(num_ranks)
+    return machine.cluster(-(-num_ranks // machine.node_size)).resized(num_ranks)
+
+
+@lru_cache(maxsize=64)
+def _prices(machine: Platform) -> Prices:
+    return Prices(machine, default_library(machine))
