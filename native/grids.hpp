@@ -72,6 +72,10 @@ class Progress {
       return;
     }
     if (units_ > 0) advance(passed);
+    if (units == 0) {
+      stop();
+      return;
+    }
     if (units > units_) groups_.push_back({static_cast<double>(units - units_), 0.0});
     sort();
     double lost = std::max(0, units_ - units);
@@ -90,6 +94,14 @@ class Progress {
     double units;
     double free;  // when its units come free
   };
+
+  // No unit is left: what is unfinished of running tiles waits with the others.
+  void stop() {
+    for (const Group& group : groups_) waiting_ += group.units * group.free;
+    groups_.clear();
+    units_ = 0;
+    span_ = 0;
+  }
 
   static constexpr double kNever = std::numeric_limits<double>::infinity();
   static constexpr double kEpsilon = 1e-7;

@@ -133,6 +133,20 @@ def test_next_to_a_collective_that_holds_all_units_nothing_runs():
     assert run.seconds == pytest.approx(took[0, 0] + took[0, 1], rel=1e-6)
 
 
+@pytest.mark.parametrize("tokens", [128, 1024, 8192])
+@pytest.mark.parametrize("machine", [H100, MI300X], ids=lambda each: each.name)
+def test_a_serial_collective_takes_nothing_off_a_product(tokens, machine):
+    """Tiles that run when all units are taken go on afterwards."""
+    cost = Cost("gemm", (tokens, 4096, 4096), "bf16", 2.0 * tokens * 4096**2, 1 << 20)
+    step = step_of(
+        kernel("mm", None, cost=cost), moves(None, what=Collective("all_gather", 1 << 20)), ranks=8
+    )
+    engine = engine_of(step, machine)
+    took = engine.seconds
+    run = engine.run({(0, 1): Execution(took[0, 1], machine.require_device().units)})
+    assert run.seconds >= (took[0, 0] + took[0, 1]) * 0.999
+
+
 @pytest.mark.parametrize("cost", [PRODUCT, STREAMING], ids=["product", "streaming"])
 def test_kernels_on_two_streams_share_one_device(cost):
     both = step_of(

@@ -104,7 +104,7 @@ class StepEngine:
         streams = (
             len({op.stream for op in step.ops if op.kind != "host"}) for step in self.workload.steps
         )
-        return self.device.shared is None and max(streams, default=0) > 1
+        return not self.device.is_core and max(streams, default=0) > 1
 
     def crosses_nodes(self, place: Place) -> bool:
         """Return whether the ranks of a collective are on several nodes."""

@@ -40,7 +40,7 @@ class StepRun:
     @cached_property
     def seconds(self) -> float:
         """When the last op, or host, has ended."""
-        return float(self.row_end.max())
+        return float(self.row_end.max(initial=0.0))
 
     def span(self, place: Place) -> tuple[float, float]:
         """Return when an op started and ended."""
