@@ -72,15 +72,12 @@ class Progress {
       return;
     }
     if (units_ > 0) advance(passed);
-    if (units == 0) {
-      stop();
-      return;
-    }
     if (units > units_) groups_.push_back({static_cast<double>(units - units_), 0.0});
     sort();
     double lost = std::max(0, units_ - units);
     for (Group& group : groups_) {
       const double taken = std::min(lost, group.units);
+      waiting_ += taken * group.free;  // what is unfinished of their tiles waits with the others
       group.units -= taken;
       lost -= taken;
     }
@@ -94,14 +91,6 @@ class Progress {
     double units;
     double free;  // when its units come free
   };
-
-  // No unit is left: what is unfinished of running tiles waits with the others.
-  void stop() {
-    for (const Group& group : groups_) waiting_ += group.units * group.free;
-    groups_.clear();
-    units_ = 0;
-    span_ = 0;
-  }
 
   static constexpr double kNever = std::numeric_limits<double>::infinity();
   static constexpr double kEpsilon = 1e-7;

@@ -38,12 +38,15 @@ def steps(draw, *, streaming=True):
     ops = Ops("bf16", phase="backward")
     for _ in range(draw(st.integers(1, 6))):
         before = draw(st.integers(-1, ops.last))
+        side = draw(st.booleans())  # on a stream of its own, as code with several streams does
         if not streaming or draw(st.booleans()):
             sides = [draw(st.sampled_from((256, 1024, 4096, 8192))) for _ in range(3)]
             done = ops.gemm("product", *sides, after=before)
         else:
             ops.ops.append(Op("add", cost=STREAMING, after=(before,) if before >= 0 else ()))
             done = ops.last
+        if side:
+            ops.ops[done] = replace(ops.ops[done], stream="side")
         if draw(st.booleans()):
             kind = draw(st.sampled_from(KINDS))
             ops.collective(kind, draw(st.integers(1, 256)) << 20, after=done)
@@ -218,8 +221,13 @@ def test_units_that_are_taken_from_products_never_make_a_step_shorter(step):
 @settings(deadline=None, max_examples=30)
 @given(steps())
 def test_contention_never_makes_a_step_shorter(step):
-    engine = engine_of(step)
-    assert engine.run().seconds >= engine.run(pressure=0).seconds * (1 - 1e-9)
+    for machine in (H100, MI300X):
+        engine = engine_of(step, machine)
+        assert engine.run().seconds >= engine.run(pressure=0).seconds * (1 - 1e-9)
+
+
+def test_an_empty_step_takes_no_time():
+    assert engine_of(step_of(ranks=1), H100.resized(1)).run().seconds == 0
 
 
 @settings(deadline=None, max_examples=30)
