@@ -18,6 +18,7 @@ from weft.hardware import platform
 from weft.planner.prices import Prices
 from weft.schedule import Cost, Kind
 from weft.step import Execution, StepEngine
+from weft.step.contention import contention
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
 from weft.workload.building import Ops
 from weft.workload.named import generate
@@ -256,6 +257,23 @@ def test_time_scales_with_all_durations_and_rates(step, times):
     scaled = replace(step, steps=(replace(step.steps[0], ops=ops),))
     found = StepEngine(scaled, machine, Prices(machine), host=NO_HOST).run().seconds
     assert found == pytest.approx(times * engine.run().seconds, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cost", "resource"), [(PRODUCT, "compute units"), (STREAMING, "memory bandwidth")]
+)
+def test_what_ops_lose_to_each_other_has_a_reason(cost, resource):
+    run = engine_of(overlapped(cost, nbytes=1 << 30), H100).run()
+    found = {each.name: each for each in contention(run, 0)}
+    assert found["kernel"].next_to == "all_gather"
+    assert found["kernel"].resource == resource
+    start, end = run.span((0, 1))
+    assert found["kernel"].seconds == pytest.approx(end - start - run.engine.seconds[0, 1])
+
+
+def test_ops_that_run_alone_lose_nothing():
+    step = step_of(kernel("a", None, cost=PRODUCT), moves(None, 0), ranks=8)
+    assert contention(engine_of(step).run(), 0) == ()
 
 
 # --- timelines ---------------------------------------------------------------------------------

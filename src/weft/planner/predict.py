@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from weft.planner.on_cores import on_cores
 from weft.planner.prices import MEASURED_RANGE, Prices, default_library
 from weft.schedule import Kind
 from weft.step import StepEngine
+from weft.step.contention import Contention, contention
 from weft.timeline import Activity, Timeline
 from weft.timeline.shares import Intervals, covered, shares
 from weft.units import format_size, format_time
@@ -38,6 +39,7 @@ class Prediction:
     """One step: its time with a range, the timeline of each class of ranks, and its memory.
 
     ``period`` is how far apart steps begin, where one begins before the last has ended.
+    ``contention`` is what the slowest ranks lost to ops that ran at the same time.
     """
 
     workload: Workload
@@ -46,6 +48,7 @@ class Prediction:
     low: float
     high: float
     period: float | None = None
+    contention: tuple[Contention, ...] = ()
 
     def __repr__(self) -> str:
         what = f"{self.workload.name} on {self.platform.name}"
@@ -144,6 +147,7 @@ class Prediction:
                 "communication": self.communication,
                 "families": self.families,
             },
+            "contention": [each.as_row() for each in self.contention],
             "critical_path": [{"name": n, "seconds": s} for n, s in self.critical_path()],
             "memory": None if memory is None else {**_parts(memory), "total": memory.total},
             "unsupported": [
@@ -168,10 +172,11 @@ def predict(
     prices = prices or Prices(platform, default_library(platform))
     workload = on_cores(workload, platform, prices.library)
     engine = StepEngine(workload, platform, prices, host=host)
-    middle = engine.run().timeline()
+    run = engine.run()
+    middle, seconds = run.timeline(), run.seconds
     low, high = step_range(engine, prices)
-    seconds = middle.makespan
-    return Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
+    found = Prediction(workload, platform, middle, min(low, seconds), max(high, seconds))
+    return replace(found, contention=contention(run, found.slowest))
 
 
 def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:

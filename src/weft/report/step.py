@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from weft.planner.predict import Prediction
 
 _ISSUE = "issue "
+_MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the share of the step from which on one is shown
 _MEANING = {
     "compute": "kernels run",
     "exposed": "communication that nothing hides",
@@ -72,6 +73,14 @@ def _sections(prediction: "Prediction") -> Iterator[Section]:
     yield Section("where the step goes", "", [*_SHARES, _text("meaning")], parts)
     families = [_share(name, value, seconds) for name, value in prediction.families.items()]
     yield Section("kernels by family", "", _SHARES, families)
+    slowed = [
+        _share(each.name, each.seconds, seconds) | each.as_row()
+        for each in prediction.contention[:_MOST_SLOWED]
+        if each.seconds > _LITTLE * seconds
+    ]
+    if slowed:
+        columns = [*_SHARES[:3], _TIMES, _NEXT_TO, Column("resource", "both want", right=False)]
+        yield Section("slowed by what runs at the same time", "", columns, slowed)
     path = [_share(_shown(name), value, seconds) for name, value in prediction.critical_path()]
     if path:
         yield Section("on the critical path", "", _SHARES, path)
@@ -99,6 +108,8 @@ def _text(key: str) -> Column:
     return Column(key, "", right=False)
 
 
+_TIMES = Column("count", "times")
+_NEXT_TO = Column("next_to", "next to", right=False)
 _SHARES = [
     Column("name", "", right=False, style="bold"),
     Column("seconds", "time", format_time),
