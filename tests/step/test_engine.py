@@ -16,7 +16,7 @@ from weft.c3.scenarios import SCENARIOS
 from weft.errors import WorkloadError
 from weft.hardware import platform
 from weft.planner.prices import Prices
-from weft.schedule import Cost, Kind
+from weft.schedule import Cost, Group, Kind
 from weft.step import Execution, StepEngine
 from weft.step.contention import contention
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
@@ -159,6 +159,18 @@ def test_kernels_on_two_streams_share_one_device(cost):
     engine = engine_of(both, H100.resized(1))
     alone = engine.seconds[0, 0]
     assert engine.run().seconds == pytest.approx(2 * alone, rel=0.15)
+
+
+def test_messages_that_arrive_from_two_ranks_do_not_share_what_leaves_one():
+    def message(kind, peer, stream):
+        what = Collective(kind, 1 << 26, group="all", peer=peer)
+        return Op(kind, "collective", stream, collective=what)
+
+    receiver = Step((0,), (message("recv", 1, "one"), message("recv", 2, "two")))
+    senders = [Step((rank,), (message("send", 0, "out"),)) for rank in (1, 2)]
+    step = Workload("fan-in", 3, (receiver, *senders), {"all": Group(3)})
+    engine = engine_of(step, MACHINE.resized(3))
+    assert engine.run().seconds < 1.5 * engine.seconds[0, 0]
 
 
 def test_collectives_of_two_groups_share_the_links_of_a_rank():

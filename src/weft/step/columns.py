@@ -187,21 +187,16 @@ class ContendedColumns:
         how: Execution,
         pressure: float,
     ) -> None:
-        meeting, row = engine.met[place], engine.layout.row[place]
-        flow, mover = engine.demands.collective(
-            meeting.what,
-            len(meeting.ranks),
-            engine.own(how.seconds),
-            units=how.units,
-            by_engines=how.by_engines,
-        )
+        row = engine.layout.row[place]
+        flow, mover = engine.collective_flow(place, how)
         edge, resource = self._edge[row], self._mover[place]
         state["size"][row], state["cap"][row] = flow.size, flow.cap
         held = min(round(pressure * mover.held), engine.device.units)
         state["units"][engine.layout.launch_row[place]] = held
         state["demand_weight"][edge] = flow.memory or _NONE
-        port = self._capacity[self._resource[edge + 1]]
-        state["demand_weight"][edge + 1] = min(mover.transfers, port / flow.cap)
+        if self._resource[edge + 1] >= self._ports:
+            port = self._capacity[self._resource[edge + 1]]
+            state["demand_weight"][edge + 1] = min(mover.transfers, port / flow.cap)
         state["demand_weight"][edge + 2] = mover.demand
         state["capacity"][resource] = mover.capacity
         state["slowed_second"][resource] = (

@@ -84,8 +84,7 @@ def _memory(engine: StepEngine, place: Place) -> float:
     """Return the share of the memory's rate that an op wants alone."""
     op, seconds = engine.op(place), engine.own(engine.seconds[place])
     if op.collective is not None:
-        meeting = engine.met[place]
-        flow, _ = engine.demands.collective(meeting.what, len(meeting.ranks), seconds)
+        flow, _ = engine.collective_flow(place)
         return flow.memory * flow.cap / engine.device.memory_rate
     cost = op.cost or Cost()
     return min(1.0, cost.nbytes / seconds / engine.device.memory_rate)
@@ -95,8 +94,7 @@ def _units(engine: StepEngine, place: Place) -> float:
     """Return the share of the units that an op wants alone."""
     op, seconds = engine.op(place), engine.own(engine.seconds[place])
     if op.collective is not None:
-        meeting = engine.met[place]
-        _, mover = engine.demands.collective(meeting.what, len(meeting.ranks), seconds)
+        _, mover = engine.collective_flow(place)
         return mover.held / engine.device.units
     flow, tiles = engine.demands.kernel(op.cost or Cost(), seconds)
     return 1.0 if tiles is not None else flow.units * flow.cap / engine.device.units

@@ -126,14 +126,16 @@ class Demands:
         *,
         units: int | None = None,
         by_engines: bool = False,
+        between_nodes: bool = False,
     ) -> tuple[Flow, Mover]:
         """Return the demands of a collective among ``ranks`` that takes ``seconds`` alone.
 
-        It holds ``units``, by default as many as its library takes.
+        It holds ``units``, by default as many as its library takes. Inside a node a rank sends to
+        all others at once, between nodes to the next one of a ring.
         """
         device, kind = self.device, what.kind
         crossing = max(1.0, _crossing(kind, ranks) * what.nbytes)
-        transfers = max(1, ranks - 1)
+        transfers = 1 if between_nodes else max(1, ranks - 1)
         size = crossing / transfers
         cap = size / seconds
         passes = transfers * (2.0 if by_engines else 2.0 + device.kernels.staging)

@@ -17,7 +17,8 @@ import numpy as np
 from weft import _core
 from weft.errors import WorkloadError
 from weft.step.columns import AloneColumns, ContendedColumns
-from weft.step.demands import Demands
+from weft.step.demands import Demands, Flow, Mover
+from weft.step.execution import Execution
 from weft.step.layout import Layout
 from weft.step.run import StepRun
 from weft.workload.alone import SHORTEST, host_of, seconds_of
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Platform
-    from weft.step.execution import Execution
     from weft.step.layout import Place
     from weft.workload import HostModel, Op, Prices, Workload
     from weft.workload.meeting import Meeting
@@ -54,6 +54,7 @@ class StepEngine:
         self.device = platform.require_device()
         self.met = meetings(workload) if met is None else met
         self.demands = Demands(platform)
+        self._crossing: dict[int, bool] = {}
         self.seconds = self._priced(prices)
         self.layout = Layout(workload, self.device, host or host_of(platform), self.met)
 
@@ -108,8 +109,23 @@ class StepEngine:
 
     def crosses_nodes(self, place: Place) -> bool:
         """Return whether the ranks of a collective are on several nodes."""
-        size = self.platform.node_size
-        return len({rank // size for rank in self.met[place].ranks}) > 1
+        ranks = self.met[place].ranks
+        if id(ranks) not in self._crossing:  # equal groups share one tuple, which may be long
+            size = self.platform.node_size
+            self._crossing[id(ranks)] = len({rank // size for rank in ranks}) > 1
+        return self._crossing[id(ranks)]
+
+    def collective_flow(self, place: Place, how: Execution | None = None) -> tuple[Flow, Mover]:
+        """Return what a collective demands, by default as its library carries it out."""
+        meeting, how = self.met[place], how or Execution(self.seconds[place])
+        return self.demands.collective(
+            meeting.what,
+            len(meeting.ranks),
+            self.own(how.seconds),
+            units=how.units,
+            by_engines=how.by_engines,
+            between_nodes=self.crosses_nodes(place),
+        )
 
     def port_rates(self) -> Floats:
         """Return what leaves a rank of each class inside its node and for others, at the most.
@@ -118,10 +134,7 @@ class StepEngine:
         """
         rates = np.full(2 * len(self.workload.steps), 1.0)
         for place in self.layout.launch_row:
-            meeting = self.met[place]
-            flow, mover = self.demands.collective(
-                meeting.what, len(meeting.ranks), self.own(self.seconds[place])
-            )
+            flow, mover = self.collective_flow(place)
             port = 2 * place[0] + self.crosses_nodes(place)
             rates[port] = max(rates[port], mover.transfers * flow.cap)
         return rates
