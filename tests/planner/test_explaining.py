@@ -7,7 +7,7 @@ import pytest
 from tests.planner.toy import candidate, evaluator_of, group_of, kernel, moves, step_of
 from weft.planner.candidates import infeasible
 from weft.planner.explaining import Explainer, name_of
-from weft.planner.search import Options, Search
+from weft.planner.search import GroupOptions, Search
 from weft.workload import Collective
 
 LATER = infeasible("dma", "there are no engines")
@@ -17,7 +17,7 @@ HIDDEN = step_of(moves(4), kernel("long", 10))
 
 def explained(step, member, base, chosen, *others, barred=(), **more):
     evaluator = evaluator_of(step)
-    options = Options(group_of(member, **more), base, (chosen, *others), barred)
+    options = GroupOptions(group_of(member, **more), base, (chosen, *others), barred)
     search = Search([options], evaluator)
     return Explainer(search, evaluator).choice(0, chosen, 0.25)
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.toy import candidate, evaluator_of, group_of, kernel, moves, step_of
-from weft.planner.search import Options, Search
+from weft.planner.search import GroupOptions, Search
 
 
 def search_of(step, *options):
-    return Search([Options(group, base, tuple(rest), ()) for group, base, rest in options],
+    return Search([GroupOptions(group, base, tuple(rest), ()) for group, base, rest in options],
                   evaluator_of(step))  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.errors import NoPlanError, UsageError
 from weft.planner.buckets import TIMES, with_buckets
@@ -18,7 +18,7 @@ from weft.planner.on_cores import on_cores
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.predict import step_range
 from weft.planner.prices import Prices, default_library
-from weft.planner.search import Options, Search
+from weft.planner.search import GroupOptions, Search
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -43,25 +43,9 @@ class PlannedStep:
     planned: Timeline
 
 
-def plan(
-    workload: Workload,
-    platform: Platform,
-    *,
-    mode: str = "search",
-    limits: Limits = Limits(),  # noqa: B008 - frozen
-    host: HostModel | None = None,
-    anyway: bool = False,
-) -> Plan:
-    """Choose a strategy for each collective of a step on a platform.
-
-    Without a plan torch hands collectives to its library, on a stream of their own: that is the
-    baseline. ``heuristic`` takes for each group of collectives what shortens the step most with
-    all others as they are, ``search`` goes on until no change of a group does. A step that does
-    not fit into memory is refused, unless ``anyway``: then the plan says so, and nothing in it
-    asks for more memory.
-    """
-    more = {"mode": mode, "limits": limits, "host": host, "anyway": anyway}
-    return plan_step(workload, platform, **more).plan  # type: ignore[arg-type]
+def plan(workload: Workload, platform: Platform, **options: Any) -> Plan:
+    """Choose a strategy for each collective of a step on a platform, as ``plan_step`` does."""
+    return plan_step(workload, platform, **options).plan
 
 
 def plan_step(
@@ -73,7 +57,14 @@ def plan_step(
     host: HostModel | None = None,
     anyway: bool = False,
 ) -> PlannedStep:
-    """Plan a step as ``plan`` does, and return it with its timelines."""
+    """Choose a strategy for each collective of a step; return the plan with its timelines.
+
+    Without a plan torch hands collectives to its library, on a stream of their own: that is the
+    baseline. ``heuristic`` takes for each group of collectives what shortens the step most with
+    all others as they are, ``search`` goes on until no change of a group does. A step that does
+    not fit into memory is refused, unless ``anyway``: then the plan says so, and nothing in it
+    asks for more memory.
+    """
     if mode not in MODES:
         raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
     room = _room(workload, platform, limits, anyway=anyway)
@@ -238,7 +229,7 @@ def _notes(platform: Platform) -> tuple[str, ...]:
 
 def _options(
     group: CollectiveGroup, candidates: CpuCandidates | GpuCandidates, room: int
-) -> Options:
+) -> GroupOptions:
     """List the candidates of a group; those that do not fit into memory are infeasible."""
     base, found = candidates.base(group), list[Candidate]()
     not_here: list[Alternative] = []
@@ -250,7 +241,7 @@ def _options(
             not_here.append(infeasible(each.strategy, f"needs {size} more, {left} are left"))
         else:
             found.append(each)
-    return Options(group, base, tuple(found), tuple(not_here))
+    return GroupOptions(group, base, tuple(found), tuple(not_here))
 
 
 def _too_large(workload: Workload, room: int) -> str:

@@ -24,7 +24,7 @@ _BETTER = 1 - 1e-4  # less than that is no reason to change anything
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GroupOptions:
     """A group, what torch does with it, its other candidates, and what cannot be executed."""
 
     group: CollectiveGroup
@@ -36,7 +36,7 @@ class Options:
 class Search:
     """Prices and chooses the candidates of one step."""
 
-    def __init__(self, options: Sequence[Options], evaluator: StepEvaluator) -> None:
+    def __init__(self, options: Sequence[GroupOptions], evaluator: StepEvaluator) -> None:
         self.options, self._evaluator = tuple(options), evaluator
         self.base = [each.base for each in options]
         self.base_seconds = self.seconds(self.base)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from weft.step.demands import Flow, Tiles
+    from weft.step.demands import Flow, GridTiles
     from weft.step.engine import StepEngine
     from weft.step.layout import Place
 
@@ -139,7 +139,7 @@ class ContendedColumns:
             name: np.ones(len(self._grid_of), kind)
             for name, kind in (("grid_tiles", np.float64), ("grid_tile_seconds", np.float64))
         } | {"grid_slots": np.ones(len(self._grid_of), np.int32)}
-        self._kernels: dict[tuple[Cost, float], tuple[Flow, Tiles | None]] = {}
+        self._kernels: dict[tuple[Cost, float], tuple[Flow, GridTiles | None]] = {}
         state = self._state()
         self._capacity[self._ports : self._ports + 2 * classes] = engine.port_rates()
         for place in engine.layout.row:

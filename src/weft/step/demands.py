@@ -46,7 +46,7 @@ class Flow(NamedTuple):
     units: float = 0.0  # unit-seconds
 
 
-class Tiles(NamedTuple):
+class GridTiles(NamedTuple):
     """A product as whole tiles: how many, how long each takes, what they load from the L2."""
 
     grid: Grid
@@ -67,8 +67,8 @@ class Mover(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Demands:
-    """Demands of ops on one platform."""
+class OpDemands:
+    """OpDemands of ops on one platform."""
 
     platform: Platform
 
@@ -89,7 +89,7 @@ class Demands:
         """Return whether a kernel is a product that runs in waves of tiles."""
         return cost is not None and is_gemm(cost) and cost.dtype in self.device.flops
 
-    def kernel(self, cost: Cost, seconds: float) -> tuple[Flow, Tiles | None]:
+    def kernel(self, cost: Cost, seconds: float) -> tuple[Flow, GridTiles | None]:
         """Return the demands of a kernel that takes ``seconds`` alone."""
         device = self.device
         if self.is_product(cost):
@@ -100,7 +100,7 @@ class Demands:
         needed = UNITS_FOR_MEMORY if is_memory_bound(cost, device) else 1.0
         return Flow(size, rate, memory, needed * device.units / rate), None
 
-    def _product(self, cost: Cost, seconds: float) -> tuple[Flow, Tiles]:
+    def _product(self, cost: Cost, seconds: float) -> tuple[Flow, GridTiles]:
         """Stretch all tiles of a product alike, such that it takes ``seconds`` alone."""
         device = self.device
         grid, alone, traffic = _grid(cost.shape, cost.dtype, device, cost.family)
@@ -109,7 +109,9 @@ class Demands:
         size = stretch * traffic / weight
         tiles, tile_seconds = pieces_of(grid)
         cache = grid.inner_traffic() * stretch / size
-        return Flow(size, 0.0, weight), Tiles(grid, tiles, stretch * tile_seconds, cache, stretch)
+        return Flow(size, 0.0, weight), GridTiles(
+            grid, tiles, stretch * tile_seconds, cache, stretch
+        )
 
     def traffic(self, cost: Cost) -> Floats:
         """Return the demand of memory of a product on 0, 1, 2 .. units, per unit of its flow."""

@@ -17,9 +17,9 @@ import numpy as np
 from weft import _core
 from weft.errors import WorkloadError
 from weft.step.columns import AloneColumns, ContendedColumns
-from weft.step.demands import Demands, Flow, Mover
+from weft.step.demands import Flow, Mover, OpDemands
 from weft.step.execution import Execution
-from weft.step.layout import Layout
+from weft.step.layout import StepLayout
 from weft.step.run import StepRun
 from weft.workload.alone import SHORTEST, host_of, seconds_of
 from weft.workload.meeting import meetings
@@ -53,10 +53,10 @@ class StepEngine:
         self.workload, self.platform = workload, platform
         self.device = platform.require_device()
         self.met = meetings(workload) if met is None else met
-        self.demands = Demands(platform)
+        self.demands = OpDemands(platform)
         self._crossing: dict[int, bool] = {}
         self.seconds = self._priced(prices)
-        self.layout = Layout(workload, self.device, host or host_of(platform), self.met)
+        self.layout = StepLayout(workload, self.device, host or host_of(platform), self.met)
 
     def run(
         self,

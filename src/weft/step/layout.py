@@ -30,7 +30,7 @@ FLOW, SIGNAL, WAIT, LAUNCH, SUBMIT, NOTHING = range(6)  # as simulation.hpp numb
 
 
 @dataclass
-class Rows:
+class LayoutRows:
     """The rows of all threads as they grow, and the threads. -1 stands for none."""
 
     step: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Rows:
         return len(self.step) - 1
 
 
-class Layout:
+class StepLayout:
     """The rows of one step, and where each op stands in them.
 
     ``row`` is the flow of an op, ``launch_row`` the launch around that of a collective,
@@ -97,7 +97,7 @@ class Layout:
         met: Mapping[Place, Meeting],
     ) -> None:
         self.workload, self.device, self.model, self.met = workload, device, host, met
-        self.rows = Rows()
+        self.rows = LayoutRows()
         self.row: dict[Place, int] = {}
         self.launch_row: dict[Place, int] = {}
         self.issue_row: dict[Place, int] = {}

@@ -99,7 +99,7 @@ def by_start(ops: Iterable[OpSpan]) -> tuple[OpSpan, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OpChange:
     """What became of the ops of one name: how often they ran, for how long, how much exposed."""
 
     name: str
@@ -134,7 +134,7 @@ class StepDiff:
 
     before: StepProfile
     after: StepProfile
-    changes: tuple[Change, ...]
+    changes: tuple[OpChange, ...]
 
     def __repr__(self) -> str:
         return f"<StepDiff of {self.before.label} and {self.after.label}>"
@@ -154,7 +154,7 @@ def diff(before: StepProfile, after: StepProfile) -> StepDiff:
     for name in names:
         one, other = (side.get(name, _Sum()) for side in sides)
         changes.append(
-            Change(
+            OpChange(
                 name,
                 one.kind or other.kind or "compute",
                 (one.count, other.count),
