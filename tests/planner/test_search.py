@@ -35,7 +35,7 @@ def test_nothing_is_changed_for_less_than_a_ten_thousandth():
 
 def test_choices_that_do_not_shorten_the_step_are_reverted():
     hidden = step_of(moves(1), kernel("long", 10))
-    base, other = candidate(1), candidate(0.5, "priority", first=True)
+    base, other = candidate(1), candidate(0.5, "priority")
     search = search_of(hidden, (group_of(0), base, [other]))
     found = search.reverted([other])
     assert search.seconds(found) <= search.base_seconds

@@ -15,6 +15,7 @@ from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware.dtypes import product_bytes
 from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
+from weft.schedule.strategies import STRATEGIES as ALL
 from weft.simulator import collective_units
 
 if TYPE_CHECKING:
@@ -25,16 +26,7 @@ if TYPE_CHECKING:
     from weft.hardware import Device, Platform
     from weft.schedule import Command, Repeat
 
-STRATEGIES = (
-    "serial",
-    "concurrent",
-    "priority",
-    "partition",
-    "priority+partition",
-    "dma",
-    "dma+partition",
-)
-BY_ENGINES = ("dma", "dma+partition")
+STRATEGIES = tuple(name for name, strategy in ALL.items() if strategy.of_pairs)
 ENGINES: dict[str, Callable[..., Schedule]] = {
     "all_gather": engines.all_gather,
     "all_to_all": engines.all_to_all,
@@ -59,12 +51,12 @@ class Choice:
     @property
     def masks(self) -> bool:
         """Whether the streams are confined to units."""
-        return self.strategy.endswith("partition")
+        return self.strategy in ALL and ALL[self.strategy].masks
 
     @property
     def by_engines(self) -> bool:
         """Whether DMA engines move the bytes."""
-        return self.strategy in BY_ENGINES
+        return self.strategy in ALL and ALL[self.strategy].by_engines
 
 
 def masks(device: Device) -> tuple[int, ...]:
@@ -215,7 +207,7 @@ def comm_units(kind: str, choice: Choice, platform: Platform) -> int:
 
 def launches_comm_first(choice: Choice, units: int, tiles: int) -> bool:
     """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
-    return choice.strategy.startswith("priority") and units <= tiles
+    return ALL[choice.strategy].first and units <= tiles
 
 
 Mask = tuple[int, int]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weft.planner.plan import Alternative
+from weft.schedule.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from weft.cost.price import Price
@@ -25,18 +26,15 @@ Place = tuple[int, int]  # class of ranks, number of the op
 class Candidate:
     """One way to carry out a collective: its seconds alone, and what it holds meanwhile.
 
-    ``units`` are taken from kernels (None: as many as the library takes), ``by_engines`` moves the
-    bytes by copy engines, ``first`` launches its kernel before those that wait. Next to an
-    ``exclusive`` one nothing runs. One with ``slices`` starts inside the kernel that produces its
-    input, which takes ``producer`` times as long. ``replaced`` ops fall away. ``memory`` are the
-    bytes that it takes of a plan's.
+    What its strategy does stands in ``STRATEGIES``. ``units`` are taken from kernels (None: as many
+    as the library takes); next to an ``exclusive`` one nothing runs. One with ``slices`` starts
+    inside the kernel that produces its input, which takes ``producer`` times as long. ``replaced``
+    ops fall away. ``memory`` are the bytes that it takes of a plan's.
     """
 
     strategy: str
     alone: Price
     units: int | None = None
-    by_engines: bool = False
-    first: bool = False
     exclusive: bool = False
     slices: int = 0
     producer: float = 1.0
@@ -44,6 +42,16 @@ class Candidate:
     settings: Settings = field(default_factory=dict, hash=False)
     memory: int = 0
     why: str = ""
+
+    @property
+    def by_engines(self) -> bool:
+        """Whether copy engines move the bytes."""
+        return STRATEGIES[self.strategy].by_engines
+
+    @property
+    def first(self) -> bool:
+        """Whether its kernel goes before those that wait."""
+        return STRATEGIES[self.strategy].first
 
     @property
     def label(self) -> str:

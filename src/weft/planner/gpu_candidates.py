@@ -58,7 +58,7 @@ class GpuCandidates:
         yield Candidate("serial", alone, exclusive=True, why="nothing runs next to it")
         yield self.base(group)
         why = "its kernel gets every slot that comes free"
-        yield Candidate("priority", alone, first=True, settings={"priority": 1}, why=why)
+        yield Candidate("priority", alone, settings={"priority": 1}, why=why)
         yield from self._partitioned(group, alone)
         yield from self._by_engines(group, alone)
         yield from self._fed(group)
@@ -96,9 +96,7 @@ class GpuCandidates:
             settings: Settings = {"units": units}
             yield Candidate("partition", price, units, settings=settings, why=why)
             settings = {"priority": 1, "units": units}
-            yield Candidate(
-                "priority+partition", price, units, first=True, settings=settings, why=why
-            )
+            yield Candidate("priority+partition", price, units, settings=settings, why=why)
 
     def _needed_units(self, group: CollectiveGroup, seconds: float, filled: int) -> int:
         """Return the units that a collective needs: a port between nodes is filled by fewer."""
@@ -123,13 +121,11 @@ class GpuCandidates:
         sums = collective_units(self.platform) if kind in REDUCING else 0
         settings: Settings = {"engines": self._num_engines(group)}
         why = f"engines leave the units to kernels{', sums stay on units' if sums else ''}"
-        yield Candidate("dma", price, sums, by_engines=True, settings=settings, why=why)
+        yield Candidate("dma", price, sums, settings=settings, why=why)
         for units in masks(self.device)[:2]:
             masked = {**settings, "units": units}
             told = f"{why}; {units} units fewer crowd the cache less"
-            yield Candidate(
-                "dma+partition", price, max(units, sums), by_engines=True, settings=masked, why=told
-            )
+            yield Candidate("dma+partition", price, max(units, sums), settings=masked, why=told)
 
     def _no_engines(self, group: CollectiveGroup) -> str:
         """Return why engines cannot carry a group out, if they cannot."""
@@ -169,7 +165,7 @@ class GpuCandidates:
             if price is not None and fits:
                 settings: Settings = {"algorithm": name, "engines": engines}
                 why = f"engines, {format_time(price.seconds)} by {name}"
-                yield Candidate("dma", price, 0, by_engines=True, settings=settings, why=why)
+                yield Candidate("dma", price, 0, settings=settings, why=why)
         others = [n for n in algorithms(what.kind) if n in ENGINE_FEATURES and n not in can]
         if others:
             needed = tuple(dict.fromkeys(each for name in others for each in ENGINE_FEATURES[name]))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.c3.strategies import STRATEGIES as PAIRED
 from weft.errors import FormatError, PlanError, UnknownNameError, nearest
+from weft.schedule.strategies import STRATEGIES as ALL
 from weft.units import brief, format_time
 from weft.workload.step import Collective
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from weft.workload import Workload
 
 # How one pair of computation and communication is carried out.
-STRATEGIES = (*PAIRED, "fused", "compressed")
+STRATEGIES = tuple(ALL)
 SETTINGS = ("backend", "algorithm", "engines", "priority", "units", "codec", "bucket", "fused")
 _FORMAT = 1
 

@@ -15,6 +15,7 @@ import msgspec
 
 from weft.planner.coded_candidates import ERRORS
 from weft.planner.plan import Alternative, Choice, Limits, Plan
+from weft.schedule.strategies import STRATEGIES
 from weft.trace import Trace
 from weft.trace.align import Ranked
 from weft.units import format_size, format_time
@@ -181,7 +182,7 @@ def _laid(scene: Scene, recording: Recording, machine: Platform) -> Ground:
 def _refused(name: str, limits: Limits) -> str:
     if name == "compressed-int8" and limits.error < ERRORS["int8"]:
         return f"its error of {ERRORS['int8']:g} is above the budget of {limits.error:g}"
-    if name.startswith("dma") and limits.engines == 0:
+    if name in STRATEGIES and STRATEGIES[name].by_engines and limits.engines == 0:
         return "no engines are allowed"
     return ""
 
