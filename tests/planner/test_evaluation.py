@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.planner.toy import candidate, evaluator_of, group_of, kernel, moves, step_of
-from weft.workload import Step, Workload
+from weft.workload import Collective, Step, Workload
 
 # A collective of 4 s while a kernel of 10 s runs; another kernel waits for both.
 OVERLAPPED = step_of(kernel("long", 10), moves(4), kernel("last", 1, 1))
@@ -83,3 +83,15 @@ def test_kernels_are_slower_next_to_a_collective_that_holds_more_units():
         for units in (2, 64)
     )
     assert 1.0 <= few < many
+
+
+def test_equal_collectives_behind_two_kernels_are_carried_out_in_two_ways():
+    what = Collective("all_gather", 1 << 42)  # as fast as its units can at the most
+    sent = [moves(8, after, what=what) for after in (0, 2)]
+    step = step_of(kernel("a", 4), sent[0], kernel("b", 4, 1), sent[1], kernel("end", 1, 3))
+    quick = candidate(2)
+    first, second = (group_of(1, what=what), quick), (group_of(3, what=what), quick)
+    base = (group_of(1, what=what), candidate(8)), (group_of(3, what=what), candidate(8))
+    assert seconds(step, first, base[1]) == pytest.approx(4 + 2 + 4 + 8 + 1)
+    assert seconds(step, base[0], second) == pytest.approx(4 + 8 + 4 + 2 + 1)
+    assert seconds(step, first, second) == pytest.approx(4 + 2 + 4 + 2 + 1)

@@ -84,6 +84,16 @@ class AloneColumns:
         }
 
 
+def _mover_key(engine: StepEngine, place: Place) -> tuple[object, ...]:
+    """Return what tells collectives apart that may be carried out in different ways.
+
+    Equal ones behind different kernels may be: one fused with its producer, one not.
+    """
+    op, launch = engine.op(place), engine.layout.launch_row[place]
+    behind = engine.op((place[0], op.after[-1])).name if op.after else ""
+    return int(engine.fixed["thread"][launch]), engine.met[place].what, op.phase, behind
+
+
 class ContendedColumns:
     """Ops share the units, memory and caches of their device.
 
@@ -119,7 +129,7 @@ class ContendedColumns:
             self._resource[edge : edge + 3] = classes + c, c, 2 * classes + c
             if place in engine.layout.launch_row:
                 meeting = engine.met[place]
-                key = c, engine.fixed["thread"][engine.layout.launch_row[place]], meeting.what
+                key = c, *_mover_key(engine, place)
                 if key not in movers:
                     movers[key] = len(capacity)
                     capacity.append(1.0)
