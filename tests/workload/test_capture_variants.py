@@ -77,6 +77,36 @@ def test_attention_outside_autograd_is_the_kernel_of_a_gpu():
     assert "attention" in families(capture(step))
 
 
+LAYERS = {
+    "linear": lambda: torch.nn.Linear(64, 64),
+    "matmul": lambda: lambda x: x @ x.transpose(-1, -2),
+    "convolution": lambda: torch.nn.Conv1d(8, 8, 3),
+    "layer norm": lambda: torch.nn.LayerNorm(64),
+    "rms norm": lambda: torch.nn.RMSNorm(64),
+    "batch norm": lambda: torch.nn.BatchNorm1d(8),
+    "group norm": lambda: torch.nn.GroupNorm(2, 8),
+    "softmax": lambda: torch.nn.Softmax(-1),
+    "attention": lambda: variants.Block(),
+    "reshape": lambda: lambda x: x.transpose(0, 1).reshape(-1) * 2,
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_inference_mode_runs_the_ops_of_no_grad(layer):
+    def prepare(mode):
+        module, x = (
+            LAYERS[layer](),
+            torch.empty(4, 8, variants.WIDTH if layer == "attention" else 64),
+        )
+        return mode()(lambda: module(x))
+
+    first, second = (
+        [(op.name, op.cost) for op in capture(partial(prepare, mode)).ops()]
+        for mode in (torch.no_grad, torch.inference_mode)
+    )
+    assert first == second
+
+
 def test_heads_of_two_widths_count_with_both():
     def step():
         query, value = torch.empty(1, 4, 64, 192), torch.empty(1, 4, 64, 128)
@@ -98,6 +128,35 @@ def test_a_scaler_of_gradients_does_not_skip_the_optimizer():
     assert "optimizer" in phases
 
 
+OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, partial(torch.optim.SGD, lr=0.1, momentum=0.9))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_runs_kernels_over_lists_of_parameters(optimizer):
+    def prepare(layers):
+        model = variants.Transformer(layers).cuda()
+        return variants.training(model, optimizer=optimizer(model.parameters()))
+
+    def updates(layers):
+        ops = capture(partial(prepare, layers)).ops()
+        return [op.name for op in ops if op.phase == "optimizer"]
+
+    assert updates(4) == updates(2)
+    assert updates(2)
+
+
+def test_gradients_are_clipped_by_kernels_over_lists():
+    def clipped(layers):
+        model = variants.Transformer(layers).cuda()
+        for parameter in model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        return lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    names = [[op.name for op in capture(partial(clipped, layers)).ops()] for layers in (2, 4)]
+    assert names[0] == names[1]
+    assert "aten._foreach_norm" in names[0]
+
+
 def test_compiled_code_is_recorded_and_named():
     eager = capture(lambda: variants.training(variants.Transformer().cuda()))
     compiled = captured(variants.compiled)
@@ -117,9 +176,13 @@ def test_a_loop_that_only_data_can_end_is_refused_with_its_line(monkeypatch):
         capture(step)
 
 
-def test_memory_has_the_state_of_the_optimizer_without_a_warm_up():
+# The update over lists holds square roots of all second moments at once; the fused one does not.
+@pytest.mark.parametrize(("fused", "copies"), [(True, 2), (None, 3)])
+def test_memory_has_the_state_of_the_optimizer_without_a_warm_up(fused, copies):
     def prepare(warm_up):
-        step = variants.training(variants.Transformer(layers=8).cuda())
+        model = variants.Transformer(layers=8).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        step = variants.training(model, optimizer=optimizer)
         for _ in range(warm_up):
             step()
         return step
@@ -127,6 +190,47 @@ def test_memory_has_the_state_of_the_optimizer_without_a_warm_up():
     first, second = (capture(partial(prepare, warm_up)).memory for warm_up in (0, 1))
     assert first is not None
     assert second is not None
-    assert first.optimizer == pytest.approx(2 * first.weights, rel=0.01)
+    assert first.optimizer == pytest.approx(copies * first.weights, rel=0.01)
     assert first.total == pytest.approx(second.total, rel=0.01)
     assert first.optimizer == pytest.approx(second.optimizer, rel=0.01)
+
+
+class OptimizerByHand(torch.optim.Optimizer):
+    """Clips by a norm over all ranks, which the host reads, and keeps a momentum."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self):
+        given = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in given]).norm()
+        torch.distributed.all_reduce(norm)
+        scale = 1 / (norm + 1e-6)
+        if scale.item() <= 1:
+            for p in given:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                self.state[p]["momentum"].mul_(0.9).add_(p.grad * scale)
+                p.data.sub_(self.state[p]["momentum"])
+
+
+def test_an_optimizer_communicates_and_reads_values_of_single_numbers():
+    def prepare():
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = OptimizerByHand(model.parameters())
+
+        def step():
+            model(torch.empty(8, 64)).sum().backward()
+            optimizer.step()
+
+        return step
+
+    ops = [op for op in capture(prepare, 4).ops() if op.phase == "optimizer"]
+    assert [op.collective.nbytes for op in ops if op.collective is not None] == [4]
+    assert [op.name for op in ops if op.blocking] == ["aten._local_scalar_dense"]
+    assert "aten.zeros_like" not in [op.name for op in ops]
+
+
+def test_the_counters_of_an_optimizer_are_no_kernels_and_hold_nothing_up():
+    ops = captured(variants.ddp, 8).ops()
+    assert not any(op.blocking for op in ops)

@@ -204,6 +204,74 @@ def test_ranks_that_exchange_messages_in_a_batch_do_not_deadlock():
     assert predicted(lambda: step, 2).seconds > 0
 
 
+def halo_exchange(order):
+    """Each rank sends its first row and receives the row after its last, all in one tensor."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x = torch.empty(258, 1 << 16)
+
+    def step():
+        operations = [
+            dist.P2POp(dist.isend, x[1], (rank - 1) % ranks),
+            dist.P2POp(dist.irecv, x[257], (rank + 1) % ranks),
+            dist.P2POp(dist.isend, x[256], (rank + 1) % ranks),
+            dist.P2POp(dist.irecv, x[0], (rank - 1) % ranks),
+        ]
+        for work in dist.batch_isend_irecv([operations[place] for place in order]):
+            work.wait()
+        return x * 2
+
+    return step
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (1, 3, 0, 2)])
+def test_a_batch_of_messages_in_one_tensor_does_not_deadlock(order):
+    workload = capture(partial(halo_exchange, order), 4)
+    ops = workload.steps[0].ops
+    messages = [number for number, op in enumerate(ops) if op.kind == "collective"]
+    assert len(messages) == 4
+    for later in messages:
+        assert not any(waits_for(ops, later, earlier) for earlier in messages if earlier < later)
+        assert waits_for(ops, len(ops) - 1, later)
+    assert predict(workload, platform("h100-8", num_ranks=4)).seconds > 0
+
+
+def chunks_of_one_buffer():
+    return list(torch.empty(4, 8, 64))
+
+
+@pytest.mark.parametrize(
+    "buffers", [chunks_of_one_buffer, lambda: [vector() for _ in range(4)]], ids=["one", "four"]
+)
+def test_slices_of_one_buffer_are_independent(buffers):
+    def step():
+        made, works = buffers(), []
+        for each in made:
+            torch.mul(vector(), 2, out=each)
+            works.append(dist.all_reduce(each, async_op=True))
+        for work in works:
+            work.wait()
+        return made[1] * 2
+
+    ops = capture(lambda: step, 4).steps[0].ops
+    reduced = [number for number, op in enumerate(ops) if op.kind == "collective"]
+    products = [number for number, op in enumerate(ops) if op.name == "aten.mul"]
+    for earlier, later in zip(reduced, products[1:4], strict=False):
+        assert not waits_for(ops, later, earlier)
+    assert waits_for(ops, len(ops) - 1, reduced[1])
+
+
+@pytest.mark.parametrize("part", [lambda x: x[2:6], lambda x: x[:, 1:3], lambda x: x.t()])
+def test_views_of_the_same_bytes_are_ordered(part):
+    def step():
+        x = torch.empty(8, 8)
+        work = dist.all_reduce(x, async_op=True)  # noqa: F841 - never waited for
+        return part(x) * 2
+
+    ops = capture(lambda: step, 4).steps[0].ops
+    reduced = next(number for number, op in enumerate(ops) if op.kind == "collective")
+    assert waits_for(ops, len(ops) - 1, reduced)
+
+
 def test_the_host_waits_where_it_synchronizes():
     def step():
         x = torch.empty(WIDTH, WIDTH)

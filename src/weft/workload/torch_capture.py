@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -21,6 +22,8 @@ from weft.errors import CaptureError, UsageError, WeftError
 from weft.schedule.values import Group
 from weft.workload.step import Op, Step, Workload
 from weft.workload.torch_collectives import Groups
+from weft.workload.torch_costs import tensors_in
+from weft.workload.torch_dependencies import storage_of
 from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
 from weft.workload.torch_stage import stage
@@ -139,7 +142,8 @@ def _captured(
     seen: Seen | None,
 ) -> Workload:
     groups = Groups(rank, world_size)
-    recorder = Recorder(groups, partial(seen, rank) if seen is not None else None)
+    told = partial(seen, rank) if seen is not None else None
+    recorder = Recorder(groups, told, as_gpu=as_gpu)
     with stage(recorder, rank, world_size, objects, as_gpu=as_gpu), _Hooks(recorder):
         _run(recorder, step, name)
     ops = tuple(recorder.ops)
@@ -206,27 +210,43 @@ def _user_line(error: BaseException) -> str:
 
 
 class _Hooks:
-    """Tells the recorder when an optimizer is at work."""
+    """Tells the recorder when an optimizer is at work.
+
+    The first step of an optimizer makes its state. It is run once more than asked for, before the
+    step that is recorded, so that what is recorded is a later step.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._handles: list[Any] = []
+        self._known: WeakSet[Any] = WeakSet()
+        self._depth = 0  # optimizers such as ZeroRedundancyOptimizer run another one
 
     def __enter__(self) -> None:
-        recorder = self._recorder
-
-        def begin(*_: Any) -> None:
-            recorder.phase = "optimizer"
-
-        def end(*_: Any) -> None:
-            recorder.phase = "forward"
-            recorder.memory.optimizer_done()
-
         self._handles = [
-            register_optimizer_step_pre_hook(begin),
-            register_optimizer_step_post_hook(end),
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
         ]
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+
+    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        self._recorder.phase = "optimizer"
+        first = optimizer not in self._known
+        self._known.add(optimizer)
+        # A closure would run the forward pass in what counts as the optimizer.
+        if first and self._depth == 1 and len(args) == 1 and not kwargs.get("closure"):
+            with self._recorder.aside(memory=True):
+                optimizer.step(**kwargs)
+        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+        values = tensors_in(value for state in states for value in state.values())
+        self._recorder.counters |= {storage_of(value) for value in values if not value.dim()}
+
+    def _end(self, *_: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._recorder.phase = "forward"
+            self._recorder.memory.optimizer_done()

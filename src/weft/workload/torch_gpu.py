@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pkgutil
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import CaptureError
@@ -51,6 +53,8 @@ def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
         mock.patch(f"torch.utils._foreach_utils.{foreach}", _every_device),
         mock.patch(f"torch.optim.optimizer.{foreach}", _every_device),
         mock.patch("torch.optim.optimizer._get_fused_kernels_supported_devices", _every_device),
+        # Optimizers and clip_grad_norm_ take lists only of the types in these two.
+        *(mock.patch(each, [*pkgutil.resolve_name(each), FakeTensor]) for each in _LISTED),
         mock.patch.object(nn.Module, "to", _module_to),
         mock.patch.object(torch.Tensor, "record_stream", _answer(None)),
         mock.patch.object(torch.autograd, "_engine_run_backward", _redirected_backward),
@@ -58,6 +62,11 @@ def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
         AsOnGpu(),
     ]
 
+
+_LISTED = (
+    "torch.optim.optimizer._foreach_supported_types",
+    "torch.utils._foreach_utils._foreach_supported_types",
+)
 
 _ACCELERATOR = {
     "current_stream": "current_stream",
@@ -202,8 +211,8 @@ _LIBRARY: Any = torch.library.Library
 def gpu_kernels() -> Iterator[None]:
     """Run the fused kernels of a GPU where a CPU has none, however they are called."""
     library: Any = _LIBRARY("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", fused_attention, "AutogradCPU")
-    library.impl("rms_norm", _rms_norm, "AutogradCPU")
+    for name, kernel in FUSED.items():
+        library.impl(name, kernel, "AutogradCPU")
     try:
         yield
     finally:
@@ -251,3 +260,7 @@ def fused_attention(
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001
     return efficient(query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
+
+
+# Ops that are one kernel on a GPU and several on a CPU.
+FUSED = {"scaled_dot_product_attention": fused_attention, "rms_norm": _rms_norm}

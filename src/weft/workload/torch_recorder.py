@@ -1,18 +1,19 @@
 """Record the ops of a torch step as they are dispatched: what they wait for, what they hold.
 
 An op waits for the stream it is issued to (torch_streams.py) and, whatever streams say, for the
-last writer of what it reads and the last readers of what it overwrites. A collective runs on a
-stream of its group; who waits for its ``Work`` or its tensor waits for its end.
+last writer of what it reads and the last readers of what it overwrites (torch_dependencies.py). A
+collective runs on a stream of its group; who waits for its ``Work`` or its tensor waits for its
+end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -37,7 +38,8 @@ from weft.workload.torch_costs import (
     op_name,
     tensors_in,
 )
-from weft.workload.torch_gpu import fused_attention
+from weft.workload.torch_dependencies import Dependencies, storage_of
+from weft.workload.torch_gpu import FUSED
 from weft.workload.torch_memory import Held
 from weft.workload.torch_streams import Front, Streams, merge
 
@@ -63,9 +65,10 @@ MOST_READS = 4096
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while ``recording``, and always what memory is held."""
 
-    def __init__(self, groups: Groups, seen: Seen | None = None) -> None:
+    def __init__(self, groups: Groups, seen: Seen | None = None, *, as_gpu: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
+        self._as_gpu = as_gpu
         self._seen = seen
         self.recording = False
         self._aside = self._uncounted = False
@@ -76,9 +79,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.streams = Streams(self._host_waits)
         self.compiled = 0  # functions that torch.compile was asked to compile
         self._unknown: dict[str, Unsupported] = {}
-        self._writer: dict[int, int] = {}  # the last op that wrote a storage
-        self._readers: dict[int, Front] = defaultdict(dict)  # and those that read since
+        self._dependencies = Dependencies()
+        self.batch_from: int | None = None  # the first op of a batch that runs at once
         self._overflows: set[int] = set()  # storages in which AMP counts gradients not finite
+        self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
         self._reads: Counter[tuple[int, int]] = Counter()  # of values, by the line that asks
 
     @classmethod
@@ -99,9 +103,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return self._on_shards(func, args, kwargs)
-        if op_name(func) == "scaled_dot_product_attention":  # seen whole where autograd is off
+        if is_composite(func):  # seen whole where autograd is off, as in inference mode
+            kernel = FUSED.get(op_name(func)) if self._as_gpu else None
             with self:
-                return fused_attention(*args, **kwargs)
+                return (kernel or func.decompose)(*args, **kwargs)
         outputs, why = self._carried_out(func, args, kwargs)
         if self._uncounted:
             return outputs
@@ -126,15 +131,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._aside, self._uncounted = before
 
     def _forget(self, storage: int) -> None:
-        self._writer.pop(storage, None)
-        self._readers.pop(storage, None)
+        self._dependencies.forget(storage)
         self._overflows.discard(storage)
+        self.counters.discard(storage)
 
     def start_over(self) -> None:
         """Forget the ops so far and what they wrote: a step begins when all before it is done."""
         self.ops.clear()
-        self._writer.clear()
-        self._readers.clear()
+        self._dependencies.clear()
         self._unknown.clear()
         self.streams.clear()
 
@@ -154,13 +158,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Let subclasses call ops on their parts; lists of shards that change in place go straight.
+        """Let subclasses call ops on their parts; lists of shards go straight.
 
         An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
-        to work out how their results are spread takes longer than the step.
+        to work out how their results are spread takes longer than the step. Lists may hold
+        parameters that are distributed and others that are not.
         """
         name = op_name(func)
-        lists = name.startswith(("_foreach_", "_fused_")) and name.endswith("_")
+        in_place = name.endswith("_")
+        lists = name.startswith(("_foreach_", "_fused_")) and name != "_foreach_norm"
         if not lists or any(isinstance(value, DTensor) for value in (*args, *kwargs.values())):
             return NotImplemented
         own = [_shards_of(value) for value in args]
@@ -168,7 +174,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shapes = [_shapes(value) for value in (*own, *named.values()) if _shapes(value)]
         if any(each != shapes[0] for each in shapes):
             return NotImplemented  # a gradient that is sharded otherwise than its parameter
-        return self.__torch_dispatch__(func, (), own, named)
+        outputs = self.__torch_dispatch__(func, (), own, named)
+        if in_place or not isinstance(outputs, (list, tuple)):
+            return outputs
+        return [_spread_like(like, each) for like, each in zip(args[0], outputs, strict=True)]
 
     @property
     def phase_now(self) -> Phase:
@@ -182,37 +191,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         values = (*args, *kwargs.values())
         inputs = tensors_in(values)
         if op_name(func) == "wait_tensor":
-            self._wait_tensor(inputs[0], results)
+            self.wait(self._dependencies.writers(inputs[0]))
             return
         what = self.groups.collective(func, values, outputs)
         if what is None and why == "" and is_free(func):
-            return
-        if self._is_bookkeeping(func, inputs) or self._is_handed_on(func, args):
             return
         if what is not None:
             written = written_by(func, values, results)
             self._append(self._communication(func, what), inputs, written)
             return
+        if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, args):
+            return
         changed = tensors_in(changed_by(func, args, kwargs))
         if op_name(func).startswith("_amp_foreach_non_finite"):
-            self._overflows |= {_storage(tensor) for tensor in changed[-1:]}
+            self._overflows |= {storage_of(tensor) for tensor in changed[-1:]}
         op = self._computation(func, values, inputs, results, why)
         self._append(op, inputs, [*results, *changed])
 
-    def _wait_tensor(self, tensor: torch.Tensor, results: list[torch.Tensor]) -> None:
-        """Let the current stream wait for a functional collective; its result has a new storage."""
-        writer = self._writer.get(_storage(tensor))
-        if writer is not None:
-            self.wait({self.ops[writer].stream: writer})
-            for result in results:
-                self._writer[_storage(result)] = writer
-
-    def _is_bookkeeping(self, func: Any, inputs: list[torch.Tensor]) -> bool:
-        """Recognise what only a first step does, and counters, which live on the host."""
-        name = op_name(func)
-        if self.phase == "optimizer":
-            return name == "zeros_like" or all(not tensor.dim() for tensor in inputs)
-        return name == "_local_scalar_dense" and _is_constant(inputs)
+    def _is_bookkeeping(
+        self, func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> bool:
+        """Recognise counters of optimizers, which live on the host, and constants."""
+        if self.phase != "optimizer":
+            return op_name(func) == "_local_scalar_dense" and all(map(_is_constant, inputs))
+        on_host = all(storage_of(each) in self.counters or _is_constant(each) for each in inputs)
+        return on_host and all(not each.dim() for each in (*inputs, *results))
 
     def _is_handed_on(self, func: Any, args: Sequence[Any]) -> bool:
         """Recognise a sparse gradient that autograd copies only because somebody holds it here."""
@@ -250,17 +253,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _append(self, op: Op, inputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Add an op, after its stream's front and the ends of what it reads and overwrites."""
         number, current = len(self.ops), self.streams.current
-        needs = dict(current.front)
-        overwritten = {_storage(tensor) for tensor in written}
-        reads = {_storage(tensor) for tensor in inputs}
-        for storage in reads | overwritten:
-            if (earlier := self._writer.get(storage)) is not None:
-                merge(needs, {self.ops[earlier].stream: earlier})
-        for storage in overwritten:
-            merge(needs, self._readers.pop(storage, {}))
-            self._writer[storage] = number
-        for storage in reads:
-            self._readers[storage][op.stream] = number
+        before = number if self.batch_from is None else self.batch_from
+        needs = self._dependencies.add(op.stream, number, inputs, written, before=before)
+        merge(needs, current.front)
         needs.pop(op.stream, None)
         self.ops.append(replace(op, after=tuple(sorted(needs.values()))))
         if op.stream == current.name:
@@ -268,6 +263,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
         """Carry an op out; where its result depends on data, take the largest that it can be."""
+        if op_name(func) == "wait_tensor":  # it returns what it is given, but not its fake kernel
+            return args[0], ""
         try:
             return func(*args, **kwargs), ""
         except DataDependentOutputException:
@@ -286,7 +283,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _value(self, tensor: torch.Tensor) -> float | int | bool:
         """Return what a value that is read is taken to be: 1, and no overflow of gradients."""
-        if _storage(tensor) in self._overflows:
+        if storage_of(tensor) in self._overflows:
             return 0.0
         self._count_read()
         if tensor.dtype == torch.bool:
@@ -319,6 +316,13 @@ def _is_internal(path: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_composite(func: Any) -> bool:
+    """Return whether an op is made of other ops, which autograd would see in its place."""
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())  # noqa: SLF001
+    return has_kernel("CompositeImplicitAutograd") and not has_kernel("CPU")
+
+
+@lru_cache(maxsize=4096)
 def is_free(func: Any) -> bool:
     """Return whether an op starts no kernel: it only makes a view, or allocates."""
     if op_name(func) in _FREE:
@@ -334,18 +338,21 @@ def _shards_of(value: Any) -> Any:
     return [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
 
 
+def _spread_like(like: Any, shard: torch.Tensor) -> torch.Tensor:
+    """Return a shard as a part of a tensor that is distributed as another one, if that is."""
+    if not isinstance(like, DTensor):
+        return shard
+    return DTensor(shard, like._spec, requires_grad=False)  # type: ignore[call-arg] # noqa: SLF001
+
+
 def _shapes(value: Any) -> list[torch.Size]:
     """Return the shapes in a list of tensors; scalars, such as step counts, have none."""
     values = value if isinstance(value, list) else []
     return [each.shape for each in values if isinstance(each, torch.Tensor) and each.dim()]
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001
-
-
-def _is_constant(inputs: list[torch.Tensor]) -> bool:
-    return all(getattr(tensor, "constant", None) is not None for tensor in inputs)
+def _is_constant(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, "constant", None) is not None
 
 
 def _nonzero(tensor: torch.Tensor, **_more: Any) -> torch.Tensor:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork
+from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed import distributed_c10d
 
 from weft.errors import WeftError
@@ -45,7 +45,6 @@ class Works:
         self._recorder = recorder
         # Weak, because tensors live no longer than their Work: memory is counted.
         self._known: WeakKeyDictionary[Any, tuple[Front, list[torch.Tensor]]] = WeakKeyDictionary()
-        self._coalesced_from = 0
 
     def patches(self) -> list[Patch]:
         """Return the patches of process groups and of their Works."""
@@ -58,6 +57,8 @@ class Works:
         works = {**waits, "get_future": self._future, "result": self._tensors}
         return [
             *(mock.patch.object(group, name, _method(call)) for name, call in calls.items()),
+            # NCCL's does: dist.batch_isend_irecv then starts and ends a batch.
+            mock.patch.object(FakeProcessGroup, "supports_coalescing", new=True),
             *(mock.patch.object(FakeWork, name, _method(call)) for name, call in works.items()),
         ]
 
@@ -77,11 +78,12 @@ class Works:
         self._known[work] = front, tensors
 
     def _start(self, *_: Any) -> None:
-        self._coalesced_from = len(self._recorder.ops)
+        self._recorder.batch_from = len(self._recorder.ops)
 
     def _end(self, *_: Any) -> Any:
         work = FakeWork()
-        self._remember(work, self._coalesced_from, [])
+        self._remember(work, self._recorder.batch_from or 0, [])
+        self._recorder.batch_from = None
         return work
 
     def _wait(self, work: Any, *_: Any, **_options: Any) -> bool:
