@@ -1,6 +1,7 @@
 """Ordinary training code is predicted, or refused with the user's line and the way out."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_attention_outside_autograd_is_the_kernel_of_a_gpu():
     assert "attention" in families(capture(step))
 
 
-LAYERS = {
+LAYERS: dict[str, Any] = {
     "linear": lambda: torch.nn.Linear(64, 64),
     "matmul": lambda: lambda x: x @ x.transpose(-1, -2),
     "convolution": lambda: torch.nn.Conv1d(8, 8, 3),
@@ -86,7 +87,7 @@ LAYERS = {
     "batch norm": lambda: torch.nn.BatchNorm1d(8),
     "group norm": lambda: torch.nn.GroupNorm(2, 8),
     "softmax": lambda: torch.nn.Softmax(-1),
-    "attention": lambda: variants.Block(),
+    "attention": variants.Block,
     "reshape": lambda: lambda x: x.transpose(0, 1).reshape(-1) * 2,
 }
 
@@ -105,6 +106,51 @@ def test_inference_mode_runs_the_ops_of_no_grad(layer):
         for mode in (torch.no_grad, torch.inference_mode)
     )
     assert first == second
+
+
+def scaled_product():
+    a = torch.empty(64, 32, dtype=torch.float8_e4m3fn)
+    b = torch.empty(48, 32, dtype=torch.float8_e4m3fn).t()
+    one = torch.ones(())
+    return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def half(*shape):
+    return torch.empty(*shape, dtype=torch.bfloat16)
+
+
+def with_new_precision():
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        return torch.empty(8, 8) @ torch.empty(8, 8)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+PRODUCTS = {
+    "fp8 to bf16": (scaled_product, "fp8"),
+    "bf16 to fp32": (lambda: torch.mm(half(8, 8), half(8, 8), out_dtype=torch.float32), "bf16"),
+    "bf16 with bias": (lambda: torch.addmm(half(8), half(8, 8), half(8, 8)), "bf16"),
+    "fp32": (lambda: torch.empty(8, 8) @ torch.empty(8, 8), "fp32"),
+    "tf32": (with_new_precision, "tf32"),
+    "convolution": (lambda: torch.nn.functional.conv1d(vector(), torch.empty(8, 8, 3)), "tf32"),
+    "bf16 convolution": (
+        lambda: torch.nn.functional.conv1d(half(4, 8, 64), half(8, 8, 3)),
+        "bf16",
+    ),
+}
+
+
+def vector():
+    return torch.empty(4, 8, 64)
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_are_priced_by_what_is_multiplied(kind):
+    step, dtype = PRODUCTS[kind]
+    costs = [op.cost for op in capture(lambda: step).ops() if op.cost is not None]
+    assert [each.dtype for each in costs if each.flops] == [dtype]
 
 
 def test_heads_of_two_widths_count_with_both():
@@ -195,29 +241,10 @@ def test_memory_has_the_state_of_the_optimizer_without_a_warm_up(fused, copies):
     assert first.optimizer == pytest.approx(second.optimizer, rel=0.01)
 
 
-class OptimizerByHand(torch.optim.Optimizer):
-    """Clips by a norm over all ranks, which the host reads, and keeps a momentum."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, {})
-
-    def step(self):
-        given = [p for group in self.param_groups for p in group["params"]]
-        norm = torch.stack([p.grad.norm() for p in given]).norm()
-        torch.distributed.all_reduce(norm)
-        scale = 1 / (norm + 1e-6)
-        if scale.item() <= 1:
-            for p in given:
-                if "momentum" not in self.state[p]:
-                    self.state[p]["momentum"] = torch.zeros_like(p)
-                self.state[p]["momentum"].mul_(0.9).add_(p.grad * scale)
-                p.data.sub_(self.state[p]["momentum"])
-
-
 def test_an_optimizer_communicates_and_reads_values_of_single_numbers():
     def prepare():
         model = torch.nn.Linear(64, 64).cuda()
-        optimizer = OptimizerByHand(model.parameters())
+        optimizer = variants.OptimizerByHand(model.parameters())
 
         def step():
             model(torch.empty(8, 64)).sum().backward()

@@ -13,6 +13,7 @@ import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from weft.hardware import platform
@@ -158,6 +159,40 @@ def test_what_reads_a_functional_collective_waits_for_it(kind):
     ops = capture(lambda: step, 4).steps[0].ops
     collective = next(n for n, op in enumerate(ops) if op.kind == "collective")
     assert waits_for(ops, len(ops) - 1, collective)
+
+
+@pytest.mark.parametrize("kind", FUNCTIONAL)
+def test_a_functional_collective_overlaps_with_work_before_its_result_is_used(kind):
+    def step():
+        reduced = FUNCTIONAL[kind](torch.empty(16, 64))
+        other = vector().exp()
+        return reduced * 2, other
+
+    ops = capture(lambda: step, 4).steps[0].ops
+    number = {op.name: n for n, op in enumerate(ops)}
+    collective = next(n for n, op in enumerate(ops) if op.kind == "collective")
+    assert not waits_for(ops, number["aten.exp"], collective)
+    assert waits_for(ops, number["aten.mul"], collective)
+
+
+def test_the_gradient_of_a_functional_collective_is_its_collective():
+    def step():
+        x = torch.empty(16, 64, requires_grad=True)
+        funcol.all_to_all_single_autograd(x * 2, None, None, world()).square().sum().backward()
+        assert x.grad is not None
+
+    kinds = [op.collective.kind for op in capture(lambda: step, 4).ops() if op.collective]
+    assert kinds == ["all_to_all", "all_to_all"]
+
+
+def test_a_shard_moves_to_another_dimension_by_an_exchange():
+    def step():
+        mesh = init_device_mesh("cuda", (4,))
+        x = DTensor.from_local(torch.empty(16, 64), mesh, [Shard(0)])
+        assert x.redistribute(mesh, [Shard(1)]).to_local().shape == (64, 16)
+
+    found = [op.collective for op in capture(lambda: step, 4).ops() if op.collective]
+    assert [(each.kind, each.nbytes) for each in found] == [("all_to_all", 16 * 64 * 4)]
 
 
 def test_the_future_of_a_collective_runs_its_callback_after_it_and_next_to_other_work():

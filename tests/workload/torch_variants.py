@@ -548,6 +548,25 @@ def logs_across_ranks():
     return logging
 
 
+class OptimizerByHand(torch.optim.Optimizer):
+    """Clips by a norm over all ranks, which the host reads, and keeps a momentum."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self):
+        given = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in given]).norm()
+        dist.all_reduce(norm)
+        scale = 1 / (norm + 1e-6)
+        if scale.item() <= 1:
+            for p in given:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                self.state[p]["momentum"].mul_(0.9).add_(p.grad * scale)
+                p.data.sub_(self.state[p]["momentum"])
+
+
 # --- models of the Hugging Face library ---------------------------------------------------------
 
 SMALL = {

@@ -84,12 +84,13 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 def span_of(tensor: torch.Tensor) -> Range:
     """Return the bytes of its storage from a tensor's first element to its last."""
-    itemsize, first = tensor.element_size(), tensor.storage_offset()
+    itemsize, first = tensor.element_size(), int(tensor.storage_offset())
     if tensor.is_contiguous():
-        count = tensor.numel()
+        count = int(tensor.numel())
     else:
         shown = zip(tensor.shape, tensor.stride(), strict=True)
-        count = 1 + sum((size - 1) * stride for size, stride in shown) if tensor.numel() else 0
+        steps = sum((int(size) - 1) * int(stride) for size, stride in shown)
+        count = 1 + steps if tensor.numel() else 0
     return first * itemsize, (first + count) * itemsize
 
 

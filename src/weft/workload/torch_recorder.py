@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -104,7 +105,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return self._on_shards(func, args, kwargs)
         if is_composite(func):  # seen whole where autograd is off, as in inference mode
-            kernel = FUSED.get(op_name(func)) if self._as_gpu else None
+            kernel: Any = FUSED.get(op_name(func)) if self._as_gpu else None
             with self:
                 return (kernel or func.decompose)(*args, **kwargs)
         outputs, why = self._carried_out(func, args, kwargs)
@@ -169,8 +170,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         lists = name.startswith(("_foreach_", "_fused_")) and name != "_foreach_norm"
         if not lists or any(isinstance(value, DTensor) for value in (*args, *kwargs.values())):
             return NotImplemented
-        own = [_shards_of(value) for value in args]
-        named = {key: _shards_of(value) for key, value in kwargs.items()}
+        with self:  # a shard may be the result of a collective that nobody has waited for
+            own = [_shards_of(value) for value in args]
+            named = {key: _shards_of(value) for key, value in kwargs.items()}
         shapes = [_shapes(value) for value in (*own, *named.values()) if _shapes(value)]
         if any(each != shapes[0] for each in shapes):
             return NotImplemented  # a gradient that is sharded otherwise than its parameter
@@ -205,7 +207,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         changed = tensors_in(changed_by(func, args, kwargs))
         if op_name(func).startswith("_amp_foreach_non_finite"):
             self._overflows |= {storage_of(tensor) for tensor in changed[-1:]}
-        op = self._computation(func, values, inputs, results, why)
+        op = self._computation(func, values, inputs, results, changed, why)
         self._append(op, inputs, [*results, *changed])
 
     def _is_bookkeeping(
@@ -238,6 +240,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any],
         inputs: list[torch.Tensor],
         results: list[torch.Tensor],
+        changed: list[torch.Tensor],
         why: str,
     ) -> Op:
         name, stream = f"{func.namespace}.{op_name(func)}", self.streams.current.name
@@ -245,7 +248,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(name, nbytes_of(inputs), why)
             cost = Cost("copy", (), "", 0.0, nbytes_of(inputs))
             return Op(name, "copy", stream, cost, blocking=True, phase=self.phase_now)
-        cost = cost_of(func, args, inputs, results)
+        cost = cost_of(func, args, inputs, results, changed, as_gpu=self._as_gpu)
         if why or cost.family == UNKNOWN:
             self._note(name, cost.nbytes, why or "no model knows it")
         return Op(name, "kernel", stream, cost, blocking="shape" in why, phase=self.phase_now)
@@ -335,14 +338,15 @@ def _shards_of(value: Any) -> Any:
     """Return the shards of a list of distributed tensors; anything else as it is."""
     if not isinstance(value, (list, tuple)):
         return value
-    return [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
+    shards = [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
+    return [each.wait() if isinstance(each, AsyncCollectiveTensor) else each for each in shards]
 
 
 def _spread_like(like: Any, shard: torch.Tensor) -> torch.Tensor:
     """Return a shard as a part of a tensor that is distributed as another one, if that is."""
     if not isinstance(like, DTensor):
         return shard
-    return DTensor(shard, like._spec, requires_grad=False)  # type: ignore[call-arg] # noqa: SLF001
+    return DTensor(shard, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 def _shapes(value: Any) -> list[torch.Size]:

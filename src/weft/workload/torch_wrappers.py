@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -37,7 +38,8 @@ Patch = contextlib.AbstractContextManager[Any]
 def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
     """Return the patches of the wrappers for one captured rank."""
     return [
-        *_mesh_patches(recorder),
+        *_mesh_patches(recorder, as_gpu=as_gpu),
+        mock.patch.object(funcol, "_maybe_wrap_tensor", _waits_when_used),
         *_ddp_patches(divide=as_gpu),
         *_fsdp_patches(recorder, as_gpu=as_gpu),
         *_pipeline_patches(recorder),
@@ -46,7 +48,35 @@ def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
     ]
 
 
-def _mesh_patches(recorder: Recorder) -> list[Patch]:
+def _waits_when_used(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a functional collective returns in eager mode; torch waits on fake tensors."""
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _WaitsWhenUsed.apply(tensor)  # type: ignore[no-any-return, no-untyped-call]
+    return funcol.AsyncCollectiveTensor(tensor)
+
+
+class _WaitsWhenUsed(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return funcol.AsyncCollectiveTensor(tensor.detach())
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def _shard_dim_alltoall(
+    tensor: torch.Tensor, gather_dim: int, shard_dim: int, mesh: DeviceMesh, mesh_dim: int
+) -> torch.Tensor:
+    """Exchange shards as on a GPU; on a CPU mesh, DTensor gathers all of them."""
+    chunks = torch.stack(tensor.chunk(mesh.size(mesh_dim), shard_dim))
+    received = torch.empty_like(chunks)
+    dist.all_to_all_single(received, chunks, group=mesh.get_group(mesh_dim))
+    return torch.cat(received.unbind(), gather_dim)
+
+
+def _mesh_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
+    exchange = "torch.distributed.tensor.placement_types.shard_dim_alltoall"
     learn = "_propagate_tensor_meta_non_cached"
     original = getattr(ShardingPropagator, learn)
 
@@ -60,6 +90,7 @@ def _mesh_patches(recorder: Recorder) -> list[Patch]:
             for name in ("__init__", "__getitem__", "_flatten")
         ),
         mock.patch.object(ShardingPropagator, learn, learnt),
+        *([mock.patch(exchange, _shard_dim_alltoall)] if as_gpu else []),
     ]
 
 
