@@ -153,6 +153,36 @@ def test_products_are_priced_by_what_is_multiplied(kind):
     assert [each.dtype for each in costs if each.flops] == [dtype]
 
 
+def test_names_that_modules_imported_from_torch_are_torchs_own_after_a_capture():
+    before = dict(vars(variants))
+    captured(variants.main_of_torchrun, 2)
+    assert dict(vars(variants)) == before
+
+
+def test_every_rank_of_a_pipeline_of_meshes_has_the_same_work():
+    steps = captured(variants.three_dimensions, 8).steps
+    assert [step.ranks for step in steps] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    kinds = [{op.collective.kind for op in step.ops if op.collective} for step in steps]
+    assert kinds[0] == kinds[1]
+
+
+def test_the_first_cause_of_an_error_is_named():
+    def step():
+        try:
+            return {}["tok_embeddings"]
+        except KeyError as error:
+            raise RuntimeError("stage 1 failed") from error
+
+    with pytest.raises(CaptureError, match=r"stage 1 failed.*KeyError.*tok_embeddings"):
+        capture(step)
+
+
+def test_a_loop_over_is_completed_holds_the_host_up():
+    ops = captured(variants.polls_its_work, 8).steps[0].ops
+    assert [op.kind for op in ops] == ["collective", "host", "kernel"]
+    assert ops[1].after == (0,)
+
+
 def test_heads_of_two_widths_count_with_both():
     def step():
         query, value = torch.empty(1, 4, 64, 192), torch.empty(1, 4, 64, 128)

@@ -4,6 +4,8 @@
 Each function prepares and returns the step; ``VARIANTS`` has them by number of ranks.
 """
 
+import copy
+import os
 from functools import partial
 from itertools import pairwise
 
@@ -13,6 +15,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F  # noqa: N812 - as everybody writes it
 from torch import nn
+from torch.cuda import Event, Stream
+from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
@@ -209,6 +213,14 @@ def fsdp1_with_original_parameters():
     return training(model)
 
 
+def fsdp1_without_device():
+    return training(FullyShardedDataParallel(Transformer().cuda()))
+
+
+def fsdp2_resharded_within_a_host():
+    return training(sharded(Transformer().cuda(), reshard_after_forward=4))
+
+
 def sharded(model, mesh=None, **options):
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, **options)
@@ -394,6 +406,30 @@ interleaved = partial(stages, ScheduleInterleaved1F1B, per_rank=2)
 interleaved_inferring_shapes = partial(interleaved, inputs=False)
 
 
+def three_dimensions():
+    """Stages of a pipeline, each sharded over data and tensor parallel ranks."""
+    mesh = init_device_mesh("cuda", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+    first = mesh["pp"].get_local_rank() == 0
+    model = nn.Sequential(Block(), Block()).cuda()
+    for layer in model:
+        parallelize_module(layer, mesh["tp"], TENSOR_PARALLEL)
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    stage = PipelineStage(
+        model, 0 if first else 1, 2, torch.device("cuda"), group=mesh["pp"].get_group()
+    )
+    run = Schedule1F1B(stage, 4, loss_fn=nn.MSELoss())
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(8, TOKENS, WIDTH, device="cuda")
+
+    def step():
+        run.step(x) if first else run.step(target=x)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 # --- experts ----------------------------------------------------------------------------------
 
 
@@ -490,6 +526,60 @@ def own_streams():
         return y * 2
 
     return step
+
+
+def main_of_torchrun():
+    """A whole program as torchrun starts it, with names imported from torch."""
+    init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    assert int(os.environ["RANK"]) == dist.get_rank()
+    assert int(os.environ["WORLD_SIZE"]) == dist.get_world_size()
+    local = dist.get_node_local_rank()
+    assert local < int(os.environ["LOCAL_WORLD_SIZE"])
+    assert os.environ["MASTER_ADDR"]
+    assert os.environ["MASTER_PORT"]
+    torch.cuda.set_device(local)
+    side, done = Stream(), Event()
+    model = DistributedDataParallel(Transformer().cuda(), device_ids=[local])
+    optimizer, batch = torch.optim.AdamW(model.parameters()), tokens()
+    with torch.cuda.stream(side):
+        model(batch).sum().backward()
+        done.record()
+    done.synchronize()
+    optimizer.step()
+    destroy_process_group()
+
+
+def polls_its_work():
+    x = torch.randn(1 << 20, device="cuda")
+
+    def step():
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        return x * 2
+
+    return step
+
+
+def averaged_weights():
+    model = Transformer().cuda()
+    average, teacher = torch.optim.swa_utils.AveragedModel(model), copy.deepcopy(model)
+    step, batch = training(model), tokens()
+
+    def averaging():
+        step()
+        with torch.no_grad():
+            teacher(batch)
+        average.update_parameters(model)
+
+    return averaging
+
+
+def encoder_of_torch():
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).cuda()
+    x = torch.randn(4, TOKENS, WIDTH, device="cuda")
+    return lambda: model(x).sum().backward()
 
 
 def graphed():
@@ -636,7 +726,8 @@ VARIANTS = {
         *(zero_redundancy_optimizer, automatic_mixed_precision, logs_across_ranks),
         *(fsdp1, fsdp1_with_original_parameters, fsdp2, fsdp2_without_mesh, fsdp2_not_resharded),
         *(fsdp2_with_prefetch, hsdp, fsdp2_from_meta, fsdp2_and_tensor_parallel),
-        *(experts_by_all_to_all, compiled_layers_of_fsdp2),
+        *(experts_by_all_to_all, compiled_layers_of_fsdp2, three_dimensions, main_of_torchrun),
+        *(fsdp1_without_device, fsdp2_resharded_within_a_host, polls_its_work),
     ),
     4: (
         *(tensor_parallel, sequence_parallel, loss_parallel_step, context_parallel_step),
@@ -647,6 +738,7 @@ VARIANTS = {
         *(initialised_from_meta, experts_by_grouped_products, routed_experts, compiled),
         *(compiled_in_place, compiled_by_decorator, checkpointed_with_rms_norm),
         *(checkpointed_by_wrapper, own_streams, asks_the_device, truncated_normal),
+        *(averaged_weights, encoder_of_torch),
         *(hf_llama, hf_mixtral, hf_bert, hf_gpt2, hf_vit, hf_deepseek),
     ),
 }

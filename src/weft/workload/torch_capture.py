@@ -190,9 +190,18 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
         ) from error
     except Exception as error:
         raise CaptureError(
-            f"{name} failed at {_user_line(error)}: {type(error).__name__}: {error}",
+            f"{name} failed at {_user_line(error)}: {_described(error)}",
             "It runs on fake tensors: it may not read files of data or values of tensors.",
         ) from error
+
+
+def _described(error: BaseException) -> str:
+    """Return what went wrong, and what was the first cause of it: pipelines wrap errors."""
+    first = error
+    while cause := first.__cause__ or (None if first.__suppress_context__ else first.__context__):
+        first = cause
+    said = f"{type(error).__name__}: {error}"
+    return said if str(first) in said else f"{said} (from {type(first).__name__}: {first})"
 
 
 _LIBRARIES = (*sysconfig.get_paths().values(), str(Path(torch.__file__).parent))

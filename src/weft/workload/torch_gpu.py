@@ -25,6 +25,7 @@ from weft.errors import CaptureError
 from weft.workload.torch_streams import Streams, stream_api
 
 _CPU = torch.device("cpu")
+DEVICES_PER_HOST = 8
 Patch = contextlib.AbstractContextManager[Any]
 
 
@@ -37,7 +38,7 @@ def is_gpu(value: Any) -> bool:
 
 def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
     """Return the patches that make ``torch`` answer as on a machine with GPUs."""
-    count = min(world_size, 8)
+    count = min(world_size, DEVICES_PER_HOST)
     cuda = {**_cuda_api(rank % count, count), **stream_api(streams)}
     foreach = "_get_foreach_kernels_supported_devices"
     return [
@@ -97,7 +98,7 @@ def _cuda_api(device: int, count: int) -> dict[str, Any]:
         "get_device_name": _answer(properties.name),
         "get_device_capability": _answer((properties.major, properties.minor)),
         "get_device_properties": _answer(properties),
-        "get_rng_state_all": list,
+        "get_rng_state_all": lambda *_args, **_options: [],
         "memory_stats": lambda *_args, **_options: {},
         "mem_get_info": _answer((properties.total_memory, properties.total_memory)),
         **dict.fromkeys(("CUDAGraph", "graph", "make_graphed_callables"), _NoGraph),

@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.memory = Held()
         self.memory.on_free = self._forget
-        self.streams = Streams(self._host_waits)
+        self.streams = Streams(self.host_waits)
         self.compiled = 0  # functions that torch.compile was asked to compile
         self._unknown: dict[str, Unsupported] = {}
         self._dependencies = Dependencies()
@@ -152,7 +152,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let the current stream wait for ops."""
         merge(self.streams.current.front, front)
 
-    def _host_waits(self, name: str, front: Front) -> None:
+    def host_waits(self, name: str, front: Front) -> None:
         """Let the host wait for ops, as ``torch.cuda.synchronize`` does."""
         if self.recording and not self._aside and front:
             after = tuple(sorted(front.values()))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
@@ -45,6 +45,7 @@ class Works:
         self._recorder = recorder
         # Weak, because tensors live no longer than their Work: memory is counted.
         self._known: WeakKeyDictionary[Any, tuple[Front, list[torch.Tensor]]] = WeakKeyDictionary()
+        self._polled: WeakSet[Any] = WeakSet()
 
     def patches(self) -> list[Patch]:
         """Return the patches of process groups and of their Works."""
@@ -55,6 +56,7 @@ class Works:
         calls |= {"_start_coalescing": self._start, "_end_coalescing": self._end}
         waits: dict[str, Callable[..., Any]] = dict.fromkeys(_WAITS, self._wait)
         works = {**waits, "get_future": self._future, "result": self._tensors}
+        works |= dict.fromkeys(("is_completed", "is_success"), self._is_completed)
         return [
             *(mock.patch.object(group, name, _method(call)) for name, call in calls.items()),
             # NCCL's does: dist.batch_isend_irecv then starts and ends a batch.
@@ -89,6 +91,14 @@ class Works:
     def _wait(self, work: Any, *_: Any, **_options: Any) -> bool:
         self._recorder.wait(self._known[work][0])
         return True
+
+    def _is_completed(self, work: Any) -> bool:
+        """Return False, then True: who asks again waits for it, in a loop that holds the host."""
+        if work in self._polled:
+            self._recorder.host_waits("work.is_completed", self._known[work][0])
+            return True
+        self._polled.add(work)
+        return False
 
     def _tensors(self, work: Any) -> list[torch.Tensor]:
         return self._known[work][1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -22,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import _flat_param
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as stage_module
+from torch.distributed.tensor import DTensor, _collective_utils, _redistribute
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,6 +48,22 @@ def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
         *_module_patches(),
         *_compile_patches(recorder),
     ]
+
+
+def forget_meshes() -> None:
+    """Empty the caches of DTensor: they find a mesh of an earlier rank equal to one of this rank's.
+
+    Equal meshes have process groups of different names.
+    """
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator  # noqa: SLF001
+    propagator.propagate_op_sharding.cache_clear()
+    for module, name in (
+        (torch._C, "_clear_DTensor_sharding_propagator_cache"),  # noqa: SLF001
+        (_redistribute, "clear_redistribute_planner_cache"),
+    ):
+        getattr(module, name, lambda: None)()
+    _redistribute._gen_transform_infos.cache_clear()  # noqa: SLF001
+    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
 
 
 def _waits_when_used(tensor: torch.Tensor) -> torch.Tensor:
@@ -205,9 +223,26 @@ def _fsdp_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
             refuse_offload()
         self.offload_params = False
 
+    handle = "torch.distributed.fsdp.fully_sharded_data_parallel._init_device_handle"
+    init_handle: Any = pkgutil.resolve_name(handle)
+
+    def with_handle(state: Any, module: Any, ignored: Any, device_id: Any) -> Any:
+        """Take the device of the capture where none is named."""
+        given = device_id if device_id is not None else torch.device("cpu")
+        return init_handle(state, module, ignored, given)
+
+    after_forward = "torch.distributed.fsdp._fully_shard._fully_shard._get_post_forward_mesh_info"
+    mesh_info: Any = pkgutil.resolve_name(after_forward)
+
+    def with_real_mesh(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():  # ranks of a mesh are real numbers
+            return mesh_info(*args, **kwargs)
+
     patches: list[Patch] = [
         mock.patch.object(torch.UntypedStorage, "resize_", resized),
         mock.patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks),
+        mock.patch(handle, with_handle),
+        mock.patch(after_forward, with_real_mesh),
         mock.patch.object(_flat_param.FlatParamHandle, "_check_on_compute_device", _unchecked),
         mock.patch.object(_flat_param.FlatParamHandle, "_writeback_orig_params", _unchecked),
     ]
