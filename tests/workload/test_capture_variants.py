@@ -168,8 +168,9 @@ def test_every_rank_of_a_pipeline_of_meshes_has_the_same_work():
 
 def test_the_first_cause_of_an_error_is_named():
     def step():
+        layers: dict[str, int] = {}
         try:
-            return {}["tok_embeddings"]
+            return layers["tok_embeddings"]
         except KeyError as error:
             raise RuntimeError("stage 1 failed") from error
 
@@ -231,6 +232,78 @@ def test_gradients_are_clipped_by_kernels_over_lists():
     names = [[op.name for op in capture(partial(clipped, layers)).ops()] for layers in (2, 4)]
     assert names[0] == names[1]
     assert "aten._foreach_norm" in names[0]
+
+
+def detecting_anomalies(loss):
+    with torch.autograd.set_detect_anomaly(True):
+        loss.square().backward()
+    return True
+
+
+CHECKS: dict[str, Any] = {
+    "isnan": lambda loss: not torch.isnan(loss),
+    "isinf": lambda loss: not loss.isinf().item(),
+    "any": lambda loss: not torch.isnan(loss.expand(8)).any(),
+    "or": lambda loss: not (torch.isnan(loss) | torch.isinf(loss)).any(),
+    "logical or": lambda loss: not torch.logical_or(loss.isnan(), loss.isinf()),
+    "isfinite": torch.isfinite,
+    "not isfinite": lambda loss: not (~torch.isfinite(loss)).any(),
+    "by hand": lambda loss: not (loss != loss).any(),  # noqa: PLR0124
+    "count": lambda loss: torch.isnan(loss.expand(8)).sum() == 0,
+    "count on the host": lambda loss: torch.isnan(loss.expand(8)).sum().item() == 0,
+    "as a number": lambda loss: torch.isnan(loss).float().item() == 0.0,
+    "anomalies": detecting_anomalies,
+    "filled": lambda _: torch.full((3,), 7).max().item() == 7,
+    "ones": lambda _: torch.ones(4, 8).sum().item() == 32,
+    "written": lambda loss: torch.zeros(()).copy_(loss.detach()).item() == 1.0,
+    "partly written": lambda loss: (x := torch.zeros(2))[0].add_(loss) is not None and x.sum() == 1,
+}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_the_branch_of_a_healthy_step_is_taken(kind):
+    def step():
+        loss = torch.empty(8, requires_grad=True).sum()
+        assert CHECKS[kind](loss)
+
+    capture(lambda: step)
+
+
+def test_a_flag_of_all_ranks_is_that_of_one():
+    def step():
+        bad = torch.isnan(torch.empty(8)).any().float()
+        torch.distributed.all_reduce(bad)
+        assert bad.item() == 0
+
+    assert [op.blocking for op in capture(lambda: step, 4).ops()][-1]
+
+
+def test_gradients_are_clipped_with_a_check_for_numbers_that_are_not_finite():
+    def prepare():
+        model = variants.Transformer().cuda()
+
+        def step():
+            model(variants.tokens()).sum().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+
+        return step
+
+    assert any(op.blocking for op in capture(prepare).ops())
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("end", [None, 2])
+def test_a_generation_loop_makes_the_tokens_it_is_asked_for(tokens, end):
+    hf = pytest.importorskip("transformers")
+
+    def prepare():
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**variants.LLAMA, eos_token_id=end)).eval()
+        options = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+        ids = torch.randint(512, (2, 16))
+        mask = torch.ones_like(ids)
+        return torch.no_grad()(lambda: model.generate(ids, attention_mask=mask, **options))
+
+    assert families(capture(prepare)).count("attention") == 2 * tokens
 
 
 def test_compiled_code_is_recorded_and_named():

@@ -590,6 +590,11 @@ def graphed():
     return graph.replay
 
 
+def one_hot_of_unknown_classes():
+    targets = torch.randint(512, (8,), device="cuda")
+    return lambda: F.one_hot(targets).float() * 2
+
+
 def asks_the_device():
     assert torch.cuda.is_available()
     torch.manual_seed(0)
@@ -742,7 +747,7 @@ VARIANTS = {
         *(hf_llama, hf_mixtral, hf_bert, hf_gpt2, hf_vit, hf_deepseek),
     ),
 }
-REFUSED = (fsdp2_offloaded, graphed)
+REFUSED = (fsdp2_offloaded, graphed, one_hot_of_unknown_classes)
 
 
 def name_of(variant):

@@ -187,15 +187,22 @@ def changed_by(
 ) -> list[Any]:
     """Return the arguments that an op writes to, as its schema says."""
     found = []
-    for place, argument in enumerate(func._schema.arguments):  # noqa: SLF001
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            if place < len(args):
-                found.append(args[place])
-            elif kwargs and argument.name in kwargs:
-                found.append(kwargs[argument.name])
+    for place, name in _written_places(func):
+        if place < len(args):
+            found.append(args[place])
+        elif kwargs and name in kwargs:
+            found.append(kwargs[name])
     return found
 
 
+@lru_cache(maxsize=4096)
+def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and names of the arguments that an op writes to."""
+    arguments = enumerate(func._schema.arguments)  # noqa: SLF001 - torch shows no other way
+    return tuple((n, a.name) for n, a in arguments if a.alias_info and a.alias_info.is_write)
+
+
+@lru_cache(maxsize=4096)
 def op_name(func: Any) -> str:
     """Give the name of an op without its overload: ``aten::add.Tensor`` is ``add``."""
     return str(func._schema.name).partition("::")[2]  # noqa: SLF001 - torch shows no other way

@@ -156,6 +156,7 @@ def _is_number(value: Any) -> bool:
 
 # Functions whose first argument (after the tensor) or ``device`` may be the number of a GPU.
 _TAKES_NUMBER = (torch.Tensor.to, torch.Tensor.cuda, torch.device)
+_ONE_HOT: Any = nn.functional.one_hot
 
 
 class AsOnGpu(TorchFunctionMode):
@@ -166,6 +167,11 @@ class AsOnGpu(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (torch.Tensor.cuda, torch.Tensor.pin_memory) or _is_initializer(func):
             return args[0] if args else kwargs["tensor"]
+        if func is _ONE_HOT and kwargs.get("num_classes", (*args, -1)[1]) < 0:
+            raise CaptureError(
+                "one_hot: num_classes is not given, and fake tensors have no largest value",
+                "Pass num_classes while the step is captured.",
+            )
         if func is torch.device and args and _is_number(args[0]):
             return _CPU
         if func is torch.Tensor.to and len(args) > 1 and _is_number(args[1]):

@@ -43,7 +43,9 @@ from weft.workload.torch_dependencies import Dependencies, storage_of
 from weft.workload.torch_gpu import FUSED
 from weft.workload.torch_memory import Held
 from weft.workload.torch_streams import Front, Streams, merge
+from weft.workload.torch_values import KnownValues
 
+_NO_FUNCTION_MODES: Any = torch._C.DisableTorchFunction  # noqa: SLF001
 _QUIET = ("prim", "profiler", "prims", "debugprims")
 # Ops that only name bytes anew, though their schemas do not say so, or that only ask for memory.
 _FREE = frozenset(
@@ -82,7 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unknown: dict[str, Unsupported] = {}
         self._dependencies = Dependencies()
         self.batch_from: int | None = None  # the first op of a batch that runs at once
-        self._overflows: set[int] = set()  # storages in which AMP counts gradients not finite
+        self._values = KnownValues()
         self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
         self._reads: Counter[tuple[int, int]] = Counter()  # of values, by the line that asks
 
@@ -111,15 +113,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs, why = self._carried_out(func, args, kwargs)
         if self._uncounted:
             return outputs
+        with _NO_FUNCTION_MODES():  # AsOnGpu need not see how tensors are looked at
+            self._look_at(func, args, kwargs, outputs, why)
+        return outputs
+
+    def _look_at(self, func: Any, args: Any, kwargs: Any, outputs: Any, why: str) -> None:
+        """Count and record an op that was carried out."""
         results = tensors_in([outputs])
         self.memory.hold(results, self.phase_now)
+        changed = tensors_in(changed_by(func, args, kwargs))
+        self._values.follow(op_name(func), args, results, changed)
+        if op_name(func).startswith("_amp_foreach_non_finite"):
+            self._values.learn(changed[-1], 0.0)  # no overflow of gradients
         if self.recording and not self._aside:
             before = len(self.ops)
-            self._record(func, args, kwargs, outputs, results, why)
+            self._record(func, (*args, *kwargs.values()), outputs, results, changed, why)
             if self._seen is not None:
                 number = before if len(self.ops) > before else -1
                 self._seen(number, func, args, kwargs, outputs)
-        return outputs
 
     @contextlib.contextmanager
     def aside(self, *, memory: bool = False) -> Iterator[None]:
@@ -133,7 +144,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _forget(self, storage: int) -> None:
         self._dependencies.forget(storage)
-        self._overflows.discard(storage)
+        self._values.forget(storage)
         self.counters.discard(storage)
 
     def start_over(self) -> None:
@@ -188,9 +199,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "backward" if backward and self.phase == "forward" else self.phase
 
     def _record(
-        self, func: Any, args: Any, kwargs: Any, outputs: Any, results: list[torch.Tensor], why: str
+        self,
+        func: Any,
+        values: Sequence[Any],
+        outputs: Any,
+        results: list[torch.Tensor],
+        changed: list[torch.Tensor],
+        why: str,
     ) -> None:
-        values = (*args, *kwargs.values())
         inputs = tensors_in(values)
         if op_name(func) == "wait_tensor":
             self.wait(self._dependencies.writers(inputs[0]))
@@ -200,13 +216,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if what is not None:
             written = written_by(func, values, results)
+            if what.kind not in ("all_reduce", "broadcast", "reduce"):
+                for tensor in written:
+                    self._values.forget(storage_of(tensor))
             self._append(self._communication(func, what), inputs, written)
             return
-        if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, args):
+        if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, values):
             return
-        changed = tensors_in(changed_by(func, args, kwargs))
-        if op_name(func).startswith("_amp_foreach_non_finite"):
-            self._overflows |= {storage_of(tensor) for tensor in changed[-1:]}
         op = self._computation(func, values, inputs, results, changed, why)
         self._append(op, inputs, [*results, *changed])
 
@@ -272,7 +288,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs), ""
         except DataDependentOutputException:
             if op_name(func) == "_local_scalar_dense":
-                return self._value(args[0]), "its value decides what follows; taken as 1"
+                return self._value(args[0])
             raise
         except DynamicOutputShapeException:
             largest = _LARGEST.get(op_name(func))
@@ -284,14 +300,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return fake_result(func, args), ""
             return _like_first(args), "torch cannot carry it out on fake tensors"
 
-    def _value(self, tensor: torch.Tensor) -> float | int | bool:
-        """Return what a value that is read is taken to be: 1, and no overflow of gradients."""
-        if storage_of(tensor) in self._overflows:
-            return 0.0
+    def _value(self, tensor: torch.Tensor) -> tuple[float | int | bool, str]:
+        """Return what a value that is read is taken to be: 1, unless more is known of it."""
+        known = self._values.get(tensor)
+        if known is not None:
+            return known, f"its value decides what follows; taken as {known}"
         self._count_read()
-        if tensor.dtype == torch.bool:
-            return True
-        return 1.0 if tensor.dtype.is_floating_point else 1
+        one = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+        return one, "its value decides what follows; taken as 1"
 
     def _count_read(self) -> None:
         """Raise where a loop only ends when a tensor has another value than the one assumed.
