@@ -184,6 +184,78 @@ def test_a_loop_over_is_completed_holds_the_host_up():
     assert ops[1].after == (0,)
 
 
+def flops(workload):
+    return [op.cost.flops for op in workload.ops() if op.cost is not None and op.cost.flops]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["first layer", "later layer"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_multiply_what_they_filter(stride, first):
+    def prepare(layer, size):
+        def step():
+            layer(torch.empty(2, 16, size, size, requires_grad=not first)).sum().backward()
+
+        return step
+
+    one = 2 * 2 * 16 * 32 * 3 * 3 * 32 * 32  # of the side where one filter is one element
+    down = partial(torch.nn.Conv2d, 16, 32, 3, stride=stride, padding=1)
+    found = flops(capture(lambda: prepare(down(), 32 * stride)))
+    assert found == [one, one if first else 2 * one]
+    up = partial(torch.nn.ConvTranspose2d, 16, 32, 3, stride=stride, padding=1)
+    found = flops(capture(lambda: prepare(up(), 32)))
+    assert found == [one, one if first else 2 * one]
+
+
+RNNS = {torch.nn.LSTM: 4, torch.nn.GRU: 3, torch.nn.RNN: 1}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", RNNS, ids=lambda kind: kind.__name__)
+def test_an_rnn_is_the_products_that_cudnn_runs(kind, bidirectional):
+    steps, batch, width, layers = 8, 4, 32, 2
+    directions = 2 if bidirectional else 1
+
+    def prepare():
+        model = kind(64, width, layers, batch_first=True, bidirectional=bidirectional).cuda()
+        x = torch.empty(batch, steps, 64)
+
+        def step():
+            y, state = model(x)
+            assert y.shape == (batch, steps, directions * width)
+            assert (state[0] if kind is torch.nn.LSTM else state).shape[0] == layers * directions
+            y.sum().backward()
+            assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+
+        return step
+
+    workload = capture(prepare)
+    gates = RNNS[kind] * width
+    inner = directions * width
+    inputs = 2 * steps * batch * gates * 64, 2 * steps * batch * gates * inner
+    states = 2 * steps * batch * gates * width
+    forward = directions * (sum(inputs) + 2 * states)
+    # cuDNN works out the gradient of the input of the first layer, too.
+    assert sum(flops(workload)) == 3 * forward
+    assert not workload.unsupported
+
+
+def test_an_rnn_without_gradients_is_the_same_kernels():
+    def prepare(mode):
+        model, x = torch.nn.LSTM(64, 32).cuda(), torch.empty(8, 4, 64)
+        return mode()(lambda: model(x))
+
+    first, second = (
+        flops(capture(partial(prepare, m))) for m in (torch.no_grad, torch.inference_mode)
+    )
+    assert first == second
+    assert len(first) == 1 + 8
+
+
+def test_ddp_divides_while_it_copies_into_buckets():
+    names = [op.name for op in captured(variants.ddp, 8).ops() if op.phase == "backward"]
+    assert "aten.div_" not in names
+
+
 def test_heads_of_two_widths_count_with_both():
     def step():
         query, value = torch.empty(1, 4, 64, 192), torch.empty(1, 4, 64, 128)

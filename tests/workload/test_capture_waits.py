@@ -113,6 +113,20 @@ def test_what_reads_the_result_of_a_collective_waits_for_it(kind, asynchronous):
     assert waits_for(ops, len(ops) - 1, collective)
 
 
+@pytest.mark.parametrize("root", [0, 3])
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_a_rank_that_is_not_the_root_counts_what_the_root_moves(kind, root):
+    def step():
+        whole = many() if dist.get_rank() == root else None
+        if kind == "gather":
+            dist.gather(vector(), whole, dst=root)
+        else:
+            dist.scatter(vector(), whole, src=root)
+
+    found = next(op.collective for op in capture(lambda: step, 4).ops() if op.collective)
+    assert (found.kind, found.nbytes, found.peer) == (kind, 4 * 8 * 64 * 4, root)
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all_single", "reduce_scatter_tensor"])
 def test_a_synchronous_collective_holds_up_work_that_does_not_read_it(kind):
     def step():

@@ -98,6 +98,8 @@ class Groups:
             )
         ranks = dist.get_process_group_ranks(_group_of(args))
         sized = _sized(counted, args, outputs)
+        if not sized and kind in ("gather", "scatter"):  # only the root has the whole
+            sized = tensors_in([args[1] if counted == "first" else args[0]]) * len(ranks)
         position = _peer(kind, args)
         return Collective(
             kind,

@@ -410,13 +410,21 @@ def _sparse_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -
     return "embedding-backward", (bags, int(args[6]), dim, pooling), 0.0
 
 
-def _convolution(products: int, weight: int) -> Callable[..., Shaped]:
-    def shaped(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
-        result = args[0] if products > 1 else outputs[0]  # backward: the gradient of the result
-        each = args[weight].numel() // max(1, int(args[weight].shape[0]))
-        return "convolution", (), products * 2.0 * result.numel() * each
+def _convolution(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
+    # A transposed one multiplies every element of its input by a filter, not of its output.
+    multiplied = args[0] if args[6] is True else outputs[0]
+    return "convolution", (), _filtered(multiplied, args[1])
 
-    return shaped
+
+def _convolution_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    gradient, given, weight = args[:3]
+    multiplied = given if args[7] is True else gradient
+    wanted = sum(bool(each) for each in args[10][:2])  # gradients of the input and of the weight
+    return "convolution", (), wanted * _filtered(multiplied, weight)
+
+
+def _filtered(tensor: torch.Tensor, weight: torch.Tensor) -> float:
+    return 2.0 * tensor.numel() * weight.numel() / max(1, int(weight.shape[0]))
 
 
 _SHAPED: dict[str, Callable[..., Shaped]] = {
@@ -464,7 +472,7 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
     "_embedding_bag": _bag,
     "_embedding_bag_forward_only": _bag,
     "_embedding_bag_backward": _sparse_backward,
-    "convolution": _convolution(1, 1),
-    "_convolution": _convolution(1, 1),
-    "convolution_backward": _convolution(2, 2),
+    "convolution": _convolution,
+    "_convolution": _convolution,
+    "convolution_backward": _convolution_backward,
 }

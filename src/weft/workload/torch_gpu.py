@@ -269,5 +269,77 @@ def fused_attention(
     return efficient(query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
 
 
+class _Recurrent(torch.autograd.Function):
+    """One direction of a layer of an RNN as cuDNN runs it.
+
+    Products with the inputs of all steps are one; those with the state follow each other.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, state: Any, w_in: Any, w_state: Any, *biases: Any) -> Any:
+        steps = x.shape[0]
+        gates = torch.mm(x.flatten(0, 1), w_in.t())
+        for _ in range(steps):
+            torch.mm(state, w_state.t())
+        ctx.save_for_backward(x, state, w_in, w_state)
+        ctx.num_biases = len(biases)
+        width = state.shape[-1]
+        return gates.sigmoid().unflatten(0, (steps, -1))[..., :width]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        x, state, w_in, w_state = ctx.saved_tensors
+        gates = gradient.new_empty(*gradient.shape[:2], w_in.shape[0]).sigmoid_()
+        for each in gates.unbind():
+            before = torch.mm(each, w_state)
+        flat = gates.flatten(0, 1)
+        states = state.new_empty(flat.shape[0], state.shape[-1])
+        bias = [flat.sum(0)] * ctx.num_biases if ctx.num_biases else []
+        d_x = torch.mm(flat, w_in).view_as(x)
+        return (d_x, before, torch.mm(flat.t(), x.flatten(0, 1)), torch.mm(flat.t(), states), *bias)
+
+
+def _recurrent(*, cell: bool) -> Callable[..., Any]:
+    """Return the kernels of nn.LSTM, whose state has a ``cell``, or of nn.GRU and nn.RNN."""
+
+    def run(
+        x: Any,
+        hx: Any,
+        weights: Any,
+        has_biases: bool,  # noqa: FBT001 - as torch has it
+        num_layers: int,
+        dropout: float,
+        train: bool,  # noqa: FBT001
+        bidirectional: bool,  # noqa: FBT001
+        batch_first: bool,  # noqa: FBT001
+    ) -> Any:
+        directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
+        if len(weights) != num_layers * directions * each:
+            raise CaptureError(
+                "nn.LSTM: proj_size cannot be captured",
+                "Write the projection as a Linear layer while the step is captured.",
+            )
+        states = (hx[0] if cell else hx).unbind()
+        x, last = x.transpose(0, 1) if batch_first else x, []
+        for layer in range(num_layers):
+            outputs = []
+            for place in range(layer * directions, (layer + 1) * directions):
+                own = weights[place * each : (place + 1) * each]
+                outputs.append(_Recurrent.apply(x, states[place], *own))  # type: ignore[no-untyped-call]
+                last.append(outputs[-1][-1])
+            x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+            if dropout and train and layer < num_layers - 1:
+                x = nn.functional.dropout(x, dropout)
+        x, state = x.transpose(0, 1) if batch_first else x, torch.stack(last)
+        return (x, state, torch.empty_like(state)) if cell else (x, state)
+
+    return run
+
+
 # Ops that are one kernel on a GPU and several on a CPU.
-FUSED = {"scaled_dot_product_attention": fused_attention, "rms_norm": _rms_norm}
+FUSED = {
+    "scaled_dot_product_attention": fused_attention,
+    "rms_norm": _rms_norm,
+    "lstm.input": _recurrent(cell=True),
+    **{f"{name}.input": _recurrent(cell=False) for name in ("gru", "rnn_tanh", "rnn_relu")},
+}

@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return self._on_shards(func, args, kwargs)
         if is_composite(func):  # seen whole where autograd is off, as in inference mode
-            kernel: Any = FUSED.get(op_name(func)) if self._as_gpu else None
+            kernel: Any = FUSED.get(func.name().partition("::")[2]) if self._as_gpu else None
             with self:
                 return (kernel or func.decompose)(*args, **kwargs)
         outputs, why = self._carried_out(func, args, kwargs)

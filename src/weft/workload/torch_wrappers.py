@@ -42,7 +42,7 @@ def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
     return [
         *_mesh_patches(recorder, as_gpu=as_gpu),
         mock.patch.object(funcol, "_maybe_wrap_tensor", _waits_when_used),
-        *_ddp_patches(divide=as_gpu),
+        *_ddp_patches(),
         *_fsdp_patches(recorder, as_gpu=as_gpu),
         *_pipeline_patches(recorder),
         *_module_patches(),
@@ -132,8 +132,7 @@ def _with_real_numbers(method: Callable[..., Any]) -> Callable[..., Any]:
 # --- DistributedDataParallel ---------------------------------------------------------------
 
 
-def _ddp_patches(*, divide: bool) -> list[Patch]:
-    """``divide``: the sum is divided by a kernel; on a CPU the copy into the bucket does it."""
+def _ddp_patches() -> list[Patch]:
     ddp: Any = DistributedDataParallel
     init, forward = ddp.__init__, ddp.forward
 
@@ -149,11 +148,8 @@ def _ddp_patches(*, divide: bool) -> list[Patch]:
         return forward(self, *args, **kwargs)
 
     def average(group: Any, bucket: Any) -> Any:
-        """Do as the reducer does when it has no hook."""
-        buffer = bucket.buffer()
-        if divide:
-            buffer.div_(dist.get_world_size(group))
-        work: Any = dist.all_reduce(buffer, group=group, async_op=True)
+        """Do as the reducer does when it has no hook: it divides while it copies into a bucket."""
+        work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 
     # DDP looks at annotations themselves, not at their text.
