@@ -40,7 +40,7 @@ from weft.workload.torch_costs import (
     tensors_in,
 )
 from weft.workload.torch_dependencies import Dependencies, storage_of
-from weft.workload.torch_gpu import FUSED
+from weft.workload.torch_gpu_kernels import FUSED
 from weft.workload.torch_memory import Held
 from weft.workload.torch_streams import Front, Streams, merge
 from weft.workload.torch_values import KnownValues
