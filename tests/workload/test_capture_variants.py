@@ -1,5 +1,6 @@
 """Ordinary training code is predicted, or refused with the user's line and the way out."""
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,69 @@ def test_what_cannot_be_captured_is_refused_with_the_line_of_the_user(made):
     with pytest.raises(CaptureError, match=r"torch_variants\.py:\d+") as refused:
         captured(made)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("made", variants.NO_STEP, ids=variants.name_of)
+def test_a_preparation_that_returns_no_step_is_refused(made):
+    with pytest.raises(CaptureError, match="returned") as refused:
+        captured(made)
+    assert "function without arguments" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("line", variants.LINES, ids=variants.name_of)
+def test_lines_of_programs_for_gpus_run(line, monkeypatch, capfd):
+    monkeypatch.setattr("sys.argv", ["weft", "predict", "module:step", "--on", "h100-8"])
+
+    def step():
+        line()
+        return torch.randn(8) * 2
+
+    capture(lambda: step, 2)
+    assert not capfd.readouterr().out
+
+
+def test_statistics_of_a_synchronized_norm_are_exchanged():
+    found = capture(lambda: variants._synchronized_norm, 4).ops()
+    sizes = [(op.collective.kind, op.collective.nbytes) for op in found if op.collective]
+    assert ("all_gather", 4 * (2 * 8 + 1) * 4) in sizes
+    assert ("all_reduce", 2 * 8 * 4) in sizes
+
+
+def test_a_default_device_that_was_set_before_is_that_of_the_capture():
+    torch.set_default_device("cuda")
+    try:
+        assert len(capture(lambda: lambda: torch.randn(8) * 2).steps[0].ops) == 2
+    finally:
+        torch.set_default_device(None)
+
+
+def test_all_elements_are_read_at_once():
+    ops = capture(lambda: lambda: torch.randn(64).tolist()).ops()
+    assert [op.name for op in ops if op.blocking] == ["aten._local_scalar_dense"]
+
+
+def test_captures_leave_no_hook_for_errors_behind():
+    before = sys.excepthook
+    capture(lambda: lambda: torch.randn(8) * 2)
+    assert sys.excepthook is before
+
+
+@pytest.mark.parametrize(
+    ("raised", "word"),
+    [
+        (FileNotFoundError("train.bin"), "Files"),
+        (ModuleNotFoundError("No module named 'apex'"), "Install"),
+        (NameError("name 'modle' is not defined"), "code itself"),
+        (RuntimeError("Cannot access data pointer of Tensor (FakeTensor)"), "fake tensors"),
+    ],
+)
+def test_the_hint_of_an_error_is_chosen_by_the_error(raised, word):
+    def step():
+        raise raised
+
+    with pytest.raises(CaptureError) as refused:
+        capture(step)
+    assert word in str(refused.value.hint)
 
 
 def test_an_error_names_the_line_of_the_user_and_not_of_torch():

@@ -4,8 +4,10 @@
 Each function prepares and returns the step; ``VARIANTS`` has them by number of ranks.
 """
 
+import argparse
 import copy
 import os
+import sys
 from functools import partial
 from itertools import pairwise
 
@@ -662,6 +664,160 @@ class OptimizerByHand(torch.optim.Optimizer):
                 p.data.sub_(self.state[p]["momentum"])
 
 
+# --- single lines that programs for GPUs have ----------------------------------------------------
+
+
+def _vector(**options):
+    return torch.randn(8, device="cuda", **options)
+
+
+def _with_default_device():
+    torch.set_default_device("cuda")
+    x = nn.Linear(8, 8)(torch.randn(4, 8))
+    x.sum().backward()
+
+
+def _with_device_context():
+    with torch.cuda.device(0), torch.cuda.device_of(_vector()), torch.device("cuda"):
+        assert torch.randn(4, 4).is_cuda
+
+
+def _synchronized_norm():
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    model = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(layers).cuda())
+    model(torch.randn(4, 3, 16, 16, device="cuda")).sum().backward()
+
+
+def _other_groups():
+    for backend in ("gloo", "nccl", "cpu:gloo,cuda:nccl"):
+        dist.all_reduce(_vector(), group=dist.new_group(backend=backend))
+    dist.monitored_barrier()
+
+
+def _streams_of_torch():
+    stream, event = torch.Stream(device="cuda"), torch.Event(device="cuda")
+    event.record(stream)
+    stream.wait_event(event)
+    stream.synchronize()
+    assert torch.cuda.Stream(priority=-1).priority == -1
+    low, high = torch.cuda.Stream.priority_range()
+    assert high <= low
+    assert torch.cuda.current_stream().stream_id == 0
+    assert torch.cuda.current_stream().device.type == "cuda"
+    torch.cuda.ExternalStream(0)
+
+
+def _generator():
+    generator = torch.Generator(device="cuda")
+    generator.manual_seed(3)
+    assert isinstance(generator, torch.Generator)
+    torch.randn(4, generator=generator, device="cuda")
+
+
+def _memory():
+    assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0
+    assert torch.cuda.memory_summary()
+    torch.cuda.memory._record_memory_history(max_entries=10)
+    torch.cuda.memory._dump_snapshot("memory.pickle")
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.accelerator.empty_cache()
+    torch.accelerator.memory_allocated()
+
+
+def _device():
+    assert torch.cuda.can_device_access_peer(0, 1)
+    assert not torch.cuda.is_current_stream_capturing()
+    torch.cuda.set_sync_debug_mode("warn")
+    assert torch.cuda.initial_seed() >= 0
+    found = torch.cuda.get_device_properties(0)
+    assert found.L2_cache_size > found.shared_memory_per_block > 0
+    assert found.gcnArchName
+    assert found.max_threads_per_multi_processor
+    assert torch.accelerator.current_accelerator().type == "cuda"
+    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.profiler.start()
+
+
+def _where_a_tensor_is():
+    x = _vector()
+    assert x.is_cuda
+    assert x.device == torch.device("cuda", torch.cuda.current_device())
+    assert x.get_device() == torch.cuda.current_device()
+    assert torch.zeros(4, device=x.device).device == x.to(x.device).device
+    assert nn.Linear(4, 4, device=x.device).weight.is_cuda
+    assert torch.empty(4, device="meta").device.type == "meta"
+
+
+def _profiled():
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        _vector().exp()
+        profiler.step()
+    assert not str(profiler.key_averages().table(sort_by="cuda_time_total"))
+    profiler.export_chrome_trace("trace.json")
+
+
+def _compiled_module():
+    model = nn.Linear(8, 8).cuda()
+    compiled = torch.compile(model)
+    assert compiled._orig_mod is model
+    assert len(list(compiled.modules())) == 1
+
+
+def _arguments():
+    assert argparse.ArgumentParser().parse_args() == argparse.Namespace()
+
+
+def _values_of_all_elements():
+    x = _vector()
+    assert x.cpu().numpy().shape == (8,)
+    assert x.detach().float().cpu().numpy().mean() == 1.0
+    assert x.tolist() == [1.0] * 8
+    assert torch.equal(x, x + 0)
+    assert torch.allclose(x, x + 0)
+
+
+def _counted_experts():
+    chosen = torch.randint(4, (64,), device="cuda")
+    assert torch.bincount(chosen, minlength=4).shape == (4,)
+    assert torch.histc(chosen.int(), bins=4, min=0, max=3).shape == (4,)
+    assert torch.repeat_interleave(torch.randn(4, 2), torch.ones(4).long(), 0).shape == (4, 2)
+
+
+LINES = (
+    *(_with_default_device, _with_device_context, _synchronized_norm, _other_groups),
+    *(_streams_of_torch, _generator, _memory, _device, _where_a_tensor_is, _profiled),
+    *(_compiled_module, _arguments, _values_of_all_elements, _counted_experts),
+)
+
+
+def ends_the_program():
+    return lambda: sys.exit(0)
+
+
+def returns_a_module():
+    return nn.Linear(8, 8)
+
+
+def returns_a_model_and_a_step():
+    model = nn.Linear(8, 8)
+    return model, lambda: model(_vector())
+
+
+def returns_a_step_with_arguments():
+    return lambda batch, labels: batch @ labels
+
+
+def nested_tensors():
+    return lambda: torch.nested.nested_tensor([_vector(), _vector()])
+
+
+def counts_unknown_values():
+    chosen = torch.randint(4, (64,), device="cuda")
+    return lambda: torch.bincount(chosen)
+
+
 # --- models of the Hugging Face library ---------------------------------------------------------
 
 SMALL = {
@@ -747,7 +903,12 @@ VARIANTS = {
         *(hf_llama, hf_mixtral, hf_bert, hf_gpt2, hf_vit, hf_deepseek),
     ),
 }
-REFUSED = (fsdp2_offloaded, graphed, one_hot_of_unknown_classes)
+REFUSED = (
+    *(fsdp2_offloaded, graphed, one_hot_of_unknown_classes, ends_the_program, nested_tensors),
+    counts_unknown_values,
+)
+# What is returned where a step is expected.
+NO_STEP = (returns_a_module, returns_a_model_and_a_step, returns_a_step_with_arguments)
 
 
 def name_of(variant):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -171,7 +172,7 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             recorder.memory.label = SETUP
             recorder.recording = True
             inner = step()
-            if not callable(inner):
+            if not _is_step(inner, name):
                 return
             recorder.memory.label = ""
             recorder.memory.start_again()
@@ -188,11 +189,50 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             "largest shape",
             "Give it a fixed shape in the step that is captured.",
         ) from error
+    except SystemExit as error:
+        raise CaptureError(
+            f"{name} ended the program at {_user_line(error)}: sys.exit({error.code!r})",
+            "Return from the function instead. Arguments of the command line are not passed on.",
+        ) from error
     except Exception as error:
         raise CaptureError(
-            f"{name} failed at {_user_line(error)}: {_described(error)}",
-            "It runs on fake tensors: it may not read files of data or values of tensors.",
+            f"{name} failed at {_user_line(error)}: {_described(error)}", _hint(error)
         ) from error
+
+
+def _is_step(inner: Any, name: str) -> bool:
+    """Return whether a preparation returned the step; raise if it returned something like it."""
+    hint = "Return a function without arguments that runs one step."
+    if isinstance(inner, torch.nn.Module):
+        raise CaptureError(f"{name} returned a module, not a step", hint)
+    if isinstance(inner, (tuple, list)) and any(callable(each) for each in inner):
+        raise CaptureError(f"{name} returned {len(inner)} objects, expected one step", hint)
+    if callable(inner) and (needed := _needed(inner)):
+        given = ", ".join(needed)
+        raise CaptureError(f"{name} returned a step that needs arguments ({given})", hint)
+    return callable(inner)
+
+
+def _needed(function: Any) -> list[str]:
+    """Return the arguments that a function cannot be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # functions of C
+        return []
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
+
+
+def _hint(error: Exception) -> str:
+    """Return the way out of an error of the user's code."""
+    if isinstance(error, ImportError):
+        return "Install the module where weft runs, or leave it out while the step is captured."
+    if isinstance(error, OSError):
+        return "Files that the step opens have to be there; give it random tensors as data."
+    fake = ("fake", "data_ptr", "Fake", "data-dependent", "storage", "tensor subclass")
+    if any(word in str(error) for word in fake):
+        return "It runs on fake tensors: it may not read values or memory of tensors."
+    return "The code itself raised it: it runs as it would on a GPU, on tensors without values."
 
 
 def _described(error: BaseException) -> str:

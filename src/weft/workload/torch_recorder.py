@@ -267,7 +267,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cost = cost_of(func, args, inputs, results, changed, as_gpu=self._as_gpu)
         if why or cost.family == UNKNOWN:
             self._note(name, cost.nbytes, why or "no model knows it")
-        return Op(name, "kernel", stream, cost, blocking="shape" in why, phase=self.phase_now)
+        return Op(
+            name, "kernel", stream, cost, blocking=why.startswith("its "), phase=self.phase_now
+        )
 
     def _append(self, op: Op, inputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Add an op, after its stream's front and the ends of what it reads and overwrites."""
@@ -282,14 +284,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
         """Carry an op out; where its result depends on data, take the largest that it can be."""
-        if op_name(func) == "wait_tensor":  # it returns what it is given, but not its fake kernel
-            return args[0], ""
+        if (result := _instead(op_name(func), args)) is not None:
+            return result, ""
         try:
             return func(*args, **kwargs), ""
         except DataDependentOutputException:
-            if op_name(func) == "_local_scalar_dense":
-                return self._value(args[0])
-            raise
+            if op_name(func) not in ("_local_scalar_dense", "equal", "allclose"):
+                raise
+            return self._value(op_name(func), args[0])
         except DynamicOutputShapeException:
             largest = _LARGEST.get(op_name(func))
             if largest is None:
@@ -298,11 +300,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except UnsupportedOperatorException:
             if func.namespace == "c10d":  # coalesced collectives have no fake kernel
                 return fake_result(func, args), ""
-            return _like_first(args), "torch cannot carry it out on fake tensors"
+            return _like_first(func, args), "torch cannot carry it out on fake tensors"
 
-    def _value(self, tensor: torch.Tensor) -> tuple[float | int | bool, str]:
+    def _value(self, name: str, tensor: torch.Tensor) -> tuple[float | int | bool, str]:
         """Return what a value that is read is taken to be: 1, unless more is known of it."""
-        known = self._values.get(tensor)
+        known = self._values.get(tensor) if name == "_local_scalar_dense" else True
         if known is not None:
             return known, f"its value decides what follows; taken as {known}"
         self._count_read()
@@ -332,6 +334,15 @@ _INTERNAL = ("/torch/utils/", "/torch/_", "/weft/workload/torch_")
 
 def _is_internal(path: str) -> bool:
     return any(part in path for part in _INTERNAL)
+
+
+def _instead(name: str, args: Any) -> Any:
+    """Return the result of an op whose fake kernel does otherwise than a GPU; None for others."""
+    if name == "wait_tensor":  # what it is given, not a copy
+        return args[0]
+    if name == "histc" and not args[0].is_floating_point():  # a CPU refuses integers
+        return args[0].new_empty((args[1] if len(args) > 1 else 100,))
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -396,6 +407,24 @@ def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
     return tensor.new_empty((picked, *rest))
 
 
+def _counts(
+    tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    """Count as many values as are asked for: larger ones would be a mistake."""
+    if not minlength:
+        raise CaptureError(
+            "bincount: minlength is not given, and fake tensors have no largest value",
+            "Pass minlength while the step is captured.",
+        )
+    dtype = torch.int64 if weights is None else torch.float64
+    return tensor.new_empty((minlength,), dtype=dtype)
+
+
+def _once(repeats: torch.Tensor, **_more: Any) -> torch.Tensor:
+    """Repeat every row once: a value that is read is 1."""
+    return repeats.new_empty((repeats.numel(),))
+
+
 def _same(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
     return tensor
 
@@ -405,6 +434,8 @@ _LARGEST: dict[str, Callable[..., Any]] = {
     "index_put_": _same,
     "_index_put_impl_": _same,
     "nonzero": _nonzero,
+    "bincount": _counts,
+    "repeat_interleave": _once,
     "masked_select": _flat,
     "_unique2": _unique,
     "unique_dim": _unique,
@@ -412,8 +443,11 @@ _LARGEST: dict[str, Callable[..., Any]] = {
 }
 
 
-def _like_first(args: Any) -> Any:
+def _like_first(func: Any, args: Any) -> Any:
     found = [value for value in args if isinstance(value, FakeTensor)]
     if not found:
-        raise AssertionError("an op that cannot be carried out has no tensor to take the shape of")
+        raise CaptureError(
+            f"{func}: torch cannot carry it out on fake tensors, and no argument has its shape",
+            "Leave it out while the step is captured, or register a fake kernel for it.",
+        )
     return torch.empty_like(found[0])

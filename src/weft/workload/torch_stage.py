@@ -47,8 +47,13 @@ def stage(
             "Call dist.destroy_process_group() first, or leave the group to the capture.",
         )
     forget_meshes()  # those of a rank that was captured before
-    fake = _FakeMode()
+    fake, hook = _FakeMode(), sys.excepthook
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    calls = {
+        **dict.fromkeys(("init_process_group", "destroy_process_group"), _nothing),
+        "new_group": _new_group,
+        "monitored_barrier": _monitored_barrier,
+    }
     collecting = gc.isenabled()
     gc.disable()  # graphs of autograd are large and no garbage: looking through them takes half
     try:
@@ -58,10 +63,11 @@ def stage(
             patches = (
                 mock.patch.dict(os.environ, _launched(rank, world_size)),
                 *(
-                    mock.patch.object(module, name, _nothing)
+                    mock.patch.object(module, name, new)
                     for module in (dist, distributed_c10d)
-                    for name in ("init_process_group", "destroy_process_group")
+                    for name, new in calls.items()
                 ),
+                mock.patch.object(sys, "argv", sys.argv[:1]),  # they are weft's arguments
                 *Works(recorder).patches(),
                 *objects.patches(rank),
                 *wrapper_patches(recorder, as_gpu=as_gpu),
@@ -76,10 +82,26 @@ def stage(
         if collecting:
             gc.enable()
         dist.destroy_process_group()
+        sys.excepthook = hook  # init_process_group made one that names the rank
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     """Return: the process group of the capture is there before the step, and after it."""
+
+
+_group: Any = dist.new_group
+
+
+def _new_group(
+    ranks: Any = None, timeout: Any = None, _backend: Any = None, *_: Any, **more: Any
+) -> Any:
+    """Make a group of the capture's backend, whatever it is asked for."""
+    named = {key: more[key] for key in ("group_desc", "use_local_synchronization") if key in more}
+    return _group(ranks, timeout, **named)
+
+
+def _monitored_barrier(group: Any = None, *_: Any, **_more: Any) -> None:
+    dist.barrier(group)
 
 
 def _launched(rank: int, world_size: int) -> dict[str, str]:

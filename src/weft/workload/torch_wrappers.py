@@ -170,11 +170,45 @@ def _ddp_patches() -> list[Patch]:
     return [
         mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", no_answer),
         mock.patch("torch.nn.parallel.distributed._sync_module_states", no_answer),
+        mock.patch.object(ddp, "_passing_sync_batchnorm_handle", no_answer),
+        mock.patch.object(nn.SyncBatchNorm, "forward", _synchronized_norm),
         mock.patch.object(ddp, "__init__", without_devices),
         mock.patch.object(ddp, "forward", hooked),
         mock.patch.object(ddp, "_ddp_init_helper", _with_buckets),
         mock.patch.object(ddp, "_register_builtin_comm_hook", builtin),
     ]
+
+
+def _synchronized_norm(layer: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
+    """Normalize by what a batch norm runs, and exchange statistics: its kernels are CUDA's."""
+    group: Any = layer.process_group or dist.group.WORLD
+    running = (layer.running_mean, layer.running_var)
+    means, variances = running if not layer.training or layer.track_running_stats else (None, None)
+    train = layer.training or layer.running_mean is None
+    momentum = layer.momentum or 0.0
+    norm = nn.functional.batch_norm
+    y = norm(x, means, variances, layer.weight, layer.bias, train, momentum, layer.eps)
+    if not layer.training or dist.get_world_size(group) == 1:
+        return y
+    return _ExchangedStatistics.apply(y, group)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _ExchangedStatistics(torch.autograd.Function):
+    """Gathers means, variances and counts in the forward pass, and sums two gradients of them."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group, ctx.channels = group, y.shape[1]
+        own = y.new_empty(2 * y.shape[1] + 1, dtype=torch.float32)
+        everyone = own.new_empty(dist.get_world_size(group) * own.numel())
+        dist.all_gather_into_tensor(everyone, own, group)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        sums = gradient.new_empty(2 * ctx.channels, dtype=torch.float32)
+        dist.all_reduce(sums, group=ctx.group)
+        return gradient, None
 
 
 _init_helper: Any = DistributedDataParallel._ddp_init_helper  # noqa: SLF001
@@ -353,6 +387,8 @@ def _compile_patches(recorder: Recorder) -> list[Patch]:
 
     def compiled(model: Any = None, **_options: Any) -> Any:
         recorder.compiled += 1
+        if isinstance(model, nn.Module):
+            object.__setattr__(model, "_orig_mod", model)  # and no submodule of itself
         return model if model is not None else compiled
 
     return [
