@@ -320,6 +320,81 @@ def test_ddp_divides_while_it_copies_into_buckets():
     assert "aten.div_" not in names
 
 
+AUTOCAST: dict[str, Any] = {
+    "linear": (lambda x: torch.nn.functional.linear(x, torch.empty(64, 64)), "gemm", "bf16"),
+    "softmax": (lambda x: x.softmax(-1), "softmax", "fp32"),
+    "log_softmax": (lambda x: x.log_softmax(-1), "softmax", "fp32"),
+    "layer_norm": (lambda x: torch.nn.functional.layer_norm(x, (64,)), "norm", "fp32"),
+    "group_norm": (lambda x: torch.nn.functional.group_norm(x, 2), "norm", "fp32"),
+    "exp": (torch.exp, "elementwise", "fp32"),
+    "pow": (lambda x: x**2, "elementwise", "fp32"),
+    "sum": (torch.sum, "reduction", "fp32"),
+    "norm": (torch.norm, "reduction", "fp32"),
+    "cumsum": (lambda x: x.cumsum(0), "reduction", "fp32"),
+    "relu": (torch.relu, "elementwise", "bf16"),
+}
+
+
+@pytest.mark.parametrize("kind", AUTOCAST)
+def test_autocast_runs_ops_in_the_dtypes_of_cuda(kind):
+    run, family, dtype = AUTOCAST[kind]
+
+    def step():
+        x = torch.empty(16, 64, dtype=torch.bfloat16, requires_grad=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert torch.is_autocast_enabled()
+            assert torch.get_autocast_dtype("cuda") == torch.bfloat16
+            y = run(x)
+            assert y.dtype == (torch.bfloat16 if dtype == "bf16" else torch.float32)
+        assert not torch.is_autocast_enabled()
+
+    costs = [op.cost for op in capture(lambda: step).ops() if op.cost is not None]
+    assert (family, dtype) in [(cost.family, cost.dtype) for cost in costs]
+
+
+def test_autocast_on_cuda_is_fp16_by_default():
+    def step():
+        with torch.autocast("cuda"):
+            return torch.nn.functional.linear(torch.empty(16, 64), torch.empty(64, 64)).dtype
+
+    assert "fp16" in [op.cost.dtype for op in capture(lambda: step).ops() if op.cost]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_attention_is_what_sdpa_kernel_asks_for(dtype):
+    def step(*backends):
+        x = torch.empty(2, 4, 64, 32, dtype=dtype, requires_grad=True)
+        with torch.nn.attention.sdpa_kernel(list(backends)):
+            torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
+
+    backend = torch.nn.attention.SDPBackend
+    by_hand = families(capture(lambda: partial(step, backend.MATH)))
+    assert "attention" not in by_hand
+    assert by_hand.count("bmm") == 6
+    assert "attention" in families(capture(lambda: partial(step, backend.EFFICIENT_ATTENTION)))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.squeeze_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: x.transpose_(0, 1),
+        lambda x: x.t_(),
+        lambda x: x.as_strided_((4, 4), (4, 1)),
+        lambda x: x.unsafe_split(2),
+        lambda x: x.unsafe_chunk(2),
+    ],
+)
+def test_views_are_no_kernels(view):
+    def step():
+        x = torch.empty(8, 8)
+        view(x)
+        return torch.empty(4) * 2
+
+    assert [op.name for op in capture(lambda: step).ops()] == ["aten.mul"]
+
+
 def test_heads_of_two_widths_count_with_both():
     def step():
         query, value = torch.empty(1, 4, 64, 192), torch.empty(1, 4, 64, 128)

@@ -70,6 +70,9 @@ def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
         mock.patch.object(torch.cuda.nccl, "version", _answer((2, 28, 0))),
         mock.patch.object(torch.version, "cuda", torch.version.cuda or "12.8"),
         mock.patch.object(dist, "is_nccl_available", _answer(True)),
+        mock.patch.object(torch, "is_autocast_enabled", _is_autocast_enabled),
+        mock.patch.object(torch, "get_autocast_dtype", _get_autocast_dtype),
+        mock.patch.object(torch, "get_autocast_gpu_dtype", _get_autocast_dtype),
         mock.patch.object(torch.autocast, "__init__", _on_cpu(torch.autocast.__init__)),
         mock.patch(f"torch.utils._foreach_utils.{foreach}", _every_device),
         mock.patch(f"torch.optim.optimizer.{foreach}", _every_device),
@@ -261,10 +264,25 @@ def _every_device() -> list[str]:
 
 def _on_cpu(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
-    def wrapped(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        method(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+    def wrapped(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or _autocast_dtype("cuda")
+        method(self, device_type, dtype, *args, **kwargs)
 
     return wrapped
+
+
+_autocast_enabled: Any = torch.is_autocast_enabled
+_autocast_dtype: Any = torch.get_autocast_dtype
+
+
+def _is_autocast_enabled(device_type: str = "cuda") -> bool:
+    return bool(_autocast_enabled("cpu" if device_type == "cuda" else device_type))
+
+
+def _get_autocast_dtype(device_type: str = "cuda") -> Any:
+    on_gpu = device_type == "cuda" and _autocast_enabled("cpu")
+    return _autocast_dtype("cpu" if on_gpu else device_type)
 
 
 _to: Any = nn.Module.to

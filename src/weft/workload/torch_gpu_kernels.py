@@ -23,6 +23,8 @@ def gpu_kernels() -> Iterator[None]:
     library: Any = _LIBRARY("aten", "IMPL")
     for name, kernel in FUSED.items():
         library.impl(name, kernel, "AutogradCPU")
+    for name in _WIDENED.split():
+        library.impl(name, _widened(name), "AutocastCPU")
     try:
         yield
     finally:
@@ -49,14 +51,22 @@ def fused_attention(
 
     FlashAttention takes 16-bit tensors without a mask whose heads are equally wide, the
     memory-efficient kernel takes the rest (torch, sdp_utils.cpp). Both are priced as attention.
+    Where ``sdpa_kernel`` leaves only the products and the softmax, these are run.
     """
     if query.dim() == 3:
         query, key, value = (each.unsqueeze(0) for each in (query, key, value))
         options: Any = {"scale": scale, "enable_gqa": enable_gqa}
         whole = fused_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
         return whole.squeeze(0)
-    half = query.dtype in (torch.bfloat16, torch.float16)
-    if attn_mask is None and half and query.shape[-1] == value.shape[-1] <= 256:
+    flash_on = torch._C._get_flash_sdp_enabled() or torch._C._get_cudnn_sdp_enabled()  # noqa: SLF001
+    efficient_on = torch._C._get_mem_efficient_sdp_enabled()  # noqa: SLF001
+    half = flash_on and query.dtype in (torch.bfloat16, torch.float16)
+    fits = attn_mask is None and half and query.shape[-1] == value.shape[-1] <= 256
+    if not fits and not efficient_on and torch._C._get_math_sdp_enabled():  # noqa: SLF001
+        math = torch.ops.aten._scaled_dot_product_attention_math  # noqa: SLF001
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        return math(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
+    if fits:
         flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001
         return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
     if enable_gqa and key.shape[1] != query.shape[1]:
@@ -70,6 +80,47 @@ def fused_attention(
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001
     return efficient(query, key, value, attn_mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
+
+
+# Ops that autocast runs in fp32 on CUDA, but not on a CPU (torch, autocast_mode.h).
+_WIDENED = """
+acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim
+nuclear_norm nuclear_norm.dim cosine_similarity dist pdist renorm logsumexp upsample_nearest2d
+upsample_bilinear2d upsample_bicubic2d softmax.int log_softmax.int cumprod cumsum
+linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList norm.Scalar norm.ScalarOpt_dim
+norm.ScalarOpt_dim_dtype
+"""
+_KEYS: Any = torch._C  # noqa: SLF001
+
+
+def _widened(name: str) -> Callable[..., Any]:
+    """Return what autocast on CUDA makes of an op of 16-bit tensors: its result is fp32."""
+    base, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, base), overload or "default")
+    without = _KEYS.DispatchKeySet(_KEYS.DispatchKey.AutocastCPU)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _KEYS._ExcludeDispatchKeyGuard(without):  # noqa: SLF001
+            half = _is_half(args[0]) and kwargs.get("dtype", _given(op, args)) is None
+            if base == "softmax" and half and args[0].dtype == torch.float16:
+                return torch.ops.aten._softmax(args[0], args[1], True)  # noqa: SLF001
+            if base in ("sum", "linalg_vector_norm") and half:  # they convert as they read
+                return op(*args, **kwargs, dtype=torch.float32)
+            return op(*(each.float() if _is_half(each) else each for each in args), **kwargs)
+
+    return run
+
+
+def _given(op: Any, args: Any) -> Any:
+    """Return the dtype among the arguments of an op by place."""
+    names = [argument.name for argument in op._schema.arguments]  # noqa: SLF001
+    place = names.index("dtype") if "dtype" in names else len(args)
+    return args[place] if place < len(args) else None
+
+
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
 
 
 class _Recurrent(torch.autograd.Function):

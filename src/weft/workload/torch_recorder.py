@@ -54,7 +54,8 @@ _FREE = frozenset(
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
         *("empty_permuted", "_local_scalar_dense", "record_stream", "is_same_size", "sym_size"),
         *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
-        "_pin_memory",
+        *("_pin_memory", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
+        *("as_strided_", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
     )
 )
 # The number of an op (-1: it does nothing of its own), its function, arguments and results.
