@@ -575,3 +575,30 @@ def test_an_optimizer_communicates_and_reads_values_of_single_numbers():
 def test_the_counters_of_an_optimizer_are_no_kernels_and_hold_nothing_up():
     ops = captured(variants.ddp, 8).ops()
     assert not any(op.blocking for op in ops)
+
+
+def test_gradients_that_are_kept_are_there_in_the_forward_pass():
+    def prepare(warm_up, to_none):
+        model = variants.Transformer(layers=2).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        batch = torch.randint(512, (64, 256), device="cuda")
+
+        def step():
+            model(batch).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=to_none)
+
+        for _ in range(warm_up):
+            step()
+        return step
+
+    freed, kept, later = (
+        capture(partial(prepare, *options)).memory
+        for options in ((0, True), (0, False), (1, False))
+    )
+    assert freed is not None
+    assert kept is not None
+    assert later is not None
+    assert kept.gradients == pytest.approx(kept.weights, rel=0.1)
+    assert kept.total > freed.total
+    assert kept.total == pytest.approx(later.total, rel=0.02)

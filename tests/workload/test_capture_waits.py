@@ -209,6 +209,26 @@ def test_a_shard_moves_to_another_dimension_by_an_exchange():
     assert [(each.kind, each.nbytes) for each in found] == [("all_to_all", 16 * 64 * 4)]
 
 
+def test_two_groups_of_the_same_ranks_run_at_the_same_time():
+    def prepare():
+        other = dist.new_group(list(range(dist.get_world_size())))
+
+        def step():
+            works = [dist.all_reduce(vector(), group=g, async_op=True) for g in (world(), other)]
+            for work in works:
+                work.wait()
+            return vector() * 2
+
+        return step
+
+    workload = capture(prepare, 4)
+    ops = workload.steps[0].ops
+    first, second = (number for number, op in enumerate(ops) if op.kind == "collective")
+    assert not waits_for(ops, second, first)
+    assert {op.collective.group for op in ops if op.collective} == {"world"}
+    assert predict(workload, platform("h100-8", num_ranks=4)).seconds > 0
+
+
 def test_the_future_of_a_collective_runs_its_callback_after_it_and_next_to_other_work():
     def step():
         x = vector()

@@ -178,6 +178,7 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             recorder.memory.start_again()
             recorder.start_over()
             inner()
+            recorder.memory.step_done()
     except NotSentError:
         raise
     except WeftError as error:

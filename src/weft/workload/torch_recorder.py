@@ -220,7 +220,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if what.kind not in ("all_reduce", "broadcast", "reduce"):
                 for tensor in written:
                     self._values.forget(storage_of(tensor))
-            self._append(self._communication(func, what), inputs, written)
+            self._append(self._communication(func, values, what), inputs, written)
             return
         if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, values):
             return
@@ -241,9 +241,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         copied = op_name(func) == "clone" and isinstance(args[0], torch.Tensor)
         return copied and args[0].is_sparse and self.phase_now == "backward"
 
-    def _communication(self, func: Any, what: Collective) -> Op:
+    def _communication(self, func: Any, values: Sequence[Any], what: Collective) -> Op:
         name = f"{func.namespace}.{op_name(func)}"
-        stream = f"comm {what.group}"
+        stream = self.groups.stream_of(values)
         if what.kind in ("send", "recv"):  # NCCL runs the messages of a batch at once
             stream = f"{what.kind} {what.group} {what.peer}"
         blocking = what.kind == "barrier"  # the host waits for it, with NCCL too

@@ -45,7 +45,7 @@ def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
         *_ddp_patches(),
         *_fsdp_patches(recorder, as_gpu=as_gpu),
         *_pipeline_patches(recorder),
-        *_module_patches(),
+        *_module_patches(recorder),
         *_compile_patches(recorder),
     ]
 
@@ -347,10 +347,26 @@ def _pipeline_patches(recorder: Recorder) -> list[Patch]:
 # --- modules and torch.compile -----------------------------------------------------------------
 
 
-def _module_patches() -> list[Patch]:
+def _zeroed(recorder: Recorder, zero_grad: Callable[..., None]) -> Callable[..., None]:
+    """Note where gradients are kept from one step to the next."""
+
+    @functools.wraps(zero_grad)
+    def zeroed(self: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - as torch has it
+        recorder.memory.keeps_gradients |= not set_to_none
+        zero_grad(self, set_to_none)
+
+    return zeroed
+
+
+def _module_patches(recorder: Recorder) -> list[Patch]:
+    zeroing: Any = torch.optim.Optimizer, nn.Module
     names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
     return [
         mock.patch.object(nn.Module, "_apply", _apply),
+        *(
+            mock.patch.object(each, "zero_grad", _zeroed(recorder, each.zero_grad))
+            for each in zeroing
+        ),
         *(mock.patch.object(nn.init, name, _unchanged) for name in names),
     ]
 
