@@ -395,6 +395,30 @@ def test_views_are_no_kernels(view):
     assert [op.name for op in capture(lambda: step).ops()] == ["aten.mul"]
 
 
+@pytest.mark.parametrize("made", [variants.shuffled_loader, variants.asks_the_device])
+def test_a_loader_of_data_does_not_hold_the_host_up(made):
+    assert not any(op.blocking or op.kind == "host" for op in captured(made).ops())
+
+
+@pytest.mark.parametrize(
+    ("copy", "waits"),
+    [
+        (lambda x: x.cpu(), True),
+        (lambda x: x.to("cpu"), True),
+        (lambda x: x.to(torch.device("cpu")), True),
+        (lambda x: x.to("cpu", non_blocking=True), False),
+        (lambda x: x.to("cuda"), False),
+    ],
+)
+def test_the_host_waits_for_a_copy_to_it(copy, waits):
+    def step():
+        x = torch.empty(8, device="cuda") * 2
+        return copy(x)
+
+    kinds = [op.kind for op in capture(lambda: step).ops()]
+    assert kinds == (["kernel", "host"] if waits else ["kernel"])
+
+
 def test_heads_of_two_widths_count_with_both():
     def step():
         query, value = torch.empty(1, 4, 64, 192), torch.empty(1, 4, 64, 128)

@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -623,6 +624,39 @@ def asks_the_device():
     return step
 
 
+def batches_of_tokens():
+    """Batches cut from a file of tokens at random places, as small GPT trainers do."""
+    data, length = np.zeros(1 << 14, dtype=np.int64), 256
+    model = Transformer().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def batch():
+        places = torch.randint(len(data) - length, (4,))
+        x = torch.stack([torch.from_numpy(data[i : i + length]) for i in places])
+        assert x.shape == (4, length)
+        return x.pin_memory().to("cuda", non_blocking=True)
+
+    def step():
+        loss = model(batch()).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def shuffled_loader():
+    data = torch.utils.data.TensorDataset(torch.zeros(64, WIDTH), torch.zeros(64))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Linear(WIDTH, WIDTH).cuda()
+
+    def step():
+        for x, _ in loader:
+            model(x.cuda()).sum().backward()
+
+    return step
+
+
 def truncated_normal():
     model = Transformer().cuda()
     for parameter in model.parameters():
@@ -899,7 +933,7 @@ VARIANTS = {
         *(initialised_from_meta, experts_by_grouped_products, routed_experts, compiled),
         *(compiled_in_place, compiled_by_decorator, checkpointed_with_rms_norm),
         *(checkpointed_by_wrapper, own_streams, asks_the_device, truncated_normal),
-        *(averaged_weights, encoder_of_torch),
+        *(averaged_weights, encoder_of_torch, batches_of_tokens, shuffled_loader),
         *(hf_llama, hf_mixtral, hf_bert, hf_gpt2, hf_vit, hf_deepseek),
     ),
 }

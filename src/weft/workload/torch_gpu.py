@@ -82,10 +82,10 @@ def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
         mock.patch.object(nn.Module, "to", _module_to),
         mock.patch.object(torch.Tensor, "record_stream", _answer(None)),
         mock.patch.object(torch.autograd, "_engine_run_backward", _redirected_backward),
-        mock.patch.object(FakeTensor, "tolist", lambda tensor: _read(tensor, torch.Tensor.tolist)),
+        mock.patch.object(FakeTensor, "tolist", _as_list),
         mock.patch.object(FakeTensor, "device", _device_of_user(torch.device("cuda", device))),
         gpu_kernels(),
-        AsOnGpu(device),
+        AsOnGpu(streams, device),
     ]
 
 
@@ -312,15 +312,17 @@ _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 class AsOnGpu(TorchFunctionMode):
     """Redirects to the CPU what is asked of a GPU, and answers the user as one."""
 
-    def __init__(self, device: int = 0) -> None:
+    def __init__(self, streams: Streams | None = None, device: int = 0) -> None:
         super().__init__()
-        self._device = device
+        self._streams, self._device = streams, device
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Redirect one function."""
         kwargs = kwargs or {}
         if func in _ASKS:
             return self._answered(func, args, kwargs, _caller())
+        if func is torch.Tensor.cpu or (func is torch.Tensor.to and _names_cpu(args, kwargs)):
+            self._to_host(args, kwargs, _caller())
         if func in _SAME_TENSOR or _is_initializer(func):
             return args[0] if args else kwargs["tensor"]
         if func is torch.device and args and _is_number(args[0]):
@@ -335,6 +337,12 @@ class AsOnGpu(TorchFunctionMode):
             if "pin_memory" in kwargs:
                 kwargs = {**kwargs, "pin_memory": False}
         return func(*args, **kwargs)
+
+    def _to_host(self, args: Any, kwargs: Any, caller: str) -> None:
+        """Let the host wait for a copy to it, unless that was asked not to block."""
+        blocking = not kwargs.get("non_blocking") and True not in args[2:3]
+        if self._streams is not None and blocking and _is_user(caller):
+            self._streams.on_host_wait("tensor.cpu", self._streams.current.front)
 
     def _answered(self, func: Any, args: Any, kwargs: Any, caller: str) -> Any:
         """Answer where a tensor is and what is in it; torch's own code needs what is true."""
@@ -351,6 +359,12 @@ class AsOnGpu(TorchFunctionMode):
         if func == _IS_CUDA:
             return True
         return self._device if func is torch.Tensor.get_device else found
+
+
+def _names_cpu(args: Any, kwargs: Any) -> bool:
+    """Return whether ``Tensor.to`` is asked for the CPU."""
+    place = args[1] if len(args) > 1 else kwargs.get("device")
+    return place == "cpu" if isinstance(place, str) else place == _CPU
 
 
 def _caller() -> str:
@@ -382,6 +396,14 @@ def _device_of_user(device: torch.device) -> property:
     return property(where)
 
 
+def _as_list(tensor: torch.Tensor) -> Any:
+    """Return a list of values; the indices of a sampler are numbers of the host."""
+    caller = sys._getframe(1).f_code.co_filename  # noqa: SLF001
+    if "/torch/utils/data/" in caller and tensor.dim() == 1:
+        return list(range(tensor.shape[0]))
+    return _read(tensor, torch.Tensor.tolist)
+
+
 def _read(tensor: torch.Tensor, convert: Callable[[torch.Tensor], Any]) -> Any:
     """Read all elements at once: the host waits, and each is what a value that is read is."""
     shape, dtype = tuple(tensor.shape), tensor.dtype
@@ -398,7 +420,7 @@ def _redirected_backward(*args: Any, **kwargs: Any) -> Any:
 
     torch takes a mode off while ``backward``, a function that the mode sees, runs.
     """
-    with AsOnGpu(torch.cuda.current_device()):
+    with AsOnGpu(device=torch.cuda.current_device()):
         return _run_backward(*args, **kwargs)
 
 

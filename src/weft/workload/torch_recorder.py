@@ -231,6 +231,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
     ) -> bool:
         """Recognise counters of optimizers, which live on the host, and constants."""
+        if op_name(func) == "_local_scalar_dense" and _is_read_by_loader():
+            return True
         if self.phase != "optimizer":
             return op_name(func) == "_local_scalar_dense" and all(map(_is_constant, inputs))
         on_host = all(storage_of(each) in self.counters or _is_constant(each) for each in inputs)
@@ -330,11 +332,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
 
+LOADERS = "/torch/utils/data/"
 _INTERNAL = ("/torch/utils/", "/torch/_", "/weft/workload/torch_")
 
 
 def _is_internal(path: str) -> bool:
     return any(part in path for part in _INTERNAL)
+
+
+def _is_read_by_loader() -> bool:
+    """Return whether a value is read by torch.utils.data: its indices are on the host."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - nothing else tells who reads
+    while frame is not None and _is_internal(frame.f_code.co_filename):
+        if LOADERS in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _instead(name: str, args: Any) -> Any:

@@ -84,6 +84,15 @@ def _number(args: Sequence[Any], given: list[Number | None], place: int) -> Numb
     return args[place] if isinstance(args[place], (bool, int, float)) else given[place]
 
 
+def _random(args: Sequence[Any], _given: list[Number | None]) -> Number | None:
+    """Take a random number as 1, or as near as its bounds allow."""
+    bounds = [each for each in args if isinstance(each, int)]
+    if not bounds:
+        return None
+    low = bounds[0] if len(bounds) > 1 else 0
+    return max(low, min(1, bounds[-1] - 1))
+
+
 def _same(args: Sequence[Any], given: list[Number | None]) -> Number | None:
     if args and isinstance(args[0], (list, tuple)):
         return None
@@ -160,6 +169,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("isnan", "isinf", "isin", "isposinf", "isneginf"), _constant(value=False)),
     **dict.fromkeys(("zeros", "new_zeros", "zeros_like", "zero_"), _constant(value=0)),
     **dict.fromkeys(("ones", "new_ones", "ones_like"), _constant(value=1)),
+    "randint": _random,
     "full": _filled,
     "fill_": _filled,
     "full_like": _filled,
@@ -185,6 +195,6 @@ _SOURCES = frozenset(
     (
         *("isnan", "isinf", "isin", "isposinf", "isneginf", "zeros", "new_zeros", "zeros_like"),
         *("zero_", "ones", "new_ones", "ones_like", "full", "fill_", "full_like", "new_full"),
-        *("eq", "ne"),
+        *("eq", "ne", "randint"),
     )
 )
