@@ -114,6 +114,13 @@ def test_the_hint_of_an_error_is_chosen_by_the_error(raised, word):
     assert word in str(refused.value.hint)
 
 
+def test_a_model_that_was_made_before_is_named_as_the_cause():
+    model = torch.nn.Linear(8, 8)
+    with pytest.raises(CaptureError) as refused:
+        capture(lambda: lambda: model(torch.empty(4, 8)))
+    assert "inside the function" in str(refused.value.hint)
+
+
 def test_an_error_names_the_line_of_the_user_and_not_of_torch():
     def step():
         return torch.empty(3, 4) @ torch.empty(3, 4)

@@ -230,6 +230,8 @@ def _hint(error: Exception) -> str:
         return "Install the module where weft runs, or leave it out while the step is captured."
     if isinstance(error, OSError):
         return "Files that the step opens have to be there; give it random tensors as data."
+    if "convert all Tensors to FakeTensors" in str(error):
+        return "Make models and tensors inside the function that is captured, not before."
     fake = ("fake", "data_ptr", "Fake", "data-dependent", "storage", "tensor subclass")
     if any(word in str(error) for word in fake):
         return "It runs on fake tensors: it may not read values or memory of tensors."
