@@ -53,9 +53,31 @@ def test_what_cannot_be_captured_is_refused_with_the_line_of_the_user(made):
 
 @pytest.mark.parametrize("made", variants.NO_STEP, ids=variants.name_of)
 def test_a_preparation_that_returns_no_step_is_refused(made):
-    with pytest.raises(CaptureError, match="returned") as refused:
+    with pytest.raises(CaptureError, match=f"^{variants.name_of(made)} returned") as refused:
         captured(made)
     assert "function without arguments" in str(refused.value.hint)
+
+
+def test_a_preparation_that_needs_arguments_is_refused():
+    def prepare(layers, width=8):
+        return lambda: torch.empty(layers, width) * 2
+
+    step: Any = prepare
+    with pytest.raises(CaptureError, match=r"^prepare needs arguments \(layers\)"):
+        capture(step)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_grouped_products_of_other_dtypes_run_as_on_a_gpu(dtype):
+    def step():
+        a = torch.empty(64, 32, dtype=dtype, requires_grad=True)
+        b = torch.empty(4, 32, 48, dtype=dtype, requires_grad=True)
+        ends = torch.tensor([16, 32, 48, 64], dtype=torch.int32)
+        product = torch._grouped_mm(a, b, offs=ends)
+        assert product.dtype == dtype
+        product.sum().backward()
+
+    assert families(capture(lambda: step)).count("bmm") == 3
 
 
 @pytest.mark.parametrize("line", variants.LINES, ids=variants.name_of)
@@ -102,6 +124,7 @@ def test_captures_leave_no_hook_for_errors_behind():
         (FileNotFoundError("train.bin"), "Files"),
         (ModuleNotFoundError("No module named 'apex'"), "Install"),
         (NameError("name 'modle' is not defined"), "code itself"),
+        (NotImplementedError("no rule registered for HigherOrderOperator x"), "Higher-order"),
         (RuntimeError("Cannot access data pointer of Tensor (FakeTensor)"), "fake tensors"),
     ],
 )

@@ -60,6 +60,11 @@ def capture(
     if world_size < 1:
         raise UsageError(f"world_size: a step needs at least 1 rank (got {world_size})")
     name = name or getattr(step, "__name__", "step")
+    if needed := _needed(step):
+        raise CaptureError(
+            f"{name} needs arguments ({', '.join(needed)})",
+            f"Give them a default, or pass them by functools.partial or --set {needed[0]}=..",
+        )
     objects = ObjectExchange()
     captured = partial(_captured, step, world_size, name, objects, as_gpu=as_gpu, seen=seen)
     found: dict[int, Workload] = {}
@@ -182,7 +187,8 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
     except NotSentError:
         raise
     except WeftError as error:
-        error.message = f"{_user_line(error)}: {error.message}"
+        if where := _user_line(error, of_libraries=False):
+            error.message = f"{where}: {error.message}"
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise CaptureError(
@@ -230,6 +236,8 @@ def _hint(error: Exception) -> str:
         return "Install the module where weft runs, or leave it out while the step is captured."
     if isinstance(error, OSError):
         return "Files that the step opens have to be there; give it random tensors as data."
+    if "HigherOrderOperator" in str(error):
+        return "Higher-order operators are not recorded: use the same in ops, as attention by sdpa."
     if "convert all Tensors to FakeTensors" in str(error):
         return "Make models and tensors inside the function that is captured, not before."
     fake = ("fake", "data_ptr", "Fake", "data-dependent", "storage", "tensor subclass")
@@ -251,12 +259,14 @@ _LIBRARIES = (*sysconfig.get_paths().values(), str(Path(torch.__file__).parent))
 _OURS = str(Path(__file__).parent)
 
 
-def _user_line(error: BaseException) -> str:
+def _user_line(error: BaseException, *, of_libraries: bool = True) -> str:
     """Return where the user's code was when an error was raised: the last line of no library."""
     lines = traceback.extract_tb(error.__traceback__)
     users = [
         line for line in lines if not line.filename.startswith((*_LIBRARIES, _OURS, "<frozen"))
     ]
+    if not users and not of_libraries:
+        return ""
     line = (users or lines)[-1]
     return f"{line.filename}:{line.lineno} ({line.line})"
 

@@ -287,7 +287,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
         """Carry an op out; where its result depends on data, take the largest that it can be."""
-        if (result := _instead(op_name(func), args)) is not None:
+        if (result := _instead(func, args, kwargs)) is not None:
             return result, ""
         try:
             return func(*args, **kwargs), ""
@@ -350,12 +350,16 @@ def _is_read_by_loader() -> bool:
     return False
 
 
-def _instead(name: str, args: Any) -> Any:
+def _instead(func: Any, args: Any, kwargs: Any) -> Any:
     """Return the result of an op whose fake kernel does otherwise than a GPU; None for others."""
+    name = op_name(func)
     if name == "wait_tensor":  # what it is given, not a copy
         return args[0]
     if name == "histc" and not args[0].is_floating_point():  # a CPU refuses integers
         return args[0].new_empty((args[1] if len(args) > 1 else 100,))
+    if name == "_grouped_mm" and args[0].dtype in (torch.float32, torch.float16):
+        half = [each.to(torch.bfloat16) for each in args[:2]]  # the dtype that it insists on
+        return func(*half, *args[2:], **kwargs).to(args[0].dtype)
     return None
 
 
