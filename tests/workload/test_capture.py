@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from tests.workload import torch_steps as steps
 from weft.errors import CaptureError, UsageError
 from weft.hardware import platform
@@ -165,3 +167,82 @@ def test_attention_is_causal_only_where_it_was_asked_for(causal):
         if op.cost is not None
     ]
     assert [cost.shape[-1] for cost in costs if cost.family == "attention"] == [int(causal)]
+
+
+def table():
+    return torch.empty(1000, 64)
+
+
+def rows(count=8):
+    return torch.zeros(count, dtype=torch.int64)
+
+
+ROW, TABLE, INDEX = 64 * 4, 1000 * 64 * 4, 8 * 8
+CACHE = 2 * 4 * 16 * 4  # of the elements that a decoding step writes into a cache
+# By what a line does: the line, and the bytes that it reads and writes.
+TRAFFIC = {
+    "copy_": (lambda: table().copy_(table()), 2 * TABLE),
+    "zero_": (lambda: table().zero_(), TABLE),
+    "fill_": (lambda: table().fill_(2.0), TABLE),
+    "normal_": (lambda: table().normal_(), TABLE),
+    "add_": (lambda: table().add_(table()), 3 * TABLE),
+    "mul_": (lambda: table().mul_(2), 2 * TABLE),
+    "x + x": (lambda: (x := table()) + x, 2 * TABLE),
+    "x + y": (lambda: table() + table(), 3 * TABLE),
+    "out": (lambda: torch.add(table(), table(), out=table()), 3 * TABLE),
+    "foreach copy": (lambda: torch._foreach_copy_([table()], [table()]), 2 * TABLE),
+    "foreach zero": (lambda: torch._foreach_zero_([table()]), TABLE),
+    "foreach add": (lambda: torch._foreach_add_([table()], [table()]), 3 * TABLE),
+    "index_copy_": (
+        lambda: table().index_copy_(0, rows(), torch.empty(8, 64)),
+        2 * 8 * ROW + INDEX,
+    ),
+    "index_add_": (lambda: table().index_add_(0, rows(), torch.empty(8, 64)), 3 * 8 * ROW + INDEX),
+    "index_fill_": (lambda: table().index_fill_(0, rows(), 0.0), 8 * ROW + INDEX),
+    "index_put_": (
+        lambda: table().index_put_((rows(),), torch.empty(8, 64)),
+        2 * 8 * ROW + INDEX,
+    ),
+    "index_put_ of one number": (
+        lambda: table().index_put_((rows(),), torch.zeros(())),
+        8 * ROW + INDEX + 4,
+    ),
+    "index_put_ that adds": (
+        lambda: table().index_put_((rows(),), torch.empty(8, 64), accumulate=True),
+        3 * 8 * ROW + INDEX,
+    ),
+    "scatter_": (
+        lambda: table().scatter_(0, rows()[:, None], torch.empty(8, 1)),
+        2 * 8 * 4 + INDEX,
+    ),
+    "scatter_add_": (
+        lambda: table().scatter_add_(0, rows()[:, None], torch.empty(8, 1)),
+        3 * 8 * 4 + INDEX,
+    ),
+    "cache[:, :, places]": (
+        lambda: torch.empty(2, 4, 512, 16).index_copy_(2, rows(1), torch.empty(2, 4, 1, 16)),
+        2 * CACHE + 8,
+    ),
+}
+
+
+@pytest.mark.parametrize("line", TRAFFIC)
+def test_traffic_is_what_is_read_and_written(line):
+    run, expected = TRAFFIC[line]
+    costs = [op.cost for op in capture(lambda: run).ops() if "zeros" not in op.name]
+    assert [cost.nbytes for cost in costs if cost is not None] == [expected]
+
+
+def test_a_fused_optimizer_reads_four_tensors_and_writes_three():
+    def prepare():
+        weight = torch.nn.Parameter(torch.empty(1024, 1024))
+        optimizer = torch.optim.AdamW([weight], fused=True)
+
+        def step():
+            weight.grad = torch.empty_like(weight)
+            optimizer.step()
+
+        return step
+
+    costs = [op.cost for op in capture(prepare).ops() if op.name == "aten._fused_adamw_"]
+    assert [cost.nbytes for cost in costs if cost] == [pytest.approx(7 * 4 * 1024**2, rel=1e-5)]

@@ -13,6 +13,7 @@ import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from weft.hardware import platform
@@ -112,6 +113,20 @@ def test_what_reads_the_result_of_a_collective_waits_for_it(kind, asynchronous):
     assert waits_for(ops, len(ops) - 1, collective)
 
 
+@pytest.mark.parametrize("root", [0, 3])
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_a_rank_that_is_not_the_root_counts_what_the_root_moves(kind, root):
+    def step():
+        whole = many() if dist.get_rank() == root else None
+        if kind == "gather":
+            dist.gather(vector(), whole, dst=root)
+        else:
+            dist.scatter(vector(), whole, src=root)
+
+    found = next(op.collective for op in capture(lambda: step, 4).ops() if op.collective)
+    assert (found.kind, found.nbytes, found.peer) == (kind, 4 * 8 * 64 * 4, root)
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all_single", "reduce_scatter_tensor"])
 def test_a_synchronous_collective_holds_up_work_that_does_not_read_it(kind):
     def step():
@@ -160,6 +175,60 @@ def test_what_reads_a_functional_collective_waits_for_it(kind):
     assert waits_for(ops, len(ops) - 1, collective)
 
 
+@pytest.mark.parametrize("kind", FUNCTIONAL)
+def test_a_functional_collective_overlaps_with_work_before_its_result_is_used(kind):
+    def step():
+        reduced = FUNCTIONAL[kind](torch.empty(16, 64))
+        other = vector().exp()
+        return reduced * 2, other
+
+    ops = capture(lambda: step, 4).steps[0].ops
+    number = {op.name: n for n, op in enumerate(ops)}
+    collective = next(n for n, op in enumerate(ops) if op.kind == "collective")
+    assert not waits_for(ops, number["aten.exp"], collective)
+    assert waits_for(ops, number["aten.mul"], collective)
+
+
+def test_the_gradient_of_a_functional_collective_is_its_collective():
+    def step():
+        x = torch.empty(16, 64, requires_grad=True)
+        funcol.all_to_all_single_autograd(x * 2, None, None, world()).square().sum().backward()
+        assert x.grad is not None
+
+    kinds = [op.collective.kind for op in capture(lambda: step, 4).ops() if op.collective]
+    assert kinds == ["all_to_all", "all_to_all"]
+
+
+def test_a_shard_moves_to_another_dimension_by_an_exchange():
+    def step():
+        mesh = init_device_mesh("cuda", (4,))
+        x = DTensor.from_local(torch.empty(16, 64), mesh, [Shard(0)])
+        assert x.redistribute(mesh, [Shard(1)]).to_local().shape == (64, 16)
+
+    found = [op.collective for op in capture(lambda: step, 4).ops() if op.collective]
+    assert [(each.kind, each.nbytes) for each in found] == [("all_to_all", 16 * 64 * 4)]
+
+
+def test_two_groups_of_the_same_ranks_run_at_the_same_time():
+    def prepare():
+        other = dist.new_group(list(range(dist.get_world_size())))
+
+        def step():
+            works = [dist.all_reduce(vector(), group=g, async_op=True) for g in (world(), other)]
+            for work in works:
+                work.wait()
+            return vector() * 2
+
+        return step
+
+    workload = capture(prepare, 4)
+    ops = workload.steps[0].ops
+    first, second = (number for number, op in enumerate(ops) if op.kind == "collective")
+    assert not waits_for(ops, second, first)
+    assert {op.collective.group for op in ops if op.collective} == {"world"}
+    assert predict(workload, platform("h100-8", num_ranks=4)).seconds > 0
+
+
 def test_the_future_of_a_collective_runs_its_callback_after_it_and_next_to_other_work():
     def step():
         x = vector()
@@ -202,6 +271,74 @@ def test_ranks_that_exchange_messages_in_a_batch_do_not_deadlock():
         return x * 2
 
     assert predicted(lambda: step, 2).seconds > 0
+
+
+def halo_exchange(order):
+    """Each rank sends its first row and receives the row after its last, all in one tensor."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x = torch.empty(258, 1 << 16)
+
+    def step():
+        operations = [
+            dist.P2POp(dist.isend, x[1], (rank - 1) % ranks),
+            dist.P2POp(dist.irecv, x[257], (rank + 1) % ranks),
+            dist.P2POp(dist.isend, x[256], (rank + 1) % ranks),
+            dist.P2POp(dist.irecv, x[0], (rank - 1) % ranks),
+        ]
+        for work in dist.batch_isend_irecv([operations[place] for place in order]):
+            work.wait()
+        return x * 2
+
+    return step
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (1, 3, 0, 2)])
+def test_a_batch_of_messages_in_one_tensor_does_not_deadlock(order):
+    workload = capture(partial(halo_exchange, order), 4)
+    ops = workload.steps[0].ops
+    messages = [number for number, op in enumerate(ops) if op.kind == "collective"]
+    assert len(messages) == 4
+    for later in messages:
+        assert not any(waits_for(ops, later, earlier) for earlier in messages if earlier < later)
+        assert waits_for(ops, len(ops) - 1, later)
+    assert predict(workload, platform("h100-8", num_ranks=4)).seconds > 0
+
+
+def chunks_of_one_buffer():
+    return list(torch.empty(4, 8, 64))
+
+
+@pytest.mark.parametrize(
+    "buffers", [chunks_of_one_buffer, lambda: [vector() for _ in range(4)]], ids=["one", "four"]
+)
+def test_slices_of_one_buffer_are_independent(buffers):
+    def step():
+        made, works = buffers(), []
+        for each in made:
+            torch.mul(vector(), 2, out=each)
+            works.append(dist.all_reduce(each, async_op=True))
+        for work in works:
+            work.wait()
+        return made[1] * 2
+
+    ops = capture(lambda: step, 4).steps[0].ops
+    reduced = [number for number, op in enumerate(ops) if op.kind == "collective"]
+    products = [number for number, op in enumerate(ops) if op.name == "aten.mul"]
+    for earlier, later in zip(reduced, products[1:4], strict=False):
+        assert not waits_for(ops, later, earlier)
+    assert waits_for(ops, len(ops) - 1, reduced[1])
+
+
+@pytest.mark.parametrize("part", [lambda x: x[2:6], lambda x: x[:, 1:3], lambda x: x.t()])
+def test_views_of_the_same_bytes_are_ordered(part):
+    def step():
+        x = torch.empty(8, 8)
+        work = dist.all_reduce(x, async_op=True)  # noqa: F841 - never waited for
+        return part(x) * 2
+
+    ops = capture(lambda: step, 4).steps[0].ops
+    reduced = next(number for number, op in enumerate(ops) if op.kind == "collective")
+    assert waits_for(ops, len(ops) - 1, reduced)
 
 
 def test_the_host_waits_where_it_synchronizes():

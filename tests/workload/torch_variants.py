@@ -4,15 +4,22 @@
 Each function prepares and returns the step; ``VARIANTS`` has them by number of ranks.
 """
 
+import argparse
+import copy
+import os
+import sys
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F  # noqa: N812 - as everybody writes it
 from torch import nn
+from torch.cuda import Event, Stream
+from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
@@ -209,6 +216,14 @@ def fsdp1_with_original_parameters():
     return training(model)
 
 
+def fsdp1_without_device():
+    return training(FullyShardedDataParallel(Transformer().cuda()))
+
+
+def fsdp2_resharded_within_a_host():
+    return training(sharded(Transformer().cuda(), reshard_after_forward=4))
+
+
 def sharded(model, mesh=None, **options):
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, **options)
@@ -394,6 +409,30 @@ interleaved = partial(stages, ScheduleInterleaved1F1B, per_rank=2)
 interleaved_inferring_shapes = partial(interleaved, inputs=False)
 
 
+def three_dimensions():
+    """Stages of a pipeline, each sharded over data and tensor parallel ranks."""
+    mesh = init_device_mesh("cuda", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+    first = mesh["pp"].get_local_rank() == 0
+    model = nn.Sequential(Block(), Block()).cuda()
+    for layer in model:
+        parallelize_module(layer, mesh["tp"], TENSOR_PARALLEL)
+        fully_shard(layer, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    stage = PipelineStage(
+        model, 0 if first else 1, 2, torch.device("cuda"), group=mesh["pp"].get_group()
+    )
+    run = Schedule1F1B(stage, 4, loss_fn=nn.MSELoss())
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(8, TOKENS, WIDTH, device="cuda")
+
+    def step():
+        run.step(x) if first else run.step(target=x)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 # --- experts ----------------------------------------------------------------------------------
 
 
@@ -492,12 +531,71 @@ def own_streams():
     return step
 
 
+def main_of_torchrun():
+    """A whole program as torchrun starts it, with names imported from torch."""
+    init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    assert int(os.environ["RANK"]) == dist.get_rank()
+    assert int(os.environ["WORLD_SIZE"]) == dist.get_world_size()
+    local = dist.get_node_local_rank()
+    assert local < int(os.environ["LOCAL_WORLD_SIZE"])
+    assert os.environ["MASTER_ADDR"]
+    assert os.environ["MASTER_PORT"]
+    torch.cuda.set_device(local)
+    side, done = Stream(), Event()
+    model = DistributedDataParallel(Transformer().cuda(), device_ids=[local])
+    optimizer, batch = torch.optim.AdamW(model.parameters()), tokens()
+    with torch.cuda.stream(side):
+        model(batch).sum().backward()
+        done.record()
+    done.synchronize()
+    optimizer.step()
+    destroy_process_group()
+
+
+def polls_its_work():
+    x = torch.randn(1 << 20, device="cuda")
+
+    def step():
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            pass
+        return x * 2
+
+    return step
+
+
+def averaged_weights():
+    model = Transformer().cuda()
+    average, teacher = torch.optim.swa_utils.AveragedModel(model), copy.deepcopy(model)
+    step, batch = training(model), tokens()
+
+    def averaging():
+        step()
+        with torch.no_grad():
+            teacher(batch)
+        average.update_parameters(model)
+
+    return averaging
+
+
+def encoder_of_torch():
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).cuda()
+    x = torch.randn(4, TOKENS, WIDTH, device="cuda")
+    return lambda: model(x).sum().backward()
+
+
 def graphed():
     model, x = nn.Linear(WIDTH, WIDTH).cuda(), torch.randn(8, WIDTH, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         model(x)
     return graph.replay
+
+
+def one_hot_of_unknown_classes():
+    targets = torch.randint(512, (8,), device="cuda")
+    return lambda: F.one_hot(targets).float() * 2
 
 
 def asks_the_device():
@@ -526,6 +624,39 @@ def asks_the_device():
     return step
 
 
+def batches_of_tokens():
+    """Batches cut from a file of tokens at random places, as small GPT trainers do."""
+    data, length = np.zeros(1 << 14, dtype=np.int64), 256
+    model = Transformer().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def batch():
+        places = torch.randint(len(data) - length, (4,))
+        x = torch.stack([torch.from_numpy(data[i : i + length]) for i in places])
+        assert x.shape == (4, length)
+        return x.pin_memory().to("cuda", non_blocking=True)
+
+    def step():
+        loss = model(batch()).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def shuffled_loader():
+    data = torch.utils.data.TensorDataset(torch.zeros(64, WIDTH), torch.zeros(64))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Linear(WIDTH, WIDTH).cuda()
+
+    def step():
+        for x, _ in loader:
+            model(x.cuda()).sum().backward()
+
+    return step
+
+
 def truncated_normal():
     model = Transformer().cuda()
     for parameter in model.parameters():
@@ -546,6 +677,179 @@ def logs_across_ranks():
         return names, config
 
     return logging
+
+
+class OptimizerByHand(torch.optim.Optimizer):
+    """Clips by a norm over all ranks, which the host reads, and keeps a momentum."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self):
+        given = [p for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p in given]).norm()
+        dist.all_reduce(norm)
+        scale = 1 / (norm + 1e-6)
+        if scale.item() <= 1:
+            for p in given:
+                if "momentum" not in self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                self.state[p]["momentum"].mul_(0.9).add_(p.grad * scale)
+                p.data.sub_(self.state[p]["momentum"])
+
+
+# --- single lines that programs for GPUs have ----------------------------------------------------
+
+
+def _vector(**options):
+    return torch.randn(8, device="cuda", **options)
+
+
+def _with_default_device():
+    torch.set_default_device("cuda")
+    x = nn.Linear(8, 8)(torch.randn(4, 8))
+    x.sum().backward()
+
+
+def _with_device_context():
+    with torch.cuda.device(0), torch.cuda.device_of(_vector()), torch.device("cuda"):
+        assert torch.randn(4, 4).is_cuda
+
+
+def _synchronized_norm():
+    layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    model = DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(layers).cuda())
+    model(torch.randn(4, 3, 16, 16, device="cuda")).sum().backward()
+
+
+def _other_groups():
+    for backend in ("gloo", "nccl", "cpu:gloo,cuda:nccl"):
+        dist.all_reduce(_vector(), group=dist.new_group(backend=backend))
+    dist.monitored_barrier()
+
+
+def _streams_of_torch():
+    stream, event = torch.Stream(device="cuda"), torch.Event(device="cuda")
+    event.record(stream)
+    stream.wait_event(event)
+    stream.synchronize()
+    assert torch.cuda.Stream(priority=-1).priority == -1
+    low, high = torch.cuda.Stream.priority_range()
+    assert high <= low
+    assert torch.cuda.current_stream().stream_id == 0
+    assert torch.cuda.current_stream().device.type == "cuda"
+    torch.cuda.ExternalStream(0)
+
+
+def _generator():
+    generator = torch.Generator(device="cuda")
+    generator.manual_seed(3)
+    assert isinstance(generator, torch.Generator)
+    torch.randn(4, generator=generator, device="cuda")
+
+
+def _memory():
+    assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0
+    assert torch.cuda.memory_summary()
+    torch.cuda.memory._record_memory_history(max_entries=10)
+    torch.cuda.memory._dump_snapshot("memory.pickle")
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.accelerator.empty_cache()
+    torch.accelerator.memory_allocated()
+
+
+def _device():
+    assert torch.cuda.can_device_access_peer(0, 1)
+    assert not torch.cuda.is_current_stream_capturing()
+    torch.cuda.set_sync_debug_mode("warn")
+    assert torch.cuda.initial_seed() >= 0
+    found = torch.cuda.get_device_properties(0)
+    assert found.L2_cache_size > found.shared_memory_per_block > 0
+    assert found.gcnArchName
+    assert found.max_threads_per_multi_processor
+    assert torch.accelerator.current_accelerator().type == "cuda"
+    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.profiler.start()
+
+
+def _where_a_tensor_is():
+    x = _vector()
+    assert x.is_cuda
+    assert x.device == torch.device("cuda", torch.cuda.current_device())
+    assert x.get_device() == torch.cuda.current_device()
+    assert torch.zeros(4, device=x.device).device == x.to(x.device).device
+    assert nn.Linear(4, 4, device=x.device).weight.is_cuda
+    assert torch.empty(4, device="meta").device.type == "meta"
+
+
+def _profiled():
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        _vector().exp()
+        profiler.step()
+    assert not str(profiler.key_averages().table(sort_by="cuda_time_total"))
+    profiler.export_chrome_trace("trace.json")
+
+
+def _compiled_module():
+    model = nn.Linear(8, 8).cuda()
+    compiled = torch.compile(model)
+    assert compiled._orig_mod is model
+    assert len(list(compiled.modules())) == 1
+
+
+def _arguments():
+    assert argparse.ArgumentParser().parse_args() == argparse.Namespace()
+
+
+def _values_of_all_elements():
+    x = _vector()
+    assert x.cpu().numpy().shape == (8,)
+    assert x.detach().float().cpu().numpy().mean() == 1.0
+    assert x.tolist() == [1.0] * 8
+    assert torch.equal(x, x + 0)
+    assert torch.allclose(x, x + 0)
+
+
+def _counted_experts():
+    chosen = torch.randint(4, (64,), device="cuda")
+    assert torch.bincount(chosen, minlength=4).shape == (4,)
+    assert torch.histc(chosen.int(), bins=4, min=0, max=3).shape == (4,)
+    assert torch.repeat_interleave(torch.randn(4, 2), torch.ones(4).long(), 0).shape == (4, 2)
+
+
+LINES = (
+    *(_with_default_device, _with_device_context, _synchronized_norm, _other_groups),
+    *(_streams_of_torch, _generator, _memory, _device, _where_a_tensor_is, _profiled),
+    *(_compiled_module, _arguments, _values_of_all_elements, _counted_experts),
+)
+
+
+def ends_the_program():
+    return lambda: sys.exit(0)
+
+
+def returns_a_module():
+    return nn.Linear(8, 8)
+
+
+def returns_a_model_and_a_step():
+    model = nn.Linear(8, 8)
+    return model, lambda: model(_vector())
+
+
+def returns_a_step_with_arguments():
+    return lambda batch, labels: batch @ labels
+
+
+def nested_tensors():
+    return lambda: torch.nested.nested_tensor([_vector(), _vector()])
+
+
+def counts_unknown_values():
+    chosen = torch.randint(4, (64,), device="cuda")
+    return lambda: torch.bincount(chosen)
 
 
 # --- models of the Hugging Face library ---------------------------------------------------------
@@ -617,7 +921,8 @@ VARIANTS = {
         *(zero_redundancy_optimizer, automatic_mixed_precision, logs_across_ranks),
         *(fsdp1, fsdp1_with_original_parameters, fsdp2, fsdp2_without_mesh, fsdp2_not_resharded),
         *(fsdp2_with_prefetch, hsdp, fsdp2_from_meta, fsdp2_and_tensor_parallel),
-        *(experts_by_all_to_all, compiled_layers_of_fsdp2),
+        *(experts_by_all_to_all, compiled_layers_of_fsdp2, three_dimensions, main_of_torchrun),
+        *(fsdp1_without_device, fsdp2_resharded_within_a_host, polls_its_work),
     ),
     4: (
         *(tensor_parallel, sequence_parallel, loss_parallel_step, context_parallel_step),
@@ -628,10 +933,16 @@ VARIANTS = {
         *(initialised_from_meta, experts_by_grouped_products, routed_experts, compiled),
         *(compiled_in_place, compiled_by_decorator, checkpointed_with_rms_norm),
         *(checkpointed_by_wrapper, own_streams, asks_the_device, truncated_normal),
+        *(averaged_weights, encoder_of_torch, batches_of_tokens, shuffled_loader),
         *(hf_llama, hf_mixtral, hf_bert, hf_gpt2, hf_vit, hf_deepseek),
     ),
 }
-REFUSED = (fsdp2_offloaded, graphed)
+REFUSED = (
+    *(fsdp2_offloaded, graphed, one_hot_of_unknown_classes, ends_the_program, nested_tensors),
+    counts_unknown_values,
+)
+# What is returned where a step is expected.
+NO_STEP = (returns_a_module, returns_a_model_and_a_step, returns_a_step_with_arguments)
 
 
 def name_of(variant):

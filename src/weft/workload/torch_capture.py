@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -21,6 +23,8 @@ from weft.errors import CaptureError, UsageError, WeftError
 from weft.schedule.values import Group
 from weft.workload.step import Op, Step, Workload
 from weft.workload.torch_collectives import Groups
+from weft.workload.torch_costs import tensors_in
+from weft.workload.torch_dependencies import storage_of
 from weft.workload.torch_memory import SETUP
 from weft.workload.torch_recorder import Recorder
 from weft.workload.torch_stage import stage
@@ -56,6 +60,11 @@ def capture(
     if world_size < 1:
         raise UsageError(f"world_size: a step needs at least 1 rank (got {world_size})")
     name = name or getattr(step, "__name__", "step")
+    if needed := _needed(step):
+        raise CaptureError(
+            f"{name} needs arguments ({', '.join(needed)})",
+            f"Give them a default, or pass them by functools.partial or --set {needed[0]}=..",
+        )
     objects = ObjectExchange()
     captured = partial(_captured, step, world_size, name, objects, as_gpu=as_gpu, seen=seen)
     found: dict[int, Workload] = {}
@@ -139,7 +148,8 @@ def _captured(
     seen: Seen | None,
 ) -> Workload:
     groups = Groups(rank, world_size)
-    recorder = Recorder(groups, partial(seen, rank) if seen is not None else None)
+    told = partial(seen, rank) if seen is not None else None
+    recorder = Recorder(groups, told, as_gpu=as_gpu)
     with stage(recorder, rank, world_size, objects, as_gpu=as_gpu), _Hooks(recorder):
         _run(recorder, step, name)
     ops = tuple(recorder.ops)
@@ -167,16 +177,18 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             recorder.memory.label = SETUP
             recorder.recording = True
             inner = step()
-            if not callable(inner):
+            if not _is_step(inner, name):
                 return
             recorder.memory.label = ""
             recorder.memory.start_again()
             recorder.start_over()
             inner()
+            recorder.memory.step_done()
     except NotSentError:
         raise
     except WeftError as error:
-        error.message = f"{_user_line(error)}: {error.message}"
+        if where := _user_line(error, of_libraries=False):
+            error.message = f"{where}: {error.message}"
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise CaptureError(
@@ -184,49 +196,119 @@ def _run(recorder: Recorder, step: Callable[[], Any], name: str) -> None:
             "largest shape",
             "Give it a fixed shape in the step that is captured.",
         ) from error
+    except SystemExit as error:
+        raise CaptureError(
+            f"{name} ended the program at {_user_line(error)}: sys.exit({error.code!r})",
+            "Return from the function instead. Arguments of the command line are not passed on.",
+        ) from error
     except Exception as error:
         raise CaptureError(
-            f"{name} failed at {_user_line(error)}: {type(error).__name__}: {error}",
-            "It runs on fake tensors: it may not read files of data or values of tensors.",
+            f"{name} failed at {_user_line(error)}: {_described(error)}", _hint(error)
         ) from error
+
+
+def _is_step(inner: Any, name: str) -> bool:
+    """Return whether a preparation returned the step; raise if it returned something like it."""
+    hint = "Return a function without arguments that runs one step."
+    if isinstance(inner, torch.nn.Module):
+        raise CaptureError(f"{name} returned a module, not a step", hint)
+    if isinstance(inner, (tuple, list)) and any(callable(each) for each in inner):
+        raise CaptureError(f"{name} returned {len(inner)} objects, expected one step", hint)
+    if callable(inner) and (needed := _needed(inner)):
+        given = ", ".join(needed)
+        raise CaptureError(f"{name} returned a step that needs arguments ({given})", hint)
+    return callable(inner)
+
+
+def _needed(function: Any) -> list[str]:
+    """Return the arguments that a function cannot be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # functions of C
+        return []
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
+
+
+def _hint(error: Exception) -> str:
+    """Return the way out of an error of the user's code."""
+    if isinstance(error, ImportError):
+        return "Install the module where weft runs, or leave it out while the step is captured."
+    if isinstance(error, OSError):
+        return "Files that the step opens have to be there; give it random tensors as data."
+    if "HigherOrderOperator" in str(error):
+        return "Higher-order operators are not recorded: use the same in ops, as attention by sdpa."
+    if "convert all Tensors to FakeTensors" in str(error):
+        return "Make models and tensors inside the function that is captured, not before."
+    fake = ("fake", "data_ptr", "Fake", "data-dependent", "storage", "tensor subclass")
+    if any(word in str(error) for word in fake):
+        return "It runs on fake tensors: it may not read values or memory of tensors."
+    return "The code itself raised it: it runs as it would on a GPU, on tensors without values."
+
+
+def _described(error: BaseException) -> str:
+    """Return what went wrong, and what was the first cause of it: pipelines wrap errors."""
+    first = error
+    while cause := first.__cause__ or (None if first.__suppress_context__ else first.__context__):
+        first = cause
+    said = f"{type(error).__name__}: {error}"
+    return said if str(first) in said else f"{said} (from {type(first).__name__}: {first})"
 
 
 _LIBRARIES = (*sysconfig.get_paths().values(), str(Path(torch.__file__).parent))
 _OURS = str(Path(__file__).parent)
 
 
-def _user_line(error: BaseException) -> str:
+def _user_line(error: BaseException, *, of_libraries: bool = True) -> str:
     """Return where the user's code was when an error was raised: the last line of no library."""
     lines = traceback.extract_tb(error.__traceback__)
     users = [
         line for line in lines if not line.filename.startswith((*_LIBRARIES, _OURS, "<frozen"))
     ]
+    if not users and not of_libraries:
+        return ""
     line = (users or lines)[-1]
     return f"{line.filename}:{line.lineno} ({line.line})"
 
 
 class _Hooks:
-    """Tells the recorder when an optimizer is at work."""
+    """Tells the recorder when an optimizer is at work.
+
+    The first step of an optimizer makes its state. It is run once more than asked for, before the
+    step that is recorded, so that what is recorded is a later step.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._handles: list[Any] = []
+        self._known: WeakSet[Any] = WeakSet()
+        self._depth = 0  # optimizers such as ZeroRedundancyOptimizer run another one
 
     def __enter__(self) -> None:
-        recorder = self._recorder
-
-        def begin(*_: Any) -> None:
-            recorder.phase = "optimizer"
-
-        def end(*_: Any) -> None:
-            recorder.phase = "forward"
-            recorder.memory.optimizer_done()
-
         self._handles = [
-            register_optimizer_step_pre_hook(begin),
-            register_optimizer_step_post_hook(end),
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
         ]
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+
+    def _begin(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        self._recorder.phase = "optimizer"
+        first = optimizer not in self._known
+        self._known.add(optimizer)
+        # A closure would run the forward pass in what counts as the optimizer.
+        if first and self._depth == 1 and len(args) == 1 and not kwargs.get("closure"):
+            with self._recorder.aside(memory=True):
+                optimizer.step(**kwargs)
+        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+        values = tensors_in(value for state in states for value in state.values())
+        self._recorder.counters |= {storage_of(value) for value in values if not value.dim()}
+
+    def _end(self, *_: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._recorder.phase = "forward"
+            self._recorder.memory.optimizer_done()

@@ -60,6 +60,7 @@ class Groups:
         self.rank, self.num_ranks = rank, num_ranks
         self.found: dict[str, Group] = {}
         self._names: dict[tuple[int, ...], str] = {}
+        self._streams: dict[str, list[str]] = {}  # of process groups, by the name of their ranks
 
     def name_of(self, ranks: Sequence[int]) -> str:
         """Return the name of the group of these ranks."""
@@ -82,6 +83,16 @@ class Groups:
         self.found[name] = regular
         return name
 
+    def stream_of(self, args: Sequence[Any]) -> str:
+        """Return the stream of a process group: groups of the same ranks have one each."""
+        group = _group_of(args)
+        name = self.name_of(dist.get_process_group_ranks(group))
+        streams = self._streams.setdefault(name, [])
+        if group.group_name not in streams:
+            streams.append(group.group_name)
+        place = streams.index(group.group_name)
+        return f"comm {name}" + (f" ({place + 1})" if place else "")
+
     def collective(self, func: Any, args: Sequence[Any], outputs: Any) -> Collective | None:
         """Return the collective that an op is; None if it is none."""
         space = func.namespace
@@ -98,6 +109,8 @@ class Groups:
             )
         ranks = dist.get_process_group_ranks(_group_of(args))
         sized = _sized(counted, args, outputs)
+        if not sized and kind in ("gather", "scatter"):  # only the root has the whole
+            sized = tensors_in([args[1] if counted == "first" else args[0]]) * len(ranks)
         position = _peer(kind, args)
         return Collective(
             kind,

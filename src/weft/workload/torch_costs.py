@@ -22,6 +22,8 @@ SHORT = {
     torch.float64: "fp64",
     torch.float8_e4m3fn: "fp8",
     torch.float8_e5m2: "fp8",
+    torch.float8_e4m3fnuz: "fp8",
+    torch.float8_e5m2fnuz: "fp8",
 }
 UNKNOWN = "other"  # the family of ops that no model knows
 Tensors = Sequence[torch.Tensor]
@@ -57,22 +59,41 @@ def _stored(tensor: torch.Tensor) -> int:
     return math.prod(size for size, stride in shown if stride) * tensor.element_size()
 
 
-def cost_of(func: Any, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> Cost:
-    """Say what one op costs."""
+def cost_of(
+    func: Any,
+    args: Sequence[Any],
+    inputs: Tensors,
+    outputs: Tensors,
+    changed: Tensors = (),
+    *,
+    as_gpu: bool = True,
+) -> Cost:
+    """Return what one op costs that changes some of its inputs; only a GPU multiplies as tf32."""
     dtype, name = _dtype(inputs, outputs), op_name(func)
-    nbytes = _traffic(func, name, args, inputs, outputs)
+    nbytes = _traffic(func, args, inputs, outputs, changed)
     shaped = _SHAPED.get(name)
     if shaped is not None:
         family, shape, flops = shaped(args, inputs, outputs)
-        return Cost(family, shape, _math_dtype(dtype, family), flops, nbytes)
+        if family in _MULTIPLIES:  # by units for what is multiplied, whatever comes out
+            first = args[_OPERAND.get(name, 0)].dtype
+            dtype = _math_dtype(first, family) if as_gpu else dtype_name(first)
+        return Cost(family, shape, dtype, flops, nbytes)
     return Cost(_family(func, name), (), dtype, 0.0, nbytes)
 
 
-def _traffic(func: Any, name: str, args: Sequence[Any], inputs: Tensors, outputs: Tensors) -> int:
-    """Add up what is read and written; what is changed in place is both.
+_MULTIPLIES = ("gemm", "bmm", "convolution")
+# The place of the first operand, where it is not the first argument.
+_OPERAND = {"addmm": 1, "baddbmm": 1, "_addmm_activation": 1}
+
+
+def _traffic(
+    func: Any, args: Sequence[Any], inputs: Tensors, outputs: Tensors, changed: Tensors
+) -> int:
+    """Add up what is read and written; what is changed in place is both, unless it is overwritten.
 
     Rows that a sparse gradient changes count with the lookups whose gradient it is, not as a table.
     """
+    name = op_name(func)
     if any(isinstance(each, torch.Tensor) and each.is_sparse for each in args):
         return 0
     if name == "all_gather_copy_in":  # the shard alone goes into its place in the result
@@ -80,13 +101,85 @@ def _traffic(func: Any, name: str, args: Sequence[Any], inputs: Tensors, outputs
     if name in _PICKS:  # of the first tensor no more is read than comes out
         rest = nbytes_of(inputs[1:]) if name not in _SCATTERS else 0
         return 2 * nbytes_of(outputs) + rest
-    returned = {id(tensor) for tensor in outputs}
-    changed = [t for t in tensors_in(changed_by(func, args)) if id(t) not in returned]
-    return nbytes_of(inputs) + nbytes_of(outputs) + nbytes_of(changed)
+    if name in _PUTS:
+        return _put(name, args, inputs)
+    if name.startswith("_fused_"):  # gradients change only where they are scaled back
+        changed = [each for each in changed if all(each is not other for other in args[1])]
+    read = _distinct(inputs)
+    if name in _OVERWRITES or func._schema.overload_name.endswith("out"):  # noqa: SLF001
+        overwritten = {id(tensor) for tensor in changed}
+        read = [tensor for tensor in read if id(tensor) not in overwritten]
+    return nbytes_of(read) + nbytes_of(_distinct([*outputs, *changed]))
 
 
 _SCATTERS = frozenset(("nll_loss_backward", "embedding_dense_backward"))
 _PICKS = _SCATTERS | {"gather", "index", "index_select", "embedding", "nll_loss_forward"}
+# Ops in place that do not read what was there before.
+_OVERWRITES = frozenset(
+    (
+        *("copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "geometric_"),
+        *("exponential_", "log_normal_", "cauchy_", "_foreach_copy_", "_foreach_zero_"),
+    )
+)
+# Ops in place that change some elements, and whether they add to what was there.
+_PUTS = {
+    "index_copy_": False,
+    "index_fill_": False,
+    "index_add_": True,
+    "index_reduce_": True,
+    "index_put_": False,
+    "_index_put_impl_": False,
+    "put_": False,
+    "scatter_": False,
+    "scatter_add_": True,
+    "scatter_reduce_": True,
+}
+
+
+def _put(name: str, args: Sequence[Any], inputs: Tensors) -> int:
+    """Return what it moves to change the elements of a tensor that indices name."""
+    changed, given = inputs[0], nbytes_of(_distinct(inputs[1:]))
+    accumulates = _PUTS[name]
+    if name.startswith("scatter_"):
+        touched, moved = args[2].numel(), args[2].numel()
+        accumulates = accumulates or any(isinstance(each, str) for each in args)
+        source = nbytes_of(inputs[2:3])  # of a source that is larger, no more than is indexed
+        given -= max(0, source - moved * changed.element_size())
+    elif name in ("index_put_", "_index_put_impl_"):
+        touched = max(args[2].numel(), _indexed(changed, args[1]))
+        accumulates = True in args[3:4]
+    elif name == "put_":
+        touched, accumulates = args[1].numel(), True in args[3:4]
+    else:
+        rows = max(1, int(changed.shape[args[1]])) if changed.dim() else 1
+        touched = changed.numel() // rows * args[2].numel()
+    return given + (2 if accumulates else 1) * int(touched) * changed.element_size()
+
+
+def _indexed(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> int:
+    """Return how many elements ``tensor[indices]`` has at the most."""
+    masks = [each for each in indices if each is not None and each.dtype == torch.bool]
+    places = [each for each in indices if each is not None and each.dtype != torch.bool]
+    picked = max((each.numel() for each in masks), default=1)
+    if places:
+        shapes = (each.shape for each in places)
+        picked = math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+    rest, dim = 1, 0
+    for each in indices:
+        taken = each.dim() if each is not None and each.dtype == torch.bool else 1
+        if each is None:
+            rest *= int(tensor.shape[dim])
+        dim += taken
+    return picked * rest * math.prod(int(size) for size in tensor.shape[dim:])
+
+
+def _distinct(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Leave out what is there twice: it is read once."""
+    found: dict[tuple[Any, ...], torch.Tensor] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()._cdata  # noqa: SLF001 - its address
+        found[storage, tensor.storage_offset(), tensor.shape, tensor.stride()] = tensor
+    return list(found.values())
 
 
 def changed_by(
@@ -94,15 +187,22 @@ def changed_by(
 ) -> list[Any]:
     """Return the arguments that an op writes to, as its schema says."""
     found = []
-    for place, argument in enumerate(func._schema.arguments):  # noqa: SLF001
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            if place < len(args):
-                found.append(args[place])
-            elif kwargs and argument.name in kwargs:
-                found.append(kwargs[argument.name])
+    for place, name in _written_places(func):
+        if place < len(args):
+            found.append(args[place])
+        elif kwargs and name in kwargs:
+            found.append(kwargs[name])
     return found
 
 
+@lru_cache(maxsize=4096)
+def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and names of the arguments that an op writes to."""
+    arguments = enumerate(func._schema.arguments)  # noqa: SLF001 - torch shows no other way
+    return tuple((n, a.name) for n, a in arguments if a.alias_info and a.alias_info.is_write)
+
+
+@lru_cache(maxsize=4096)
 def op_name(func: Any) -> str:
     """Give the name of an op without its overload: ``aten::add.Tensor`` is ``add``."""
     return str(func._schema.name).partition("::")[2]  # noqa: SLF001 - torch shows no other way
@@ -115,9 +215,17 @@ def _dtype(inputs: Tensors, outputs: Tensors) -> str:
     return dtype_name((*outputs, *inputs)[0].dtype) if outputs or inputs else ""
 
 
-def _math_dtype(dtype: str, family: str) -> str:
-    fast = family in ("gemm", "bmm") and torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if dtype == "fp32" and fast else dtype
+def _math_dtype(dtype: torch.dtype, family: str) -> str:
+    """Return what a product of a dtype is computed in: fp32 may be multiplied as tf32."""
+    if dtype != torch.float32:
+        return dtype_name(dtype)
+    backends: Any = torch.backends
+    own = backends.cudnn.conv if family == "convolution" else backends.cuda.matmul
+    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
+        own = backends.cudnn if family == "convolution" else own
+        return "tf32" if own.allow_tf32 else "fp32"
+    chosen = own.fp32_precision if own.fp32_precision != "none" else backends.fp32_precision
+    return "tf32" if chosen == "tf32" else "fp32"
 
 
 @lru_cache(maxsize=4096)
@@ -155,6 +263,11 @@ _POINTWISE = frozenset(
         *("gather", "scatter", "scatter_add", "index", "index_put", "index_select", "index_add"),
         *(
             "_index_put_impl",
+            "index_copy",
+            "index_fill",
+            "index_reduce",
+            "scatter_reduce",
+            "put",
             "masked_fill",
             "where",
             "triu",
@@ -297,13 +410,21 @@ def _sparse_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -
     return "embedding-backward", (bags, int(args[6]), dim, pooling), 0.0
 
 
-def _convolution(products: int, weight: int) -> Callable[..., Shaped]:
-    def shaped(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
-        result = args[0] if products > 1 else outputs[0]  # backward: the gradient of the result
-        each = args[weight].numel() // max(1, int(args[weight].shape[0]))
-        return "convolution", (), products * 2.0 * result.numel() * each
+def _convolution(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
+    # A transposed one multiplies every element of its input by a filter, not of its output.
+    multiplied = args[0] if args[6] is True else outputs[0]
+    return "convolution", (), _filtered(multiplied, args[1])
 
-    return shaped
+
+def _convolution_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
+    gradient, given, weight = args[:3]
+    multiplied = given if args[7] is True else gradient
+    wanted = sum(bool(each) for each in args[10][:2])  # gradients of the input and of the weight
+    return "convolution", (), wanted * _filtered(multiplied, weight)
+
+
+def _filtered(tensor: torch.Tensor, weight: torch.Tensor) -> float:
+    return 2.0 * tensor.numel() * weight.numel() / max(1, int(weight.shape[0]))
 
 
 _SHAPED: dict[str, Callable[..., Shaped]] = {
@@ -351,7 +472,7 @@ _SHAPED: dict[str, Callable[..., Shaped]] = {
     "_embedding_bag": _bag,
     "_embedding_bag_forward_only": _bag,
     "_embedding_bag_backward": _sparse_backward,
-    "convolution": _convolution(1, 1),
-    "_convolution": _convolution(1, 1),
-    "convolution_backward": _convolution(2, 2),
+    "convolution": _convolution,
+    "_convolution": _convolution,
+    "convolution_backward": _convolution_backward,
 }

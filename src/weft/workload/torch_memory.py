@@ -10,7 +10,7 @@ import torch
 
 from weft.workload.step import Memory
 
-SETUP, GATHERED, OPTIMIZER = "setup", "gathered", "optimizer"
+SETUP, GATHERED, OPTIMIZER, BACKWARD = "setup", "gathered", "optimizer", "backward"
 
 
 class Held:
@@ -31,6 +31,10 @@ class Held:
         self._peak = self._working_peak = 0  # without the optimizer, and while it works
         self._at_peak: Counter[str] = Counter()
         self._at_working_peak: Counter[str] = Counter()
+        self.keeps_gradients = False  # zero_grad(set_to_none=False): from one step to the next
+        self._kept = 0  # of gradients, at the end of a step
+        self._rest_peak = 0  # without the optimizer and gradients
+        self._at_rest_peak: Counter[str] = Counter()
         self._known: dict[int, tuple[int, str]] = {}
 
     def hold(self, tensors: list[torch.Tensor], phase: str) -> None:
@@ -61,8 +65,12 @@ class Held:
         if working:
             if self.total > self._working_peak:
                 self._working_peak, self._at_working_peak = self.total, self.now.copy()
-        elif self.total - self.now[OPTIMIZER] > self._peak:
-            self._peak, self._at_peak = self.total - self.now[OPTIMIZER], self.now.copy()
+            return
+        rest = self.total - self.now[OPTIMIZER]
+        if rest > self._peak:
+            self._peak, self._at_peak = rest, self.now.copy()
+        if rest - self.now[BACKWARD] > self._rest_peak:
+            self._rest_peak, self._at_rest_peak = rest - self.now[BACKWARD], self.now.copy()
 
     def _free(self, key: int) -> None:
         nbytes, label = self._known.pop(key)
@@ -74,20 +82,28 @@ class Held:
         """Take what optimizers hold now as their state."""
         self._state = max(self._state, self.now[OPTIMIZER])
 
+    def step_done(self) -> None:
+        """Take the gradients that are there as those that the next step begins with."""
+        self._kept = self.now[BACKWARD] if self.keeps_gradients else 0
+
     def start_again(self) -> None:
         """Forget the most so far: the step begins now."""
-        self._peak = self._working_peak = 0
+        self._peak = self._working_peak = self._rest_peak = 0
         self._look()
 
     def memory(self) -> Memory:
         """Sort what was held at the most by what it is for: when it was asked for tells."""
-        if self._working_peak > self._peak + self._state:
+        gradients = self._kept
+        if self._rest_peak + gradients > max(self._peak, self._working_peak - self._state):
+            at, optimizer = self._at_rest_peak, self._state
+            at[BACKWARD] = gradients
+        elif self._working_peak > self._peak + self._state:
             at, optimizer = self._at_working_peak, self._at_working_peak[OPTIMIZER]
         else:
             at, optimizer = self._at_peak, self._state
         return Memory(
             weights=at[SETUP],
-            gradients=at["backward"],
+            gradients=at[BACKWARD],
             optimizer=optimizer,
             activations=at["forward"],
             other=at[GATHERED],

@@ -1,18 +1,19 @@
 """Record the ops of a torch step as they are dispatched: what they wait for, what they hold.
 
 An op waits for the stream it is issued to (torch_streams.py) and, whatever streams say, for the
-last writer of what it reads and the last readers of what it overwrites. A collective runs on a
-stream of its group; who waits for its ``Work`` or its tensor waits for its end.
+last writer of what it reads and the last readers of what it overwrites (torch_dependencies.py). A
+collective runs on a stream of its group; who waits for its ``Work`` or its tensor waits for its
+end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,10 +39,13 @@ from weft.workload.torch_costs import (
     op_name,
     tensors_in,
 )
-from weft.workload.torch_gpu import fused_attention
+from weft.workload.torch_dependencies import Dependencies, storage_of
+from weft.workload.torch_gpu_kernels import FUSED
 from weft.workload.torch_memory import Held
 from weft.workload.torch_streams import Front, Streams, merge
+from weft.workload.torch_values import KnownValues
 
+_NO_FUNCTION_MODES: Any = torch._C.DisableTorchFunction  # noqa: SLF001
 _QUIET = ("prim", "profiler", "prims", "debugprims")
 # Ops that only name bytes anew, though their schemas do not say so, or that only ask for memory.
 _FREE = frozenset(
@@ -49,7 +54,8 @@ _FREE = frozenset(
         *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
         *("empty_permuted", "_local_scalar_dense", "record_stream", "is_same_size", "sym_size"),
         *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
-        "_pin_memory",
+        *("_pin_memory", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
+        *("as_strided_", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
     )
 )
 # The number of an op (-1: it does nothing of its own), its function, arguments and results.
@@ -63,9 +69,10 @@ MOST_READS = 4096
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while ``recording``, and always what memory is held."""
 
-    def __init__(self, groups: Groups, seen: Seen | None = None) -> None:
+    def __init__(self, groups: Groups, seen: Seen | None = None, *, as_gpu: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
+        self._as_gpu = as_gpu
         self._seen = seen
         self.recording = False
         self._aside = self._uncounted = False
@@ -73,12 +80,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.memory = Held()
         self.memory.on_free = self._forget
-        self.streams = Streams(self._host_waits)
+        self.streams = Streams(self.host_waits)
         self.compiled = 0  # functions that torch.compile was asked to compile
         self._unknown: dict[str, Unsupported] = {}
-        self._writer: dict[int, int] = {}  # the last op that wrote a storage
-        self._readers: dict[int, Front] = defaultdict(dict)  # and those that read since
-        self._overflows: set[int] = set()  # storages in which AMP counts gradients not finite
+        self._dependencies = Dependencies()
+        self.batch_from: int | None = None  # the first op of a batch that runs at once
+        self._values = KnownValues()
+        self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
         self._reads: Counter[tuple[int, int]] = Counter()  # of values, by the line that asks
 
     @classmethod
@@ -99,21 +107,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if any(kind.__name__ in _SUBCLASSES for kind in types):
             return self._on_shards(func, args, kwargs)
-        if op_name(func) == "scaled_dot_product_attention":  # seen whole where autograd is off
+        if is_composite(func):  # seen whole where autograd is off, as in inference mode
+            kernel: Any = FUSED.get(func.name().partition("::")[2]) if self._as_gpu else None
             with self:
-                return fused_attention(*args, **kwargs)
+                return (kernel or func.decompose)(*args, **kwargs)
         outputs, why = self._carried_out(func, args, kwargs)
         if self._uncounted:
             return outputs
+        with _NO_FUNCTION_MODES():  # AsOnGpu need not see how tensors are looked at
+            self._look_at(func, args, kwargs, outputs, why)
+        return outputs
+
+    def _look_at(self, func: Any, args: Any, kwargs: Any, outputs: Any, why: str) -> None:
+        """Count and record an op that was carried out."""
         results = tensors_in([outputs])
         self.memory.hold(results, self.phase_now)
+        changed = tensors_in(changed_by(func, args, kwargs))
+        self._values.follow(op_name(func), args, results, changed)
+        if op_name(func).startswith("_amp_foreach_non_finite"):
+            self._values.learn(changed[-1], 0.0)  # no overflow of gradients
         if self.recording and not self._aside:
             before = len(self.ops)
-            self._record(func, args, kwargs, outputs, results, why)
+            self._record(func, (*args, *kwargs.values()), outputs, results, changed, why)
             if self._seen is not None:
                 number = before if len(self.ops) > before else -1
                 self._seen(number, func, args, kwargs, outputs)
-        return outputs
 
     @contextlib.contextmanager
     def aside(self, *, memory: bool = False) -> Iterator[None]:
@@ -126,15 +144,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._aside, self._uncounted = before
 
     def _forget(self, storage: int) -> None:
-        self._writer.pop(storage, None)
-        self._readers.pop(storage, None)
-        self._overflows.discard(storage)
+        self._dependencies.forget(storage)
+        self._values.forget(storage)
+        self.counters.discard(storage)
 
     def start_over(self) -> None:
         """Forget the ops so far and what they wrote: a step begins when all before it is done."""
         self.ops.clear()
-        self._writer.clear()
-        self._readers.clear()
+        self._dependencies.clear()
         self._unknown.clear()
         self.streams.clear()
 
@@ -147,28 +164,34 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let the current stream wait for ops."""
         merge(self.streams.current.front, front)
 
-    def _host_waits(self, name: str, front: Front) -> None:
+    def host_waits(self, name: str, front: Front) -> None:
         """Let the host wait for ops, as ``torch.cuda.synchronize`` does."""
         if self.recording and not self._aside and front:
             after = tuple(sorted(front.values()))
             self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Let subclasses call ops on their parts; lists of shards that change in place go straight.
+        """Let subclasses call ops on their parts; lists of shards go straight.
 
         An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
-        to work out how their results are spread takes longer than the step.
+        to work out how their results are spread takes longer than the step. Lists may hold
+        parameters that are distributed and others that are not.
         """
         name = op_name(func)
-        lists = name.startswith(("_foreach_", "_fused_")) and name.endswith("_")
+        in_place = name.endswith("_")
+        lists = name.startswith(("_foreach_", "_fused_")) and name != "_foreach_norm"
         if not lists or any(isinstance(value, DTensor) for value in (*args, *kwargs.values())):
             return NotImplemented
-        own = [_shards_of(value) for value in args]
-        named = {key: _shards_of(value) for key, value in kwargs.items()}
+        with self:  # a shard may be the result of a collective that nobody has waited for
+            own = [_shards_of(value) for value in args]
+            named = {key: _shards_of(value) for key, value in kwargs.items()}
         shapes = [_shapes(value) for value in (*own, *named.values()) if _shapes(value)]
         if any(each != shapes[0] for each in shapes):
             return NotImplemented  # a gradient that is sharded otherwise than its parameter
-        return self.__torch_dispatch__(func, (), own, named)
+        outputs = self.__torch_dispatch__(func, (), own, named)
+        if in_place or not isinstance(outputs, (list, tuple)):
+            return outputs
+        return [_spread_like(like, each) for like, each in zip(args[0], outputs, strict=True)]
 
     @property
     def phase_now(self) -> Phase:
@@ -177,51 +200,52 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "backward" if backward and self.phase == "forward" else self.phase
 
     def _record(
-        self, func: Any, args: Any, kwargs: Any, outputs: Any, results: list[torch.Tensor], why: str
+        self,
+        func: Any,
+        values: Sequence[Any],
+        outputs: Any,
+        results: list[torch.Tensor],
+        changed: list[torch.Tensor],
+        why: str,
     ) -> None:
-        values = (*args, *kwargs.values())
         inputs = tensors_in(values)
         if op_name(func) == "wait_tensor":
-            self._wait_tensor(inputs[0], results)
+            self.wait(self._dependencies.writers(inputs[0]))
             return
         what = self.groups.collective(func, values, outputs)
         if what is None and why == "" and is_free(func):
             return
-        if self._is_bookkeeping(func, inputs) or self._is_handed_on(func, args):
-            return
         if what is not None:
             written = written_by(func, values, results)
-            self._append(self._communication(func, what), inputs, written)
+            if what.kind not in ("all_reduce", "broadcast", "reduce"):
+                for tensor in written:
+                    self._values.forget(storage_of(tensor))
+            self._append(self._communication(func, values, what), inputs, written)
             return
-        changed = tensors_in(changed_by(func, args, kwargs))
-        if op_name(func).startswith("_amp_foreach_non_finite"):
-            self._overflows |= {_storage(tensor) for tensor in changed[-1:]}
-        op = self._computation(func, values, inputs, results, why)
+        if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, values):
+            return
+        op = self._computation(func, values, inputs, results, changed, why)
         self._append(op, inputs, [*results, *changed])
 
-    def _wait_tensor(self, tensor: torch.Tensor, results: list[torch.Tensor]) -> None:
-        """Let the current stream wait for a functional collective; its result has a new storage."""
-        writer = self._writer.get(_storage(tensor))
-        if writer is not None:
-            self.wait({self.ops[writer].stream: writer})
-            for result in results:
-                self._writer[_storage(result)] = writer
-
-    def _is_bookkeeping(self, func: Any, inputs: list[torch.Tensor]) -> bool:
-        """Recognise what only a first step does, and counters, which live on the host."""
-        name = op_name(func)
-        if self.phase == "optimizer":
-            return name == "zeros_like" or all(not tensor.dim() for tensor in inputs)
-        return name == "_local_scalar_dense" and _is_constant(inputs)
+    def _is_bookkeeping(
+        self, func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> bool:
+        """Recognise counters of optimizers, which live on the host, and constants."""
+        if op_name(func) == "_local_scalar_dense" and _is_read_by_loader():
+            return True
+        if self.phase != "optimizer":
+            return op_name(func) == "_local_scalar_dense" and all(map(_is_constant, inputs))
+        on_host = all(storage_of(each) in self.counters or _is_constant(each) for each in inputs)
+        return on_host and all(not each.dim() for each in (*inputs, *results))
 
     def _is_handed_on(self, func: Any, args: Sequence[Any]) -> bool:
         """Recognise a sparse gradient that autograd copies only because somebody holds it here."""
         copied = op_name(func) == "clone" and isinstance(args[0], torch.Tensor)
         return copied and args[0].is_sparse and self.phase_now == "backward"
 
-    def _communication(self, func: Any, what: Collective) -> Op:
+    def _communication(self, func: Any, values: Sequence[Any], what: Collective) -> Op:
         name = f"{func.namespace}.{op_name(func)}"
-        stream = f"comm {what.group}"
+        stream = self.groups.stream_of(values)
         if what.kind in ("send", "recv"):  # NCCL runs the messages of a batch at once
             stream = f"{what.kind} {what.group} {what.peer}"
         blocking = what.kind == "barrier"  # the host waits for it, with NCCL too
@@ -235,6 +259,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any],
         inputs: list[torch.Tensor],
         results: list[torch.Tensor],
+        changed: list[torch.Tensor],
         why: str,
     ) -> Op:
         name, stream = f"{func.namespace}.{op_name(func)}", self.streams.current.name
@@ -242,25 +267,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note(name, nbytes_of(inputs), why)
             cost = Cost("copy", (), "", 0.0, nbytes_of(inputs))
             return Op(name, "copy", stream, cost, blocking=True, phase=self.phase_now)
-        cost = cost_of(func, args, inputs, results)
+        cost = cost_of(func, args, inputs, results, changed, as_gpu=self._as_gpu)
         if why or cost.family == UNKNOWN:
             self._note(name, cost.nbytes, why or "no model knows it")
-        return Op(name, "kernel", stream, cost, blocking="shape" in why, phase=self.phase_now)
+        return Op(
+            name, "kernel", stream, cost, blocking=why.startswith("its "), phase=self.phase_now
+        )
 
     def _append(self, op: Op, inputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """Add an op, after its stream's front and the ends of what it reads and overwrites."""
         number, current = len(self.ops), self.streams.current
-        needs = dict(current.front)
-        overwritten = {_storage(tensor) for tensor in written}
-        reads = {_storage(tensor) for tensor in inputs}
-        for storage in reads | overwritten:
-            if (earlier := self._writer.get(storage)) is not None:
-                merge(needs, {self.ops[earlier].stream: earlier})
-        for storage in overwritten:
-            merge(needs, self._readers.pop(storage, {}))
-            self._writer[storage] = number
-        for storage in reads:
-            self._readers[storage][op.stream] = number
+        before = number if self.batch_from is None else self.batch_from
+        needs = self._dependencies.add(op.stream, number, inputs, written, before=before)
+        merge(needs, current.front)
         needs.pop(op.stream, None)
         self.ops.append(replace(op, after=tuple(sorted(needs.values()))))
         if op.stream == current.name:
@@ -268,12 +287,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
         """Carry an op out; where its result depends on data, take the largest that it can be."""
+        if (result := _instead(func, args, kwargs)) is not None:
+            return result, ""
         try:
             return func(*args, **kwargs), ""
         except DataDependentOutputException:
-            if op_name(func) == "_local_scalar_dense":
-                return self._value(args[0]), "its value decides what follows; taken as 1"
-            raise
+            if op_name(func) not in ("_local_scalar_dense", "equal", "allclose"):
+                raise
+            return self._value(op_name(func), args[0])
         except DynamicOutputShapeException:
             largest = _LARGEST.get(op_name(func))
             if largest is None:
@@ -282,16 +303,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except UnsupportedOperatorException:
             if func.namespace == "c10d":  # coalesced collectives have no fake kernel
                 return fake_result(func, args), ""
-            return _like_first(args), "torch cannot carry it out on fake tensors"
+            return _like_first(func, args), "torch cannot carry it out on fake tensors"
 
-    def _value(self, tensor: torch.Tensor) -> float | int | bool:
-        """Return what a value that is read is taken to be: 1, and no overflow of gradients."""
-        if _storage(tensor) in self._overflows:
-            return 0.0
+    def _value(self, name: str, tensor: torch.Tensor) -> tuple[float | int | bool, str]:
+        """Return what a value that is read is taken to be: 1, unless more is known of it."""
+        known = self._values.get(tensor) if name == "_local_scalar_dense" else True
+        if known is not None:
+            return known, f"its value decides what follows; taken as {known}"
         self._count_read()
-        if tensor.dtype == torch.bool:
-            return True
-        return 1.0 if tensor.dtype.is_floating_point else 1
+        one = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+        return one, "its value decides what follows; taken as 1"
 
     def _count_read(self) -> None:
         """Raise where a loop only ends when a tensor has another value than the one assumed.
@@ -311,11 +332,42 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
 
+LOADERS = "/torch/utils/data/"
 _INTERNAL = ("/torch/utils/", "/torch/_", "/weft/workload/torch_")
 
 
 def _is_internal(path: str) -> bool:
     return any(part in path for part in _INTERNAL)
+
+
+def _is_read_by_loader() -> bool:
+    """Return whether a value is read by torch.utils.data: its indices are on the host."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - nothing else tells who reads
+    while frame is not None and _is_internal(frame.f_code.co_filename):
+        if LOADERS in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _instead(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of an op whose fake kernel does otherwise than a GPU; None for others."""
+    name = op_name(func)
+    if name == "wait_tensor":  # what it is given, not a copy
+        return args[0]
+    if name == "histc" and not args[0].is_floating_point():  # a CPU refuses integers
+        return args[0].new_empty((args[1] if len(args) > 1 else 100,))
+    if name == "_grouped_mm" and args[0].dtype in (torch.float32, torch.float16):
+        half = [each.to(torch.bfloat16) for each in args[:2]]  # the dtype that it insists on
+        return func(*half, *args[2:], **kwargs).to(args[0].dtype)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def is_composite(func: Any) -> bool:
+    """Return whether an op is made of other ops, which autograd would see in its place."""
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())  # noqa: SLF001
+    return has_kernel("CompositeImplicitAutograd") and not has_kernel("CPU")
 
 
 @lru_cache(maxsize=4096)
@@ -331,7 +383,15 @@ def _shards_of(value: Any) -> Any:
     """Return the shards of a list of distributed tensors; anything else as it is."""
     if not isinstance(value, (list, tuple)):
         return value
-    return [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
+    shards = [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
+    return [each.wait() if isinstance(each, AsyncCollectiveTensor) else each for each in shards]
+
+
+def _spread_like(like: Any, shard: torch.Tensor) -> torch.Tensor:
+    """Return a shard as a part of a tensor that is distributed as another one, if that is."""
+    if not isinstance(like, DTensor):
+        return shard
+    return DTensor(shard, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]  # noqa: SLF001
 
 
 def _shapes(value: Any) -> list[torch.Size]:
@@ -340,12 +400,8 @@ def _shapes(value: Any) -> list[torch.Size]:
     return [each.shape for each in values if isinstance(each, torch.Tensor) and each.dim()]
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001
-
-
-def _is_constant(inputs: list[torch.Tensor]) -> bool:
-    return all(getattr(tensor, "constant", None) is not None for tensor in inputs)
+def _is_constant(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, "constant", None) is not None
 
 
 def _nonzero(tensor: torch.Tensor, **_more: Any) -> torch.Tensor:
@@ -369,6 +425,24 @@ def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
     return tensor.new_empty((picked, *rest))
 
 
+def _counts(
+    tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    """Count as many values as are asked for: larger ones would be a mistake."""
+    if not minlength:
+        raise CaptureError(
+            "bincount: minlength is not given, and fake tensors have no largest value",
+            "Pass minlength while the step is captured.",
+        )
+    dtype = torch.int64 if weights is None else torch.float64
+    return tensor.new_empty((minlength,), dtype=dtype)
+
+
+def _once(repeats: torch.Tensor, **_more: Any) -> torch.Tensor:
+    """Repeat every row once: a value that is read is 1."""
+    return repeats.new_empty((repeats.numel(),))
+
+
 def _same(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
     return tensor
 
@@ -378,6 +452,8 @@ _LARGEST: dict[str, Callable[..., Any]] = {
     "index_put_": _same,
     "_index_put_impl_": _same,
     "nonzero": _nonzero,
+    "bincount": _counts,
+    "repeat_interleave": _once,
     "masked_select": _flat,
     "_unique2": _unique,
     "unique_dim": _unique,
@@ -385,8 +461,11 @@ _LARGEST: dict[str, Callable[..., Any]] = {
 }
 
 
-def _like_first(args: Any) -> Any:
+def _like_first(func: Any, args: Any) -> Any:
     found = [value for value in args if isinstance(value, FakeTensor)]
     if not found:
-        raise AssertionError("an op that cannot be carried out has no tensor to take the shape of")
+        raise CaptureError(
+            f"{func}: torch cannot carry it out on fake tensors, and no argument has its shape",
+            "Leave it out while the step is captured, or register a fake kernel for it.",
+        )
     return torch.empty_like(found[0])

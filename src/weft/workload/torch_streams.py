@@ -13,6 +13,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 DEFAULT = "compute"  # the stream that ops are issued to unless the step asks for another
 Front = dict[str, int]  # by stream, the last op that has to end first
 
@@ -57,10 +59,12 @@ class CapturedStream:
     """A stream, with the methods that ``torch.cuda.Stream`` has."""
 
     streams: Streams
-    cuda_stream = 0
+    cuda_stream = native_handle = 0
+    device_index = 0
 
-    def __init__(self, *_device: Any, **_options: Any) -> None:
+    def __init__(self, *_device: Any, priority: int = 0, **_options: Any) -> None:
         number = len(self.streams.all)
+        self.stream_id, self.priority = number, priority
         self.name = f"stream {number}" if number else DEFAULT
         self.front: Front = {}
         self._outer: list[CapturedStream] = []
@@ -88,6 +92,20 @@ class CapturedStream:
     def query(self) -> bool:
         """Return True: nothing runs while a step is captured."""
         return True
+
+    def is_capturing(self) -> bool:
+        """Return False: there are no CUDA graphs here."""
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """The device that a stream is of."""
+        return torch.device("cuda", self.device_index)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority, as on NVIDIA's GPUs."""
+        return 0, -5
 
     def __enter__(self) -> CapturedStream:  # noqa: PYI034 - Python 3.10 has no Self
         self._outer.append(self.streams.current)
@@ -145,6 +163,7 @@ def stream_api(streams: Streams) -> dict[str, Any]:
 
     return {
         "Stream": streams.Stream,
+        "ExternalStream": streams.Stream,
         "Event": streams.Event,
         "stream": StreamContext,
         "StreamContext": StreamContext,

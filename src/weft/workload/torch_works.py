@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from unittest import mock
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork
+from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed import distributed_c10d
 
 from weft.errors import WeftError
@@ -45,7 +45,7 @@ class Works:
         self._recorder = recorder
         # Weak, because tensors live no longer than their Work: memory is counted.
         self._known: WeakKeyDictionary[Any, tuple[Front, list[torch.Tensor]]] = WeakKeyDictionary()
-        self._coalesced_from = 0
+        self._polled: WeakSet[Any] = WeakSet()
 
     def patches(self) -> list[Patch]:
         """Return the patches of process groups and of their Works."""
@@ -56,8 +56,11 @@ class Works:
         calls |= {"_start_coalescing": self._start, "_end_coalescing": self._end}
         waits: dict[str, Callable[..., Any]] = dict.fromkeys(_WAITS, self._wait)
         works = {**waits, "get_future": self._future, "result": self._tensors}
+        works |= dict.fromkeys(("is_completed", "is_success"), self._is_completed)
         return [
             *(mock.patch.object(group, name, _method(call)) for name, call in calls.items()),
+            # NCCL's does: dist.batch_isend_irecv then starts and ends a batch.
+            mock.patch.object(FakeProcessGroup, "supports_coalescing", new=True),
             *(mock.patch.object(FakeWork, name, _method(call)) for name, call in works.items()),
         ]
 
@@ -77,16 +80,25 @@ class Works:
         self._known[work] = front, tensors
 
     def _start(self, *_: Any) -> None:
-        self._coalesced_from = len(self._recorder.ops)
+        self._recorder.batch_from = len(self._recorder.ops)
 
     def _end(self, *_: Any) -> Any:
         work = FakeWork()
-        self._remember(work, self._coalesced_from, [])
+        self._remember(work, self._recorder.batch_from or 0, [])
+        self._recorder.batch_from = None
         return work
 
     def _wait(self, work: Any, *_: Any, **_options: Any) -> bool:
         self._recorder.wait(self._known[work][0])
         return True
+
+    def _is_completed(self, work: Any) -> bool:
+        """Return False, then True: who asks again waits for it, in a loop that holds the host."""
+        if work in self._polled:
+            self._recorder.host_waits("work.is_completed", self._known[work][0])
+            return True
+        self._polled.add(work)
+        return False
 
     def _tensors(self, work: Any) -> list[torch.Tensor]:
         return self._known[work][1]

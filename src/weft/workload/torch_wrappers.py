@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -21,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import _flat_param
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as stage_module
+from torch.distributed.tensor import DTensor, _collective_utils, _redistribute
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,16 +40,61 @@ Patch = contextlib.AbstractContextManager[Any]
 def wrapper_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
     """Return the patches of the wrappers for one captured rank."""
     return [
-        *_mesh_patches(recorder),
-        *_ddp_patches(divide=as_gpu),
+        *_mesh_patches(recorder, as_gpu=as_gpu),
+        mock.patch.object(funcol, "_maybe_wrap_tensor", _waits_when_used),
+        *_ddp_patches(),
         *_fsdp_patches(recorder, as_gpu=as_gpu),
         *_pipeline_patches(recorder),
-        *_module_patches(),
+        *_module_patches(recorder),
         *_compile_patches(recorder),
     ]
 
 
-def _mesh_patches(recorder: Recorder) -> list[Patch]:
+def forget_meshes() -> None:
+    """Empty the caches of DTensor: they find a mesh of an earlier rank equal to one of this rank's.
+
+    Equal meshes have process groups of different names.
+    """
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator  # noqa: SLF001
+    propagator.propagate_op_sharding.cache_clear()
+    for module, name in (
+        (torch._C, "_clear_DTensor_sharding_propagator_cache"),  # noqa: SLF001
+        (_redistribute, "clear_redistribute_planner_cache"),
+    ):
+        getattr(module, name, lambda: None)()
+    _redistribute._gen_transform_infos.cache_clear()  # noqa: SLF001
+    _collective_utils.MeshTopoInfo.build_from_mesh.cache_clear()
+
+
+def _waits_when_used(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a functional collective returns in eager mode; torch waits on fake tensors."""
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _WaitsWhenUsed.apply(tensor)  # type: ignore[no-any-return, no-untyped-call]
+    return funcol.AsyncCollectiveTensor(tensor)
+
+
+class _WaitsWhenUsed(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return funcol.AsyncCollectiveTensor(tensor.detach())
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def _shard_dim_alltoall(
+    tensor: torch.Tensor, gather_dim: int, shard_dim: int, mesh: DeviceMesh, mesh_dim: int
+) -> torch.Tensor:
+    """Exchange shards as on a GPU; on a CPU mesh, DTensor gathers all of them."""
+    chunks = torch.stack(tensor.chunk(mesh.size(mesh_dim), shard_dim))
+    received = torch.empty_like(chunks)
+    dist.all_to_all_single(received, chunks, group=mesh.get_group(mesh_dim))
+    return torch.cat(received.unbind(), gather_dim)
+
+
+def _mesh_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
+    exchange = "torch.distributed.tensor.placement_types.shard_dim_alltoall"
     learn = "_propagate_tensor_meta_non_cached"
     original = getattr(ShardingPropagator, learn)
 
@@ -60,6 +108,7 @@ def _mesh_patches(recorder: Recorder) -> list[Patch]:
             for name in ("__init__", "__getitem__", "_flatten")
         ),
         mock.patch.object(ShardingPropagator, learn, learnt),
+        *([mock.patch(exchange, _shard_dim_alltoall)] if as_gpu else []),
     ]
 
 
@@ -83,8 +132,7 @@ def _with_real_numbers(method: Callable[..., Any]) -> Callable[..., Any]:
 # --- DistributedDataParallel ---------------------------------------------------------------
 
 
-def _ddp_patches(*, divide: bool) -> list[Patch]:
-    """``divide``: the sum is divided by a kernel; on a CPU the copy into the bucket does it."""
+def _ddp_patches() -> list[Patch]:
     ddp: Any = DistributedDataParallel
     init, forward = ddp.__init__, ddp.forward
 
@@ -100,11 +148,8 @@ def _ddp_patches(*, divide: bool) -> list[Patch]:
         return forward(self, *args, **kwargs)
 
     def average(group: Any, bucket: Any) -> Any:
-        """Do as the reducer does when it has no hook."""
-        buffer = bucket.buffer()
-        if divide:
-            buffer.div_(dist.get_world_size(group))
-        work: Any = dist.all_reduce(buffer, group=group, async_op=True)
+        """Do as the reducer does when it has no hook: it divides while it copies into a bucket."""
+        work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 
     # DDP looks at annotations themselves, not at their text.
@@ -125,11 +170,45 @@ def _ddp_patches(*, divide: bool) -> list[Patch]:
     return [
         mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", no_answer),
         mock.patch("torch.nn.parallel.distributed._sync_module_states", no_answer),
+        mock.patch.object(ddp, "_passing_sync_batchnorm_handle", no_answer),
+        mock.patch.object(nn.SyncBatchNorm, "forward", _synchronized_norm),
         mock.patch.object(ddp, "__init__", without_devices),
         mock.patch.object(ddp, "forward", hooked),
         mock.patch.object(ddp, "_ddp_init_helper", _with_buckets),
         mock.patch.object(ddp, "_register_builtin_comm_hook", builtin),
     ]
+
+
+def _synchronized_norm(layer: nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
+    """Normalize by what a batch norm runs, and exchange statistics: its kernels are CUDA's."""
+    group: Any = layer.process_group or dist.group.WORLD
+    running = (layer.running_mean, layer.running_var)
+    means, variances = running if not layer.training or layer.track_running_stats else (None, None)
+    train = layer.training or layer.running_mean is None
+    momentum = layer.momentum or 0.0
+    norm = nn.functional.batch_norm
+    y = norm(x, means, variances, layer.weight, layer.bias, train, momentum, layer.eps)
+    if not layer.training or dist.get_world_size(group) == 1:
+        return y
+    return _ExchangedStatistics.apply(y, group)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _ExchangedStatistics(torch.autograd.Function):
+    """Gathers means, variances and counts in the forward pass, and sums two gradients of them."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group, ctx.channels = group, y.shape[1]
+        own = y.new_empty(2 * y.shape[1] + 1, dtype=torch.float32)
+        everyone = own.new_empty(dist.get_world_size(group) * own.numel())
+        dist.all_gather_into_tensor(everyone, own, group)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        sums = gradient.new_empty(2 * ctx.channels, dtype=torch.float32)
+        dist.all_reduce(sums, group=ctx.group)
+        return gradient, None
 
 
 _init_helper: Any = DistributedDataParallel._ddp_init_helper  # noqa: SLF001
@@ -174,9 +253,26 @@ def _fsdp_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
             refuse_offload()
         self.offload_params = False
 
+    handle = "torch.distributed.fsdp.fully_sharded_data_parallel._init_device_handle"
+    init_handle: Any = pkgutil.resolve_name(handle)
+
+    def with_handle(state: Any, module: Any, ignored: Any, device_id: Any) -> Any:
+        """Take the device of the capture where none is named."""
+        given = device_id if device_id is not None else torch.device("cpu")
+        return init_handle(state, module, ignored, given)
+
+    after_forward = "torch.distributed.fsdp._fully_shard._fully_shard._get_post_forward_mesh_info"
+    mesh_info: Any = pkgutil.resolve_name(after_forward)
+
+    def with_real_mesh(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():  # ranks of a mesh are real numbers
+            return mesh_info(*args, **kwargs)
+
     patches: list[Patch] = [
         mock.patch.object(torch.UntypedStorage, "resize_", resized),
         mock.patch("torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty", _Chunks),
+        mock.patch(handle, with_handle),
+        mock.patch(after_forward, with_real_mesh),
         mock.patch.object(_flat_param.FlatParamHandle, "_check_on_compute_device", _unchecked),
         mock.patch.object(_flat_param.FlatParamHandle, "_writeback_orig_params", _unchecked),
     ]
@@ -251,10 +347,26 @@ def _pipeline_patches(recorder: Recorder) -> list[Patch]:
 # --- modules and torch.compile -----------------------------------------------------------------
 
 
-def _module_patches() -> list[Patch]:
+def _zeroed(recorder: Recorder, zero_grad: Callable[..., None]) -> Callable[..., None]:
+    """Note where gradients are kept from one step to the next."""
+
+    @functools.wraps(zero_grad)
+    def zeroed(self: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - as torch has it
+        recorder.memory.keeps_gradients |= not set_to_none
+        zero_grad(self, set_to_none)
+
+    return zeroed
+
+
+def _module_patches(recorder: Recorder) -> list[Patch]:
+    zeroing: Any = torch.optim.Optimizer, nn.Module
     names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
     return [
         mock.patch.object(nn.Module, "_apply", _apply),
+        *(
+            mock.patch.object(each, "zero_grad", _zeroed(recorder, each.zero_grad))
+            for each in zeroing
+        ),
         *(mock.patch.object(nn.init, name, _unchanged) for name in names),
     ]
 
@@ -291,6 +403,8 @@ def _compile_patches(recorder: Recorder) -> list[Patch]:
 
     def compiled(model: Any = None, **_options: Any) -> Any:
         recorder.compiled += 1
+        if isinstance(model, nn.Module):
+            object.__setattr__(model, "_orig_mod", model)  # and no submodule of itself
         return model if model is not None else compiled
 
     return [
