@@ -80,7 +80,7 @@ def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
         (["gpt5", "--on", "h100-8"], "no workload is called 'gpt5'"),
         (["gpt2", "--on", "h100-8", "--mode", "slow"], "no mode is called 'slow'"),
         (["gpt2", "--on", "h100-8", "--codec", "zip"], "codec 'zip'"),
-        (["gpt2", "--on", "h100-8", "--budget", "nan"], "an error of nan"),
+        (["gpt2", "--on", "h100-8", "--budget", "nan"], "--budget must be >= 0 (got nan)"),
         (["gpt2", "--on", "h100-8", "--memory", "1MiB"], "a plan may use 1 MiB"),
         (["step.json.gz", "--on", "h100-8"], "there is no file step.json.gz"),
         (["gpt2", "--on", "h100-8", "-o", "plan.txt"], "its suffix says nothing"),

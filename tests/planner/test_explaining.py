@@ -19,7 +19,7 @@ def explained(step, member, base, chosen, *others, barred=(), **more):
     evaluator = evaluator_of(step)
     options = GroupOptions(group_of(member, **more), base, (chosen, *others), barred)
     search = Search([options], evaluator)
-    return Explainer(search, evaluator).choice(0, chosen, 0.25)
+    return Explainer(search, evaluator, [chosen]).choice(0, 0.25)
 
 
 @pytest.mark.parametrize(

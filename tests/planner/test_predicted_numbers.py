@@ -109,12 +109,12 @@ def test_prices_are_at_the_ends_of_their_ranges():
     assert found.high == pytest.approx(2 * single.high + moved.high)
 
 
-def test_a_range_has_no_contention_at_its_low_end_and_twice_the_units_at_its_high_end():
+def test_a_range_has_no_units_held_at_its_low_end_and_twice_as_many_at_its_high_end():
     cost = Cost("gemm", (8192, 8192, 8192), "bf16", seconds=10.0)
     machine = quiet("h100-8")  # 20 of 132 units
     found = predict(step_of(kernel("mm", None, cost=cost), moves(10)), machine, host=NO_HOST)
-    assert found.low == pytest.approx(10)
-    assert 10 < found.seconds < 10 * 132 / (132 - 20) * 1.2
+    assert 10 <= found.low < found.seconds
+    assert found.seconds < 10 * 132 / (132 - 20) * 1.2
     assert found.high > found.seconds
 
 

@@ -161,6 +161,20 @@ def test_kernels_on_two_streams_share_one_device(cost):
     assert engine.run().seconds == pytest.approx(2 * alone, rel=0.15)
 
 
+@pytest.mark.parametrize("sender", [0, 1])
+def test_two_messages_share_the_port_of_their_sender_whoever_that_is(sender):
+    def message(kind, peer, stream):
+        what = Collective(kind, 1 << 28, group="all", peer=peer)
+        return Op(kind, "collective", stream, collective=what)
+
+    sends = tuple(message("send", 1 - sender, stream) for stream in ("one", "two"))
+    receives = tuple(message("recv", sender, stream) for stream in ("one", "two"))
+    ops = (sends, receives) if sender == 0 else (receives, sends)
+    steps_ = tuple(Step((rank,), each) for rank, each in enumerate(ops))
+    engine = engine_of(Workload("two", 2, steps_, {"all": Group(2)}), MACHINE.resized(2))
+    assert engine.run().seconds == pytest.approx(2 * engine.seconds[0, 0], rel=0.05)
+
+
 def test_messages_that_arrive_from_two_ranks_do_not_share_what_leaves_one():
     def message(kind, peer, stream):
         what = Collective(kind, 1 << 26, group="all", peer=peer)

@@ -1,13 +1,14 @@
 """``weft diff``: two timelines of the same step, whatever they come from."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weft.cli.inputs import On, Ranks, Settings, is_trace, machine_of, settings_of
+from weft.cli.inputs import RECORDED, On, Ranks, Settings, is_trace, machine_of, settings_of
 from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, write
-from weft.errors import UsageError
+from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from weft.timeline.profile import StepProfile
@@ -83,7 +84,7 @@ def _side(
     from weft.planner.predict import predict
     from weft.workload.find import find_workload
 
-    spec, _, where = step.partition("@")
+    spec, where = _spec(step)
     machine = machine_of(where or on, ranks, instead=f", or {spec}@mi300x-8")
     workload = find_workload(spec, machine.num_ranks, given)
     timeline = predict(workload, machine, anyway=True).timeline
@@ -94,19 +95,30 @@ def _planned(
     step: str, on: str | None, ranks: int | None, given: dict[str, str]
 ) -> "tuple[StepProfile, StepProfile]":
     """Plan a workload; its step as torch runs it, and as planned."""
-    from weft.planner.planning import plan_step
+    from weft.cli.plan import planned_step
+    from weft.planner.plan import Limits
     from weft.timeline.profile import StepProfile
-    from weft.workload.find import find_workload
 
     if is_trace(step):
         raise UsageError(
             f"--planned: {step} is a trace (expected a workload)",
             "Use weft plan for the plan of a trace, weft whatif for its timelines.",
         )
-    spec, _, where = step.partition("@")
+    spec, where = _spec(step)
     machine = machine_of(where or on, ranks)
-    made = plan_step(find_workload(spec, machine.num_ranks, given), machine, anyway=True)
+    made = planned_step(spec, machine, given, "search", Limits(), anyway=False)
+    note = "".join(f", {each}" for each in made.plan.notes)
     return (
-        StepProfile.of_timeline(made.baseline, f"{spec} as torch runs it"),
+        StepProfile.of_timeline(made.baseline, f"{spec} as torch runs it{note}"),
         StepProfile.of_timeline(made.planned, f"{spec} as planned"),
     )
+
+
+def _spec(step: str) -> tuple[str, str]:
+    """Tell a workload from the platform behind it; a name of a file is taken whole."""
+    if step.endswith(RECORDED) and not Path(step).exists():
+        raise FormatError(f"there is no file {step}")
+    if Path(step).exists():
+        return step, ""
+    spec, at, where = step.rpartition("@")
+    return (spec, where) if at else (step, "")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.trace import Trace
 
-_RECORDED = (".json", ".json.gz", ".csv", ".et", ".et.gz", ".zip")
+RECORDED = (".json", ".json.gz", ".csv", ".et", ".et.gz", ".zip")
 _BEGINNING = 200  # bytes of a file in which a workload says that it is one
 
 
@@ -91,7 +91,7 @@ def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | No
 def is_trace(spec: str) -> bool:
     """Return whether a file is a recorded step; a workload file says so at its beginning."""
     path = Path(spec)
-    if not spec.endswith(_RECORDED) or not path.is_file():
+    if not spec.endswith(RECORDED) or not path.is_file():
         return False
     with path.open("rb") as file:
         return b"weft_workload" not in file.read(_BEGINNING)

@@ -84,14 +84,16 @@ def plan(
     limits = _limits(budget, words(codec), engines, memory)
     workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:
+        from weft.planner.planning import check_mode
         from weft.whatif.planned import plan_trace
 
+        check_mode(mode)
         there = None if on is None else machine_of(on)
         found = plan_trace(traces, on=there, limits=limits, anyway=anyway)
         timelines: tuple[Timeline, ...] = ()
     else:
         machine = machine_of(on, ranks)
-        step = _of_workload(workload, machine, given, mode, limits, anyway=anyway)
+        step = planned_step(workload, machine, given, mode, limits, anyway=anyway)
         found, timelines = step.plan, (step.baseline, step.planned)
     if json:
         rows = [choice.as_row() for choice in found.choices]
@@ -128,7 +130,7 @@ def _limits(
     return Limits(error=budget, codecs=codecs, engines=engines, memory=room)
 
 
-def _of_workload(
+def planned_step(
     workload: str,
     machine: "Platform",
     given: dict[str, str],
@@ -137,6 +139,7 @@ def _of_workload(
     *,
     anyway: bool,
 ) -> "PlannedStep":
+    """Plan a workload; one that does not fit gets the settings that make it fit, as a note."""
     from weft.planner.planning import plan_step
     from weft.planner.spreading import spread
 

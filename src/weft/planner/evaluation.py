@@ -65,15 +65,16 @@ class StepEvaluator:
         executions: dict[Place, Execution] = {}
         seconds: dict[Place, float] = {}
         for group, candidate in chosen:
-            how = self._execution(group, candidate)
-            executions |= dict.fromkeys(group.members, how)
+            for place in group.members:
+                share = self.own[place] / group.alone if group.alone else 1.0
+                executions[place] = self._execution(group, candidate, share)
             seconds |= dict.fromkeys(candidate.replaced, 0.0)
             if candidate.slices:
                 seconds |= {p: self.own[p] * candidate.producer for p in group.producers}
         return self.engine.run(executions, seconds)
 
-    def _execution(self, group: CollectiveGroup, candidate: Candidate) -> Execution:
-        took = candidate.alone.seconds
+    def _execution(self, group: CollectiveGroup, candidate: Candidate, share: float) -> Execution:
+        took = share * candidate.alone.seconds
         if candidate.slices and group.producers:
             took -= min(group.producer_seconds, took) * (1 - 1 / candidate.slices)
         units = self.engine.device.units if candidate.exclusive else candidate.units

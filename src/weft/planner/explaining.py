@@ -19,19 +19,14 @@ _HIDDEN = 0.95  # of a collective's time: all of it, as far as a step can tell
 class Explainer:
     """Writes down the choices of one step."""
 
-    def __init__(self, search: Search, evaluator: StepEvaluator) -> None:
-        self._search, self._evaluator = search, evaluator
-        self._base = search.run(search.base)
+    def __init__(self, search: Search, evaluator: StepEvaluator, chosen: list[Candidate]) -> None:
+        self._search, self._evaluator, self._chosen = search, evaluator, chosen
+        self._base, self._planned = search.run(search.base), search.run(chosen)
 
-    def choice(self, number: int, candidate: Candidate, gain: float) -> Choice:
+    def choice(self, number: int, gain: float) -> Choice:
         """Write down what was chosen for a group."""
-        options, alone = self._search.options[number], candidate.alone
-        group, base = options.group, self._search.base
-        run = self._base
-        if candidate != options.base:
-            run = self._search.run([*base[:number], candidate, *base[number + 1 :]])
-        spans = [run.span(place) for place in group.members]
-        seconds = sum(end - start for start, end in spans) / len(spans)
+        candidate, group = self._chosen[number], self._search.options[number].group
+        alone, seconds = candidate.alone, self._mean(self._planned, group)
         first = group.members[0]
         return Choice(
             pair=name_of(group),
@@ -43,16 +38,16 @@ class Explainer:
             low=seconds * alone.low / alone.seconds if alone.seconds else seconds,
             high=seconds * alone.high / alone.seconds if alone.seconds else seconds,
             gain=gain,
-            why=self._why(number, candidate, run),
-            alternatives=self._alternatives(number, candidate),
+            why=self._why(number, candidate),
+            alternatives=self._alternatives(number),
             step=first[0],
             ops=tuple(n for rank_class, n in group.members if rank_class == first[0]),
             phase=group.phase,
         )
 
-    def _why(self, number: int, candidate: Candidate, run: StepRun) -> str:
+    def _why(self, number: int, candidate: Candidate) -> str:
         """Say what decided: what it takes, and what kernels next to it take."""
-        options, search = self._search.options[number], self._search
+        options, run = self._search.options[number], self._planned
         if candidate == options.base:
             if options.group.hidden > _HIDDEN:
                 return "already hidden by the kernels that run next to it"
@@ -69,18 +64,24 @@ class Explainer:
         mine = self._evaluator.slowdown(run, options.group)
         if abs(slower - mine) > 0.002 and not candidate.exclusive:
             parts.append(f"kernels next to it {_slower(mine)}, not {_slower(slower)}")
-        return "; ".join(parts) or f"the step takes {format_time(search.alone(number, candidate))}"
+        return "; ".join(parts) or "the step is shorter with it"
 
     def _mean(self, run: StepRun, group: CollectiveGroup) -> float:
         spans = [run.span(place) for place in group.members]
         return sum(end - start for start, end in spans) / len(spans)
 
-    def _alternatives(self, number: int, chosen: Candidate) -> tuple[Alternative, ...]:
-        """List the others, the best of each strategy first, then what is infeasible."""
-        search, options = self._search, self._search.options[number]
-        mine = search.alone(number, chosen)
+    def _alternatives(self, number: int) -> tuple[Alternative, ...]:
+        """List the others with the step they make, the best of each strategy first.
+
+        All other groups are carried out as planned. What is infeasible comes last.
+        """
+        search, options, chosen = self._search, self._search.options[number], self._chosen[number]
+        mine = search.seconds(self._chosen)
         priced = sorted(
-            ((search.alone(number, each), each) for each in (options.base, *options.candidates)),
+            (
+                (search.changed(self._chosen, number, each), each)
+                for each in (options.base, *options.candidates)
+            ),
             key=lambda item: item[0],
         )
         best: dict[str, tuple[float, Candidate]] = {}

@@ -30,23 +30,24 @@ def groups_of(evaluator: StepEvaluator) -> tuple[CollectiveGroup, ...]:
     """
     overlap = evaluator.overlap(evaluator.run())
     members: dict[tuple[Collective, str, str], list[Place]] = defaultdict(list)
-    ranks: dict[Collective, tuple[int, ...]] = {}
+    slowest: dict[Collective, Place] = {}  # it stands for others of its kind
     for place, meeting in evaluator.engine.met.items():
-        what = replace(meeting.what, splits=())
+        what = replace(meeting.what, splits=(), peer=None)
         key = what, evaluator.engine.op(place).phase, _product(evaluator, place)
         members[key].append(place)
-        ranks.setdefault(what, meeting.ranks)
+        if what not in slowest or evaluator.own[place] > evaluator.own[slowest[what]]:
+            slowest[what] = place
     return tuple(
-        _group(evaluator, what, ranks[what], places, overlap)
+        _group(evaluator, what, slowest[what], places, overlap)
         for (what, _, _), places in members.items()
-        if len(ranks[what]) > 1
+        if len(evaluator.engine.met[slowest[what]].ranks) > 1
     )
 
 
 def _group(
     evaluator: StepEvaluator,
     what: Collective,
-    ranks: tuple[int, ...],
+    slowest: Place,
     places: Sequence[Place],
     overlap: Overlap,
 ) -> CollectiveGroup:
@@ -59,9 +60,10 @@ def _group(
     producers, exchanged = _producers(evaluator, places), what.kind == "all_to_all"
     return CollectiveGroup(
         what,
-        ranks,
+        evaluator.engine.met[slowest].ranks,
         tuple(places),
         hidden=sum(shares) / len(shares),
+        alone=evaluator.own[slowest],
         phase=evaluator.engine.op(places[0]).phase,
         producers=producers,
         produced_by=evaluator.engine.op(producers[0]).name if producers else "",

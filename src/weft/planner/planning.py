@@ -65,8 +65,7 @@ def plan_step(
     not fit into memory is refused, unless ``anyway``: then the plan says so, and nothing in it
     asks for more memory.
     """
-    if mode not in MODES:
-        raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
+    check_mode(mode)
     room = _room(workload, platform, limits, anyway=anyway)
     prices = Prices(platform, default_library(platform))
     priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
@@ -152,12 +151,13 @@ def _same(draft: _Draft, found: Bucketed) -> bool:
 def _choices(
     base: _Draft, best: _Draft, chosen: list[Candidate], tried: list[tuple[Bucketed, str]]
 ) -> list[Choice]:
-    """Write down the choices: the gain of each is that of the step with it alone."""
-    whole, explainer = base.seconds, Explainer(best.search, best.evaluator)
+    """Write down the choices: the gain of each is what the planned step loses without it."""
+    search, whole = best.search, base.seconds
+    explainer, planned = Explainer(search, best.evaluator, chosen), search.seconds(chosen)
     found = []
-    for number, (options, candidate) in enumerate(zip(best.search.options, chosen, strict=True)):
-        saved = best.seconds - best.search.alone(number, candidate)
-        choice = explainer.choice(number, candidate, saved / whole if whole else 0.0)
+    for number, options in enumerate(search.options):
+        saved = search.changed(chosen, number, options.base) - planned
+        choice = explainer.choice(number, max(0.0, saved / whole) if whole else 0.0)
         others = [
             Alternative("concurrent", {"bucket": buckets.nbytes}, None, why)
             for buckets, why in tried
@@ -252,14 +252,25 @@ def _too_large(workload: Workload, room: int) -> str:
     )
 
 
-def _room(workload: Workload, platform: Platform, limits: Limits, *, anyway: bool = False) -> int:
-    """Check limits; give the bytes that a plan may use beyond what the step needs."""
+def check_mode(mode: str) -> None:
+    """Raise for a mode that is unknown."""
+    if mode not in MODES:
+        raise UsageError(f"no mode is called {mode!r}", f"Use {' or '.join(MODES)}.")
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise for limits that mean nothing."""
     if not limits.error >= 0:
-        raise UsageError(f"an error of {limits.error:g} is less than none", "Use 0 or more.")
+        raise UsageError(f"--budget must be >= 0 (got {limits.error:g})")
     if limits.engines is not None and limits.engines < 0:
-        raise UsageError(f"{limits.engines} engines are fewer than none", "Use 0 or more.")
+        raise UsageError(f"--engines must be >= 0 (got {limits.engines})")
     for codec in limits.codecs:
         error_of(codec)
+
+
+def _room(workload: Workload, platform: Platform, limits: Limits, *, anyway: bool = False) -> int:
+    """Check limits; give the bytes that a plan may use beyond what the step needs."""
+    check_limits(limits)
     has = platform.require_device().memory_bytes
     allowed = has if limits.memory is None else limits.memory
     needed = workload.memory.total if workload.memory is not None else 0

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 # What no model knows may take from half to three times its memory traffic.
 _UNKNOWN = (0.5, 3.0)
 # Units that collectives take from kernels, at the worst: GEMMs next to RCCL took 1.33 to 1.41 times
-# as long on MI300X where 1.2 is expected. At best they take none.
-_WORST = 2.0
+# as long on MI300X where 1.2 is expected. At best they take none, though memory is shared still.
+_BEST, _WORST = 1e-9, 2.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class Prediction:
         over = sum(result.values()) - self.seconds
         for name in ("host", "exposed") if over > 0 else ():  # the next step has begun meanwhile
             result[name], over = max(0.0, result[name] - over), max(0.0, over - result[name])
-        result["idle"] = max(0.0, self.seconds - sum(result.values()))
+        left = self.seconds - sum(result.values())
+        result["idle"] = left if left > 1e-9 else 0.0  # less is rounding
         return result
 
     @staticmethod
@@ -180,12 +181,12 @@ def predict(
 
 
 def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:
-    """Return the ends of the range of a step: all prices at theirs, no contention and the most."""
+    """Return the ends of the range of a step: all prices at theirs, no units held and the most."""
     low, high = (
         engine.repriced(_Edge(prices, side), factor)
         for side, factor in zip(("low", "high"), MEASURED_RANGE, strict=True)
     )
-    return low.run(pressure=0).seconds, high.run(pressure=_WORST).seconds
+    return low.run(pressure=_BEST).seconds, high.run(pressure=_WORST).seconds
 
 
 def predict_seconds(

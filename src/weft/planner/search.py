@@ -55,7 +55,11 @@ class Search:
 
     def alone(self, number: int, candidate: Candidate) -> float:
         """Return the seconds of the step with one group changed."""
-        return self.seconds(self._with(self.base, number, candidate))
+        return self.changed(self.base, number, candidate)
+
+    def changed(self, chosen: Sequence[Candidate], number: int, candidate: Candidate) -> float:
+        """Return the seconds of the step with one group of ``chosen`` changed."""
+        return self.seconds(self._with(chosen, number, candidate))
 
     def greedy(self) -> list[Candidate]:
         """Choose for each group what makes the step shortest with all others as they are."""

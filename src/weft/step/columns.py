@@ -128,7 +128,6 @@ class ContendedColumns:
             self._edge[row] = edge
             self._resource[edge : edge + 3] = classes + c, c, 2 * classes + c
             if place in engine.layout.launch_row:
-                meeting = engine.met[place]
                 key = c, *_mover_key(engine, place)
                 if key not in movers:
                     movers[key] = len(capacity)
@@ -136,7 +135,8 @@ class ContendedColumns:
                     slowed.append((classes + c, 2 * classes + c))
                 self._mover[place] = self._resource[edge + 2] = movers[key]
                 port = self._ports + 2 * c + engine.crosses_nodes(place)
-                receives = meeting.what.kind == "recv"  # links carry both directions at once
+                mine = engine.op(place).collective
+                receives = mine is not None and mine.kind == "recv"  # both directions at once
                 self._resource[edge + 1] = nothing if receives else port
             elif (cost := engine.op(place).cost) is not None and engine.demands.is_product(cost):
                 self._grid_of[row] = len(self._grid_of)

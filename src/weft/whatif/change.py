@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.c3 import STRATEGIES
+from weft.c3 import STRATEGIES as OF_PAIRS
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.candidates import OCCUPANCY, SLICES
 from weft.planner.gpu_candidates import FUSED
+from weft.schedule.strategies import STRATEGIES
 from weft.units import format_time
 from weft.whatif.buckets import merged, split
 from weft.whatif.overheads import USUAL_GAP
@@ -59,7 +60,7 @@ def scaling_of(name: str) -> Scaling | None:
     """Read a name such as ``links*2``; None for changes without a number."""
     found = re.fullmatch(r"(links|buckets|ranks)([*/])(\d+(?:\.\d+)?)", name)
     if found is None:
-        if name not in (*STRATEGIES, *_NAMED):
+        if name not in (*OF_PAIRS, *_NAMED):
             raise UnknownNameError(f"no change is called {name!r}", nearest(name, NAMES))
         return None
     number = float(found[3])
@@ -75,7 +76,7 @@ def change(scene: Scene, name: str) -> Change | None:
         return None
     if scaling is not None:
         return _SCALED[scaling.what](scene, name, scaling.times)
-    return _strategy(scene, name) if name in STRATEGIES else _NAMED[name](scene, name)
+    return _strategy(scene, name) if name in OF_PAIRS else _NAMED[name](scene, name)
 
 
 def _each(scene: Scene, moved: Callable[[Comm], float]) -> tuple[Variant, tuple[Variant, ...]]:
@@ -166,7 +167,9 @@ def _paired(scene: Scene, name: str, bound: str) -> Variant | None:
         found = effects[comm.call]
         return comm.moved * (1.0 if found is None else found.comm)
 
-    return Variant(scene.with_moved(moved, compute), scene.streams)
+    # Copy engines need no slot of a unit, so they wait behind no workgroups either.
+    ahead = STRATEGIES[name].first or STRATEGIES[name].by_engines
+    return Variant(scene.with_moved(moved, compute), scene.streams if ahead else frozenset())
 
 
 def _known(scene: Scene, name: str) -> str:
@@ -315,7 +318,7 @@ _NAMED: dict[str, Callable[[Scene, str], Change | None]] = {
 }
 _WITHOUT_COLLECTIVES = ("no-launching", "no-input", "no-sync", "no-gaps", "no-host")
 NAMES = (
-    *STRATEGIES,
+    *OF_PAIRS,
     *("fused", "compressed", "compressed-int8"),
     *("links*2", "links/2", "ranks*2", "buckets*2", "buckets/2"),
     *("no-waiting", "no-moving", "no-communication", "no-slowdown"),

@@ -15,6 +15,7 @@ import msgspec
 
 from weft.planner.coded_candidates import ERRORS
 from weft.planner.plan import Alternative, Choice, Limits, Plan
+from weft.planner.planning import check_limits
 from weft.schedule.strategies import STRATEGIES
 from weft.trace import Trace
 from weft.trace.align import Ranked
@@ -63,6 +64,7 @@ def plan_trace(
     Of several traces of one job the slowest rank is planned; the others tell what it waited for.
     A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
+    check_limits(limits)
     given = [traces] if isinstance(traces, Trace) else list(traces)
     scene = scene_of(Ranked.of(given[0])) if len(given) == 1 else slowest_scene(job_of(given))
     trace = scene.ground.trace

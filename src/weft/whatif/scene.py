@@ -98,7 +98,7 @@ class Scene:
     @property
     def streams(self) -> frozenset[str]:
         """The streams that only collectives run on."""
-        calls, numbers = self.recording.calls, {comm.call for comm in self.comms}
+        calls, numbers = self.recording.calls, set(self.recording.collectives)
         others = {int(calls.stream[n]) for n in calls.launches.tolist() if n not in numbers}
         mine = {int(calls.stream[comm.call]) for comm in self.comms}
         return frozenset(str(stream) for stream in mine - others)
