@@ -55,6 +55,7 @@ class StepEngine:
         self.met = meetings(workload) if met is None else met
         self.demands = OpDemands(platform)
         self._crossing: dict[int, bool] = {}
+        self._flows: dict[object, tuple[Flow, Mover]] = {}
         self.seconds = self._priced(prices)
         self.layout = StepLayout(workload, self.device, host or host_of(platform), self.met)
 
@@ -118,14 +119,17 @@ class StepEngine:
     def collective_flow(self, place: Place, how: Execution | None = None) -> tuple[Flow, Mover]:
         """Return what a collective demands, by default as its library carries it out."""
         meeting, how = self.met[place], how or Execution(self.seconds[place])
-        return self.demands.collective(
-            meeting.what,
-            len(meeting.ranks),
-            self.own(how.seconds),
-            units=how.units,
-            by_engines=how.by_engines,
-            between_nodes=self.crosses_nodes(place),
-        )
+        key = meeting.what, len(meeting.ranks), self.crosses_nodes(place), how
+        if key not in self._flows:
+            self._flows[key] = self.demands.collective(
+                meeting.what,
+                len(meeting.ranks),
+                self.own(how.seconds),
+                units=how.units,
+                by_engines=how.by_engines,
+                between_nodes=self.crosses_nodes(place),
+            )
+        return self._flows[key]
 
     def port_rates(self) -> Floats:
         """Return what leaves a rank of each class inside its node and for others, at the most.
