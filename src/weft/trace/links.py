@@ -3,6 +3,7 @@
 The device's name finds a machine of the catalogue; prices are those of the planner.
 """
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,11 +50,11 @@ def links_of(device: str) -> Links:
 
     >>> links_of("NVIDIA A100-SXM4-80GB").name, links_of("AMD Instinct MI300X VF").name
     ('a100-8', 'mi300x-8')
-    >>> links_of("Tesla T4").name
-    ''
+    >>> links_of("Tesla T4").name, links_of("NVIDIA A1000").name, links_of("Intel CPU").name
+    ('', '', '')
     """
-    letters = device.lower().replace(" ", "").replace("-", "")
-    nodes = [name for name in platform_names() if name.split("-")[0] in letters]
+    words = re.split(r"[^a-z0-9]+", device.lower())
+    nodes = [n for n in platform_names() if n.split("-")[0] in words and n.split("-")[0] != "cpu"]
     node = max(nodes, key=len, default="")
     return Links(_machine(node) if node else None)
 
