@@ -78,7 +78,28 @@ def test_what_means_nothing_is_refused(wrong, message):
 def test_a_rank_that_no_group_holds_has_nobody_to_meet(group):
     left = (Step((0, 1, 2), (GEMM,)), Step((3,), (GEMM, GATHER)))
     with pytest.raises(WorkloadError, match="rank 3 of whole is in no group of tp"):
-        meetings(dataclasses.replace(WHOLE, steps=left, groups={"tp": group}))
+        meetings(dataclasses.replace(WHOLE, steps=left, groups={"tp": group}), 8)
+
+
+@pytest.mark.parametrize(
+    ("group", "what", "ranks"),
+    [
+        (Group(3), GATHER, (6, 7, 8)),
+        (Group(8), GATHER, tuple(range(8))),
+        (
+            Group(24),
+            Op("send", "collective", collective=Collective("send", 8, "tp", peer=1)),
+            (23, 0),
+        ),
+        (Group(2, 1, (0, 23)), GATHER, (0, 23)),
+    ],
+)
+def test_the_group_that_spans_most_nodes_stands_for_its_class(group, what, ranks):
+    listed = group.ranks or range(24)
+    rest = tuple(rank for rank in range(24) if rank not in listed)
+    steps = (Step(tuple(listed), (what,)), *((Step(rest, (GEMM,)),) if rest else ()))
+    workload = Workload("nodes", 24, steps, {"tp": group})
+    assert meetings(workload, 8)[0, 0].ranks == ranks
 
 
 @pytest.mark.parametrize("text", ["{", '{"weft_workload": 1}'])

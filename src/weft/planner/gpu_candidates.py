@@ -133,7 +133,7 @@ class GpuCandidates:
         if self.node(group) is None:
             return "engines reach the memory of one node, its ranks are on several"
         if kind not in COLLECTIVES and self.device.dma is not None:
-            return f"no collective by engines is a {kind}"
+            return f"engines do not carry out {kind}"
         if why := self.device.engine_refusal(kind):
             return why
         needed = self._num_engines(group)
@@ -185,7 +185,7 @@ class GpuCandidates:
 
     def _fused(self, group: CollectiveGroup, alone: Price) -> Candidate | Alternative:
         if group.what.kind not in FUSED:
-            return infeasible("fused", f"no fused operator ends in a {group.what.kind}")
+            return infeasible("fused", f"no fused operator ends in {group.what.kind}")
         if not group.producers:
             return infeasible(
                 "fused", "no lookup or product right before it produces all its input"

@@ -52,7 +52,7 @@ class StepEngine:
     ) -> None:
         self.workload, self.platform = workload, platform
         self.device = platform.require_device()
-        self.met = meetings(workload) if met is None else met
+        self.met = meetings(workload, platform.node_size) if met is None else met
         self.demands = OpDemands(platform)
         self._crossing: dict[int, bool] = {}
         self._flows: dict[object, tuple[Flow, Mover]] = {}

@@ -44,12 +44,16 @@ class _Part:
     what: Collective
 
 
-def meetings(workload: Workload) -> dict[tuple[int, int], Meeting]:
-    """Find for each collective, by (class, number of its op), with whom it meets."""
+def meetings(workload: Workload, node_size: int) -> dict[tuple[int, int], Meeting]:
+    """Find for each collective, by (class, number of its op), with whom it meets.
+
+    Where the ranks of a class are in groups that lie differently on nodes of ``node_size`` ranks,
+    the group that spans most nodes stands for all: the others wait for it.
+    """
     parts: dict[Key, list[_Part]] = defaultdict(list)
     everyone = _classes(workload, tuple(range(workload.num_ranks)))
     for number in range(len(workload.steps)):
-        _collect(workload, number, parts, everyone)
+        _collect(workload, number, node_size, parts, everyone)
     found = {}
     for number, (key, mine) in enumerate(parts.items()):
         _agree(workload, key, mine)
@@ -61,7 +65,11 @@ def meetings(workload: Workload) -> dict[tuple[int, int], Meeting]:
 
 
 def _collect(
-    workload: Workload, number: int, parts: dict[Key, list[_Part]], everyone: Members
+    workload: Workload,
+    number: int,
+    node_size: int,
+    parts: dict[Key, list[_Part]],
+    everyone: Members,
 ) -> None:
     """Add what a class says, under a key by which the others find it."""
     step, count = workload.steps[number], defaultdict[Key, int](int)
@@ -74,7 +82,7 @@ def _collect(
         place = what.group, peer
         if place not in members:
             whole = peer is None and workload.group(what.group) == Group(workload.num_ranks)
-            found = everyone if whole else _members(workload, step.ranks[0], *place)
+            found = everyone if whole else _farthest(workload, number, node_size, *place)
             members[place] = found
         ranks, classes = members[place]
         key: Key = (what.group, *classes)
@@ -87,6 +95,29 @@ def _collect(
         occurrence: Key = (*key, count[key])
         parts[occurrence].append(_Part(number, index, ranks, classes, what))
         count[key] += 1
+
+
+def _farthest(
+    workload: Workload, number: int, node_size: int, group: str, peer: int | None
+) -> Members:
+    """Give the members of the group, or message, of a class that spans most nodes."""
+    first, where = workload.steps[number].ranks[0], workload.group(group)
+    members, classes = _members(workload, first, group, peer)
+    ranks = np.asarray(workload.steps[number].ranks, np.int64)
+    if where.ranks:
+        ranks = ranks[np.isin(ranks, where.ranks)]
+    position = np.asarray(where.position(ranks), np.int64)
+    if peer is None:
+        start, to = np.asarray(where.member(ranks, 0)), np.full_like(position, where.size - 1)
+    else:  # a rank of a ring talks to the one as far from it as the peer is from the first
+        start, to = ranks, (position + peer - position[0]) % where.size
+    last = np.asarray(where.member(ranks, to))
+    span = np.abs(last // node_size - start // node_size)
+    span[last >= workload.num_ranks] = -1
+    best = int(span.argmax())
+    there = int(to[best]) if peer is not None else None
+    other = _members(workload, int(ranks[best]), group, there)
+    return other if other[1] == classes else (members, classes)
 
 
 def _members(workload: Workload, rank: int, group: str, peer: int | None) -> Members:
