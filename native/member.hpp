@@ -31,7 +31,7 @@ namespace weft {
 // by one thread at a time, the one that has turn(); Ready takes it, and who is refused learns so
 // by Cause::threads. At the same time any number of threads may send and receive (mail, wait_for), wait
 // for jobs (worker), set the timeout and call leave(), which ends what other threads wait for. The
-// engines and the worker's thread are started and ended by whoever has the turn; a job of the worker
+// engines and the worker's thread are started and ended by the thread that has the turn; a job of the worker
 // that uses engines and a call that does never run side by side (see Ready::run).
 class Member {
  public:

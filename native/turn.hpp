@@ -39,7 +39,7 @@ class Turn {
   static inline thread_local char kThread = 0;  // its address tells threads apart
 
   std::atomic<const char*> owner_ = nullptr;
-  std::uint32_t depth_ = 0;  // of whoever has the turn
+  std::uint32_t depth_ = 0;  // of the thread that has the turn
 };
 
 }  // namespace weft

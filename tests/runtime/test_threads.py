@@ -174,7 +174,7 @@ def test_what_one_thread_asked_for_others_may_wait_for(staged):
 
 
 def collectives_in_groups(world, count):
-    """Wrong results of collectives in a group for each thread, beside messages of the world."""
+    """Count wrong results of collectives in one group per thread, while the world sends."""
     groups = [world.group([0, 1]) for _ in range(2)]
     wrong = [0] * 3
 

@@ -16,7 +16,7 @@ def percent_of_ideal(serial: float, ideal: float, seconds: float) -> float:
         raise UsageError(
             f"no gain to compare with: both take {serial:g} s one after the other and {ideal:g} s "
             f"at best, together {seconds:g} s",
-            "Use a GEMM and a collective of which neither is negligible beside the other.",
+            "Use a GEMM and a collective that take comparable time.",
         )
     return 100 * (serial / seconds - 1) / gain
 

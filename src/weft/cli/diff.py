@@ -115,7 +115,7 @@ def _planned(
 
 
 def _spec(step: str) -> tuple[str, str]:
-    """Tell a workload from the platform behind it; a name of a file is taken whole."""
+    """Split ``WORKLOAD@PLATFORM``; the name of a file is taken whole."""
     if step.endswith(RECORDED) and not Path(step).exists():
         raise FormatError(f"there is no file {step}")
     if Path(step).exists():

@@ -150,7 +150,7 @@ def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
 
 
 def answers(question: Question, words: Sequence[str], *, ahead: bool = True) -> list[Answer]:
-    """Price every algorithm that is named; ``all`` stands for those that apply beside them."""
+    """Price every algorithm that is named; ``all`` adds all others that apply."""
     found: list[Answer] = []
     for word in words:
         if word == "all":

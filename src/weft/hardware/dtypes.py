@@ -80,7 +80,7 @@ _OTHER_BYTES = {
 
 
 def known_dtype(name: str) -> str:
-    """Give the catalogue's name of a dtype, whatever it is called elsewhere.
+    """Return the catalogue's name of a dtype, whatever it is called elsewhere.
 
     >>> known_dtype("torch.bfloat16"), known_dtype("fp8_block")
     ('bf16', 'fp8_block')
@@ -101,7 +101,7 @@ def item_bytes(dtype: str) -> float:
 
 
 def recipe_of(dtype: str) -> Recipe:
-    """Give the recipe of a dtype; integers that are only moved have the units of fp32."""
+    """Return the recipe of a dtype; integers that are only moved have the units of fp32."""
     name = known_dtype(dtype)
     if name in RECIPES:
         return RECIPES[name]

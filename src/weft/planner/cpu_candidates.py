@@ -106,7 +106,7 @@ class CpuCandidates:
         return self._spans(group) and group.phase != "backward"
 
     def _exchanged(self, group: CollectiveGroup, mine: Price) -> Price:
-        """Give what is left of the exchange itself: inside a host, meeting and reading."""
+        """Return what is left of the exchange itself: inside a host, meeting and reading."""
         if self._spans(group) or group.phase == "backward":
             return mine
         meeting = self.weft.collective_price(replace(group.what, nbytes=64), group.ranks)

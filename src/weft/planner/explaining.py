@@ -46,7 +46,7 @@ class Explainer:
         )
 
     def _why(self, number: int, candidate: Candidate) -> str:
-        """Say what decided: what it takes, and what kernels next to it take."""
+        """Return what decided: what it takes, and what kernels next to it take."""
         options, run = self._search.options[number], self._planned
         if candidate == options.base:
             if options.group.hidden > _HIDDEN:

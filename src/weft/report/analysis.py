@@ -70,7 +70,7 @@ def _lead(analysis: Analysis) -> str:
         lead = f"A step takes {format_time(worst.step_time)}{who}. Its GPU"
     lead += (
         f" computes for {_share(split.compute, whole)} of that, "
-        f"communicates for {_share(split.exposed, whole)} with nothing beside it, and is idle for "
+        f"communicates for {_share(split.exposed, whole)} with nothing overlapped, and is idle for "
         f"{_share(worst.mean_idle, whole)}."
     )
     if split.exposed_waiting is None:
@@ -105,7 +105,7 @@ def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
     yield (
         "Exposed",
         format_time(split.exposed),
-        f"{_share(split.exposed, whole)}: nothing ran beside it",
+        f"{_share(split.exposed, whole)}: no kernel overlapped it",
     )
     if split.waiting is not None and split.communication:
         share = _share(split.waiting, split.communication)

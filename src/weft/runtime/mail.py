@@ -43,7 +43,7 @@ class Message:
         self._slot: int | None = None  # of a part that the receiver has yet to read
 
     def is_done(self) -> bool:
-        """Tell whether it has come or gone; carries it on as far as that goes at once."""
+        """Return whether it has come or gone; carries it on as far as that goes at once."""
         return self._go_on(waits=False)
 
     @property
@@ -179,7 +179,7 @@ class Line:
                 self._waiting -= 1
 
     def leave(self) -> None:
-        """Let another thread carry the line on."""
+        """Hand the connection to another thread."""
         self._entered = False
         self._busy.release()
         if self._waiting:
@@ -212,7 +212,7 @@ class Lines:
         self._stepped = threading.Condition()
 
     def has(self, key: tuple[bool, int, int]) -> bool:
-        """Tell whether a message stands in that line."""
+        """Return whether a message stands in that line."""
         line = self._lines.get(key)
         return line is not None and bool(line.messages)
 
@@ -263,7 +263,7 @@ def receive_now(crew: Crew, memory: Bindable, peer: int, tag: int) -> None:
 
 
 def _checked(crew: Crew, memory: Bindable, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
-    """Give address and bytes of a message's memory; raise where there can be no such message."""
+    """Return address and bytes of a message's memory; raise where there can be no such message."""
     if not 0 <= peer < crew.num_ranks or peer == crew.rank:
         raise UsageError(f"rank {crew.rank} has no messages with rank {peer}.")
     if tag < 0:

@@ -293,7 +293,7 @@ class World(Arrays):
             if not async_op:
                 work.wait()
                 return None
-            # Whoever drops a Work must not take the memory away from under it.
+            # Dropping a Work must not take the memory away from under it.
             self._under_way = [each for each in self._under_way if not each.is_done()]
             self._under_way.append(work)
             return work

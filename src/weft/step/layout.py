@@ -184,7 +184,7 @@ class StepLayout:
                 self.rows.add(WAIT, thread, flag=flags[earlier], count=1, fed=fed)
 
     def _meet(self, number: int, n: int, thread: int) -> None:
-        """Tell the others of a collective that this class is there, and wait for them."""
+        """Signal the other classes of a collective, and wait for them."""
         meeting, rows = self.met.get((number, n)), self.rows
         if meeting is None or len(meeting.classes) < 2:
             return

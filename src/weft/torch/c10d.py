@@ -82,6 +82,6 @@ def method_of(group: Any, name: str) -> Any:
 
 
 def _defines(kind: type, name: str) -> bool:
-    """Tell whether a class has a method that is not the one of every ProcessGroup."""
+    """Return whether a class has a method that is not the one of every ProcessGroup."""
     found = getattr(kind, name, None)
     return found is not None and found is not getattr(ProcessGroup, name, None)

@@ -322,7 +322,7 @@ def _syncs(job: _Job) -> Iterator[Loss]:
 
 
 def _waits(name: str) -> bool:
-    """Tell calls and copies that hold the host up until the GPU is done."""
+    """Return whether a call or copy blocks the host until the GPU is done."""
     return synchronises(name) or ("Pageable" in name and ("DtoH" in name or "ToHost" in name))
 
 
@@ -373,7 +373,7 @@ def _idle(rank: RankAnalysis, reasons: Sequence[str]) -> float:
 
 
 def _kernels(job: _Job, longest: float) -> Iterator[Loss]:
-    """Say what a GPU that is busy spends its time in."""
+    """Describe what a GPU that is busy spends its time in."""
     rank = max(job.ranks, key=lambda r: r.busy_share)
     parts = [part for part in rank.kernels if part.what != COMMUNICATION]
     if rank.busy_share < _BUSY or not parts or longest <= 0:

@@ -91,7 +91,7 @@ def analyze_traces(traces: Sequence[Trace], advise: Advisor = bounds) -> Analysi
 
 
 def _apart(job: Job) -> list[str]:
-    """Say if the clocks of ranks are too far apart to tell waiting from moving."""
+    """Return a note if the clocks of ranks are too far apart to tell waiting from moving."""
     unknown = [match for match in job.matches if measured(job, match) is None]
     if not unknown:
         return []

@@ -118,7 +118,7 @@ def _first_launches(trace: Trace, steps: Steps) -> Ints:
 
 
 def _gaps(trace: Trace, busy: Cover, windows: Sequence[tuple[float, float]]) -> Cover:
-    """Give the idle moments of windows, or of all between the first and the last GPU event."""
+    """Return the idle moments of windows, or of all between the first and the last GPU event."""
     if not len(trace.gpu):
         return busy
     if windows:
@@ -155,7 +155,7 @@ def _launching(trace: Trace) -> Ints:
 
 
 def _host_reasons(trace: Trace, late: Cover, apart: dict[str, Cover]) -> list[Part]:
-    """Say what the host did while it was late; what stands inside other things goes first.
+    """Describe what the host did while it was late; what stands inside other things goes first.
 
     ``apart`` are parts of it that have a reason of their own, unless the host waited, loaded data
     or allocated memory meanwhile.

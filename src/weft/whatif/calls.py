@@ -98,19 +98,19 @@ class Calls:
 
 
 def stand_apart(steps: Sequence[Calls]) -> bool:
-    """Tell steps whose marks end long before the next one begins: there a wall is no period."""
+    """Return whether marks end long before the next step begins: there a wall is no period."""
     followed = [step for step in steps if np.isfinite(step.until)]
     between = sum(step.until - step.mark.end for step in followed)
     return between > _APART * sum(step.until - step.mark.start for step in followed)
 
 
 def is_stream_wait(call: str) -> bool:
-    """Tell the calls that make a stream wait for another."""
+    """Return whether a call makes a stream wait for another."""
     return call.startswith(_WAITS)
 
 
 def is_graph_launch(call: str) -> bool:
-    """Tell the calls that launch a whole graph: inside it no call shows what waits for what.
+    """Return whether a call launches a whole graph: inside it no call shows what waits for what.
 
     >>> is_graph_launch("cudaGraphLaunch"), is_graph_launch("cudaLaunchKernel")
     (True, False)
@@ -119,7 +119,7 @@ def is_graph_launch(call: str) -> bool:
 
 
 def is_host_wait(call: str) -> bool:
-    """Tell the calls that only wait.
+    """Find the calls that only wait.
 
     >>> is_host_wait("cudaStreamSynchronize"), is_host_wait("cudaLaunchKernel")
     (True, False)

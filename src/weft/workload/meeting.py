@@ -100,7 +100,7 @@ def _collect(
 def _farthest(
     workload: Workload, number: int, node_size: int, group: str, peer: int | None
 ) -> Members:
-    """Give the members of the group, or message, of a class that spans most nodes."""
+    """Return the members of the group, or message, of a class that spans most nodes."""
     first, where = workload.steps[number].ranks[0], workload.group(group)
     members, classes = _members(workload, first, group, peer)
     ranks = np.asarray(workload.steps[number].ranks, np.int64)
@@ -121,7 +121,7 @@ def _farthest(
 
 
 def _members(workload: Workload, rank: int, group: str, peer: int | None) -> Members:
-    """Give the ranks that take part and their classes; of a message the two ends."""
+    """Return the ranks that take part and their classes; of a message the two ends."""
     listed = workload.group(group).ranks
     ranks = workload.members(group, rank) if not listed or rank in listed else ()
     if not ranks or max(ranks) >= workload.num_ranks:
@@ -164,7 +164,7 @@ def _agree(workload: Workload, key: Key, parts: list[_Part]) -> None:
 
 
 def _whole(workload: Workload, parts: list[_Part]) -> Collective:
-    """Give the collective of them all: the largest, and of an uneven one the busiest rank.
+    """Return the collective of them all: the largest, and of an uneven one the busiest rank.
 
     A rank of an all-to-all sends and receives at once; who moves most decides, so an uneven one
     counts as the even one in which everyone moves as much (arXiv 2404.12674).

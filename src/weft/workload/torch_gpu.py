@@ -339,7 +339,7 @@ class AsOnGpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _to_host(self, args: Any, kwargs: Any, caller: str) -> None:
-        """Let the host wait for a copy to it, unless that was asked not to block."""
+        """Make the host wait for a copy to it, unless that was asked not to block."""
         blocking = not kwargs.get("non_blocking") and True not in args[2:3]
         if self._streams is not None and blocking and _is_user(caller):
             self._streams.on_host_wait("tensor.cpu", self._streams.current.front)

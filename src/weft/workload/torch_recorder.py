@@ -161,17 +161,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unknown[name] = Unsupported(name, known.count + 1, known.nbytes + nbytes, why)
 
     def wait(self, front: Front) -> None:
-        """Let the current stream wait for ops."""
+        """Make the current stream wait for ops."""
         merge(self.streams.current.front, front)
 
     def host_waits(self, name: str, front: Front) -> None:
-        """Let the host wait for ops, as ``torch.cuda.synchronize`` does."""
+        """Make the host wait for ops, as ``torch.cuda.synchronize`` does."""
         if self.recording and not self._aside and front:
             after = tuple(sorted(front.values()))
             self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Let subclasses call ops on their parts; lists of shards go straight.
+        """Have subclasses call ops on their parts; lists of shards go straight.
 
         An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
         to work out how their results are spread takes longer than the step. Lists may hold

@@ -86,7 +86,7 @@ class CapturedStream:
         return event
 
     def synchronize(self) -> None:
-        """Let the host wait for what was issued."""
+        """Make the host wait for what was issued."""
         self.streams.on_host_wait("stream.synchronize", self.front)
 
     def query(self) -> bool:
@@ -131,11 +131,11 @@ class CapturedEvent:
         self.generation = self.streams.generation
 
     def wait(self, stream: CapturedStream | None = None) -> None:
-        """Let a stream wait for what was recorded."""
+        """Make a stream wait for what was recorded."""
         (stream or self.streams.current).wait_event(self)
 
     def synchronize(self) -> None:
-        """Let the host wait for what was recorded."""
+        """Make the host wait for what was recorded."""
         if self.generation == self.streams.generation:
             self.streams.on_host_wait("event.synchronize", self.front)
 
