@@ -74,9 +74,9 @@ def test_a_folder_that_cannot_be_made_is_refused(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("ratio", "said"),
     [
-        (1.25, "saves 20% of the step, 20% was predicted: foretold within 0 points"),
-        (2.0, "30 points more than foretold"),
-        (1.0, "20 points less than foretold"),
+        (1.25, "saves 20% of the step, 20% was predicted: predicted within 0 points"),
+        (2.0, "30 points more than predicted"),
+        (1.0, "20 points less than predicted"),
     ],
 )
 def test_the_page_says_whether_the_plan_was_right(ratio, said):

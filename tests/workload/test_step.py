@@ -88,7 +88,7 @@ def test_a_rank_that_no_group_holds_has_nobody_to_meet(group):
         (Group(8), GATHER, tuple(range(8))),
         (
             Group(24),
-            Op("send", "collective", collective=Collective("send", 8, "tp", peer=1)),
+            Op("send", "collective", collective=Collective("send", 8, group="tp", peer=1)),
             (23, 0),
         ),
         (Group(2, 1, (0, 23)), GATHER, (0, 23)),
@@ -100,6 +100,12 @@ def test_the_group_that_spans_most_nodes_stands_for_its_class(group, what, ranks
     steps = (Step(tuple(listed), (what,)), *((Step(rest, (GEMM,)),) if rest else ()))
     workload = Workload("nodes", 24, steps, {"tp": group})
     assert meetings(workload, 8)[0, 0].ranks == ranks
+
+
+def test_left_over_ranks_of_a_class_do_not_stand_for_it():
+    send = Op("send", "collective", collective=Collective("send", 8, group="tp", peer=1))
+    workload = Workload("left", 10, (Step(tuple(range(10)), (send,)),), {"tp": Group(4)})
+    assert meetings(workload, 9)[0, 0].ranks == (0, 1)
 
 
 @pytest.mark.parametrize("text", ["{", '{"weft_workload": 1}'])

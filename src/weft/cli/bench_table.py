@@ -28,14 +28,14 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 def print_notes(rows: Sequence[Row]) -> None:
-    """Say how many figures were met, how well they were foretold, and whether others were busy."""
+    """Print how many figures were met, how well they were predicted, and whether others were busy."""
     verdicts = [row.more["met"] for row in rows if "met" in row.more]
     if verdicts:
         unknown = f", {verdicts.count(None)} not measured" if None in verdicts else ""
         print(f"\nmet {verdicts.count(True)} of {len(verdicts)}{unknown}")
     errors = [abs(row.more["predicted_error"]) for row in rows if "predicted_error" in row.more]
     if errors:
-        print(f"\nforetold to {median(errors):.1%} in the median of {len(errors)}")
+        print(f"\npredicted to within {median(errors):.1%} in the median of {len(errors)}")
     foreign = max((row.more.get("foreign", 0.0) for row in rows), default=0.0)
     if foreign > _QUIET:
         print(f"\nothers used up to {foreign:.0%} of the cores: a quiet machine gives other times")

@@ -55,8 +55,8 @@ class Compared:
         off = self.gain - self.plan.gain
         said = f"the plan saves {self.gain:.0%} of the step, {self.plan.gain:.0%} was predicted"
         if abs(off) <= _CLOSE:
-            return f"{said}: foretold within {abs(off) * 100:.0f} points"
-        return f"{said}: {abs(off) * 100:.0f} points {'more' if off > 0 else 'less'} than foretold"
+            return f"{said}: predicted within {abs(off) * 100:.0f} points"
+        return f"{said}: {abs(off) * 100:.0f} points {'more' if off > 0 else 'less'} than predicted"
 
     def row(self) -> dict[str, Any]:
         """Give the numbers of a table."""

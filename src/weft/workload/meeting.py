@@ -113,7 +113,8 @@ def _farthest(
         start, to = ranks, (position + peer - position[0]) % where.size
     last = np.asarray(where.member(ranks, to))
     span = np.abs(last // node_size - start // node_size)
-    span[last >= workload.num_ranks] = -1
+    whole = np.asarray(where.member(ranks, where.size - 1)) < workload.num_ranks
+    span[~whole] = -1  # left over: their group has no such ranks
     best = int(span.argmax())
     there = int(to[best]) if peer is not None else None
     other = _members(workload, int(ranks[best]), group, there)
