@@ -28,7 +28,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 
 def print_notes(rows: Sequence[Row]) -> None:
-    """Print how many figures were met, how well they were predicted, and whether others were busy."""
+    """Print how many figures were met, how well they were predicted, and if others were busy."""
     verdicts = [row.more["met"] for row in rows if "met" in row.more]
     if verdicts:
         unknown = f", {verdicts.count(None)} not measured" if None in verdicts else ""
