@@ -23,7 +23,7 @@ from weft.compress.codec import codec_of, encoded
 from weft.hardware.files import CATALOGUE, platform
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
-from weft.schedule.files import from_json, to_json
+from weft.schedule.schedule_json import from_json, to_json
 from weft.sdma.words import decode as decode_packets
 from weft.sweep.cells import cells_of
 from weft.sweep.journal import Journal

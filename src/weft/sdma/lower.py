@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ScheduleError, UsageError
-from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, write_out
+from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, expand
 from weft.schedule.schedule import commands_of
-from weft.schedule.values import written_out
+from weft.schedule.values import as_int
 from weft.sdma import packets as sdma
 from weft.sdma.words import COUNT_BITS, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from weft.schedule import Command, Place, Schedule
+    from weft.schedule import Command, CommandLocation, Schedule
 
     Key = tuple[int, str]  # a rank and its queue
-    Row = tuple[Place, Command, int]  # with the number by which a Submit counts it, or -1
+    Row = tuple[CommandLocation, Command, int]  # with the number by which a Submit counts it, or -1
 
 FLAG_BYTES = 8
 _NO_MORE = 1 << 62  # commands of the last batch: whatever is left
@@ -82,7 +82,7 @@ def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[
 
     A queue that no Submit names is one Batch, to be announced from the start.
     """
-    table = write_out(schedule)
+    table = expand(schedule)
     rows = [
         (place, command, fed)
         for (place, command), fed in zip(commands_of(table), table.fed.tolist(), strict=True)
@@ -92,7 +92,7 @@ def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[
     for row in rows:
         place, command, _ = row
         if isinstance(command, Submit):
-            submits.setdefault((written_out(command.rank), command.queue), []).append(command)
+            submits.setdefault((as_int(command.rank), command.queue), []).append(command)
         if place.queue.startswith("copy"):
             queues.setdefault((place.rank, place.queue), []).append(row)
     looked_at = {
@@ -125,7 +125,7 @@ def _batches(
     """Cut the commands of a queue where the counts of its Submits end."""
     limits, total = [], 0
     for submit in submits:
-        total += written_out(submit.count)
+        total += as_int(submit.count)
         limits.append(total)
     limits = limits or [_NO_MORE]
     found: list[list[sdma.Packet]] = [
@@ -145,7 +145,7 @@ def _batches(
 
 
 def _packets(
-    place: Place, command: Command, lowering: Lowering, looked_at: set[Any]
+    place: CommandLocation, command: Command, lowering: Lowering, looked_at: set[Any]
 ) -> Iterator[sdma.Packet]:
     match command:
         case Copy(src, dst):
@@ -154,14 +154,14 @@ def _packets(
             for first in range(0, len(dsts), 2):
                 yield from _copies(lowering, src, dsts[first : first + 2])
         case Swap(a, b):
-            for offset, size in lowering.pieces(written_out(a.nbytes)):
+            for offset, size in lowering.pieces(as_int(a.nbytes)):
                 yield sdma.Swap(lowering.address(a) + offset, lowering.address(b) + offset, size)
         case Signal(flag):
             yield sdma.AtomicAdd(lowering.flag(flag), 1)
             if lowering.interrupts and (flag.rank, flag.index) in looked_at:
                 yield sdma.Trap()
         case Wait(flag, count):
-            yield lowering.poll(flag, written_out(count))
+            yield lowering.poll(flag, as_int(count))
         case Scope():
             pass
         case _:
