@@ -84,8 +84,8 @@ _HOMES = {
 }
 _PACKAGES = frozenset(
     {
-        *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "planner"),
-        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "step", "sweep"),
+        *("c3", "collectives", "compress", "cost", "errors", "fused", "gpu", "hardware", "planner"),
+        *("report", "runtime", "schedule", "serving", "simulator", "step", "sweep"),
         *("timeline", "torch", "trace", "units", "validate", "whatif", "workload"),
     }
 )

@@ -87,9 +87,9 @@ def test_a_platform_that_does_not_know_its_host_says_so():
 def test_wrong_counts_and_names_are_refused():
     with pytest.raises(UnknownNameError, match="method 'loop'"):
         fetch(1, 1, "loop")
-    with pytest.raises(UsageError, match="nothing to fetch"):
+    with pytest.raises(UsageError, match="num_blocks and block_bytes must"):
         fetch(0, 4096, "per-copy")
-    with pytest.raises(UsageError, match="cannot be shared by 4 engines"):
+    with pytest.raises(UsageError, match="among 4"):
         fetch(3, 4096, "b2b", engines=4)
-    with pytest.raises(UsageError, match="per-copy uses one engine or none, not 2"):
+    with pytest.raises(UsageError, match=r"\(got 2"):
         fetch(3, 4096, "per-copy", engines=2)

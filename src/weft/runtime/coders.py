@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.compress import Codec, codec_of
-from weft.compress.frame import Octets, Verdict
+from weft.compress.frame import FrameStatus, Octets
 from weft.compress.native import Native
 from weft.errors import CodecError
 from weft.schedule import CommandKind, CommandTable, Decode, Encode
@@ -28,8 +28,8 @@ class Lent:
         try:
             self._codec.decode(frame, chunk)
         except CodecError as error:
-            return Verdict.CONTENT if error.verdict is None else error.verdict
-        return Verdict.GOOD
+            return FrameStatus.CONTENT if error.verdict is None else error.verdict
+        return FrameStatus.GOOD
 
 
 def coder_of(name: str, dtype: str) -> Any:

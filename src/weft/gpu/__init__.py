@@ -1,0 +1,1 @@
+"""Execution on GPUs: packets of their copy engines (``sdma``)."""
