@@ -1,4 +1,4 @@
-"""Seconds of NCCL's collectives between nodes: rails, pipelined phases, rings and trees by size.
+"""Seconds of what NCCL does between nodes, and of messages: rails, rings, trees, channels.
 
 Every GPU has a NIC of its own, and NCCL opens rings that leave a node over each of them in turn:
 
@@ -11,8 +11,9 @@ hidden is the latency of every step. Small messages take another protocol (LL, L
 latency and less bandwidth, and an all-reduce a tree, whose depth grows with the logarithm of the
 nodes, whether or not their number is a power of two. Send, receive and all-to-all open
 ``channels`` per peer; each moves ``connection`` bytes a second at most, and a NIC no more than its
-rate. The numbers of the law are fitted (``InternodeFit``); latencies of small messages, which no
-log has, are those of NCCL's own tuning model (src/graph/tuning.cc of NCCL 2.2x).
+rate. Inside a node a message gets more channels the larger it is. The numbers of the law are
+fitted (``AlgorithmFit``); latencies of small messages, which no log has, are those of NCCL's own
+tuning model (src/graph/tuning.cc of NCCL 2.2x).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     Law = Mapping[str, float]
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+RINGS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 MESSAGES = ("send", "recv", "all_to_all", "gather", "scatter")
 
 
@@ -64,16 +65,22 @@ _TREE_SIZES = np.log2([1 << 10, 1 << 16, 1 << 22, 1 << 26])
 _TREE_SHARES = (1.0, 0.6, 0.6, 0.9)
 _NET_CHANNELS = 2  # for a peer behind the network, of NCCL's src/graph/paths.cc
 _CHANNELS_A_NIC = 2
+_LOCAL_CHANNELS = 32  # of NCCL inside a node, for all peers together
+_CHANNEL_BYTES = 16 << 20  # a message has a channel for so many: logs double the rate as they do
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What a collective sees: ``gpus`` of each of ``nodes``, a NIC for each, and their rates."""
+    """What a collective sees: ``gpus`` of each of ``nodes``, a NIC for each, and their rates.
+
+    ``inside_rate`` is of all links of a rank inside a node, ``link_rate`` of those to one peer.
+    """
 
     nodes: int
     gpus: int
     nic_rate: float
     inside_rate: float
+    link_rate: float
 
     @property
     def ranks(self) -> int:
@@ -81,11 +88,14 @@ class NodeNetwork:
         return self.nodes * self.gpus
 
 
-def internode_seconds(network: NodeNetwork, kind: str, nbytes: int, law: Law) -> float:
+def algorithm_seconds(network: NodeNetwork, kind: str, nbytes: int, law: Law) -> float:
     """Return the seconds of one collective; ``nbytes`` counts as nccl-tests does."""
     if kind in MESSAGES:
         return _messages(network, kind, nbytes, law)
-    bus = min(network.gpus * network.nic_rate * law["share"], network.inside_rate)
+    bus = network.inside_rate
+    if network.nodes > 1:
+        rails = network.gpus * network.nic_rate * law["share"]
+        bus = rails if network.gpus == 1 else min(rails, bus)
     found = _ring(network, kind, nbytes, bus, law)
     return min(found, _tree(network, nbytes, bus)) if kind == "all_reduce" else found
 
@@ -121,17 +131,20 @@ def _tree(network: NodeNetwork, nbytes: int, bus: float) -> float:
 def _messages(network: NodeNetwork, kind: str, nbytes: int, law: Law) -> float:
     """Return what point-to-point messages take, all at once and limited by the NICs."""
     nodes, gpus, ranks = network.nodes, network.gpus, network.ranks
+    if nodes == 1:
+        return law["local"] + nbytes / _local_rate(network, nbytes, law)
     if kind in ("send", "recv"):
         return law["message"] + nbytes / _port_rate(network, channels_to_a_peer(network), law)
     apart = ranks - gpus
     remote = nbytes * apart / ranks
     if kind in ("gather", "scatter"):  # over all NICs of the root's node: NCCL forwards by NVLink
         rate = _port_rate(network, apart * channels_to_a_peer(network), law) * gpus
-        return law["message"] + remote / min(rate, network.inside_rate)
+        rate = rate if gpus == 1 else min(rate, network.inside_rate)
+        return law["message"] + remote / rate
     # Many nodes send to one NIC at a time, never quite in turn.
     crowd = 1 + law["crowding"] * (nodes - 2) / nodes
     rate = _port_rate(network, apart * channels_to_a_peer(network), law) / crowd
-    inside = (nbytes / ranks * (gpus - 1)) / network.inside_rate
+    inside = nbytes / ranks * (gpus - 1) / network.inside_rate if gpus > 1 else 0.0
     return law["message"] + law["turn"] * (nodes - 1) + max(remote / rate, inside)
 
 
@@ -144,6 +157,15 @@ def channels_to_a_peer(network: NodeNetwork) -> int:
     while channels > 1 and channels * network.ranks > 4 * all_channels:
         channels //= 2
     return channels
+
+
+def _local_rate(network: NodeNetwork, nbytes: int, law: Law) -> float:
+    """Return the rate of a message inside a node: its channels are shared out, large ones get more.
+
+    A channel is one block of threads, which copies at its own rate.
+    """
+    channels = max(_LOCAL_CHANNELS / network.gpus, nbytes / _CHANNEL_BYTES)
+    return min(network.link_rate, min(channels, _LOCAL_CHANNELS) * law["channel"])
 
 
 def _port_rate(network: NodeNetwork, connections: float, law: Law) -> float:
