@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weft.calibration.microbenchmarks import pin
 from weft.cost.reuse import drawn_indices
-from weft.runtime.measuring import pin
 from weft.runtime.world import World
 from weft.workload.tables import Shard, Table
 
