@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"schedule", "timeline", "hardware", "collectives", "compress", "_core"},
 }
 ROOMS["step"] = {"schedule", "timeline", "hardware", "cost", "simulator", "workload", "_core"}
+ROOMS["models"] = {"schedule", "hardware", "workload", "step"}
 ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
 ROOMS["serving"] = {"planner", *ROOMS["planner"]}

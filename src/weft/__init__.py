@@ -84,9 +84,9 @@ _HOMES = {
 }
 _PACKAGES = frozenset(
     {
-        *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "planner"),
-        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "step", "sweep"),
-        *("timeline", "torch", "trace", "units", "validate", "whatif", "workload"),
+        *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "models"),
+        *("planner", "report", "runtime", "schedule", "sdma", "serving", "simulator", "step"),
+        *("sweep", "timeline", "torch", "trace", "units", "validate", "whatif", "workload"),
     }
 )
 

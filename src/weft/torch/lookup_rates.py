@@ -10,12 +10,12 @@ import numpy as np
 from weft.cost.lookups import BIN_NAMES, TERMS, core_seconds, fitted_lookups
 from weft.cost.matmul import Columns
 from weft.hardware import Lookups, Platform, cache_bytes
+from weft.models.tables import Table
 from weft.runtime.measuring import pin
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
 from weft.torch.lookup_times import Stopwatch, Times
 from weft.torch.steady import steady_memory
-from weft.workload.tables import Table
 
 ITEM = 4  # bytes of an element
 _TIMEOUT = 60.0
