@@ -28,6 +28,7 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"schedule", "timeline", "hardware", "collectives", "compress", "_core"},
 }
 ROOMS["step"] = {"schedule", "timeline", "hardware", "cost", "simulator", "workload", "_core"}
+ROOMS["models"] = {"schedule", "hardware", "workload", "step"}
 ROOMS["c3"] = {"schedule", "hardware", "collectives", "cost", "simulator", "timeline", "_core"}
 ROOMS["planner"] = set(ROOMS) - {"runtime"}
 ROOMS["serving"] = {"planner", *ROOMS["planner"]}
@@ -65,7 +66,7 @@ PACKAGES = {
 OPTIONAL = {"torch", "triton", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
 OPTIONAL |= {"distributed", "pyarrow"}
 # A lower room that may load a higher one on demand, because only some of its calls need torch.
-ON_DEMAND = {("weft.workload.find", "weft.torch.capture.capture_step.capture")}
+ON_DEMAND = {("weft.models.find", "weft.torch.capture.capture_step.capture")}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle
 
 

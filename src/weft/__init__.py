@@ -85,9 +85,9 @@ _HOMES = {
 _PACKAGES = frozenset(
     {
         *("c3", "calibration", "collectives", "compress", "cost", "errors", "fused", "gpu"),
-        *("hardware", "planner"),
-        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "step", "sweep"),
-        *("timeline", "torch", "trace", "units", "validate", "whatif", "workload"),
+        *("hardware", "models", "planner", "report", "runtime", "schedule", "sdma", "serving"),
+        *("simulator", "step", "sweep", "timeline", "torch", "trace", "units", "validate"),
+        *("whatif", "workload"),
     }
 )
 

@@ -13,9 +13,9 @@ from weft.bench.sharding_here import (
     summed_up,
 )
 from weft.hardware import Lookups, platform
+from weft.models.tables import Shard, Table
 from weft.planner.sharding import Sharder
 from weft.runtime.spawn import spawn
-from weft.workload.tables import Shard, Table
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

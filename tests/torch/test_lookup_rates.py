@@ -6,7 +6,7 @@ import pytest
 
 from weft.cost.lookups import core_seconds
 from weft.hardware import Lookups, platform
-from weft.workload.tables import Table
+from weft.models.tables import Table
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")

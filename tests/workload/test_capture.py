@@ -155,7 +155,7 @@ def test_no_ranks_are_refused():
 
 
 def test_weft_starts_without_torch():
-    code = "import sys, weft.workload.find, weft.planner.predict; sys.exit('torch' in sys.modules)"
+    code = "import sys, weft.models.find, weft.planner.predict; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -17,9 +17,9 @@ from weft.bench.rows import Options, Row
 from weft.calibration.steady_memory import steady_memory
 from weft.errors import PlatformError
 from weft.hardware import Platform, platform
+from weft.models.tables import Shard, Table
 from weft.planner.sharding import Sharder, ShardingPlan
 from weft.runtime.spawn import spawn
-from weft.workload.tables import Shard, Table
 
 if TYPE_CHECKING:
     from weft.bench.torch_placed import Task

@@ -8,7 +8,7 @@ from weft.calibration.torch_op_calls import OpCall
 from weft.calibration.torch_op_times import OpTime, Repeated, repeat_ops, together, typical
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
-from weft.workload.tables import Table
+from weft.models.tables import Table
 
 
 class Seen:

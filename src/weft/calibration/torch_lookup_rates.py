@@ -13,9 +13,9 @@ from weft.calibration.torch_lookup_times import Stopwatch, Times
 from weft.cost.lookups import BIN_NAMES, TERMS, core_seconds, fitted_lookups
 from weft.cost.matmul import Columns
 from weft.hardware import Lookups, Platform, cache_bytes
+from weft.models.tables import Table
 from weft.runtime.spawn import spawn
 from weft.runtime.world import World
-from weft.workload.tables import Table
 
 ITEM = 4  # bytes of an element
 _TIMEOUT = 60.0

@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from weft._core import Pooling, pool_into
 from weft.cost.reuse import drawn_indices
+from weft.models.tables import Table
 from weft.torch.embedding.table_storage import large_pages
-from weft.workload.tables import Table
 
 _SETS = 3  # of indices, one after another
 _SWEPT = 48 << 20  # bytes, read and written: more than the last cache

@@ -333,7 +333,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 LOADERS = "/torch/utils/data/"
-_INTERNAL = ("/torch/utils/", "/torch/_", "/weft/workload/torch_")
+_INTERNAL = ("/torch/utils/", "/torch/_", "/weft/torch/capture/")
 
 
 def _is_internal(path: str) -> bool:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from weft.errors import UsageError
 from weft.hardware.dtypes import item_bytes, output_dtype
+from weft.models.building import ITEM_BYTES
 from weft.schedule.values import Group
-from weft.workload.building import ITEM_BYTES
 from weft.workload.step import Memory
 
 if TYPE_CHECKING:
-    from weft.workload.transformer import Transformer
+    from weft.models.transformer import Transformer
 
 
 class Layout:

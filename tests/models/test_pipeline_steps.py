@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weft.hardware import platform
+from weft.models.named import generate
 from weft.step import StepEngine
 from weft.workload import NO_HOST
-from weft.workload.named import generate
 
 KERNEL, COLLECTIVE = 1e-3, 1e-6  # seconds of each, so that a bound is a count of kernels
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.workload.building import After, Ops
-    from weft.workload.transformer import Piece, Transformer
+    from weft.models.building import After, Ops
+    from weft.models.transformer import Piece, Transformer
 
 
 class Layer:

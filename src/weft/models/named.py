@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.hardware.files import read_toml
+from weft.models import dlrm, transformer_step
+from weft.models.building import ITEM_BYTES
+from weft.models.dlrm import Dlrm
+from weft.models.tables import Table, read_tables
+from weft.models.transformer import MODELS, Transformer
 from weft.units import file_name
-from weft.workload import dlrm, transformer_step
-from weft.workload.building import ITEM_BYTES
-from weft.workload.dlrm import Dlrm
 from weft.workload.step import Workload
-from weft.workload.tables import Table, read_tables
-from weft.workload.transformer import MODELS, Transformer
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset(

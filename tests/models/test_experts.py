@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.hardware import platform
+from weft.models.named import generate
 from weft.planner.predict import predict_seconds
 from weft.planner.prices import Prices
 from weft.workload import Memory, check
-from weft.workload.named import generate
 
 H100 = platform("h100-8")
 EXPERT = 3 * 4096 * 14336  # weights of one expert of mixtral-8x7b

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from weft.errors import FormatError, UnknownNameError, UsageError
 from weft.hardware import platform
+from weft.models.find import find_workload
+from weft.models.named import generate, tables_of, workload_names
+from weft.models.pipeline import passes
+from weft.models.tables import Table, read_tables, table_wise, zipf_of
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.step import StepEngine
 from weft.workload import NO_HOST, Memory, Workload, check
-from weft.workload.find import find_workload
-from weft.workload.named import generate, tables_of, workload_names
-from weft.workload.pipeline import passes
-from weft.workload.tables import Table, read_tables, table_wise, zipf_of
 
 
 def flops(workload):

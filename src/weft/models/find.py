@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
-from weft.workload.named import generate
+from weft.models.named import generate
 from weft.workload.step import Workload
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.workload.building import BUCKET, Ops
-from weft.workload.pipeline import Pass, passes
+from weft.models.building import BUCKET, Ops
+from weft.models.pipeline import Pass, passes
+from weft.models.transformer import Piece
+from weft.models.transformer_layer import Layer
+from weft.models.transformer_layout import Layout, memory_of, split
 from weft.workload.step import Step, Workload
-from weft.workload.transformer import Piece
-from weft.workload.transformer_layer import Layer
-from weft.workload.transformer_layout import Layout, memory_of, split
 
 if TYPE_CHECKING:
+    from weft.models.transformer import Transformer
     from weft.workload.step import Op
-    from weft.workload.transformer import Transformer
 
 _GRADIENTS = "comm dp"  # the stream of what data-parallel ranks share: weights and gradients
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from weft.errors import UsageError
+from weft.models.building import BUCKET, Ops
+from weft.models.tables import Shard, Table, table_wise
 from weft.schedule.ir import Cost
-from weft.workload.building import BUCKET, Ops
 from weft.workload.step import Memory, Op, Step, Workload
-from weft.workload.tables import Shard, Table, table_wise
 
 
 @dataclass(frozen=True, slots=True)
