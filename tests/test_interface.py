@@ -13,12 +13,12 @@ import pytest
 
 import weft
 from weft.errors import UsageError
+from weft.models.tables import Shard
 from weft.planner.sharding import ShardingPlan
 from weft.schedule import expand
 from weft.serving.outcome import Outcome
 from weft.trace import analyze
 from weft.units import brief
-from weft.workload.tables import Shard
 
 MOST = 2000  # characters of a repr
 TIMES = np.arange(10_000.0)

@@ -22,6 +22,8 @@ from weft.collectives import collective
 from weft.compress.codec_registry import codec_of, encoded
 from weft.gpu.sdma.words import decode as decode_packets
 from weft.hardware.files import CATALOGUE, platform
+from weft.models.find import find_workload
+from weft.models.named import tables_of
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
 from weft.schedule.schedule_json import from_json, to_json
@@ -30,8 +32,6 @@ from weft.sweep.journal import Journal
 from weft.trace import read as read_trace
 from weft.units import parse_rate, parse_sizes, parse_time
 from weft.whatif import analyze, what_if_jobs
-from weft.workload.find import find_workload
-from weft.workload.named import tables_of
 from weft.workload.step import Workload
 
 

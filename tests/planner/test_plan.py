@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from weft.errors import FormatError, NoPlanError, PlanError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library
+from weft.models.building import Ops
+from weft.models.named import generate
 from weft.planner.plan import STRATEGIES, Limits, Plan, fingerprint, read_plan
 from weft.planner.planning import MODES, plan
 from weft.planner.spreading import spread
 from weft.workload import NO_HOST, Step, Workload
-from weft.workload.building import Ops
-from weft.workload.named import generate
 
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

@@ -5,11 +5,11 @@ import pytest
 from weft.collectives import FETCH_METHODS, fetch, fetch_platform
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
+from weft.models.transformer import MODELS, Piece
+from weft.models.transformer_step import build
 from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.simulator import simulate
-from weft.workload.transformer import MODELS, Piece
-from weft.workload.transformer_step import build
 
 MACHINE = platform("mi300x-8")
 LLAMA = replace(MODELS["llama-70b"], tp=8)

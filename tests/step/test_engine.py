@@ -15,13 +15,13 @@ from weft.c3 import Choice, Pricer
 from weft.c3.scenarios import SCENARIOS
 from weft.errors import WorkloadError
 from weft.hardware import platform
+from weft.models.building import Ops
+from weft.models.named import generate
 from weft.planner.prices import Prices
 from weft.schedule import CommandKind, Cost, Group
 from weft.step import Execution, StepEngine
 from weft.step.contention import contention
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
-from weft.workload.building import Ops
-from weft.workload.named import generate
 
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 PRODUCT = Cost("gemm", (8192, 8192, 8192), "bf16", 2.0 * 8192**3, 6 * 8192**2)

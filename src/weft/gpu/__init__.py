@@ -1,1 +1,1 @@
-"""Execution on GPUs: packets of their copy engines (``sdma``)."""
+"""Execution on CUDA and HIP devices."""

@@ -13,13 +13,14 @@ from statistics import median
 
 from weft.cost.fit_errors import geomean_error
 from weft.hardware import Platform, platform
+from weft.models import dlrm, transformer_step
+from weft.models.dlrm import Dlrm
+from weft.models.tables import Table
+from weft.models.transformer import MODELS, Transformer
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
 from weft.validate.target import ErrorIn, Target
-from weft.workload import NO_HOST, Workload, dlrm, transformer_step
-from weft.workload.dlrm import Dlrm
-from weft.workload.tables import Table
-from weft.workload.transformer import MODELS, Transformer
+from weft.workload import NO_HOST, Workload
 
 _NEUSIGHT = "NeuSight (ASPLOS 2025), sitar-lab/NeuSight @6945927d9afc"
 _MLPERF = "MLPerf Training v4.0, mlcommons/training_results_v4.0 @6fe954378efe"

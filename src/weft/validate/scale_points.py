@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from weft.hardware import Platform, platform
+from weft.models.named import generate
 from weft.planner.candidates import Candidate
 from weft.planner.evaluation import StepEvaluator
 from weft.planner.gpu_candidates import GpuCandidates
@@ -14,7 +15,6 @@ from weft.planner.groups import groups_of
 from weft.planner.plan import STRATEGIES, Limits
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library
-from weft.workload.named import generate
 
 if TYPE_CHECKING:
     from weft.planner.evaluation import Chosen
