@@ -13,14 +13,16 @@ from weft.models import dlrm, transformer_step
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
 from weft.models.tables import Table, read_tables
-from weft.models.transformer import MODELS, Transformer
+from weft.models.transformer import Transformer
+from weft.models.zoo import MODELS
 from weft.units import file_name
 from weft.workload.step import Workload
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset(
     ("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave")
-)
+) | {"cp", "topk", "moe_every", "bucket"}
+_OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
 _CRITEO = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27),
@@ -63,16 +65,13 @@ def _built(
     changed = _changed(name, model, settings)
     if isinstance(changed, Dlrm):
         return dlrm.build(name, changed, num_ranks)
-    if changed.mode not in ("train", "prefill", "decode"):
-        raise UsageError(
-            f"no mode is called {changed.mode!r}",
-            nearest(changed.mode, ("train", "prefill", "decode")),
-        )
     return transformer_step.build(name, changed, num_ranks)
 
 
 def _changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     """Change settings of a model; none may leave nothing of it."""
+    if isinstance(model, Transformer):
+        settings = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
     given = {key: _value(model, key, value) for key, value in settings.items()}
     for key in _AT_LEAST_ONE & given.keys():
         if not given[key]:
@@ -93,8 +92,15 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
         raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
     now = kinds[key]
     try:
+        if key == "recompute" and isinstance(model, Transformer):
+            words = {"true": "full", "yes": "full", "1": "full"}
+            return (words | dict.fromkeys(("false", "no", "0"), "none")).get(
+                str(value).lower(), str(value)
+            )
         if isinstance(now, bool):
             return _truth(value)
+        if isinstance(now, float):
+            return _real(value)
         if isinstance(now, tuple):
             given = value.split("-") if isinstance(value, str) else value
             return tuple(_positive(each) for each in given)
@@ -112,6 +118,13 @@ _LARGEST = 2**53  # what a float counts exactly
 def _positive(value: Any) -> int:
     number = int(value)
     if not 0 <= number <= _LARGEST or number != float(value):
+        raise ValueError(value)
+    return number
+
+
+def _real(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number <= _LARGEST:
         raise ValueError(value)
     return number
 

@@ -16,7 +16,8 @@ from weft.hardware import Platform, platform
 from weft.models import dlrm, transformer_step
 from weft.models.dlrm import Dlrm
 from weft.models.tables import Table
-from weft.models.transformer import MODELS, Transformer
+from weft.models.transformer import Transformer
+from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
 from weft.validate.target import ErrorIn, Target
