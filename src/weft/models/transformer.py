@@ -112,6 +112,7 @@ class Transformer:
     grad_dtype: str = ""  # of reduced gradients, where it is not that of activations
     schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe or zb (zero-bubble H1)
     stage_layers: tuple[int, ...] = ()  # layers of each chunk in model order, if uneven
+    count_ends: bool = False  # the embedding and the head count as a layer of their stages
     recompute_layers: int = 0  # layers of a stage that are recomputed, 0 for all
 
     @property

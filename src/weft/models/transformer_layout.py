@@ -182,6 +182,10 @@ def _chunks(model: Transformer) -> list[range]:
     """Cut the layers into chunks in model order: chunk c is on stage c mod pp."""
     many = model.pp * model.interleave
     counts = list(model.stage_layers) or split(model.layers, many)
+    if model.count_ends and not model.stage_layers:
+        counts = split(model.layers + 2, many)
+        counts[0] -= 1
+        counts[-1] -= 1
     if len(counts) != many or sum(counts) != model.layers:
         raise UsageError(
             f"stage_layers: {len(counts)} counts with {sum(counts)} layers "

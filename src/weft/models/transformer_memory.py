@@ -78,7 +78,7 @@ class _Serving:
         dense += ends * self.end
         if self.last and model.mtp and model.mode == "train":
             weights = model.layer_weights(model.kinds[-1])
-            dense += model.mtp * (weights.dense + 2 * model.hidden**2)
+            dense += model.mtp * (weights.dense + 2 * model.hidden**2 // model.tp)
             expert += model.mtp * weights.expert
         self.dense, self.expert = dense, expert
 
@@ -144,7 +144,7 @@ class _Training(_Serving):
     def _in_flight(self) -> list[int]:
         """Return the micro batches that a stage keeps, by its chunks, when it keeps most."""
         model, many = self.model, self.layout.num_micro
-        if model.schedule == "gpipe":
+        if model.schedule == "gpipe" and model.pp > 1:
             return [many]
         if model.interleave == 1:
             return [min(model.pp - self.stage, many)]

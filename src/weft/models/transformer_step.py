@@ -88,13 +88,15 @@ class Stage:
     def order(self) -> list[Pass]:
         """Return the passes of a training step in order."""
         model = self.model
-        return passes(model.pp, self.stage, self.layout.num_micro, model.interleave, model.schedule)
+        schedule = model.schedule if model.pp > 1 else "1f1b"
+        return passes(model.pp, self.stage, self.layout.num_micro, model.interleave, schedule)
 
     def write(self, each: Pass, *, first: bool | None = None, final: bool | None = None) -> None:
         """Write one pass; it is told whether it is the ``first`` or ``final`` of its chunk."""
-        made, schedule, last = self.made, self.model.schedule, self.layout.num_micro - 1
+        made, model = self.made, self.model
         self._starting = each.micro == 0 if first is None else first
-        ends = 0 if schedule == "gpipe" else last
+        backwards = model.schedule == "gpipe" and model.pp > 1
+        ends = 0 if backwards else self.layout.num_micro - 1
         self._final = each.micro == ends if final is None else final
         made.phase = "forward" if each.forward else "backward"
         self._enter(each.chunk)
@@ -282,8 +284,8 @@ class Stage:
         model, made, layer = self.model, self.made, self.layer
         for _ in range(2):
             made.kernel("norm", "norm", layer.rows, model.hidden)
-        made.gemm("next token join", layer.rows, model.hidden, 2 * model.hidden)
-        layer.forward(-1, model.kinds[-1])
+        summed = layer.row("next token join", model.hidden, 2 * model.hidden // model.tp)
+        layer.forward(summed, model.kinds[-1])
         self._head()
 
     def _next_token_module_backward(self) -> None:
@@ -292,8 +294,7 @@ class Stage:
         if model.recompute == "full":
             layer.forward(-1, model.kinds[-1])
         layer.backward(-1, model.kinds[-1])
-        made.gemm("next token join input gradient", layer.rows, 2 * model.hidden, model.hidden)
-        layer.weight_gradient("next token join", model.hidden, 2 * model.hidden, rows=layer.rows)
+        layer.row_backward("next token join", model.hidden, 2 * model.hidden // model.tp)
         for _ in range(2):
             made.kernel("norm backward", "norm-backward", layer.rows, model.hidden)
         self._reduce({} if model.lora else self._module_shares())
@@ -302,7 +303,8 @@ class Stage:
         """Return the weights of a module that predicts a further token."""
         model = self.model
         weights = model.layer_weights(model.kinds[-1])
-        return self._by_group(weights.dense + 2 * model.hidden * model.hidden, weights.expert)
+        join = 2 * model.hidden * model.hidden // model.tp
+        return self._by_group(weights.dense + join, weights.expert)
 
     def _backward(self, got: int) -> None:
         model, made = self.model, self.made
