@@ -13,8 +13,8 @@ from tests.torch.test_faults import told
 from weft.collectives.pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
-from weft.torch import between_encoded
-from weft.torch.pace import LONGER, TRIES, Cut, Pace
+from weft.torch.hosts import inter_host_encoded as between_encoded
+from weft.torch.hosts.chunk_size import LONGER, TRIES, Cut, Pace
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 

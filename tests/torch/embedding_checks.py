@@ -15,7 +15,7 @@ from weft.fused import Batch, column_wise, embedding_all_to_all, row_wise, table
 from weft.fused.sharding import Placements
 from weft.timeline import Timeline
 from weft.torch import EmbeddingAllToAll
-from weft.torch.apply_modules import Swap
+from weft.torch.apply.module_swaps import Swap
 
 CHECKS: dict[str, Callable[[], None]] = {}
 TABLES = {"a": (70, 8), "b": (33, 20), "c": (50, 64), "d": (9, 3), "e": (40, 128)}

@@ -14,7 +14,7 @@ from tests.workload import torch_steps as steps
 from weft.errors import CaptureError, UsageError
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.workload.torch_capture import capture
+from weft.torch.capture.capture_step import capture
 
 pytestmark = [
     pytest.mark.torch,

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weft.calibration.microbenchmarks import pin
 from weft.cost.reuse import drawn_indices
 from weft.models.tables import Shard, Table
-from weft.runtime.measuring import pin
 from weft.runtime.world import World
 
 _SETS = 2  # of indices, one step after another

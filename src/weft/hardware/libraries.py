@@ -2,7 +2,8 @@
 
 The files under ``catalogue/libraries`` are written by ``benchmarks/fit_nccl.py`` from measured
 tables, or say which device's curves stand in for one that nobody measured. What the curves mean
-is written in ``weft.cost.nccl``.
+is written in ``weft.cost.nccl``. Those under ``catalogue/algorithms`` hold the numbers of a
+library's algorithms between nodes, which ``weft.cost.nccl_algorithms`` reads.
 """
 
 from dataclasses import dataclass, replace
@@ -11,12 +12,23 @@ from functools import lru_cache
 import msgspec
 
 from weft.errors import PlatformError
-from weft.hardware.curves import Curve, Errors, Fit, Library, version_key
+from weft.hardware.curves import AlgorithmFit, Curve, Errors, Fit, Library, version_key
 from weft.hardware.files import CATALOGUE, read_toml
 
-__all__ = ["Curve", "Errors", "Fit", "Library", "library", "library_devices", "version_key"]
+__all__ = [
+    "AlgorithmFit",
+    "Curve",
+    "Errors",
+    "Fit",
+    "Library",
+    "algorithm_fit",
+    "library",
+    "library_devices",
+    "version_key",
+]
 
 FOLDER = CATALOGUE / "libraries"
+ALGORITHMS = CATALOGUE / "algorithms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +66,10 @@ def library(name: str, device: str) -> Library:
     stand_in = msgspec.convert(table, StandIn)
     like = library(name, stand_in.like)
     return replace(like, device=device, basis="inherited", source=stand_in.source)
+
+
+@lru_cache
+def algorithm_fit(name: str) -> AlgorithmFit | None:
+    """Read what a library's algorithms take between nodes; None if no log of it was fitted."""
+    path = ALGORITHMS / f"{name}.toml"
+    return msgspec.convert(read_toml(path), AlgorithmFit) if path.is_file() else None

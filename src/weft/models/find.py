@@ -61,7 +61,7 @@ def _captured(
     bound = partial(step, **{key: _literal(value) for key, value in settings.items()})
     update_wrapper(bound, step)
     try:
-        from weft.workload.torch_capture import capture
+        from weft.torch.capture.capture_step import capture
     except ModuleNotFoundError as error:
         raise UsageError(
             f"to capture {spec} needs torch, which is not here", "Use pip install 'weft[torch]'."
