@@ -112,7 +112,7 @@ def _sweep_file(path: Path) -> None:
     Journal.open(cells_of(["kernel", "gemm", "m=1"]), path).rows()
 
 
-_CATALOGUE = ("devices/mi300x", "devices/cpu", "nodes/cpu", "nodes/l40s-8")
+_CATALOGUE = ("devices/mi300x", "devices/cpu", "nodes/cpu", "nodes/l40s-8-nop2p")
 _SWEEP = (
     b'{"weft_sweep": 1, "fingerprint": "%s", "words": ["kernel"], "cells": 1}\n'
     b'{"number": 0, "rows": [{"seconds": 1.0}], "error": "", "again": false}\n'

@@ -237,7 +237,9 @@ def numbers_in(table: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[s
 @pytest.mark.parametrize("seed", range(40))
 def test_a_platform_of_absurd_numbers_is_priced_or_refused_in_a_line(seed, tmp_path, capsys):
     random = Random(seed)
-    table: Any = platform(random.choice(("h100-8", "mi300x-8", "v100-8", "l40s-8"))).to_table()
+    table: Any = platform(
+        random.choice(("h100-8", "mi300x-8", "v100-8", "l40s-8-nop2p"))
+    ).to_table()
     places = list(numbers_in(table))
     for _ in range(random.choice((1, 1, 2, 4))):
         *way, last = random.choice(places)

@@ -5,8 +5,9 @@ import pytest
 from weft.collectives import FETCH_METHODS, fetch, fetch_platform
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
-from weft.models.transformer import MODELS, Piece
+from weft.models.transformer import Piece
 from weft.models.transformer_step import build
+from weft.models.zoo import MODELS
 from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.simulator import simulate

@@ -43,3 +43,10 @@ RECORDED_MI300X = Split(
     held_out=("bert-small_MI300X_single", "resnet_ddp_8xMI300X_rank0"),
     reason="kernels of two other models",
 )
+
+DEEPBENCH_T4 = Split(
+    "deepbench/NV_T4_gemm.csv",
+    fitted=("DeepSpeech",),
+    held_out=("every other application of the table",),
+    reason="products of other applications, on a card whose clock falls under its power limit",
+)
