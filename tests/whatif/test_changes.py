@@ -14,9 +14,9 @@ from weft.planner.candidates import CollectiveGroup
 from weft.planner.coded_candidates import coded_candidates
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices, default_library
-from weft.trace import Collective
-from weft.trace.align import Ranked
-from weft.trace.links import Links
+from weft.trace import TracedCollective
+from weft.trace.align import RankTrace
+from weft.trace.machine_links import MachineLinks
 from weft.whatif import NAMES, what_if
 from weft.whatif.change import change
 from weft.whatif.costs import cost_of
@@ -43,7 +43,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scene(trace):
-    return scene_of(Ranked.of(trace))
+    return scene_of(RankTrace.of(trace))
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_a_stage_runs_again_with_other_seconds_as_if_made_with_them(scene):
 @pytest.mark.parametrize("strategy", ["partition", "dma"])
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_pairs_have_effects_where_they_can_be_carried_out(strategy, bound):
-    big = Collective(0, "all_gather", 1 << 28, num_ranks=8)
+    big = TracedCollective(0, "all_gather", 1 << 28, num_ranks=8)
     found = effect(platform("mi300x-8"), big, strategy, bound)
     assert found is not None
     assert 0.2 < found.comm < 5
@@ -153,9 +153,9 @@ def test_pairs_have_effects_where_they_can_be_carried_out(strategy, bound):
 @pytest.mark.parametrize(
     "what",
     [
-        Collective(0, "all_gather", None, num_ranks=8),
-        Collective(0, "all_gather", 1 << 20, num_ranks=64),
-        Collective(0, "", 1 << 20, num_ranks=8),
+        TracedCollective(0, "all_gather", None, num_ranks=8),
+        TracedCollective(0, "all_gather", 1 << 20, num_ranks=64),
+        TracedCollective(0, "", 1 << 20, num_ranks=8),
     ],
 )
 def test_pairs_that_nobody_can_carry_out_have_none(what):
@@ -221,9 +221,9 @@ def test_a_step_moves_to_a_machine_that_only_a_file_knows(trace, slow_links):
 
 def test_groups_larger_than_a_node_are_priced_on_a_cluster_as_on_its_nodes():
     asked = ("all_reduce", 1 << 28, 32)
-    seconds = Links(platform("a100-8x4")).seconds(*asked)
+    seconds = MachineLinks(platform("a100-8x4")).seconds(*asked)
     assert seconds is not None
-    assert seconds == Links(platform("a100-8")).seconds(*asked)
+    assert seconds == MachineLinks(platform("a100-8")).seconds(*asked)
 
 
 def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):
@@ -237,7 +237,7 @@ def test_a_range_is_as_wide_as_the_replay_is_wrong(scene):
 @pytest.mark.parametrize("codec", ["pack", "int8"])
 def test_a_trace_encodes_what_a_plan_would_encode(kind, codec):
     machine = platform("mi300x-8")
-    what = Collective(0, kind, 1 << 28, dtype="fp32", num_ranks=8)
+    what = TracedCollective(0, kind, 1 << 28, dtype="fp32", num_ranks=8)
     prices = Prices(machine, default_library(machine))
     group = CollectiveGroup(Moved(kind, 1 << 28, "fp32"), tuple(range(8)), ((0, 0),), 1.0)
     limits = Limits(error=1.0, codecs=(codec,))

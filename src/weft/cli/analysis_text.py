@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from weft.report.text import Column, page, print_table
-from weft.trace import Analysis, RankAnalysis, Use
-from weft.trace.analysis import REPLAYED, Advice, Part, Split
+from weft.trace import Analysis, CollectiveUse, RankAnalysis
+from weft.trace.analysis import REPLAYED, StepAdvice, TimePart, TimeSplit
 from weft.units import format_rate, format_size, format_time
 
 _MOST_STEPS = 12
@@ -74,7 +74,7 @@ def page_bold(text: str) -> str:
     return page().paint(text, "bold")
 
 
-def _divided(split: Split, basis: str) -> str:
+def _divided(split: TimeSplit, basis: str) -> str:
     if not split.communication:
         return ""
     if split.waiting is None or split.moving is None:
@@ -97,7 +97,7 @@ def _print_advice(analysis: Analysis) -> None:
         _print_wrapped(f"{advice.how[0].upper()}{advice.how[1:]}.", indent="   ")
 
 
-def gain_of(advice: Advice) -> str:
+def gain_of(advice: StepAdvice) -> str:
     """Write what an advice saves, and what that rests on."""
     saved = f"{format_time(advice.gain)}, {100 * advice.share:.1f} %"
     if advice.basis == REPLAYED:
@@ -199,7 +199,7 @@ def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
 
 
 def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
-    groups: dict[tuple[Any, ...], list[Use]] = {}
+    groups: dict[tuple[Any, ...], list[CollectiveUse]] = {}
     for use in rank.collectives:
         groups.setdefault((use.kind, use.nbytes, use.dtype, use.num_ranks), []).append(use)
     if not groups:
@@ -226,7 +226,7 @@ def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
         print(f"and {len(rows) - _MOST_COLLECTIVES} kinds and sizes more")
 
 
-def _use_row(uses: Sequence[Use]) -> dict[str, Any]:
+def _use_row(uses: Sequence[CollectiveUse]) -> dict[str, Any]:
     first = uses[0]
 
     def total(values: Iterable[float | None]) -> float | None:
@@ -270,7 +270,7 @@ def _print_reasons(rank: RankAnalysis) -> None:
         _print_parts(title, rank.path.parts, rank.path.seconds)
 
 
-def _print_parts(title: str, parts: Sequence[Part], whole: float) -> None:
+def _print_parts(title: str, parts: Sequence[TimePart], whole: float) -> None:
     if not parts or whole <= 0:
         return
     rows = [

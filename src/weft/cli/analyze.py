@@ -80,7 +80,7 @@ def _write(path: Path, analysis: "Analysis", *, quiet: bool) -> None:
 
 
 def _lines(analysis: "Analysis") -> list[dict[str, Any]]:
-    """Give a line a step; a file without steps has a line a rank."""
+    """Return a line a step; a file without steps has a line a rank."""
     return analysis.step_rows() or [
         {"file": rank.file, "rank": rank.rank, "span": rank.span} for rank in analysis.ranks
     ]

@@ -49,7 +49,7 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
 
 
 def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Give the errors of each kind of model by each way of predicting."""
+    """Return the errors of each kind of model by each way of predicting."""
     groups = {
         "DLRMs": [row for row in rows if row.case["model"] == "dlrm"],
         "transformers": [row for row in rows if row.case["model"] != "dlrm"],

@@ -111,7 +111,7 @@ def _write(path: Path, platform: str, rows: list[dict[str, Any]], *, quiet: bool
 
 
 def _refuse(given: list[str]) -> None:
-    """Say what a measurement does not listen to: its product and its strategies are its own."""
+    """Return what a measurement does not listen to: its product and its strategies are its own."""
     if given:
         raise UsageError(f"--run measures pairs of its own, whatever {given[0]} says")
 
@@ -140,7 +140,7 @@ def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
 def _scenarios(
     gemm: str | None, kinds: tuple[str, ...], size: str | None, dtype: str, pricer: "Pricer"
 ) -> "list[Scenario]":
-    """Every GEMM beside every collective in every size, or the list."""
+    """Return every GEMM beside every collective in every size, or the list."""
     from weft.c3 import SCENARIOS, parse_gemm, scenarios_of
     from weft.units import parse_sizes
 

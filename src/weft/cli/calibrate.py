@@ -95,7 +95,7 @@ def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, jso
 
 
 def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
-    """Give every number that the traces showed, with its source."""
+    """Return every number that the traces showed, with its source."""
     from weft.cli.platforms import number_rows
 
     shown = ("recorded.", "device.launch", "device.host_launch")
@@ -145,7 +145,7 @@ def _print_recorded(platform: "Platform") -> None:
 
 
 def _rows(platform: "Platform") -> list[dict[str, Any]]:
-    """Give the rates of each working set, in bytes per second."""
+    """Return the rates of each working set, in bytes per second."""
     shared = platform.require_device().shared
     assert shared is not None
     return [{"set": key, **asdict(each), "basis": "measured"} for key, each in shared.sets.items()]

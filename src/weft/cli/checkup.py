@@ -26,7 +26,7 @@ class Finding:
     detail: str
 
     def as_row(self) -> dict[str, Any]:
-        """Give the keys of a result."""
+        """Return the keys of a result."""
         return asdict(self)
 
 

@@ -153,7 +153,7 @@ def _predicted(questions: list["Question"], words: Sequence[str]) -> list["Answe
 
 
 def _rows(answers: "Found", *, energy: bool) -> list[dict[str, Any]]:
-    """Give every result; only what is priced by name can say what it draws."""
+    """Return every result; only what is priced by name can say what it draws."""
     return [
         row | (getattr(found, "energy", {}) if energy else {})
         for found in answers

@@ -11,7 +11,7 @@ from weft.cli.outputs import output_path, print_json, write
 from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from weft.timeline.profile import StepProfile
+    from weft.timeline.step_profile import StepProfile
 
 
 def diff(
@@ -40,7 +40,7 @@ def diff(
     ] = None,
 ) -> None:
     """Compare two steps."""
-    from weft.timeline.profile import diff as compared
+    from weft.timeline.step_profile import diff as compared
 
     path, given = output_path(output, (".html", ".csv")), settings_of(settings)
     if len(steps) != (1 if planned else 2):
@@ -74,11 +74,11 @@ def _side(
     step: str, on: str | None, ranks: int | None, given: dict[str, str], *, by_op: bool
 ) -> "StepProfile":
     """Read or predict one side."""
-    from weft.timeline.profile import StepProfile
+    from weft.timeline.step_profile import StepProfile
 
     if is_trace(step):
         from weft.trace import read
-        from weft.trace.profile import profile_of
+        from weft.trace.trace_profile import profile_of
 
         return profile_of(read(step), by_op=by_op)
     from weft.models.find import find_workload
@@ -97,7 +97,7 @@ def _planned(
     """Plan a workload; its step as torch runs it, and as planned."""
     from weft.cli.plan import planned_step
     from weft.planner.plan import Limits
-    from weft.timeline.profile import StepProfile
+    from weft.timeline.step_profile import StepProfile
 
     if is_trace(step):
         raise UsageError(

@@ -26,7 +26,7 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def explain(error: BaseException) -> str:
-    """Give the one line that says what is wrong, and a second that says what to do."""
+    """Return the one line that says what is wrong, and a second that says what to do."""
     if exit_code_of(error) == INTERRUPTED:
         return ""
     if isinstance(error, WeftError):

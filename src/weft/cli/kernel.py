@@ -107,7 +107,7 @@ def _priced(family: "Family", rows: list[Row], device: "Device") -> list[Row]:
 
 
 def _keys(family: "Family", rows: list[Row]) -> list[str]:
-    """Give the columns that were given; one that the family does not have is an error."""
+    """Return the columns that were given; one that the family does not have is an error."""
     from weft.errors import nearest
 
     keys = list(rows[0])
@@ -146,7 +146,7 @@ def _is_number(text: object) -> bool:
 
 
 def _inputs(numbers: dict[str, Any]) -> Iterator[Row]:
-    """Give the inputs of every row, whole numbers as such."""
+    """Return the inputs of every row, whole numbers as such."""
     plain = [
         [int(v) if v.is_integer() else v for v in column.tolist()] for column in numbers.values()
     ]

@@ -23,13 +23,13 @@ class LibraryAlgorithm:
     dtype: str = "float16"
 
     def price(self, kind: str, nbytes: int, platform: Platform) -> LibraryPrice:
-        """Give the seconds of one collective, with what to keep in mind about them."""
+        """Return the seconds of one collective, with what to keep in mind about them."""
         return library_price(
             platform, kind, nbytes, name=self.name, version=self.version, dtype=self.dtype
         )
 
     def schedule(self, kind: str, nbytes: int, platform: Platform) -> Schedule:
-        """Give it as a schedule of one opaque kernel a rank."""
+        """Build it as a schedule of one opaque kernel a rank."""
         seconds = own_seconds(platform, self.price(kind, nbytes, platform))
         return opaque(self.name, kind, platform.num_ranks, nbytes, seconds=seconds)
 

@@ -55,7 +55,7 @@ Sizes = Annotated[
 
 
 def to_file(what: str) -> Any:
-    """Give the option ``-o FILE``; ``what`` says what is written there."""
+    """Return the option ``-o FILE``; ``what`` says what is written there."""
     return typer.Option("-o", "--output", metavar="FILE", help=what)
 
 

@@ -53,7 +53,7 @@ def write_timelines(path: Path, *timelines: Any, quiet: bool) -> None:
 
 
 def told(path: Path, hint: str = "", *, quiet: bool) -> None:
-    """Say what was written, unless stdout belongs to a program."""
+    """Return what was written, unless stdout belongs to a program."""
     if not quiet:
         print(f"\nwrote {path}{hint}")
 

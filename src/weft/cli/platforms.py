@@ -60,7 +60,7 @@ def _summary(platform: "Platform") -> dict[str, Any]:
 
 
 def number_rows(platform: "Platform") -> list[dict[str, Any]]:
-    """Give every number, in seconds and bytes, with its source."""
+    """Return every number, in seconds and bytes, with its source."""
     return [
         {**asdict(entry), "value": _value_at(platform, entry.key)} for entry in platform.entries()
     ]

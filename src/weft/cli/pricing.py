@@ -50,7 +50,7 @@ class Question:
         )
 
     def note(self, algorithm: str) -> str:
-        """Say what to keep in mind about a price that was measured rather than derived."""
+        """Return what to keep in mind about a price that was measured rather than derived."""
         asked = library_algorithm(algorithm)
         return asked.price(self.kind, self.nbytes, self.platform).note if asked else ""
 
@@ -209,7 +209,7 @@ def _clearest(refusals: list[WeftError], question: Question) -> WeftError:
 
 
 def result_row(question: Question, algorithm: str, seconds: float, basis: str) -> dict[str, Any]:
-    """Give a result with both bandwidths, as nccl-tests defines them."""
+    """Return a result with both bandwidths, as nccl-tests defines them."""
     rate = question.nbytes / seconds if seconds > 0 else None
     factor = bus_factor(question.kind, question.num_ranks)
     return {

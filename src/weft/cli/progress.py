@@ -21,7 +21,7 @@ def working(label: str) -> Iterator[None]:
 
 
 def track(items: Sequence[Item] | Iterable[Item], label: str, total: int = 0) -> Iterator[Item]:
-    """Give the items one by one and show how many are done."""
+    """Yield the items one by one and show how many are done."""
     if not sys.stderr.isatty():
         yield from items
         return

@@ -50,7 +50,7 @@ class Measured:
 
 
 def here(on: str | None, num_ranks: int) -> Platform:
-    """Give the platform that this machine is compared with, as wide as asked for.
+    """Return the platform that this machine is compared with, as wide as asked for.
 
     That is ``here`` after a calibration and ``cpu`` before. Ranks beyond its cores are priced as
     if each had one.

@@ -59,7 +59,7 @@ class Tour:
     compared: list[Compared] = field(default_factory=list)
 
     def examine(self) -> None:
-        """Say what is here, and whether the machine is quiet."""
+        """Return what is here, and whether the machine is quiet."""
         found = {each.name: each for each in examine(RANKS)}
         for name in _SHOWN:
             print(f"  {name}: {found[name].detail or found[name].state}")
@@ -141,7 +141,7 @@ class Tour:
         return time.monotonic() - self.began < _LONG
 
     def _look_around(self) -> None:
-        """Say whether others use the cores; figures are then to be read with care."""
+        """Return whether others use the cores; figures are then to be read with care."""
         share = foreign_share(0.3)
         self.foreign = max(self.foreign, share)
         if share > _NOISY:
@@ -156,7 +156,7 @@ class Tour:
 
 
 def _is_current() -> bool:
-    """Say whether there is a calibration of this machine and this torch that is not old."""
+    """Return whether there is a calibration of this machine and this torch that is not old."""
     from weft.calibration.torch_calibration import current_here
 
     return current_here() is not None

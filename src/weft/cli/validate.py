@@ -92,7 +92,7 @@ def _number(value: float) -> str:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a row the words that people read: signs, units, yes and no."""
+    """Return a row the words that people read: signs, units, yes and no."""
     unit, error, limit = _UNITS[row["error_in"]], row["error"], row["tolerance"]
     sign = "+" if row["error_in"] in ("percent", "points") else ""
     return row | {
@@ -151,7 +151,7 @@ def _write(
 
 
 def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:
-    """Give the tables as one page, the groups one below the other."""
+    """Return the tables as one page, the groups one below the other."""
     from weft.report.markdown import markdown_table
 
     parts = ["# How far off is weft?\n", _ACCURACY]

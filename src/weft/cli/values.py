@@ -38,7 +38,7 @@ class Values:
         return drawn.astype(self.dtype)[self._part(rank)]
 
     def _part(self, rank: int) -> slice:
-        """Say which part of the whole a rank contributes."""
+        """Return which part of the whole a rank contributes."""
         match self.kind:
             case "all_gather" | "gather":
                 return _shares(self.nbytes, self.num_ranks)[rank]

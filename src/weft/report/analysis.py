@@ -10,7 +10,7 @@ from weft.report.page import Section, html_page, tiles, words
 from weft.report.text import Column
 from weft.report.timeline import timeline_section
 from weft.report.traced import picture_of_ranks, rank_name
-from weft.trace.analysis import REPLAYED, Advice, Analysis, RankAnalysis
+from weft.trace.analysis import REPLAYED, Analysis, RankAnalysis, StepAdvice
 from weft.units import format_time
 
 _MEANINGS = {
@@ -120,7 +120,7 @@ def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
 
 
 def _first(analysis: Analysis) -> Section:
-    """The things to do first, above everything else."""
+    """Return the things to do first, above everything else."""
     count = len(analysis.advice)
     if not count:
         return Section(
@@ -135,7 +135,7 @@ def _first(analysis: Analysis) -> Section:
     return Section(title, text, drawings=[f'<ol class="first">{items}</ol>'])
 
 
-def _advice(advice: Advice) -> str:
+def _advice(advice: StepAdvice) -> str:
     return (
         f"<li><p><strong>{escape(advice.title)}</strong> "
         f'<span class="gain">{escape(_gain(advice))}</span></p>'
@@ -144,7 +144,7 @@ def _advice(advice: Advice) -> str:
     )
 
 
-def _gain(advice: Advice) -> str:
+def _gain(advice: StepAdvice) -> str:
     saved = f"{format_time(advice.gain)} of a step, {100 * advice.share:.1f} %"
     if advice.basis == REPLAYED:
         return f"saves {saved} (replayed: {advice.change})"
@@ -226,7 +226,7 @@ def _slowdowns(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
 
 
 def _about(analysis: Analysis) -> Section:
-    """What was read, what was lost, and what the words mean."""
+    """Return what was read, what was lost, and what the words mean."""
     columns = [
         Column("file", "file", right=False),
         Column("rank", "rank"),

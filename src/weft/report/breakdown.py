@@ -8,7 +8,7 @@ from weft.report.names import short_name
 from weft.report.page import Section
 from weft.report.text import Column
 from weft.report.traced import rank_name
-from weft.trace.analysis import Path, RankAnalysis, Split
+from weft.trace.analysis import CriticalPath, RankAnalysis, TimeSplit
 from weft.units import format_time
 
 COMPUTE, OVERLAPPED = "computation", "communication beside it"
@@ -35,7 +35,7 @@ _PATH_STYLE = {
 }
 
 
-def split_parts(split: Split) -> dict[str, float]:
+def split_parts(split: TimeSplit) -> dict[str, float]:
     """Divide busy time into parts that lie beside each other, none of them twice."""
     overlapped = max(split.communication - split.exposed, 0.0)
     parts = {COMPUTE: max(split.compute - overlapped, 0.0), OVERLAPPED: overlapped}
@@ -67,7 +67,7 @@ def by_rank(ranks: Sequence[RankAnalysis]) -> Section:
 
 
 def _reasons(ranks: Sequence[RankAnalysis]) -> list[str]:
-    """Give the reasons of idleness that take longest over all ranks."""
+    """Return the reasons of idleness that take longest over all ranks."""
     total: dict[str, float] = {}
     for rank in ranks:
         for part in rank.idle:
@@ -161,7 +161,7 @@ def _path_style(paths: Any) -> dict[str, str]:
     return {what: _PATH_STYLE.get(what) or next(rest) for what in ordered}
 
 
-def _path_rows(name: str, path: Path) -> Iterator[Mapping[str, Any]]:
+def _path_rows(name: str, path: CriticalPath) -> Iterator[Mapping[str, Any]]:
     for part in (*path.parts, *path.longest[:_MOST_PARTS]):
         yield {
             "rank": name,

@@ -10,7 +10,7 @@ from weft.report.page import Section, html_page
 from weft.report.picture import KINDS, Line, Picture
 from weft.report.text import Column, page, print_table
 from weft.report.timeline import timeline_section
-from weft.timeline.profile import StepDiff, StepProfile
+from weft.timeline.step_profile import StepDiff, StepProfile
 from weft.units import format_time
 
 _MOST = 15  # names in the terminal; a page has all of them

@@ -9,7 +9,7 @@ from weft.report.svg import Axis, Chart, Series, Style
 from weft.report.text import Column
 from weft.report.ticks import log_ticks
 from weft.report.traced import rank_name, use_name
-from weft.trace.analysis import RankAnalysis, Use
+from weft.trace.analysis import CollectiveUse, RankAnalysis
 from weft.units import format_rate, format_size, format_time
 
 _MOST = 14
@@ -21,7 +21,7 @@ _STYLE = {
 
 def collectives_section(ranks: Sequence[RankAnalysis]) -> Section | None:
     """Sum collectives of one kind and size over ranks and steps, the most exposed first."""
-    groups: dict[str, list[Use]] = {}
+    groups: dict[str, list[CollectiveUse]] = {}
     for rank in ranks:
         for use in rank.collectives:
             groups.setdefault(use_name(use), []).append(use)
@@ -60,7 +60,7 @@ def collectives_section(ranks: Sequence[RankAnalysis]) -> Section | None:
     )
 
 
-def _row(name: str, uses: Sequence[Use]) -> dict[str, Any]:
+def _row(name: str, uses: Sequence[CollectiveUse]) -> dict[str, Any]:
     known = all(use.waiting is not None for use in uses)
     seconds = sum(use.seconds for use in uses)
     exposed = sum(use.exposed for use in uses)

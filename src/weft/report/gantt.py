@@ -47,7 +47,7 @@ def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[l
 
 
 def _queues(timeline: Timeline) -> list[tuple[str, int, int]]:
-    """Give the (label, rank, queue) that have spans which take time, in the order of people."""
+    """Return the (label, rank, queue) that have spans which take time, in the order of people."""
     takes = timeline.end > timeline.start
     keys = np.unique(timeline.rank[takes].astype(np.int64) << 32 | timeline.queue[takes])
     found = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
@@ -93,7 +93,7 @@ def _block(shares: Mapping[Activity, float]) -> Piece:
 
 
 def _shares(spans: Timeline, edges: Floats) -> Floats:
-    """Give for each column how many of the spans are under way, on average."""
+    """Return for each column how many of the spans are under way, on average."""
     seconds = np.diff(_past(spans.start, edges) - _past(spans.end, edges))
     return np.asarray(seconds / (edges[1] - edges[0]))
 

@@ -7,7 +7,7 @@ from weft.report.text import Column
 
 
 def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Give rows as a Markdown table; columns that no row fills are left out."""
+    """Return rows as a Markdown table; columns that no row fills are left out."""
     cells = [[_escaped(column.cell(row)) for column in columns] for row in rows]
     used = [number for number in range(len(columns)) if any(row[number] for row in cells)]
     titles = [_escaped(columns[number].title) for number in used]

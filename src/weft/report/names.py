@@ -38,7 +38,7 @@ def _is_function(name: str) -> bool:
 
 
 def _outside(name: str) -> str:
-    """Give what stands outside of all brackets."""
+    """Return what stands outside of all brackets."""
     depth, kept = 0, []
     for letter in name:
         if letter in "<({[":

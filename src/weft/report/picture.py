@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.report.names import short_name
 from weft.report.packing import pack
 from weft.timeline import Activity, Timeline, queue_order
-from weft.timeline.lines import first_free
+from weft.timeline.display_rows import assign_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -138,14 +138,14 @@ def lightened(picture: Picture, most: int) -> Picture:
 
 
 def rows_of(line: Ints, start: Floats | Ints, end: Floats | Ints) -> Ints:
-    """Give each span a row of its line so that spans of a row never overlap; outer ones first."""
+    """Return each span a row of its line so that spans of a row never overlap; outer ones first."""
     row = np.zeros(len(line), np.int64)
     order = np.lexsort((-end, start, line))
     same = line[order[1:]] == line[order[:-1]]
     late = same & (start[order[1:]] < end[order[:-1]])
     for crowded in np.unique(line[order[1:]][late]).tolist():
         spans = order[line[order] == crowded]
-        row[spans] = first_free(start[spans].tolist(), end[spans].tolist())
+        row[spans] = assign_rows(start[spans].tolist(), end[spans].tolist())
     return row
 
 
@@ -186,7 +186,7 @@ def packed(picture: Picture) -> dict[str, Any]:
 
 
 def _rows(line: Ints, row: Ints) -> tuple[list[int], list[int]]:
-    """Give the line of every row, and how many spans it has."""
+    """Return the line of every row, and how many spans it has."""
     keys, counts = np.unique(np.stack([line, row]), axis=1, return_counts=True)
     return keys[0].tolist(), counts.tolist()
 
@@ -203,7 +203,7 @@ def _labels(name: Ints, kind: Ints) -> tuple[list[tuple[int, int]], Ints]:
 
 
 def _label(name: str, kind: int) -> list[Any]:
-    """Give what the page knows of a name: in full, its kind, and what is written into spans."""
+    """Return what the page knows of a name: in full, its kind, and what is written into spans."""
     short = short_name(name)
     return [name, kind] if short == name else [name, kind, short]
 

@@ -26,7 +26,7 @@ def print_plan(plan: "Plan", *, every: bool = False) -> None:
 
 
 def headline(plan: "Plan") -> str:
-    """Say what the plan saves, in one line."""
+    """Return what the plan saves, in one line."""
     where = f"{plan.workload} on {plan.num_ranks} ranks of {plan.platform}"
     if plan.planned >= plan.baseline:
         return f"{where}: {format_time(plan.baseline)} a step, and no plan makes it faster"

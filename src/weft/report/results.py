@@ -30,7 +30,7 @@ def results_csv(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def weft_version() -> str:
-    """Give the version of the installed package."""
+    """Return the version of the installed package."""
     try:
         return version("weft")
     except PackageNotFoundError:  # run from a source tree

@@ -32,7 +32,7 @@ def print_step(prediction: "Prediction") -> None:
 
 
 def headline(prediction: "Prediction") -> str:
-    """Say how long the step takes, in one line."""
+    """Return how long the step takes, in one line."""
     row, parts = prediction, prediction.breakdown
     hidden = row.communication - parts["exposed"]
     ranks = row.workload.num_ranks
@@ -60,7 +60,7 @@ def _shown(name: str) -> str:
 
 
 def sections(prediction: "Prediction") -> list[Section]:
-    """Give the tables of a prediction."""
+    """Return the tables of a prediction."""
     return list(_sections(prediction))
 
 

@@ -37,7 +37,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value stands between the first tick and the last."""
+        """Return where a value stands between the first tick and the last."""
         low, high, at = self.ticks[0], self.ticks[-1], value
         if self.log:
             low, high, at = math.log(low), math.log(high), math.log(value)

@@ -31,13 +31,13 @@ class Page:
         self.file.write(line.rstrip() + "\n")
 
     def paint(self, text: str, style: str) -> str:
-        """Give text the looks of a style, where the page has any."""
+        """Return text the looks of a style, where the page has any."""
         code = _CODES.get(style)
         return f"\x1b[{code}m{text}\x1b[0m" if code and self.colours and text.strip() else text
 
 
 def page(file: IO[str] | None = None, *, width: int | None = None) -> Page:
-    """Give the page of a file, stdout by default; what is no terminal gets plain, whole lines."""
+    """Return the page of a file, stdout by default; what is no terminal gets plain, whole lines."""
     out = sys.stdout if file is None else file
     terminal = out.isatty()
     if width is None:

@@ -44,7 +44,7 @@ _COLUMNS = (
 
 
 def busiest(picture: Picture) -> list[dict[str, Any]]:
-    """Give the names that take longest in all, loud lines before quiet ones."""
+    """Return the names that take longest in all, loud lines before quiet ones."""
     loud = np.asarray([not line.quiet for line in picture.lines] or [True], bool)[picture.line]
     length = picture.end - picture.start
     keys = np.stack([~loud, picture.name, picture.kind]).astype(np.int64)

@@ -59,7 +59,7 @@ class Compared:
         return f"{said}: {abs(off) * 100:.0f} points {'more' if off > 0 else 'less'} than predicted"
 
     def row(self) -> dict[str, Any]:
-        """Give the numbers of a table."""
+        """Return the numbers of a table."""
         return {
             "name": self.name,
             "default": median(self.default),

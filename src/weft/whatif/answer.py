@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.trace import Trace, read
-from weft.trace.align import Ranked
+from weft.trace.align import RankTrace
 from weft.units import brief
 from weft.whatif.change import NAMES, Change, Variant, change
 from weft.whatif.elsewhere import elsewhere
@@ -147,11 +147,11 @@ def what_if(
     A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
     found = trace if isinstance(trace, Trace) else read(trace)
-    return answer_of(Ranked.of(found), names, on, anyway=anyway)
+    return answer_of(RankTrace.of(found), names, on, anyway=anyway)
 
 
 def answer_of(
-    ranked: Ranked, names: Sequence[str], on: Platform | None, *, anyway: bool = False
+    ranked: RankTrace, names: Sequence[str], on: Platform | None, *, anyway: bool = False
 ) -> Answer:
     """Answer for a trace whose collectives are known."""
     scene = scene_of(ranked)

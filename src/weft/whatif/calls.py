@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace import Kind, Mark
+from weft.timeline.intervals import IntervalSet
+from weft.trace import EventKind, StepMark
 from weft.trace.steps import busiest_stream, steps_of
 from weft.whatif.occupancy import waves
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.trace import Trace
-    from weft.trace.steps import Steps
+    from weft.trace.steps import TraceSteps
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -49,7 +49,7 @@ class Calls:
     is the first). ``full`` are the moments at which some kernel filled the device.
     """
 
-    mark: Mark
+    mark: StepMark
     until: float
     name: tuple[str, ...]  # of what was launched, or of the call
     call: tuple[str, ...]
@@ -65,7 +65,7 @@ class Calls:
     gpu_end: Floats
     waves: Floats  # how often its workgroups fill the device
     front: Floats
-    full: Cover
+    full: IntervalSet
 
     def __len__(self) -> int:
         return len(self.name)
@@ -146,7 +146,7 @@ def calls_of(trace: Trace) -> list[Calls]:
     return out
 
 
-def _host_marks(trace: Trace, steps: Steps) -> tuple[Mark, ...]:
+def _host_marks(trace: Trace, steps: TraceSteps) -> tuple[StepMark, ...]:
     """Return the steps on the host: from the call that launched the first kernel of each.
 
     Steps that were found by how kernels repeat are cut on the device, which may be behind.
@@ -161,15 +161,15 @@ def _host_marks(trace: Trace, steps: Steps) -> tuple[Mark, ...]:
     if (launch < 0).any() or (np.diff(called) <= 0).any():
         return steps.marks
     edges = pairwise(called.tolist())
-    return tuple(Mark(m.name, *edge) for m, edge in zip(steps.marks, edges, strict=True))
+    return tuple(StepMark(m.name, *edge) for m, edge in zip(steps.marks, edges, strict=True))
 
 
-def _whole(trace: Trace, rows: Ints) -> tuple[Mark, ...]:
+def _whole(trace: Trace, rows: Ints) -> tuple[StepMark, ...]:
     """Without marks and without a period the whole file is one step."""
     if not len(rows):
         return ()
     columns = trace.columns
-    return (Mark("all", float(columns.start[rows].min()), float(trace.end[rows].max()) + 1e-9),)
+    return (StepMark("all", float(columns.start[rows].min()), float(trace.end[rows].max()) + 1e-9),)
 
 
 def _sequence(trace: Trace) -> tuple[Ints, Ints]:
@@ -179,7 +179,7 @@ def _sequence(trace: Trace) -> tuple[Ints, Ints]:
     """
     columns = trace.columns
     gpu = trace.gpu[trace.launch[trace.gpu] >= 0]
-    runtime = np.flatnonzero(columns.kind == Kind.RUNTIME)
+    runtime = np.flatnonzero(columns.kind == EventKind.RUNTIME)
     wanted = np.array([is_stream_wait(n) or is_host_wait(n) for n in trace.names] or [False])
     others = runtime[wanted[columns.name[runtime]]]
     others = others[np.isin(columns.thread[others], _launching(trace, gpu))]
@@ -215,9 +215,9 @@ class _Table:
         self.waves = waves(trace)
         self.front = _fronts(trace)
         filling = trace.gpu[self.waves[trace.gpu] > 1]
-        self.full = Cover.of(trace.columns.start[filling], trace.end[filling])
+        self.full = IntervalSet.of(trace.columns.start[filling], trace.end[filling])
 
-    def calls(self, mark: Mark, until: float, rows: Ints, launched: Ints) -> Calls:
+    def calls(self, mark: StepMark, until: float, rows: Ints, launched: Ints) -> Calls:
         trace, columns = self.trace, self.trace.columns
         there = launched >= 0
         shown = np.where(there, launched, rows)
@@ -244,7 +244,7 @@ class _Table:
             full=self.full,
         )
 
-    def alone(self, mark: Mark, rows: Ints, launched: Ints) -> list[Calls]:
+    def alone(self, mark: StepMark, rows: Ints, launched: Ints) -> list[Calls]:
         """Give the only step of a trace, with what was still to be done when it began in front.
 
         The profiler itself waits for that work as it starts, inside the first step.
@@ -287,6 +287,8 @@ class _Table:
         """Give the innermost operator or named range around each call."""
         kind, parent = self.trace.columns.kind, self.trace.parent
         around = parent[rows].astype(np.int64)
-        while (other := (around >= 0) & ~np.isin(kind[around], (Kind.OP, Kind.ANNOTATION))).any():
+        while (
+            other := (around >= 0) & ~np.isin(kind[around], (EventKind.OP, EventKind.ANNOTATION))
+        ).any():
             around[other] = parent[around[other]]
         return around

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.trace.links import Links
+from weft.trace.machine_links import MachineLinks
 from weft.whatif.change import Change, Variant
 from weft.whatif.costs import scales
 
@@ -29,7 +29,7 @@ def elsewhere(scene: Scene, on: Platform) -> Change:
 def _variant(scene: Scene, on: Platform, scale: np.ndarray) -> Variant:
     recording = scene.recording
     seconds = recording.seconds * scale
-    links = Links(on)
+    links = MachineLinks(on)
     for comm in scene.comms:
         what = comm.what
         now = scene.ground.links.seconds(what.kind, what.nbytes, what.num_ranks, what.dtype)

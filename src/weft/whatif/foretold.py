@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.planner.predict import predict
-from weft.trace.align import Ranked
+from weft.trace.align import RankTrace
 from weft.whatif.costs import families_of
 from weft.whatif.elsewhere import elsewhere
 from weft.whatif.recorded import workload_of
@@ -35,7 +35,7 @@ def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Predic
     What the replay of the trace is wrong by widens the range. One that is more than
     ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
-    scene = scene_of(Ranked.of(trace))
+    scene = scene_of(RankTrace.of(trace))
     if not anyway:
         require_close(trace.path, scene.replays)
     change = elsewhere(scene, on)

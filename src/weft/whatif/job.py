@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import FormatError
-from weft.trace.links import links_of
+from weft.trace.machine_links import links_of
 from weft.trace.reading import jobs_of
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
     from weft.trace import Trace
-    from weft.trace.align import Job
+    from weft.trace.align import AlignedJob
     from weft.whatif.calls import Floats
     from weft.whatif.recorded import Recording
     from weft.whatif.replay import Ready
@@ -91,7 +91,7 @@ class Together:
         )
 
 
-def job_of(traces: Sequence[Trace]) -> Job:
+def job_of(traces: Sequence[Trace]) -> AlignedJob:
     """Put the traces of one job on one clock; refuse those of several."""
     jobs, _ = jobs_of(traces)
     if len(jobs) != 1:
@@ -102,7 +102,7 @@ def job_of(traces: Sequence[Trace]) -> Job:
     return jobs[0]
 
 
-def together(job: Job) -> Together:
+def together(job: AlignedJob) -> Together:
     """Join the traces of one job, at the step whose period is nearest the mean."""
     steps = [ready_steps(ranked) for ranked in job.ranks]
     ready = _same_step(steps)
@@ -133,7 +133,7 @@ def _same_step(steps: Sequence[Sequence[Ready]]) -> tuple[Ready, ...]:
     return tuple(each[chosen] for each in named)
 
 
-def _moved(job: Job) -> list[dict[int, float]]:
+def _moved(job: AlignedJob) -> list[dict[int, float]]:
     """Give the seconds in which bytes moved, by rank and row of the kernel."""
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     found = moving(job, steps, links_of(job.ranks[0].trace.device))
@@ -144,7 +144,7 @@ def _moved(job: Job) -> list[dict[int, float]]:
 
 
 def _joined(
-    job: Job, ready: Sequence[Ready], moved: Sequence[dict[int, float]]
+    job: AlignedJob, ready: Sequence[Ready], moved: Sequence[dict[int, float]]
 ) -> list[dict[int, int]]:
     """Return by rank the call of each collective in the step of all of which moving is known."""
     places = [

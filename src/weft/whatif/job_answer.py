@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft.hardware import Platform
-    from weft.trace.align import Job
+    from weft.trace.align import AlignedJob
     from weft.whatif.change import Change
     from weft.whatif.job import Together
     from weft.whatif.recorded import Recording
@@ -46,7 +46,7 @@ def what_if_jobs(
 
 
 def answers_of(
-    job: Job, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
+    job: AlignedJob, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
 ) -> list[Answer]:
     """Answer for a job as a whole where its ranks meet, else for each rank by itself."""
     if not job.matches:

@@ -23,7 +23,7 @@ from weft.workload.step import COLLECTIVES
 if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.step import StepRun
-    from weft.trace import Collective as Recorded
+    from weft.trace import TracedCollective as Recorded
 
 BOUNDS = ("arithmetic", "memory")
 _SIDE = 8192  # of the product that stands for kernels bound by arithmetic

@@ -18,7 +18,7 @@ from weft.planner.plan import Alternative, Choice, Limits, Plan
 from weft.planner.planning import check_limits
 from weft.schedule.strategies import STRATEGIES
 from weft.trace import Trace
-from weft.trace.align import Ranked
+from weft.trace.align import RankTrace
 from weft.units import format_size, format_time
 from weft.whatif.change import change
 from weft.whatif.elsewhere import elsewhere
@@ -66,7 +66,7 @@ def plan_trace(
     """
     check_limits(limits)
     given = [traces] if isinstance(traces, Trace) else list(traces)
-    scene = scene_of(Ranked.of(given[0])) if len(given) == 1 else slowest_scene(job_of(given))
+    scene = scene_of(RankTrace.of(given[0])) if len(given) == 1 else slowest_scene(job_of(given))
     trace = scene.ground.trace
     if not anyway:
         require_close(trace.path, scene.replays)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.schedule import Cost
-from weft.trace import Kind
+from weft.trace import EventKind
 from weft.workload import Collective, Op, Step, Workload
 from weft.workload.step import COLLECTIVES, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from weft.trace import Collective as Recorded
+    from weft.trace import TracedCollective as Recorded
     from weft.whatif.calls import Calls, Floats
     from weft.whatif.order import Order
     from weft.whatif.overheads import Overheads
@@ -122,7 +122,7 @@ class _Ops:
 def _kind(kind: int, found: Recorded | None) -> OpKind:
     if found is not None:
         return "collective"
-    return "kernel" if kind == Kind.KERNEL else "copy"
+    return "kernel" if kind == EventKind.KERNEL else "copy"
 
 
 def described(found: Recorded) -> Collective:

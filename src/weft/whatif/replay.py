@@ -20,8 +20,8 @@ import numpy as np
 from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
 from weft.trace import Trace, read
-from weft.trace.align import Ranked
-from weft.trace.links import links_of
+from weft.trace.align import RankTrace
+from weft.trace.machine_links import links_of
 from weft.trace.steps import steps_of
 from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from weft.hardware import Platform
-    from weft.trace import Collective as Recorded
+    from weft.trace import TracedCollective as Recorded
     from weft.whatif.calls import Calls
 
 MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
@@ -71,7 +71,7 @@ class Ready:
     by_device: bool
 
 
-def ready_steps(ranked: Ranked) -> list[Ready]:
+def ready_steps(ranked: RankTrace) -> list[Ready]:
     """Prepare every step of a trace for its replay."""
     trace, steps = ranked.trace, calls_of(ranked.trace)
     if not steps:
@@ -212,7 +212,7 @@ def require_close(path: str, replays: Sequence[Replay]) -> None:
 def replay(trace: Trace | Path | str) -> list[Replay]:
     """Replay every step of a trace, or of its file."""
     found = trace if isinstance(trace, Trace) else read(trace)
-    return replays_of(ready_steps(Ranked.of(found)), machine_of(found))
+    return replays_of(ready_steps(RankTrace.of(found)), machine_of(found))
 
 
 def replays_of(steps: Sequence[Ready], machine: Platform) -> list[Replay]:

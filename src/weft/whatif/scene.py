@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.timeline.cover import Cover
+from weft.timeline.intervals import IntervalSet
 from weft.trace import communication
 from weft.trace.align import align
-from weft.trace.links import links_of
-from weft.trace.overlap import slowdowns
+from weft.trace.kernel_slowdown import slowdowns
+from weft.trace.machine_links import links_of
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
 from weft.whatif.replay import iterations_of, machine_of, ready_steps, replays_of
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from weft.hardware import Platform
-    from weft.trace import Collective as Recorded
     from weft.trace import Trace
-    from weft.trace.align import Job, Ranked
-    from weft.trace.links import Links
-    from weft.trace.waiting import Moving
+    from weft.trace import TracedCollective as Recorded
+    from weft.trace.align import AlignedJob, RankTrace
+    from weft.trace.machine_links import MachineLinks
+    from weft.trace.waiting import TransferWindow
     from weft.whatif.calls import Floats
     from weft.whatif.recorded import Recording
     from weft.whatif.replay import Ready, Replay
@@ -68,7 +68,7 @@ class Ground:
         return self.stage.run()
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> MachineLinks:
         """What the links of the traced machine can do."""
         return links_of(self.trace.device)
 
@@ -77,7 +77,7 @@ class Ground:
         """How many times as long kernels took beside collectives, if the trace shows it."""
         steps, is_comm = steps_of(self.trace), communication(self.trace)
         rows = self.trace.gpu[is_comm]
-        cover = Cover.of(self.trace.columns.start[rows], self.trace.end[rows])
+        cover = IntervalSet.of(self.trace.columns.start[rows], self.trace.end[rows])
         found = [each.weighted for each in slowdowns(self.trace, steps, is_comm, cover)]
         return max(1.0, *found) if found else None
 
@@ -154,7 +154,7 @@ def _communicates(recording: Recording) -> float:
     return float(recording.seconds[calls].sum())
 
 
-def scene_of(ranked: Ranked, moved: Mapping[Recorded, float] | None = None) -> Scene:
+def scene_of(ranked: RankTrace, moved: Mapping[Recorded, float] | None = None) -> Scene:
     """Replay the steps of one rank's trace and prepare the typical one.
 
     ``moved`` says how long collectives moved bytes, where several ranks tell; else it is estimated.
@@ -172,19 +172,19 @@ def scene_of(ranked: Ranked, moved: Mapping[Recorded, float] | None = None) -> S
     return Scene(Ground(trace, ready, machine), replays, tuple(comms))
 
 
-def _moved(ranked: Ranked) -> dict[Recorded, float]:
+def _moved(ranked: RankTrace) -> dict[Recorded, float]:
     """Find how long each collective moved bytes; one of which nothing tells moved all the time."""
     steps = steps_of(ranked.trace)
     (found,) = moving(align([ranked]), [steps], links_of(ranked.trace.device))
     return _seconds(ranked, found)
 
 
-def _seconds(ranked: Ranked, found: Sequence[Moving | None]) -> dict[Recorded, float]:
+def _seconds(ranked: RankTrace, found: Sequence[TransferWindow | None]) -> dict[Recorded, float]:
     seconds = (np.inf if each is None else each.seconds for each in found)
     return dict(zip(ranked.collectives, seconds, strict=True))
 
 
-def slowest_scene(job: Job) -> Scene:
+def slowest_scene(job: AlignedJob) -> Scene:
     """Prepare the rank of a job whose steps take longest, with what all ranks tell of moving."""
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     found = moving(job, steps, links_of(job.ranks[0].trace.device))
