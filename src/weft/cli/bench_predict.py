@@ -44,7 +44,7 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
     print(
         "ops were timed one by one at their shapes as part of the calibration, never a step; "
         '"formulas only" has laws instead; an error is the median of those of the repetitions, '
-        "each beside ops timed around it; memory moved as far as nine of ten copies say"
+        "each with ops timed around it; the range covers nine of ten memory copies"
     )
 
 

@@ -1,4 +1,4 @@
-"""``weft predict``: how long one step takes, and where the time goes."""
+"""``weft predict``: the duration of one step, and where the time goes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,7 @@ from weft.cli.inputs import (
     settings_of,
 )
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import flat, output_path, print_json, write, write_timelines
+from weft.cli.outputs import flat, output_path, print_json, print_written, write, write_timelines
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -33,18 +33,20 @@ def predict(
     settings: Settings = None,
     every_rank: Annotated[
         bool,
-        typer.Option("--every-rank", help="Capture each rank: they do not all do the same."),
+        typer.Option("--every-rank", help="Capture each rank separately; use it if ranks differ."),
     ] = False,
     anyway: Annotated[
         bool,
         typer.Option(
             "--anyway",
-            help="Predict a step that does not fit into memory too, or from a replay that is off.",
+            help="Predict although the step does not fit into memory, or its replay is inaccurate.",
         ),
     ] = False,
     library: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose collectives: nccl, or here gloo or weft."),
+        typer.Option(
+            metavar="NAME", help="Library of the collectives: nccl; on here: gloo or weft."
+        ),
     ] = None,
     json: Json = False,
     output: Annotated[
@@ -67,14 +69,14 @@ def predict(
         prediction = _of_workload(
             workload, machine, given, library=library, every_rank=every_rank, anyway=anyway
         )
+    note = _write(path, prediction) if path else ""
     if json:
         print_json("predict", machine.name, [prediction.row()])
     else:
-        from weft.report.step import print_step
+        from weft.report.step_tables import print_step
 
         print_step(prediction)
-    if path:
-        _write(path, prediction, quiet=json)
+    print_written(note, quiet=json)
 
 
 def _of_workload(
@@ -95,15 +97,14 @@ def _of_workload(
     return predicted(found, machine, anyway=anyway, prices=prices)
 
 
-def _write(path: Path, prediction: "Prediction", *, quiet: bool) -> None:
+def _write(path: Path, prediction: "Prediction") -> str:
     if path.name.endswith(_WORKLOAD):
-        write(path, prediction.workload.to_json(), quiet=quiet)
-    elif path.suffix == ".html":
-        from weft.report.step import step_page
+        return write(path, prediction.workload.to_json())
+    if path.suffix == ".html":
+        from weft.report.step_tables import step_page
 
-        write(path, step_page(prediction), quiet=quiet)
-    elif path.suffix == ".csv":
+        return write(path, step_page(prediction))
+    if path.suffix == ".csv":
         row = prediction.row()
-        write(path, [flat(row) | flat(row["breakdown"])], quiet=quiet)
-    else:
-        write_timelines(path, prediction.timeline, quiet=quiet)
+        return write(path, [flat(row) | flat(row["breakdown"])])
+    return write_timelines(path, prediction.timeline)

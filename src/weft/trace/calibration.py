@@ -213,10 +213,10 @@ def _slowdowns(ranks: Sequence[RankAnalysis], write: _Writer) -> dict[str, Any]:
         for each in rank.slowdowns:
             if each.family not in best or best[each.family].num_pairs < each.num_pairs:
                 best[each.family] = each
-    what = "beside communication over alone, at the same place of a step"
+    what = "overlapped with communication / alone, at the same place of a step"
     return {
         family: {
-            "count": write.count(each.num_pairs, "kernels seen both ways"),
+            "count": write.count(each.num_pairs, "kernels seen with and without overlap"),
             "median": write.achieved(each.median, what),
             "weighted": write.achieved(each.weighted, what),
         }

@@ -255,7 +255,7 @@ def _overlap(job: _Job) -> Iterator[Loss]:
         "Let communication take less of the GPU",
         gain,
         f"{worst.family} kernels take {worst.weighted:.2f} times as long while communication runs "
-        f"({worst.num_pairs} places of a step seen both ways)",
+        f"({worst.num_pairs} places of a step seen with and without overlap)",
         "fewer channels (NCCL_MAX_NCHANNELS), a copy engine, or a partition of the units: see "
         "`weft c3`",
         "no-slowdown",

@@ -1,4 +1,4 @@
-"""A predicted step as tables: its time, where it goes, what decides it, what was not known."""
+"""A predicted step as tables: its duration, breakdown, critical path and uncertainties."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 from weft.report.names import short_name
 from weft.report.page import Section, html_page
 from weft.report.text import Column, bar, page, print_table
-from weft.units import format_size, format_time
+from weft.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from weft.planner.predict import Prediction
 
 _ISSUE = "issue "
-_MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the share of the step from which on one is shown
+_MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the smallest fraction of the step that is shown
 _MEANING = {
     "compute": "kernels run",
-    "exposed": "communication that nothing hides",
+    "exposed": "communication not overlapped",
     "waiting": "other ranks are late",
     "host": "the device waits for its host",
     "idle": "none of these",
@@ -32,11 +32,11 @@ def print_step(prediction: "Prediction") -> None:
 
 
 def headline(prediction: "Prediction") -> str:
-    """Return how long the step takes, in one line."""
+    """Return the duration of the step, in one line."""
     row, parts = prediction, prediction.breakdown
     hidden = row.communication - parts["exposed"]
     ranks = row.workload.num_ranks
-    where = "a rank" if row.workload.source == "trace" else f"{ranks} rank{'s' * (ranks > 1)}"
+    where = "a rank" if row.workload.source == "trace" else format_count(ranks, "rank")
     return (
         f"{row.workload.name} on {where} of {row.platform.name}: "
         f"{format_time(row.seconds)} a step, predicted "
@@ -46,7 +46,7 @@ def headline(prediction: "Prediction") -> str:
 
 
 def step_page(prediction: "Prediction") -> str:
-    """Write a prediction as a page."""
+    """Return the page of a prediction."""
     title = f"{prediction.workload.name} on {prediction.platform.name}"
     first, *rest = sections(prediction)
     opening = Section(first.title, headline(prediction), first.columns, first.rows)
@@ -54,7 +54,7 @@ def step_page(prediction: "Prediction") -> str:
 
 
 def _shown(name: str) -> str:
-    """Shorten the name of a kernel, also where the host issues it."""
+    """Shorten the name of a kernel, also if the host issues it."""
     kernel = name.removeprefix(_ISSUE)
     return f"{_ISSUE if kernel != name else ''}{short_name(kernel)}"
 
