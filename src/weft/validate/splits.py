@@ -43,3 +43,17 @@ RECORDED_MI300X = Split(
     held_out=("bert-small_MI300X_single", "resnet_ddp_8xMI300X_rank0"),
     reason="kernels of two other models",
 )
+
+MEMORY_SIMUMAX = Split(
+    "simumax_b200",
+    fitted=("llama3-70b",),
+    held_out=("llama3-405b",),
+    reason="a whole model of other widths",
+)
+
+MEMORY_MEGATRON = Split(
+    "megatron_goldens",
+    fitted=("gpt",),
+    held_out=("bert", "mixtral", "moe"),
+    reason="whole families of models: encoders, and models of experts",
+)
