@@ -17,7 +17,7 @@ from weft.hardware.libraries import ALGORITHMS, FOLDER, Fit, Library
 from weft.hardware.toml_text import to_toml
 from weft.validate.nccl_algorithms_fit import fitted_algorithms
 from weft.validate.nccl_fit import fitted_library
-from weft.validate.nccl_tables import TABLES, data_folder, read_cells
+from weft.validate.nccl_tables import NODES, TABLES, data_folder, read_cells
 
 HEAD = "# Written by benchmarks/fit_nccl.py. Curves are places (bytes, seconds).\n"
 
@@ -33,7 +33,7 @@ def main(devices: list[str]) -> int:
             _write_algorithms(folder)
             continue
         cells = read_cells(folder, TABLES[device])
-        found = fitted_library(cells, platform(f"{device}-8"))
+        found = fitted_library(cells, platform(NODES.get(device, f"{device}-8")))
         path = FOLDER / f"nccl-{device}.toml"
         path.write_text(HEAD + to_toml(_table(found)), encoding="utf-8")
         print(f"wrote {path.name}: {len(found.fits)} fits to {len(cells)} cells")

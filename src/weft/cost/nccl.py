@@ -18,7 +18,7 @@ ranks no longer counts and a curve over the whole size stands instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 INTEGERS = ("int8", "uint8", "bool")
 MEASURED_RANGE = (0.93, 1.1)  # of what was measured on a device, on another machine of it
+_PCIE = 64e9  # bytes a second: switches of PCIe 5 and below, which do not reduce
 _UNSEEN = 1.5  # power of a range where a library, or a network, of that kind was never measured
 
 
@@ -73,13 +74,19 @@ def library_price(
     """
     if platform.num_nodes > 1 or kind in ("send", "recv"):
         return _by_algorithms(platform, kind, nbytes, name, version)
-    known = _library_on(platform, name)
-    fit = _fit(known, kind, version, dtype, platform.num_ranks)
+    known, num_ranks = _library_on(platform, name), platform.num_ranks
+    fit = _fit(known, kind, version, dtype, num_ranks)
     slower = 1.0
     if known not in platform.libraries:
-        slower = _measured_links(known.node, platform.num_ranks, kind) / links_of(platform, kind)
-    seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
-    return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
+        links, measured = links_of(platform, kind), _measured_links(known.node, num_ranks, kind)
+        slower = measured / links
+        if links < _PCIE:
+            fit = replace(fit, in_switch=())
+    seconds = law_seconds(fit, num_ranks, nbytes, slower=slower)
+    wider = _UNSEEN if num_ranks > max(fit.ranks) or known.basis == "inherited" else 1.0
+    low, high = (edge**wider for edge in MEASURED_RANGE)
+    note = _note(known, fit, nbytes, num_ranks)
+    return LibraryPrice(seconds, fit, known.basis, note, low, high)
 
 
 def own_seconds(platform: Platform, price: LibraryPrice) -> float:
@@ -142,7 +149,8 @@ def network_of(platform: Platform, kind: str) -> NodeNetwork:
 @lru_cache
 def _measured_links(node: str, num_ranks: int, kind: str) -> float:
     """Return the links of the first ranks of a machine of the catalogue, read once."""
-    return links_of(measured_on(node).resized(num_ranks), kind)
+    machine = measured_on(node)
+    return links_of(machine.resized(min(num_ranks, machine.num_ranks)), kind)
 
 
 def links_of(platform: Platform, kind: str) -> float:
@@ -184,7 +192,7 @@ def _port(levels: tuple[Level, ...]) -> float:
 
 def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -> float:
     """Evaluate the law of a fit; ``slower`` stretches what grows with the size."""
-    if fit.in_switch and num_ranks == max(fit.ranks):
+    if fit.in_switch and num_ranks >= max(fit.ranks):
         inside = on_curve(fit.in_switch, max(nbytes, fit.in_switch_from), slower)
         if nbytes >= fit.in_switch_from:
             return inside
@@ -226,7 +234,7 @@ def _library_on(platform: Platform, name: str) -> Library:
             f"{name} runs on devices, {platform.name} is a network without any",
             f"Use a machine with one of {', '.join(library_devices(name))}.",
         )
-    return library(name, platform.device.name)
+    return library(name, platform.device.name, platform.device.like)
 
 
 def _fit(known: Library, kind: str, version: str | None, dtype: str, num_ranks: int) -> Fit:
@@ -264,5 +272,6 @@ def _note(known: Library, fit: Fit, nbytes: int, num_ranks: int) -> str:
         sizes = f"{format_size(known.smallest)} to {format_size(known.largest)}"
         notes.append(f"outside measured sizes ({sizes})")
     if num_ranks not in fit.ranks:
-        notes.append(f"between measured numbers of ranks ({', '.join(map(str, fit.ranks))})")
+        where = "beyond" if num_ranks > max(fit.ranks) else "between"
+        notes.append(f"{where} measured numbers of ranks ({', '.join(map(str, fit.ranks))})")
     return "; ".join(notes)

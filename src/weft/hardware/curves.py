@@ -46,9 +46,7 @@ class Fit:
 
     def covers(self, num_ranks: int) -> bool:
         """Whether the curves say anything about so many ranks: without steps, only as measured."""
-        if not self.step:
-            return num_ranks in self.ranks
-        return min(self.ranks) <= num_ranks <= max(self.ranks)
+        return num_ranks >= min(self.ranks) if self.step else num_ranks in self.ranks
 
 
 @dataclass(frozen=True, slots=True)

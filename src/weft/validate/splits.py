@@ -57,3 +57,10 @@ MEMORY_MEGATRON = Split(
     held_out=("bert", "mixtral", "moe"),
     reason="whole families of models: encoders, and models of experts",
 )
+
+DEEPBENCH_T4 = Split(
+    "deepbench/NV_T4_gemm.csv",
+    fitted=("DeepSpeech",),
+    held_out=("every other application of the table",),
+    reason="products of other applications, on a card whose clock falls under its power limit",
+)
