@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-_ROUNDS = 8  # of dividing contention out of recorded durations, at most
+_ROUNDS = 12  # of dividing contention out of recorded durations, at most
 _CLOSE = 1e-4  # share of the recorded time that may be left unexplained
 _MOST = 2.0  # times by which a round changes an op
 
@@ -98,23 +98,31 @@ class StepEngine:
 
         Recorded durations contain what contention did to them. Starting from what ops are
         ``expected`` to take alone, by default all of it, each round divides out what a run takes
-        too much. Where memory or links are saturated several durations explain what was recorded;
+        too much. What a collective waits is an estimate: what contention explains of it is no
+        waiting. Where memory or links are saturated several durations explain what was recorded;
         the one nearest the expected is found.
         """
         if not self._contends:
             return self
         recorded = {place: self.own(took) for place, took in self.seconds.items()}
+        waiting = dict.fromkeys(self.layout.waiting_row, 0.0)
+        for place in waiting:
+            recorded[place] += self.op(place).waiting
         alone = {
             place: min(self.own((expected or {}).get(place, took)), recorded[place])
             for place, took in self.seconds.items()
         }
         best, least = self, np.inf
         for _ in range(rounds):
-            made = self._with_seconds({p: self.device.launch + took for p, took in alone.items()})
+            made = self._as_if(alone, waiting)
             run, off = made.run(), 0.0
             for place, took in recorded.items():
                 length = run.length(place)
-                off += abs(length - took)
+                off += abs(length + waiting.get(place, 0.0) - took)
+                if length < took and place in waiting:
+                    waiting[place] = took - length
+                    continue
+                waiting.pop(place, None)
                 excess = min(max(length / took, 1 / _MOST), _MOST)
                 alone[place] = min(alone[place] / excess, took)
             if off < least:
@@ -123,11 +131,26 @@ class StepEngine:
                 break
         return best
 
-    def _with_seconds(self, seconds: dict[Place, float]) -> StepEngine:
+    def _as_if(self, alone: Mapping[Place, float], waiting: Mapping[Place, float]) -> StepEngine:
+        """Return the step with other durations alone, launches left out, and other waiting."""
+        before = self.fixed["before"].copy()
+        for place, row in self.layout.waiting_row.items():
+            before[row] = waiting.get(place, 0.0)
+        seconds = {place: self.device.launch + took for place, took in alone.items()}
+        return self._with(seconds, before)
+
+    def waiting(self, place: Place) -> float:
+        """Return how long a collective waits for ranks that no trace shows."""
+        row = self.layout.waiting_row.get(place)
+        return 0.0 if row is None else float(self.fixed["before"][row])
+
+    def _with(self, seconds: dict[Place, float], before: Floats) -> StepEngine:
+        """Return the step with other durations of its ops and of what comes before them."""
         other = copy(self)
         for name in ("_alone", "_contended"):
             other.__dict__.pop(name, None)
         other.seconds = seconds
+        other.__dict__["fixed"] = self.fixed | {"before": before}
         return other
 
     def dispatch_columns(
@@ -193,14 +216,12 @@ class StepEngine:
 
     def repriced(self, prices: Prices, recorded: float = 1.0) -> StepEngine:
         """Return the same step with other prices, and ``recorded`` times the recorded durations."""
-        other = self._with_seconds(self._priced(prices, recorded))
         before = self.fixed["before"].copy()
         for place, row in self.layout.issue_row.items():
             op = self.op(place)
             if op.kind == "host" and op.seconds:
                 before[row] += (recorded - 1) * op.seconds
-        other.__dict__["fixed"] = self.fixed | {"before": before}
-        return other
+        return self._with(self._priced(prices, recorded), before)
 
     def _priced(self, prices: Prices, recorded: float = 1.0) -> dict[Place, float]:
         """Return what each op takes alone."""

@@ -86,7 +86,8 @@ class StepLayout:
     """The rows of one step, and where each op stands in them.
 
     ``row`` is the flow of an op, ``launch_row`` the launch around that of a collective,
-    ``issue_row`` what the host does for it. ``pauses`` are the seconds by which the stream idles
+    ``issue_row`` what the host does for it, ``waiting_row`` where a recorded collective waits for
+    ranks that no trace shows. ``pauses`` are the seconds by which the stream idles
     before a row.
     """
 
@@ -102,6 +103,7 @@ class StepLayout:
         self.row: dict[Place, int] = {}
         self.launch_row: dict[Place, int] = {}
         self.issue_row: dict[Place, int] = {}
+        self.waiting_row: dict[Place, int] = {}
         self.pauses: dict[int, float] = {}
         self.streams: list[dict[str, int]] = []  # by class of ranks, the thread of each stream
         last = max((meeting.number for meeting in met.values()), default=-1)
@@ -208,7 +210,8 @@ class StepLayout:
         rows.lane[launch] = rows.new_thread(number, launch)
         self.launch_row[number, n] = launch
         if op.waiting:  # its kernel holds units and spins until the other ranks have come
-            rows.add(NOTHING, rows.lane[launch], op.waiting, fed=False)
+            wait = rows.add(NOTHING, rows.lane[launch], op.waiting, fed=False)
+            self.waiting_row[number, n] = wait
         self.row[number, n] = rows.add(FLOW, rows.lane[launch], fed=False)
 
     def columns(self) -> dict[str, Any]:

@@ -76,17 +76,17 @@ class ReplayModel:
         """One iteration, with what each op takes alone."""
         recorded = workload_of(self.name, self.ranks, self.machine.require_device())
         engine = replay_engine(self.ranks, self.machine, recorded)
-        alone = engine.decontended(self._expected(engine)).seconds
+        alone = engine.decontended(self._expected(engine))
         last = iterations_of(self.ranks) - 1
-        steps = []
-        for number, step in enumerate(recorded.steps):
-            first = 1 + last * len(step.ops)  # of the last iteration, behind a late start
-            ops = (
-                op if op.kind == "host" else replace(op, seconds=alone[number, first + n])
-                for n, op in enumerate(step.ops)
-            )
-            steps.append(replace(step, ops=tuple(ops)))
-        return replace(recorded, steps=tuple(steps))
+
+        def updated(place: Place, op: Op) -> Op:
+            if op.kind == "host":
+                return op
+            rank, number = place
+            there = rank, 1 + last * len(recorded.steps[rank].ops) + number
+            return replace(op, seconds=alone.seconds[there], waiting=alone.waiting(there))
+
+        return _mapped(recorded, updated)
 
     def _expected(self, engine: StepEngine) -> dict[Place, float]:
         """Return what the cost models say of ops that the trace describes in full."""
@@ -102,7 +102,7 @@ class ReplayModel:
                 else:
                     known[what] = _kernel_price(op.cost, device)
             if known[what]:
-                found[place] = known[what] + device.launch
+                found[place] = known[what]
         return found
 
     def engine_of(self, workload: Workload) -> StepEngine:
@@ -127,8 +127,7 @@ class ReplayModel:
     def edited(self, edit: Callable[[Op], Op], of: Workload | None = None) -> Workload:
         """Return the workload with every op replaced by what ``edit`` makes of it."""
         workload = of or self.workload
-        steps = (replace(step, ops=tuple(edit(op) for op in step.ops)) for step in workload.steps)
-        return replace(workload, steps=tuple(steps))
+        return _mapped(workload, lambda _place, op: edit(op))
 
     @cached_property
     def if_all_moved(self) -> Workload | None:
@@ -167,6 +166,15 @@ class ReplayModel:
         return evaluator.run(list(zip(groups, chosen, strict=True)))
 
 
+def _mapped(workload: Workload, edit: Callable[[Place, Op], Op]) -> Workload:
+    """Return the workload with every op replaced by what ``edit`` makes of it."""
+    steps = (
+        replace(step, ops=tuple(edit((c, n), op) for n, op in enumerate(step.ops)))
+        for c, step in enumerate(workload.steps)
+    )
+    return replace(workload, steps=tuple(steps))
+
+
 def _kernel_price(cost: Cost | None, device: Device) -> float:
     """Return the seconds of a kernel whose shape is known; 0 for others."""
     if cost is None or not cost.shape:
@@ -188,7 +196,7 @@ def model_of(
     steps = recorded_steps(ranked)
     replays = tuple(replays_of(steps, machine))
     step = steps[typical(steps)]
-    moved = _moved(ranked) if moved is None else moved
+    moved = _moved(ranked, step.overheads.gap) if moved is None else moved
     waited = {
         call: max(0.0, float(step.seconds[call]) - moved[what])
         for call, what in step.collectives.items()
@@ -226,11 +234,14 @@ def _communicates(step: RecordedStep) -> float:
     return float(step.seconds[calls].sum())
 
 
-def _moved(ranked: Ranked) -> dict[RecordedCollective, float]:
-    """Find how long each collective moved bytes; one of which nothing tells moved all the time."""
+def _moved(ranked: Ranked, gap: float) -> dict[RecordedCollective, float]:
+    """Estimate how long each collective moved bytes; one of which nothing tells did all the time.
+
+    A price contains the launch, which a kernel's duration does not.
+    """
     steps = steps_of(ranked.trace)
     (found,) = moving(align([ranked]), [steps], links_of(ranked.trace.device))
-    return _seconds(ranked, found)
+    return {what: max(0.0, took - gap) for what, took in _seconds(ranked, found).items()}
 
 
 def _seconds(ranked: Ranked, found: Sequence[Moving | None]) -> dict[RecordedCollective, float]:

@@ -68,13 +68,18 @@ class RecordedStep:
 def workload_of(name: str, ranks: Sequence[RecordedStep], device: Device) -> Workload:
     """Return one iteration of a step as a Workload, each recorded rank a class of ranks."""
     if len(ranks) > 1:
-        steps = (Step((n,), _ops(rank, device, joined=True)) for n, rank in enumerate(ranks))
+        steps = (Step((n,), _ops(rank, device, None)) for n, rank in enumerate(ranks))
         return Workload(name, len(ranks), tuple(steps), source="trace")
-    ops = _ops(ranks[0], device, joined=False)
-    sizes = {op.collective.group for op in ops if op.collective is not None}
-    groups = {size: Group(int(size.split()[0])) for size in sorted(sizes - {WORLD})}
-    count = max((group.size for group in groups.values()), default=1)
-    return Workload(name, count, (Step(tuple(range(count)), ops),), groups, source="trace")
+    sizes = {what.num_ranks or 1 for what in ranks[0].collectives.values()}
+    count = max(sizes, default=1)
+    groups = {_group(size, count): Group(size) for size in sorted(sizes) if 1 < size < count}
+    step = Step(tuple(range(count)), _ops(ranks[0], device, count))
+    return Workload(name, count, (step,), groups, source="trace")
+
+
+def _group(size: int, count: int) -> str:
+    """Return the name of the group of a recorded collective."""
+    return WORLD if size == count else f"{size} ranks"
 
 
 def repeated(workload: Workload, iterations: int, late: Sequence[float]) -> Workload:
@@ -98,9 +103,12 @@ def _repeated(ops: Sequence[Op], iterations: int, late: float) -> Iterator[Op]:
     yield Op(MARK, "host", "host", host=LEAST)
 
 
-def _ops(rank: RecordedStep, device: Device, *, joined: bool) -> tuple[Op, ...]:
-    """Return one iteration: work that was left from before, a mark, every call, the input."""
-    made = _Ops(rank, device, joined)
+def _ops(rank: RecordedStep, device: Device, num_ranks: int | None) -> tuple[Op, ...]:
+    """Return one iteration: work that was left from before, a mark, every call, the input.
+
+    ``num_ranks`` are those that one trace stands for; None: collectives join all traces.
+    """
+    made = _Ops(rank, device, num_ranks)
     left = sum(call == BACKLOG for call in rank.calls.call)
     for number in range(len(rank.calls)):
         if number == left:
@@ -119,7 +127,7 @@ class _Ops:
 
     rank: RecordedStep
     device: Device
-    joined: bool
+    num_ranks: int | None
     ops: list[Op] = field(default_factory=list)
     place: dict[int, int] = field(default_factory=dict)  # of the ops of calls
     pending: float = 0.0
@@ -150,7 +158,7 @@ class _Ops:
                 kind="collective" if found is not None else kind,
                 stream=str(rank.calls.stream[number]),
                 cost=self._cost(number, seconds) if kind == "kernel" else None,
-                collective=None if found is None else _described(found, joined=self.joined),
+                collective=None if found is None else _described(found, self.num_ranks),
                 after=tuple(self.place[each] for each in rank.order.after[number]),
                 host=self.pending + (0.0 if blocking else inside),
                 blocking=blocking,
@@ -173,15 +181,13 @@ class _Ops:
         return Cost("elementwise", nbytes=nbytes, tiles=tiles)
 
 
-def _described(found: RecordedCollective, *, joined: bool) -> Collective:
+def _described(found: RecordedCollective, num_ranks: int | None) -> Collective:
     """Return what a workload says of a collective; one that is not known whole only meets."""
-    if found.kind not in COLLECTIVES or not found.nbytes:
+    size = num_ranks and found.num_ranks
+    if found.kind not in COLLECTIVES or not found.nbytes or (num_ranks and (size or 0) < 2):
         return Collective("barrier", 0, found.dtype)
-    if joined:
-        return Collective(found.kind, found.nbytes, found.dtype)
-    if not found.num_ranks or found.num_ranks < 2:
-        return Collective("barrier", 0, found.dtype)
-    return Collective(found.kind, found.nbytes, found.dtype, f"{found.num_ranks} ranks")
+    group = WORLD if num_ranks is None or size is None else _group(size, num_ranks)
+    return Collective(found.kind, found.nbytes, found.dtype, group)
 
 
 def seconds_like(calls: Calls, other: Calls) -> Floats:
