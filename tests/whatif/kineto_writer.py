@@ -33,18 +33,14 @@ def write_kineto(path, run, device, *, steps=4):
                     wait = {"stream": stream, "correlation": number, "wait_on_stream": other}
                     wait["wait_on_cuda_event_record_corr_id"] = records[earlier]
                     events += [
-                        event(
-                            "cudaStreamWaitEvent", "cuda_runtime", host, 0, 1, correlation=number
-                        ),
+                        _call("cudaStreamWaitEvent", (host, 0.0), number),
                         event("Stream Wait Event", "cuda_sync", host, 0, stream, **wait),
                     ]
                     number += 1
             took, end = 1e6 * run.length((0, n)), now + 1e6 * run.span((0, n))[1]
             events += _launched(op, number, (host, called - host), (end - took, took), stream)
             records[n] = number + 1
-            events.append(
-                event("cudaEventRecord", "cuda_runtime", called, 0, 1, correlation=number + 1)
-            )
+            events.append(_call("cudaEventRecord", (called, 0.0), number + 1))
             number, host = number + 2, called
         done = now + 1e6 * run.makespan
         events.append(event("cudaDeviceSynchronize", "cuda_runtime", host, done - host, 1))
