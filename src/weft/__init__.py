@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from weft.schedule import Schedule
     from weft.simulator import simulate
     from weft.timeline import Timeline
+    from weft.torch.capture.capture_step import capture
     from weft.trace import Analysis
     from weft.whatif import analyze
     from weft.workload import Workload
-    from weft.workload.torch_capture import capture
 
 __version__: str  # that of the installed package
 __all__ = [
@@ -67,7 +67,7 @@ _HOMES = {
     "Workload": "weft.workload",
     "World": "weft.runtime",
     "analyze": "weft.whatif",
-    "capture": "weft.workload.torch_capture",
+    "capture": "weft.torch.capture.capture_step",
     "collective": "weft.collectives",
     "find_workload": "weft.api",
     "plan": "weft.api",
@@ -84,9 +84,10 @@ _HOMES = {
 }
 _PACKAGES = frozenset(
     {
-        *("c3", "collectives", "compress", "cost", "errors", "fused", "hardware", "planner"),
-        *("report", "runtime", "schedule", "sdma", "serving", "simulator", "step", "sweep"),
-        *("timeline", "torch", "trace", "units", "validate", "whatif", "workload"),
+        *("c3", "calibration", "collectives", "compress", "cost", "errors", "fused", "gpu"),
+        *("hardware", "models", "planner", "report", "runtime", "schedule", "serving"),
+        *("simulator", "step", "sweep", "timeline", "torch", "trace", "units", "validate"),
+        *("whatif", "workload"),
     }
 )
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from weft.errors import UsageError
 from weft.hardware import Platform
 from weft.hardware import platform as find_platform
+from weft.models import find
 from weft.planner import planning
 from weft.planner import predict as predicting
 from weft.planner.plan import Limits
 from weft.trace import Trace, read
 from weft.whatif import answer
-from weft.workload import find
 from weft.workload.step import Workload
 
 if TYPE_CHECKING:

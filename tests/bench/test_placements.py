@@ -13,9 +13,9 @@ from weft.bench.sharding_here import (
     summed_up,
 )
 from weft.hardware import Lookups, platform
+from weft.models.tables import Shard, Table
 from weft.planner.sharding import Sharder
 from weft.runtime.spawn import spawn
-from weft.workload.tables import Shard, Table
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -83,7 +83,7 @@ def test_parts_of_rows_keep_their_bags():
 
 
 def test_cases_of_lookups_are_unseen_and_the_same_each_time():
-    from weft.torch.lookup_rates import cases
+    from weft.calibration.torch_lookup_rates import cases
 
     drawn = embedding.drawn_cases(1)
     assert drawn == embedding.drawn_cases(1)
@@ -94,8 +94,8 @@ def test_cases_of_lookups_are_unseen_and_the_same_each_time():
 def test_lookups_are_compared_with_their_price_and_with_an_even_one():
     given = embedding.drawn_cases(1)
     found = dict.fromkeys(embedding.KINDS, Lookups(start=1e-5, lookup=1e-9, memory_row=1e-8))
+    from weft.calibration.torch_lookup_rates import columns_of
     from weft.cost.lookups import core_seconds
-    from weft.torch.lookup_rates import columns_of
 
     exact = core_seconds(columns_of(given), 4, found["torch"], backward=False)
     times = np.stack([exact, exact * 1.02, exact * 0.98], axis=1)

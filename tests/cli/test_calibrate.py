@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from weft.calibration.microbenchmarks import SETS
 from weft.cli import main
 from weft.hardware import platform
-from weft.runtime.measuring import SETS
 
 
 @pytest.mark.multiprocess
@@ -16,7 +16,7 @@ def test_a_calibration_is_a_platform_that_collectives_are_priced_on(capsys, tmp_
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     # Of what takes torch, collectives are enough here; tests/torch has the rest.
     if find_spec("torch") is not None:
-        from weft.torch import calibrate
+        from weft.calibration import torch_calibration as calibrate
 
         steps = [step for step in calibrate.STEPS if step[0].startswith("collectives")]
         monkeypatch.setattr(calibrate, "STEPS", steps)

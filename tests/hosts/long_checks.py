@@ -8,7 +8,7 @@ import torch.distributed as dist
 import weft.torch
 from tests.torch.collective_cases import values
 from tests.torch.own_checks import everyone, total
-from weft.torch.spread import SpreadChannel
+from weft.torch.hosts.multi_host_channel import SpreadChannel
 
 COUNT = 700_001  # elements: 2.8 MB, some chunks of 256 KiB and a rest
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.torch.chunks import (
+from weft.torch.hosts.chunks import (
     CHUNK,
     FIRST_ASKED,
     IN_FLIGHT,
@@ -16,7 +16,7 @@ from weft.torch.chunks import (
     chunks,
     pipelined,
 )
-from weft.torch.hosts import Hosts, identity
+from weft.torch.hosts.host_map import Hosts, identity
 
 pytestmark = pytest.mark.torch
 

@@ -8,13 +8,13 @@ from weft.errors import UnknownNameError
 from weft.hardware import platform
 from weft.hardware.curves import Errors, Fit, Library
 from weft.hardware.measured import Ddp, OpLaw, TorchHost
+from weft.models.named import generate
 from weft.planner.on_cores import on_cores
 from weft.planner.planning import plan
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library, known_library
 from weft.schedule import Cost, Group
 from weft.workload import Collective, Op, Step, Workload
-from weft.workload.named import generate
 
 
 def _here():

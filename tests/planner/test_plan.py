@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from weft.errors import FormatError, NoPlanError, PlanError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library
+from weft.models.building import Ops
+from weft.models.named import generate
 from weft.planner.plan import STRATEGIES, Limits, Plan, fingerprint, read_plan
 from weft.planner.planning import MODES, plan
 from weft.planner.spreading import spread
 from weft.workload import NO_HOST, Step, Workload
-from weft.workload.building import Ops
-from weft.workload.named import generate
 
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -152,7 +152,7 @@ def codecs_of(found):
 
 
 def test_a_codec_is_taken_only_within_the_budget():
-    machine = platform("l40s-8")  # slow links
+    machine = platform("l40s-8-nop2p")  # slow links
     exact = plan(gathers(), machine, host=NO_HOST)
     assert exact.choices[0].settings.get("codec", "pack") == "pack"
     assert "above the budget of 0" in codecs_of(exact)["int8"]

@@ -4,10 +4,10 @@ import pytest
 
 from weft.errors import NoPlanError
 from weft.hardware import platform
+from weft.models.named import generate
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.workload import Collective
-from weft.workload.named import generate
 
 H100 = platform("h100-8")
 NODES = platform("h100-8x4")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
+from weft.models.tables import Table
 from weft.planner.sharding import Sharder, explain
-from weft.workload.tables import Table
 
 H100 = platform("h100-8")
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft._core import streamed_from
+from weft.calibration.machine_calibration import calibrated, first_of_the_rest, require_quiet, save
+from weft.calibration.microbenchmarks import DTYPES, SETS, WAY_SIZES, WAYS, WAYS_OF, Round, typical
 from weft.errors import NotQuietError, PlatformError, UsageError
 from weft.hardware import cache_bytes, here_path, platform, this_machine
 from weft.hardware.files import read_toml
 from weft.hardware.measured import Calm
-from weft.runtime.calibrate import calibrated, first_of_the_rest, require_quiet, save
 from weft.runtime.choice import Choice
-from weft.runtime.measuring import DTYPES, SETS, WAY_SIZES, WAYS, WAYS_OF, Round, typical
 from weft.runtime.spawn import spawn
 from weft.runtime.stores import choose_stores
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from weft.calibration.codec_rates import CODECS, codec_rates
+from weft.calibration.noise import Watch, busy_seconds, foreign_share
 from weft.hardware.measured import Calm
-from weft.runtime.calm import Watch, busy_seconds, foreign_share
-from weft.runtime.codec_rates import CODECS, codec_rates
 
 
 @pytest.mark.parametrize(

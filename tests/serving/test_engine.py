@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from weft.errors import NoPlanError, UnknownNameError, UsageError
 from weft.hardware import platform
+from weft.models.transformer import Piece
+from weft.models.zoo import MODELS
 from weft.serving import FETCHES, Engine, Fetcher, Forward, Limits, Load, Question, kv_cache
 from weft.serving.requests import arriving
-from weft.workload.transformer import MODELS, Piece
 
 MACHINE = platform("mi300x-8")
 SMALL = replace(MODELS["llama-8b"], layers=2, tp=1)

@@ -15,13 +15,13 @@ from weft.c3 import Choice, Pricer
 from weft.c3.scenarios import SCENARIOS
 from weft.errors import WorkloadError
 from weft.hardware import platform
+from weft.models.building import Ops
+from weft.models.named import generate
 from weft.planner.prices import Prices
-from weft.schedule import Cost, Group, Kind
+from weft.schedule import CommandKind, Cost, Group
 from weft.step import Execution, StepEngine
 from weft.step.contention import contention
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
-from weft.workload.building import Ops
-from weft.workload.named import generate
 
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 PRODUCT = Cost("gemm", (8192, 8192, 8192), "bf16", 2.0 * 8192**3, 6 * 8192**2)
@@ -330,7 +330,7 @@ def test_ops_that_run_alone_lose_nothing():
 def test_the_kernels_of_a_queue_are_the_ops_of_its_stream_in_order():
     step = generate("gpt2", 8, {"layers": "2"})
     timeline = engine_of(step, host=None).run().timeline()
-    compute = timeline.of(queue="stream0", kind=(Kind.KERNEL, Kind.COPY))
+    compute = timeline.of(queue="stream0", kind=(CommandKind.KERNEL, CommandKind.COPY))
     stream = step.steps[0].ops[0].stream
     names = [op.name for op in step.steps[0].ops if op.stream == stream and op.kind != "host"]
     assert [compute.names[n] for n in compute.name.tolist()] == names

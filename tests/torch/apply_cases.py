@@ -10,8 +10,8 @@ from torch import nn
 
 import weft.torch
 from weft.planner.plan import Choice, Plan
-from weft.torch.apply_watch import Watch
-from weft.torch.c10d import all_gather_single, reduce_scatter_single
+from weft.torch.apply.step_watch import Watch
+from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 from weft.workload.step import Collective
 
 HERE = weft.platform("cpu", num_ranks=2)

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroup
 from torch.distributed import distributed_c10d
 
-from weft.torch.c10d import all_gather_single, reduce_scatter_single
-from weft.torch.work import DONE
+from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
+from weft.torch.backend.c10d_work import DONE
 
 META = torch.device("meta")
 OPTIONS = object()  # what a caller gives as pg_options

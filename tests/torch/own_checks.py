@@ -16,7 +16,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 import weft.torch
 from tests.torch.collective_cases import values
 from weft.errors import NotDoneError, UsageError
-from weft.torch import repeated
+from weft.torch.backend import fast_path as repeated
 
 CHECKS: dict[str, Callable[[], None]] = {}
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.torch.embedding_checks import grad_of, refused
 from weft.torch import AllGatherLinear, ExpertCombine, GemvAllReduce, LinearReduceScatter
-from weft.torch.linear import ParallelLinear
+from weft.torch.linear.parallel_linear import ParallelLinear
 
 CHECKS: dict[str, Callable[[], None]] = {}
 WAYS: tuple[Any, ...] = (True, False, "auto")

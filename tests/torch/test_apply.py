@@ -7,7 +7,7 @@ import weft.torch
 from tests.torch import apply_cases as cases
 from tests.torch.ranks import on_ranks
 from weft.errors import UsageError
-from weft.torch.apply_watch import PlanWarning, Watch
+from weft.torch.apply.step_watch import PlanWarning, Watch
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 BACK = (

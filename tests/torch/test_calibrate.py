@@ -8,16 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from weft.calibration.torch_calibration import TorchFound, fitted_laws, is_current, rising  # noqa: E402
+from weft.calibration.torch_collective_times import SIZES, WRAPPED  # noqa: E402
+from weft.calibration.torch_host_overhead import PHASES, gaps  # noqa: E402
+from weft.calibration.torch_op_grid import samples  # noqa: E402
+from weft.calibration.torch_op_times import OpTime  # noqa: E402
+from weft.calibration.torch_reference_steps import reference_step  # noqa: E402
 from weft.cost.nccl import library_price  # noqa: E402
 from weft.hardware import Lookups, platform  # noqa: E402
 from weft.hardware.files import platform_from_table, tomllib  # noqa: E402
 from weft.hardware.measured import TorchHost  # noqa: E402
-from weft.torch.calibrate import TorchFound, fitted_laws, is_current, rising  # noqa: E402
-from weft.torch.measured_collectives import SIZES, WRAPPED  # noqa: E402
-from weft.torch.measured_host import PHASES, gaps  # noqa: E402
-from weft.torch.op_grid import samples  # noqa: E402
-from weft.torch.op_times import OpTime  # noqa: E402
-from weft.torch.reference_steps import reference_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

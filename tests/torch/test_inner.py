@@ -6,7 +6,7 @@ import pytest
 
 from tests.torch import inner_cases
 from tests.torch.ranks import on_ranks
-from weft.torch.c10d import method_of
+from weft.torch.backend.c10d import method_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 

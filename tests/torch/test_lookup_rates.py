@@ -6,12 +6,12 @@ import pytest
 
 from weft.cost.lookups import core_seconds
 from weft.hardware import Lookups, platform
-from weft.workload.tables import Table
+from weft.models.tables import Table
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from weft.torch.lookup_rates import (  # noqa: E402
+from weft.calibration.torch_lookup_rates import (  # noqa: E402
     ITEM,
     Case,
     Measured,
@@ -19,7 +19,7 @@ from weft.torch.lookup_rates import (  # noqa: E402
     columns_of,
     sharpened,
 )
-from weft.torch.lookup_times import Stopwatch, Taken, Times, undisturbed  # noqa: E402
+from weft.calibration.torch_lookup_times import Stopwatch, Taken, Times, undisturbed  # noqa: E402
 
 
 def test_every_way_to_look_up_is_measured():

@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch")
 
 from weft.bench.drawn_models import Dlrm, Transformer  # noqa: E402
 from weft.bench.torch_models import training  # noqa: E402
+from weft.calibration.torch_op_calls import Like, OpCall  # noqa: E402
+from weft.calibration.torch_op_grid import samples  # noqa: E402
+from weft.calibration.torch_op_times import OpTime  # noqa: E402
+from weft.calibration.torch_timed_steps import captured_step  # noqa: E402
 from weft.hardware import platform  # noqa: E402
 from weft.hardware.measured import Ddp, TorchHost  # noqa: E402
-from weft.torch.op_calls import Like, OpCall  # noqa: E402
-from weft.torch.op_grid import samples  # noqa: E402
-from weft.torch.op_times import OpTime  # noqa: E402
-from weft.torch.timed_steps import captured_step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DLRM = Dlrm(((50, 2, 0.0), (70, 3, 1.05), (90, 1, 0.0)), 8, (16, 8), (16, 1), 12)

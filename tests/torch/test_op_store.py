@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from weft.calibration import torch_op_cache as op_store  # noqa: E402
+from weft.calibration.torch_op_calls import Like, OpCall  # noqa: E402
+from weft.calibration.torch_op_times import OpTime, time_ops  # noqa: E402
 from weft.hardware.files import here_path  # noqa: E402
-from weft.torch import op_store  # noqa: E402
-from weft.torch.op_calls import Like, OpCall  # noqa: E402
-from weft.torch.op_times import OpTime, time_ops  # noqa: E402
 
 pytestmark = pytest.mark.torch
 ADD = OpCall("aten::add.Tensor", (Like((4, 4), (4, 1), "float32"),) * 2)

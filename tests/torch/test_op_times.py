@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.torch.op_calls import Like, OpCall  # noqa: E402
-from weft.torch.op_times import (  # noqa: E402
+from weft.calibration.torch_op_calls import Like, OpCall  # noqa: E402
+from weft.calibration.torch_op_times import (  # noqa: E402
     Lined,
     Repetition,
     groups,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.collective_values import expected, inputs
 from weft.collectives import algorithms, collective, fetch
 from weft.errors import DeadlockError, ScheduleError, UsageError
+from weft.gpu.device_streams import Immediate, streams_for
+from weft.gpu.peer_copies import PeerCopies
 from weft.schedule import Buffer, Flag, Program, Queue, Reduce, Schedule, Slice, Wait
-from weft.torch.peer_copies import PeerCopies
-from weft.torch.streams import Immediate, streams_for
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from tests.runtime.test_threads import in_threads
 from tests.torch.ranks import on_ranks
 from weft.errors import DisagreeError, RunError
-from weft.torch.jobs import Jobs
+from weft.torch.hosts.serial_executor import Jobs
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 

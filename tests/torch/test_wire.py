@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from weft.torch.hosts import Hosts
-from weft.torch.wire import Wire
+from weft.torch.hosts.gloo_transport import Wire
+from weft.torch.hosts.host_map import Hosts
 
 pytestmark = pytest.mark.torch
 

@@ -14,7 +14,7 @@ from tests.workload import torch_steps as steps
 from weft.errors import CaptureError, UsageError
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.workload.torch_capture import capture
+from weft.torch.capture.capture_step import capture
 
 pytestmark = [
     pytest.mark.torch,
@@ -155,7 +155,7 @@ def test_no_ranks_are_refused():
 
 
 def test_weft_starts_without_torch():
-    code = "import sys, weft.workload.find, weft.planner.predict; sys.exit('torch' in sys.modules)"
+    code = "import sys, weft.models.find, weft.planner.predict; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -14,8 +14,8 @@ from tests.workload import torch_variants as variants
 from weft.errors import CaptureError
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.workload import torch_recorder
-from weft.workload.torch_capture import capture
+from weft.torch.capture import recorder as torch_recorder
+from weft.torch.capture.capture_step import capture
 
 pytestmark = [
     pytest.mark.torch,

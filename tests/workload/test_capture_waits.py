@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.workload.torch_capture import capture
+from weft.torch.capture.capture_step import capture
 
 pytestmark = [
     pytest.mark.torch,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from weft.bench.rows import Peer
 from weft.bench.team import Team
-from weft.runtime.calm import foreign_share
+from weft.calibration.noise import foreign_share
 
 LONG_ENOUGH = 10e-3  # seconds of one measurement: many calls of a short one
 _MOST_CALLS = 1 << 16

@@ -15,8 +15,8 @@ from weft.cost.fit_errors import geomean_error
 from weft.cost.lookups import core_seconds
 
 if TYPE_CHECKING:
+    from weft.calibration.torch_lookup_rates import Case
     from weft.hardware import Lookups
-    from weft.torch.lookup_rates import Case
 
 QUESTION = "How well are lookups in embedding tables predicted here?"
 KINDS = ("torch", "torch_backward", "weft", "weft_backward")
@@ -38,7 +38,7 @@ def _chosen(options: Options) -> tuple[str, ...]:
 
 def run(options: Options) -> Iterator[Row]:
     """Calibrate, measure every case in several processes, and compare; ``--algorithm`` narrows."""
-    from weft.torch.lookup_rates import measure_embedding, measured
+    from weft.calibration.torch_lookup_rates import measure_embedding, measured
 
     found = measure_embedding(seconds=_SECONDS)
     given = [case for seed in options.seeds or _SEEDS for case in drawn_cases(seed)]
@@ -50,7 +50,7 @@ def run(options: Options) -> Iterator[Row]:
 
 def drawn_cases(seed: int) -> list["Case"]:
     """Draw the cases of a seed."""
-    from weft.torch.lookup_rates import spread_case
+    from weft.calibration.torch_lookup_rates import spread_case
 
     points = np.random.default_rng([7, seed]).random((_CASES, 5))
     return [spread_case(point.tolist()) for point in points]
@@ -60,7 +60,7 @@ def compared(
     kind: str, given: Sequence["Case"], times: Any, found: Mapping[str, "Lookups"]
 ) -> Iterator[Row]:
     """Give a row a case, beside what its price would be if rows were asked for evenly."""
-    from weft.torch.lookup_rates import ITEM, columns_of
+    from weft.calibration.torch_lookup_rates import ITEM, columns_of
 
     columns, backward = columns_of(list(given)), kind.endswith("_backward")
     even = {**columns, "zipf": np.zeros_like(columns["zipf"])}

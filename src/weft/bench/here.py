@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from weft.bench.rows import Options, Row
 from weft.bench.teams import require_known
+from weft.calibration.machine_calibration import STEPS, calibrated, measure_step
+from weft.calibration.microbenchmarks import Round, batches, changed, pin, slowest, typical
 from weft.collectives import KINDS, algorithms, collective
 from weft.errors import ScheduleError, UsageError
 from weft.hardware import Platform
 from weft.runtime import World, prepare, spawn
-from weft.runtime.calibrate import STEPS, calibrated, measure_step
-from weft.runtime.measuring import Round, batches, changed, pin, slowest, typical
 from weft.runtime.stores import VARIABLE as STORES
 from weft.schedule import Schedule
 from weft.simulator import simulate

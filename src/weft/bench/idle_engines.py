@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from weft.bench.overlap import of_first
 from weft.bench.rows import Options, Row
+from weft.calibration.microbenchmarks import one_thread
 from weft.runtime import Engines, World, spawn
-from weft.runtime.measuring import one_thread
 
 QUESTION = "What do idle engines, and a worker that waits for a peer, take from a product?"
 STATES = ("none", "idle", "waiting")

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from weft._core import time_copies
 from weft.c3.ideal import percent_of_ideal
+from weft.calibration.microbenchmarks import one_thread
 from weft.collectives import collective
 from weft.collectives.catalogue import BUILDERS
 from weft.errors import UsageError
 from weft.runtime import Engines, World, prepare, spawn
 from weft.runtime.engines import allowed_cores
-from weft.runtime.measuring import one_thread
 from weft.runtime.memory import located
 from weft.runtime.work import Work
 

@@ -15,6 +15,7 @@ from weft.bench.namespaces import two_hosts
 from weft.bench.rows import Options, Peer, Row
 from weft.bench.team import Team
 from weft.bench.teams import require_known, started
+from weft.calibration.steady_memory import steady_memory
 from weft.hardware import Platform, is_calibrated, platform
 from weft.hardware.network import Level
 from weft.planner.plan import Plan
@@ -22,9 +23,9 @@ from weft.planner.planning import plan
 
 if TYPE_CHECKING:
     from weft.bench.torch_seen import Seen
-    from weft.torch.op_calls import OpCall
-    from weft.torch.op_times import OpTime
-    from weft.torch.timed_steps import CapturedStep
+    from weft.calibration.torch_op_calls import OpCall
+    from weft.calibration.torch_op_times import OpTime
+    from weft.calibration.torch_timed_steps import CapturedStep
     from weft.workload import Workload
 
 QUESTION = "How much faster is a step by plan than with torch and Gloo, and was that foretold?"
@@ -84,7 +85,7 @@ class Planned:
         calibrated; otherwise laws price them.
         """
         from weft.bench.torch_planned import captured
-        from weft.torch.op_store import stored_times
+        from weft.calibration.torch_op_cache import stored_times
 
         step = captured(model)
         return cls._timed(model, step, on, stored_times(step.unique) if exact and on.torch else {})
@@ -151,8 +152,6 @@ def _links(options: Options) -> dict[str, float]:
 @contextmanager
 def _places(rate: float) -> Iterator[Teams]:
     """Give what starts contestants on this host, or on two that a link of that rate joins."""
-    from weft.torch.steady import steady_memory
-
     names = ("dist", "gloo")
     with steady_memory():  # in which single ops were timed
         if not rate:

@@ -10,11 +10,11 @@ from weft.bench.rows import Options, Row
 from weft.bench.torch_foretold import Foretold, captured, current_platform, foretell
 from weft.bench.torch_seen import Seen
 from weft.bench.trained import BACKENDS, Measured, gathered, repetition
+from weft.calibration.steady_memory import forked_ranks
+from weft.calibration.torch_host_overhead import PHASES, Host
+from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
 from weft.hardware.measured import TorchHost
-from weft.torch.measured_host import PHASES, Host
-from weft.torch.steady import forked_ranks
-from weft.torch.timed_steps import CapturedStep
 
 QUESTION = "How far are predicted training steps from measured ones, on this machine?"
 SEEDS = (1, 2, 3)
@@ -25,7 +25,7 @@ _ERRORS = {
     "formula_error": "formula",
     "naive_error": "naive",
 }
-_LOADED = ("torch", "torch.nn.parallel", "weft.torch.measured_host")
+_LOADED = ("torch", "torch.nn.parallel", "weft.calibration.torch_host_overhead")
 
 
 def count_rows(options: Options) -> int:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from weft.c3 import Scenario
 from weft.c3.random_pairs import random_pairs
+from weft.models.building import Ops
 from weft.planner.planning import search_of
 from weft.workload import NO_HOST
-from weft.workload.building import Ops
 from weft.workload.step import Step, Workload
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from weft.bench.harness import timed
 from weft.bench.rows import Options, Peer, Row
 from weft.errors import RunError
 from weft.hardware import Platform, platform
+from weft.models.named import tables_of
+from weft.models.tables import Shard, Table
 from weft.planner.sharding import Sharder, ShardingPlan
-from weft.workload.named import tables_of
-from weft.workload.tables import Shard, Table
 
 QUESTION = "How fast and how well are embedding tables placed?"
 TORCHREC = "torchrec"

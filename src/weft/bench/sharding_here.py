@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.bench.rows import Options, Row
+from weft.calibration.steady_memory import steady_memory
 from weft.errors import PlatformError
 from weft.hardware import Platform, platform
+from weft.models.tables import Shard, Table
 from weft.planner.sharding import Sharder, ShardingPlan
 from weft.runtime.spawn import spawn
-from weft.workload.tables import Shard, Table
 
 if TYPE_CHECKING:
     from weft.bench.torch_placed import Task
@@ -54,7 +55,7 @@ def run(options: Options) -> Iterator[Row]:
 
 def calibrated() -> Platform:
     """Give two ranks of this machine; lookups are measured now if no calibration has them."""
-    from weft.torch.lookup_rates import measure_embedding
+    from weft.calibration.torch_lookup_rates import measure_embedding
 
     try:
         here = platform("here", num_ranks=RANKS)
@@ -68,7 +69,6 @@ def calibrated() -> Platform:
 
 def _task(seed: int, machine: Platform, rounds: int) -> Row:
     from weft.bench.torch_placed import Task, measure_task
-    from weft.torch.steady import steady_memory
 
     tables, batch = drawn_tables(seed)
     plans = placements(Sharder(tables, machine, batch), seed)

@@ -6,7 +6,7 @@ from torch import Tensor
 from weft._core import pool_into
 from weft.bench.lookups import Lookups
 from weft.bench.torch_lookups import Bags, Looking
-from weft.torch.tables import large_pages
+from weft.torch.embedding.table_storage import large_pages
 
 
 class Pooled:

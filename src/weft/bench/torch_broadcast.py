@@ -14,9 +14,9 @@ import weft.torch
 from weft.bench.torch_weights import trained_weights
 from weft.compress import Codec, codec_of
 from weft.compress.delta import is_delta
-from weft.torch.c10d import ProcessGroup
-from weft.torch.memory import weft_group
-from weft.torch.spread import SpreadChannel
+from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.backend.group_functions import weft_group
+from weft.torch.hosts.multi_host_channel import SpreadChannel
 
 CHANGED = 0.05  # share of the values that an update changes
 KEPT = 0.1  # share of the values that sparse weights have

@@ -7,13 +7,13 @@ from functools import partial
 from weft.bench.drawn_models import RANKS, Dlrm, Drawn
 from weft.bench.torch_models import training
 from weft.bench.trained import BACKENDS
+from weft.calibration.torch_calibration import calibrated_here, current_here
+from weft.calibration.torch_op_calls import OpCall
+from weft.calibration.torch_op_times import OpTime
+from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.hardware import Platform
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
-from weft.torch.calibrate import calibrated_here, current_here
-from weft.torch.op_calls import OpCall
-from weft.torch.op_times import OpTime
-from weft.torch.timed_steps import CapturedStep, captured_step
 
 
 @dataclass(frozen=True)

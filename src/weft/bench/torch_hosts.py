@@ -14,7 +14,7 @@ from weft.bench.exchange import Exchange
 from weft.bench.torch_links import fused
 from weft.bench.torch_rank import carried_in
 from weft.bench.torch_slowest import slowest
-from weft.torch.c10d import all_gather_single
+from weft.torch.backend.c10d import all_gather_single
 
 SIDE = 768  # of the square matrices: some milliseconds each, several of them a round
 

@@ -13,7 +13,7 @@ from weft.bench.torch_alone import Pooled
 from weft.bench.torch_lookups import Fused
 from weft.bench.torch_slowest import slowest, took
 from weft.torch import AllGatherLinear, LinearReduceScatter
-from weft.torch.c10d import all_gather_single, reduce_scatter_single
+from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 
 Act = Callable[[], Any]
 

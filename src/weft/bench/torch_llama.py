@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 from weft.hardware import platform
 from weft.planner.predict import predict
-from weft.workload.torch_capture import capture
+from weft.torch.capture.capture_step import capture
 
 _SIZES = {8: (4096, 32, 32, 14336), 70: (8192, 80, 64, 28672)}  # hidden, layers, heads, inner
 _VOCAB, _KV_HEADS = 128256, 8

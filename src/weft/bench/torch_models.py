@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.bench import drawn_models
 from weft.bench.drawn_models import Drawn
-from weft.torch.op_calls import drawn_rows
-from weft.workload.tables import Table, table_wise
+from weft.calibration.torch_op_calls import drawn_rows
+from weft.models.tables import Table, table_wise
 
 NUMBERS = 13  # features that are numbers, as Criteo's
 _TURNS = 3  # sets of indices, one step after another

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from weft.calibration.microbenchmarks import pin
 from weft.cost.reuse import drawn_indices
-from weft.runtime.measuring import pin
+from weft.models.tables import Shard, Table
 from weft.runtime.world import World
-from weft.workload.tables import Shard, Table
 
 _SETS = 2  # of indices, one step after another
 _LEARNING = 1e-9

@@ -17,9 +17,9 @@ import weft.torch
 from weft.bench import drawn_models
 from weft.bench.drawn_models import RANKS, Drawn, model_of
 from weft.bench.torch_models import NUMBERS, Dense, Transformer
+from weft.calibration.torch_op_calls import drawn_rows
+from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.planner.plan import Plan
-from weft.torch.op_calls import drawn_rows
-from weft.torch.timed_steps import CapturedStep, captured_step
 from weft.workload import Op
 
 _RATE = 0.01

@@ -21,7 +21,7 @@ from weft.bench.torch_lookups import Fused, Serial, torch_bags
 from weft.bench.torch_planned import PlannedSteps
 from weft.bench.torch_training import Training
 from weft.bench.torch_zero import ZeroTraining
-from weft.torch.c10d import all_gather_single, reduce_scatter_single
+from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 
 
 class TorchRank:

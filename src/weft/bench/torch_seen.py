@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from weft.bench.drawn_models import RANKS, Dlrm, Drawn
+from weft.calibration.torch_lookup_rates import Case, Measured, measured, sharpened
+from weft.calibration.torch_op_calls import OpCall
+from weft.calibration.torch_op_times import OpTime, Repeated, repeat_ops, together, typical
+from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
-from weft.torch.lookup_rates import Case, Measured, measured, sharpened
-from weft.torch.op_calls import OpCall
-from weft.torch.op_times import OpTime, Repeated, repeat_ops, together, typical
-from weft.torch.timed_steps import CapturedStep
-from weft.workload.tables import Table
+from weft.models.tables import Table
 
 
 class Seen:

@@ -19,8 +19,8 @@ import numpy as np
 from weft.bench.drawn_models import RANKS, Drawn, case_of
 from weft.bench.team import Team
 from weft.bench.teams import rank_starts
-from weft.runtime.calm import busy_seconds
-from weft.torch.steady import SETTINGS
+from weft.calibration.noise import busy_seconds
+from weft.calibration.steady_memory import SETTINGS
 
 BACKENDS = ("gloo", "weft")
 _VISITS = 4  # of each model and backend in a repetition, in turn

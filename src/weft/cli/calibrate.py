@@ -41,7 +41,7 @@ def calibrate(
     ] = None,
 ) -> None:
     """Measure step by step, write the file, show what matters."""
-    from weft.runtime.calibrate import require_quiet, save
+    from weft.calibration.machine_calibration import require_quiet, save
 
     path = output_path(output, (".toml",))
     if traces or more or on:
@@ -65,19 +65,19 @@ def _measured() -> "Platform":
     """Measure this machine, and torch on it where there is one."""
     from importlib.util import find_spec
 
-    from weft.runtime.calibrate import STEPS, calibrated, measure_step
+    from weft.calibration.machine_calibration import STEPS, calibrated, measure_step
 
     label = "measuring this machine"
     if find_spec("torch") is None:
         return calibrated({name: measure_step(act) for name, act in track(STEPS, label)})
-    from weft.torch.calibrate import measured_here
+    from weft.calibration.torch_calibration import measured_here
 
     return measured_here(lambda steps: track(steps, label))
 
 
 def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, json: bool) -> None:
     """Read traces into a platform file."""
-    from weft.runtime.calibrate import save
+    from weft.calibration.machine_calibration import save
     from weft.trace.calibration import calibrated_from
 
     if not traces or path is None:

@@ -81,8 +81,8 @@ def _side(
         from weft.trace.profile import profile_of
 
         return profile_of(read(step), by_op=by_op)
+    from weft.models.find import find_workload
     from weft.planner.predict import predict
-    from weft.workload.find import find_workload
 
     spec, where = _spec(step)
     machine = machine_of(where or on, ranks, instead=f", or {spec}@mi300x-8")

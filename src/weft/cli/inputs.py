@@ -17,7 +17,7 @@ _BEGINNING = 200  # bytes of a file in which a workload says that it is one
 
 def complete_workload(incomplete: str) -> list[str]:
     """Complete the name of a workload."""
-    from weft.workload.named import workload_names
+    from weft.models.named import workload_names
 
     return [name for name in workload_names() if name.startswith(incomplete)]
 

@@ -86,9 +86,9 @@ def _of_workload(
     every_rank: bool,
     anyway: bool,
 ) -> "Prediction":
+    from weft.models.find import find_workload
     from weft.planner.predict import predict as predicted
     from weft.planner.prices import Prices, default_library, known_library
-    from weft.workload.find import find_workload
 
     found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
     prices = Prices(machine, library=known_library(machine, library or default_library(machine)))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.calibration.microbenchmarks import Round, batches, pin, slowest, typical
 from weft.cli.pricing import Answer, Question, answers, result_row
 from weft.cli.progress import working
 from weft.cli.values import Values, dtype_for
@@ -14,7 +15,6 @@ from weft.collectives import collective
 from weft.collectives.catalogue import REDUCING
 from weft.hardware import Platform, is_calibrated, platform
 from weft.runtime import Prepared, World, prepare, spawn
-from weft.runtime.measuring import Round, batches, pin, slowest, typical
 from weft.schedule import Schedule
 from weft.timeline import Timeline
 

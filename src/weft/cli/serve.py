@@ -76,9 +76,9 @@ def serve(
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Serve the same requests in every way."""
+    from weft.models.named import transformer_of
     from weft.serving import FETCHES, Limits, Load, Question
     from weft.units import parse_sizes, parse_time
-    from weft.workload.named import transformer_of
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))

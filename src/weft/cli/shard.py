@@ -9,8 +9,8 @@ from weft.cli.options import Json, to_file
 from weft.cli.outputs import output_path, print_json, write
 
 if TYPE_CHECKING:
+    from weft.models.tables import Table
     from weft.planner.sharding import ShardingPlan
-    from weft.workload.tables import Table
 
 _BATCH = 4096
 
@@ -28,8 +28,8 @@ def shard(
     ] = None,
 ) -> None:
     """Choose a sharding and say why."""
+    from weft.models.named import tables_of
     from weft.planner.sharding import Sharder
-    from weft.workload.named import tables_of
 
     path, machine = output_path(output, (".csv",)), machine_of(on, ranks)
     found, batch = tables_of(tables, settings_of(settings), _BATCH)

@@ -10,6 +10,8 @@ from weft.bench.contest import Entry, compete
 from weft.bench.drawn_models import RANKS, Dlrm, Drawn, Transformer
 from weft.bench.planned import STEPS, Planned, machine
 from weft.bench.teams import started
+from weft.calibration.machine_calibration import save
+from weft.calibration.noise import foreign_share
 from weft.cli.checkup import examine
 from weft.cli.progress import track, working
 from weft.cost.nccl import library_price
@@ -20,8 +22,6 @@ from weft.planner.prices import Prices
 from weft.report.plan import how
 from weft.report.text import Column, print_table
 from weft.report.tour import COMPARED, Compared, Foretold, tour_page
-from weft.runtime.calibrate import save
-from weft.runtime.calm import foreign_share
 from weft.trace import write_perfetto
 from weft.units import format_rate, format_size, format_time
 
@@ -70,7 +70,7 @@ class Tour:
         if not self.again and _is_current():
             print(f"  it was calibrated before: {here_path()} (--again measures anew)")
             return
-        from weft.torch.calibrate import measured_here
+        from weft.calibration.torch_calibration import measured_here
 
         begin = time.monotonic()
         made = measured_here(lambda steps: track(_needed(steps), "measuring this machine"))
@@ -157,7 +157,7 @@ class Tour:
 
 def _is_current() -> bool:
     """Say whether there is a calibration of this machine and this torch that is not old."""
-    from weft.torch.calibrate import current_here
+    from weft.calibration.torch_calibration import current_here
 
     return current_here() is not None
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from weft.cost.price import price_columns
 from weft.errors import NoPlanError, UsageError
+from weft.models.tables import Shard, Table
 from weft.planner.prices import Prices
 from weft.units import brief, format_size
 from weft.workload.step import Collective
-from weft.workload.tables import Shard, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
+from weft.models.dlrm import Dlrm
+from weft.models.find import find_workload
+from weft.models.named import model_named, workload_names
 from weft.planner.predict import check_memory
-from weft.workload.dlrm import Dlrm
-from weft.workload.find import find_workload
-from weft.workload.named import model_named, workload_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
+from weft.models.building import ITEM_BYTES
 from weft.units import format_size
-from weft.workload.building import ITEM_BYTES
 
 if TYPE_CHECKING:
     from weft.hardware import Device
-    from weft.workload.transformer import Transformer
+    from weft.models.transformer import Transformer
 
 TOKENS = 16  # of a block, as vLLM has them
 # What servers leave for activations, graphs and fragments: vLLM uses nine tenths of a device.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import NoPlanError, UsageError
+from weft.models.transformer import Piece
 from weft.serving.outcome import Outcome
-from weft.workload.transformer import Piece
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

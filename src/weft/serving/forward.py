@@ -14,16 +14,16 @@ from weft.c3 import Gemm, Rule
 from weft.collectives import collective, engine_algorithms
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.fused import Sliced, apart_all_reduce, fused_all_reduce
+from weft.models.transformer import Piece
+from weft.models.transformer_step import build
 from weft.planner.prices import Prices
 from weft.schedule import Cost
 from weft.simulator import collective_units, simulate
-from weft.workload.transformer import Piece
-from weft.workload.transformer_step import build
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
+    from weft.models.transformer import Transformer
     from weft.workload import Collective, Op, Workload
-    from weft.workload.transformer import Transformer
 
 # How sums over the ranks of a layer are made: by a library's kernel; gathered by engines and
 # added up by a kernel; in the kernel of the product itself; by the fastest of them.

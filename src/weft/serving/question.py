@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from weft.hardware import Platform
+    from weft.models.transformer import Transformer
     from weft.serving.cache import KvCache
     from weft.serving.outcome import Outcome
     from weft.serving.requests import Request
-    from weft.workload.transformer import Transformer
 
 
 @dataclass(frozen=True, slots=True)

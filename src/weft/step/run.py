@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.step.layout import WAIT
 from weft.timeline import Timeline
 
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _KINDS = np.array(
-    [Kind.KERNEL, Kind.SIGNAL, Kind.WAIT, Kind.COPY, Kind.SUBMIT, Kind.KERNEL], np.uint8
+    [
+        CommandKind.KERNEL,
+        CommandKind.SIGNAL,
+        CommandKind.WAIT,
+        CommandKind.COPY,
+        CommandKind.SUBMIT,
+        CommandKind.KERNEL,
+    ],
+    np.uint8,
 )
 
 

@@ -15,12 +15,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from weft.hardware import platform
+from weft.models.zoo import MODELS
 from weft.serving import Limits, Load, Question
 from weft.units import format_size
 from weft.validate.inference_plots import plots
 from weft.validate.latte_tables import SOURCE
 from weft.validate.target import Target
-from weft.workload.transformer import MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

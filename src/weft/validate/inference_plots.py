@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 
 from weft.hardware import platform
+from weft.models.transformer import Piece
+from weft.models.zoo import MODELS
 from weft.report.svg import Axis, Chart, Series
 from weft.serving import Forward, Load, Question
 from weft.units import format_size
-from weft.workload.transformer import MODELS, Piece
 
 BLOCKS = tuple(1 << power for power in range(11, 22))
 _TICKS = tuple(1 << power for power in (11, 13, 15, 17, 19, 21))

@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from weft.hardware import Platform, platform
+from weft.models.named import generate
 from weft.planner.plan import STRATEGIES, Limits
 from weft.planner.planning import drafted_step
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library
 from weft.step import StepEngine
-from weft.workload.named import generate
 
 if TYPE_CHECKING:
     from weft.workload import Workload

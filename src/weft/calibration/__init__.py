@@ -1,0 +1,1 @@
+"""Measurement of this machine, and the platform ``here`` that results from it."""

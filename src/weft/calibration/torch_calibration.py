@@ -1,0 +1,257 @@
+"""What torch takes on this machine, as parts of the platform ``here``.
+
+Laws of ops from single ops timed by themselves (``torch_op_grid``), overheads of the host,
+collectives of Gloo and of weft with what DDP adds to them. See docs/calibrate.md.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.calibration import machine_calibration as base
+from weft.calibration.codec_rates import codec_rates
+from weft.calibration.microbenchmarks import Measured
+from weft.calibration.noise import Watch
+from weft.calibration.steady_memory import forked_ranks
+from weft.calibration.torch_collective_times import SIZES, Curves, Wrapped, time_collectives
+from weft.calibration.torch_host_overhead import time_host
+from weft.calibration.torch_lookup_rates import measure_embedding
+from weft.calibration.torch_op_grid import Sample, samples
+from weft.calibration.torch_op_times import OpTime, time_ops
+from weft.cost.fit_errors import geomean_error
+from weft.cost.least_squares import smallest_errors
+from weft.cost.nccl import on_curve
+from weft.cost.terms import TERMS, law_seconds
+from weft.errors import WeftError
+from weft.hardware import Lookups, Platform, Source, platform
+from weft.hardware.curves import Errors, Fit, Library
+from weft.hardware.files import here_path
+from weft.hardware.measured import Ddp, OpLaw, TorchHost
+from weft.runtime.world import World
+
+_LEAST = 1e-6  # seconds of what is left of a wrapped step
+_REPEATS = 3  # of an op: a law sees many ops
+_WIDE = 0.8  # share of held-back ops between low and high
+
+
+@dataclass
+class TorchFound:
+    """What the steps of a calibration found, one after another."""
+
+    laws: list[OpLaw] = field(default_factory=list)
+    host: TorchHost = field(default_factory=TorchHost)
+    curves: Curves = field(default_factory=dict)
+    wrapped: Wrapped = field(default_factory=dict)
+    lookups: dict[str, Lookups] = field(default_factory=dict)
+
+    def put_into(self, platform: Platform, source: str) -> Platform:
+        """Give the platform with everything that was found."""
+        libraries = tuple(
+            _library(name, self.curves, source) for name in dict.fromkeys(n for n, _ in self.curves)
+        )
+        device = replace(
+            platform.require_device(),
+            laws=tuple(replace(law, source=source) for law in self.laws),
+            lookups=self.lookups,
+        )
+        sources = {
+            f"device.lookups.{name}.{key.name}": Source("fitted", source)
+            for name, each in self.lookups.items()
+            for key in fields(each)
+        }
+        found = replace(
+            platform, device=device, libraries=libraries, sources={**platform.sources, **sources}
+        )
+        host = replace(self.host, source=source, ddp=_ddp(found, self.wrapped))
+        return replace(found, torch=host)
+
+
+def measure_ops(found: TorchFound) -> None:
+    """Time the ops of the grid in one thread on each of two ranks, and fit their laws."""
+    every = samples()
+    times = time_ops([each.call for each in every], repeats=_REPEATS)
+    found.laws += fitted_laws(every, times, 1)
+
+
+def measure_all_cores(found: TorchFound) -> None:
+    """Time some ops with as many threads as there are cores, on one rank."""
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        return
+    every = [each for each in samples() if each.family in ("gemm", "elementwise")]
+    times = time_ops([each.call for each in every], repeats=_REPEATS, threads=cores)
+    found.laws += fitted_laws(every, times, cores)
+
+
+def measure_host(found: TorchFound) -> None:
+    """Measure what torch spends around ops."""
+    found.host = time_host()
+
+
+def measure_collectives(found: TorchFound) -> None:
+    """Time collectives and DDP by both libraries."""
+    found.curves, found.wrapped = time_collectives()
+
+
+def measure_lookups(found: TorchFound) -> None:
+    """Time lookups in embedding tables, on two ranks at once where there are cores for them."""
+    ranks = min(2, len(os.sched_getaffinity(0)))
+    found.lookups = measure_embedding(seconds=_FOR_LOOKUPS, ranks=ranks)
+
+
+STEPS: tuple[tuple[str, Callable[[TorchFound], None]], ...] = (
+    ("ops of torch", measure_ops),
+    ("ops of torch on all cores", measure_all_cores),
+    ("the host of torch", measure_host),
+    ("collectives of Gloo and weft", measure_collectives),
+    ("lookups in tables", measure_lookups),
+)
+_FOR_LOOKUPS = 4.0  # seconds
+
+
+# Seconds after which a calibration is made anew before it is relied upon. On a shared machine
+# memory drifts: gains foretold by one of an hour before were 16 points off, by a new one within 2.
+_OLD = 3600.0
+
+
+def is_current(here: Platform, age: float) -> bool:
+    """Tell whether a calibration still says what torch takes: recent, complete, of this torch."""
+    known = here.torch is not None and here.torch.version == torch.__version__
+    return known and bool(here.libraries and here.require_device().laws) and age < _OLD
+
+
+def current_here() -> Platform | None:
+    """Give the calibration of this machine, where there is one that is current."""
+    try:
+        found, age = platform("here"), time.time() - here_path().stat().st_mtime
+    except (OSError, WeftError):
+        return None
+    return found if is_current(found, age) else None
+
+
+_LOADED = ("torch", "torch.nn.parallel", "weft.calibration.torch_calibration")
+Step = tuple[str, Callable[[], None]]
+
+
+def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> Platform:
+    """Measure this machine, all of it; ``shown`` hands the steps on as they come."""
+    plain: dict[str, Measured] = {}
+    found, watch = TorchFound(), Watch()
+
+    def put(name: str, act: Callable[[World], Measured]) -> None:
+        plain[name] = base.measure_step(act)
+
+    steps: list[Step] = [(name, partial(put, name, act)) for name, act in base.STEPS]
+    steps += [(name, partial(measure, found)) for name, measure in STEPS]
+    with forked_ranks(_LOADED):
+        for _, act in shown(steps):
+            act()
+            watch.look()
+    platform = base.calibrated(plain)
+    platform = found.put_into(platform, platform.description)
+    return replace(platform, calm=watch.found(), codecs=codec_rates())
+
+
+def calibrated_here() -> Platform:
+    """Measure this machine and keep the result as ``here``."""
+    platform = measured_here()
+    base.require_quiet(platform)
+    base.save(platform)
+    return platform
+
+
+def fitted_laws(every: Sequence[Sample], times: Sequence[OpTime], threads: int) -> list[OpLaw]:
+    """Fit one law a family to what its ops took with their data in memory."""
+    families: dict[str, list[tuple[Sample, float]]] = defaultdict(list)
+    for sample, found in zip(every, times, strict=True):
+        families[sample.family].append((sample, found.cold))
+    return [_law(family, rows, threads) for family, rows in families.items()]
+
+
+def _law(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpLaw:
+    """Fit to all; the error is that of fits to two thirds on the other third, in turn."""
+    ratios: list[float] = []
+    for turn in range(3):
+        kept = [row for place, row in enumerate(rows) if place % 3 != turn]
+        left = [row for place, row in enumerate(rows) if place % 3 == turn]
+        law = _fit(family, kept, threads)
+        ratios += [seconds / _priced(law, sample) for sample, seconds in left]
+    low, high = np.quantile(ratios, [(1 - _WIDE) / 2, (1 + _WIDE) / 2])
+    return replace(
+        _fit(family, rows, threads),
+        error=float(f"{geomean_error(1 / np.array(ratios) - 1):.3g}"),
+        low=float(f"{min(low, 1.0):.3g}"),
+        high=float(f"{max(high, 1.0):.3g}"),
+    )
+
+
+def _fit(family: str, rows: list[tuple[Sample, float]], threads: int) -> OpLaw:
+    counts = TERMS[family](_columns([sample for sample, _ in rows]))
+    found = smallest_errors(np.stack(list(counts.values()), 1), np.array([s for _, s in rows]))
+    terms = {
+        name: float(f"{value:.4g}") for name, value in zip(counts, found, strict=True) if value
+    }
+    return OpLaw(family, threads, terms, len(rows), 0.0, 1.0, 1.0)
+
+
+def _columns(every: Sequence[Sample]) -> dict[str, Any]:
+    names = every[0].columns
+    columns = {name: np.array([float(s.columns[name]) for s in every]) for name in names}
+    return {"window": np.zeros(len(every)), **columns}
+
+
+def _priced(law: OpLaw, sample: Sample) -> float:
+    return float(law_seconds(law, _columns([sample]))[0])
+
+
+def _library(name: str, curves: Curves, source: str) -> Library:
+    made = torch.__version__.partition("+")[0] if name == "gloo" else version("weft")
+    fits = tuple(
+        Fit(
+            *(made, kind, "any", (2,)),
+            first=tuple((nbytes / 2, float(f"{s:.4g}")) for nbytes, s in rising(curve)),
+            step=(),
+            in_switch=(),
+            in_switch_from=0,
+            errors=Errors(len(curve), 0.0, 0.0, 1.0),
+        )
+        for (library, kind), curve in curves.items()
+        if library == name
+    )
+    return Library(name, "here", "measured", source, "here", min(SIZES), max(SIZES), fits)
+
+
+def rising(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Make a curve rise: more bytes take no less, so a hill on the way was somebody else's.
+
+    >>> rising([(1, 5.0), (2, 3.0), (4, 6.0)])
+    [(1, 3.0), (2, 3.0), (4, 6.0)]
+    """
+    least = np.minimum.accumulate([seconds for _, seconds in curve][::-1])[::-1]
+    return [(nbytes, float(s)) for (nbytes, _), s in zip(curve, least, strict=True)]
+
+
+def _ddp(platform: Platform, wrapped: Wrapped) -> dict[str, Ddp]:
+    """Share what DDP adds beyond its collectives among steps, parameters and bytes."""
+    found = {}
+    for library in platform.libraries:
+        fit = next(each for each in library.fits if each.collective == "all_reduce")
+        rows, left = [], []
+        for (name, count, nbytes), seconds in wrapped.items():
+            if name == library.name:
+                total = count * nbytes
+                rows.append((1.0, float(count), float(total)))
+                left.append(max(seconds - on_curve(fit.first, total / 2), _LEAST))
+        terms = smallest_errors(np.array(rows), np.array(left))
+        found[library.name] = Ddp(*(float(f"{each:.4g}") for each in terms))
+    return found

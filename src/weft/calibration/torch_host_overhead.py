@@ -1,0 +1,122 @@
+"""What torch spends around its ops here: Python, dispatch and autograd, by phase of a step.
+
+A reference model is trained on two ranks at once, phase by phase. What a phase takes beyond its
+ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
+It may be less than nothing: an op that Python calls costs more than one that autograd calls.
+
+Phases and ops take turns, and each turn has its own overhead, because the difference of two times
+of other moments is mostly the difference of these: from -21 to 33 us an op of the forward pass in
+five calibrations, in turn from -3 to 11 us in ten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from weft.calibration.microbenchmarks import RANKS, pin
+from weft.calibration.steady_memory import steady_memory
+from weft.calibration.torch_op_times import Lined, Repetition, groups, typical
+from weft.calibration.torch_reference_steps import Phases, reference_step
+from weft.calibration.torch_timed_steps import captured_step
+from weft.hardware import cache_bytes
+from weft.hardware.measured import TorchHost
+from weft.runtime.spawn import spawn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from weft.calibration.torch_op_calls import OpCall
+    from weft.runtime.world import World
+
+PHASES = ("forward", "backward", "optimizer")
+_WARMUPS, _TURNS = 1, 10
+_TIMEOUT = 60.0
+
+Taken = dict[str, float]  # seconds by phase
+
+
+def time_host() -> TorchHost:
+    """Measure the overheads of one op in each phase."""
+    host = Host()
+    return host.typical(host.turns(_TURNS))
+
+
+class Host:
+    """Overheads of torch, measured turn by turn; ranks share the last cache."""
+
+    def __init__(self) -> None:
+        self._room = max(cache_bytes()) / RANKS
+        self._step = captured_step(_whole_step, 1, name="reference")
+        self._calls = self._step.unique
+
+    def turns(self, count: int) -> list[dict[str, float]]:
+        """Measure some turns: overheads of an op by phase."""
+        with steady_memory():
+            ranks = spawn(_timed_turns, RANKS, self._calls, count, timeout=_TIMEOUT)
+        return [self._gaps(turns) for turns in zip(*ranks, strict=True)]
+
+    def typical(self, turns: Sequence[Mapping[str, float]]) -> TorchHost:
+        """Give the middle of turns."""
+        forward, backward, optimizer = (
+            float(f"{median(each[phase] for each in turns):.4g}") for phase in PHASES
+        )
+        return TorchHost(forward, backward, optimizer, cached=self._room, version=torch.__version__)
+
+    def _gaps(self, turns: Sequence[_Turn]) -> dict[str, float]:
+        """Give the overheads of a turn by what both ranks took in the mean: they do not wait."""
+        taken = {key: fmean(turn.phases[key] for turn in turns) for key in turns[0].phases}
+        every = typical([[[op] for op in turn.ops] for turn in turns])
+        times = dict(zip(self._calls, every, strict=True))
+        summed: Taken = defaultdict(float)
+        count: Counter[str] = Counter()
+        called = self._step.calls[0]
+        for number, op in enumerate(self._step.priced(times, self._room)):
+            summed[op.phase] += op.seconds or 0.0
+            count[op.phase] += 1 + called[number].free
+        return gaps(taken, summed, count)
+
+
+def gaps(taken: Taken, summed: Taken, count: Counter[str]) -> Taken:
+    """Share what phases take beyond their ops among these."""
+    return {phase: (taken[phase] - summed[phase]) / max(1, count[phase]) for phase in PHASES}
+
+
+def _whole_step() -> Callable[[], Any]:
+    phases = reference_step()
+    return lambda: [act() for act in phases.values()]
+
+
+class _Turn(NamedTuple):
+    """Seconds of the phases, and those of their ops right after them."""
+
+    phases: Taken
+    ops: list[Repetition]
+
+
+def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Turn]:
+    pin(world)
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    step = reference_step()
+    ops = [Lined(world, group) for group in groups(calls)]
+    turns = []
+    for _ in range(_WARMUPS + count):
+        _timed_phases(world, step)  # in a loop of training every step follows another one
+        phases = _timed_phases(world, step)
+        turns.append(_Turn(phases, [one for some in ops for one in some.repeated(1)[0]]))
+    return turns[_WARMUPS:]
+
+
+def _timed_phases(world: World, step: Phases) -> Taken:
+    found = {}
+    world.barrier()
+    for phase, act in step.items():
+        begin = time.perf_counter()
+        act()
+        found[phase] = time.perf_counter() - begin
+    return found

@@ -1,0 +1,1 @@
+"""Execution on CUDA and HIP devices."""

@@ -1,0 +1,1 @@
+"""Models as data: generators of their steps, and importers of other programs' configurations."""

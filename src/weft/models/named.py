@@ -1,0 +1,193 @@
+"""Workloads by name, by file and by the settings a user changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from weft.errors import FormatError, UnknownNameError, UsageError, nearest
+from weft.hardware.files import read_toml
+from weft.models import dlrm, transformer_step
+from weft.models.building import ITEM_BYTES
+from weft.models.dlrm import Dlrm
+from weft.models.tables import Table, read_tables
+from weft.models.transformer import Transformer
+from weft.models.zoo import MODELS
+from weft.units import file_name
+from weft.workload.step import Workload
+
+# Settings of which there must be one at least; elsewhere 0 means that there is none.
+_AT_LEAST_ONE = frozenset(
+    ("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave")
+) | {"cp", "topk", "moe_every", "bucket"}
+_OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
+# Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
+_CRITEO = (
+    *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27),
+    *(14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
+)
+# Rows and lookups a sample of the 26 tables of DLRM-DCNv2 (MLPerf Training, multi-hot Criteo).
+_ROWS = (
+    *(40_000_000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40_000_000, 3067956, 405282, 10),
+    *(2209, 11938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590152, 12973, 108, 36),
+)
+_HOTS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+Model = TypeVar("Model", bound=Dlrm | Transformer)
+DLRMS = {
+    "dlrm": Dlrm(tuple(Table(f"table{n}", rows, 128) for n, rows in enumerate(_CRITEO))),
+    "dlrm-rm2": Dlrm(
+        tuple(Table(f"table{n}", 1_000_000, 64, 80.0, 1.05) for n in range(40)),
+        (256, 512, 256, 64),
+        (512, 256, 1),
+    ),
+    # MLPerf Training's recommendation model: the rows of a sample follow from its one index of
+    # Criteo, so they repeat as those do
+    "dlrm-dcnv2": Dlrm(
+        tuple(
+            Table(f"table{n}", rows, 128, float(hot), 1.05)
+            for n, (rows, hot) in enumerate(zip(_ROWS, _HOTS, strict=True))
+        ),
+        batch=65536,
+        cross=512,
+    ),
+}
+
+
+def workload_names() -> tuple[str, ...]:
+    """Give the names of all workloads that can be generated."""
+    return (*DLRMS, *MODELS)
+
+
+def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Workload:
+    """Make a workload by name, or by a TOML file that names a model and changes its settings."""
+    if name.endswith(".toml"):
+        return _from_toml(Path(name), num_ranks, settings or {})
+    return _built(name, model_named(name), num_ranks, settings or {})
+
+
+def model_named(name: str) -> Dlrm | Transformer:
+    """Give the model of a name, as it is without settings."""
+    known: dict[str, Dlrm | Transformer] = {**DLRMS, **MODELS}
+    if name not in known:
+        raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
+    return known[name]
+
+
+def _built(
+    name: str, model: Dlrm | Transformer, num_ranks: int, settings: Mapping[str, Any]
+) -> Workload:
+    changed = _changed(name, model, settings)
+    if isinstance(changed, Dlrm):
+        return dlrm.build(name, changed, num_ranks)
+    return transformer_step.build(name, changed, num_ranks)
+
+
+def _changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
+    """Change settings of a model; none may leave nothing of it."""
+    if isinstance(model, Transformer):
+        settings = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
+    given = {key: _value(model, key, value) for key, value in settings.items()}
+    for key in _AT_LEAST_ONE & given.keys():
+        if not given[key]:
+            raise UsageError(f"{key}=0 leaves nothing of {name}", f"Use --set {key}=1 or more.")
+    if given.get("bottom", True) == ():
+        raise UsageError(f"bottom=[] leaves no inputs of {name}", "Use a list such as [13, 512].")
+    dtype = given.get("dtype", model.dtype)
+    if dtype not in ITEM_BYTES:
+        raise UsageError(f"no dtype is called {dtype!r}", nearest(dtype, ITEM_BYTES))
+    return replace(model, **given)
+
+
+def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
+    """Read a setting as what it is in the model."""
+    kinds = {each.name: getattr(model, each.name) for each in fields(model)}
+    kinds.pop("tables", None)
+    if key not in kinds:
+        raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
+    now = kinds[key]
+    try:
+        if key == "recompute" and isinstance(model, Transformer):
+            words = {"true": "full", "yes": "full", "1": "full"}
+            return (words | dict.fromkeys(("false", "no", "0"), "none")).get(
+                str(value).lower(), str(value)
+            )
+        if isinstance(now, bool):
+            return _truth(value)
+        if isinstance(now, float):
+            return _real(value)
+        if isinstance(now, tuple):
+            given = value.split("-") if isinstance(value, str) else value
+            return tuple(_positive(each) for each in given)
+        return _positive(value) if isinstance(now, int) else str(value)
+    except (TypeError, ValueError, OverflowError):
+        like = "-".join(map(str, now)) if isinstance(now, tuple) else now
+        raise UsageError(
+            f"cannot read {key}={value!r}", f"Use a value such as {key}={str(like).lower()}."
+        ) from None
+
+
+_LARGEST = 2**53  # what a float counts exactly
+
+
+def _positive(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number <= _LARGEST or number != float(value):
+        raise ValueError(value)
+    return number
+
+
+def _real(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number <= _LARGEST:
+        raise ValueError(value)
+    return number
+
+
+def _truth(value: Any) -> bool:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    if str(value).lower() not in words:
+        raise ValueError(value)
+    return words[str(value).lower()]
+
+
+def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
+    """Give the shape of a transformer by name or file, with settings changed."""
+    document = read_toml(Path(name), FormatError) if name.endswith(".toml") else {"model": name}
+    model = model_named(str(document.pop("model", "")))
+    document.pop("name", None)
+    if not isinstance(model, Transformer):
+        raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
+    return _changed(name, model, {**document, **settings})
+
+
+def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
+    """Give the tables of a file or of a DLRM by name, and the samples of a batch."""
+    if name.endswith(".toml"):
+        document = read_toml(Path(name), FormatError)
+        tables = read_tables(document, name)
+        batch = _value(DLRMS["dlrm"], "batch", document.get("batch", batch))
+    else:
+        model = model_named(name)
+        if not isinstance(model, Dlrm):
+            raise UsageError(f"{name} has no embedding tables to shard", nearest(name, DLRMS))
+        tables, batch = model.tables, model.batch
+    for key, value in settings.items():
+        if key != "batch":
+            raise UsageError(f"there is no setting {key!r}", nearest(key, ("batch",)))
+        batch = _value(DLRMS["dlrm"], key, value)
+    return tables, batch
+
+
+def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
+    """Read a file: ``model`` names what it starts from, all other keys are its settings."""
+    document = read_toml(path, FormatError)
+    own = {key: value for key, value in document.items() if key not in ("model", "tables", "name")}
+    base = model_named(str(document.get("model", "dlrm" if "tables" in document else "")))
+    if "tables" in document:
+        if not isinstance(base, Dlrm):
+            raise FormatError(f"{path}: {document['model']} has no tables")
+        base = replace(base, tables=read_tables(document, str(path)))
+    name = str(document.get("name", file_name(path.stem)))
+    return _built(name, base, num_ranks, {**own, **settings})

@@ -1,0 +1,1 @@
+"""Execution of a plan in a running torch job."""

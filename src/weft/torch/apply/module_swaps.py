@@ -1,0 +1,93 @@
+"""Modules of a planned job: fused ones in place of plain ones, and DDP's buckets."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from weft.planner.plan import Choice, Plan
+from weft.torch.apply.step_watch import PlanWarning
+from weft.torch.embedding.embedding_bags import EmbeddingBags
+from weft.torch.embedding.embedding_module import EmbeddingAllToAll
+from weft.units import format_size
+
+
+@dataclass
+class Swap:
+    """A plain module and the fused one that stands in its place inside ``parent``."""
+
+    parent: nn.Module
+    name: str
+    plain: EmbeddingBags
+    fused: EmbeddingAllToAll
+    is_fused: bool = True
+
+    def put(self, *, fused: bool) -> None:
+        """Let the one or the other serve, with the values of now."""
+        if fused == self.is_fused:
+            return
+        if fused:
+            self.plain.give_values(self.fused)
+        else:
+            self.plain.take_values(self.fused)
+        setattr(self.parent, self.name, self.fused if fused else self.plain)
+        self.is_fused = fused
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether no optimizer of the caller holds the parameters that would be left."""
+        return self.plain.optimizer is not None
+
+
+def fuse(plan: Plan, model: nn.Module | None) -> list[Swap]:
+    """Put fused modules in where the plan wants them; complain where nothing can be fused."""
+    wanted = [choice for choice in plan.choices if is_fused(choice)]
+    if not wanted:
+        return []
+    swaps = [Swap(parent, name, plain, plain.fused()) for parent, name, plain in _plain_in(model)]
+    for swap in swaps:
+        setattr(swap.parent, swap.name, swap.fused)
+    if not swaps:
+        warnings.warn(
+            f"the plan fuses {wanted[0].pair}, but there is no weft.torch.EmbeddingBags in the "
+            "model that was given to apply: its all-to-all goes by weft, unfused",
+            PlanWarning,
+            stacklevel=3,
+        )
+    return swaps
+
+
+def is_fused(choice: Choice) -> bool:
+    """Say whether a choice replaces modules."""
+    return choice.strategy == "fused" or bool(choice.settings.get("fused"))
+
+
+def bucket_of(plan: Plan) -> int | None:
+    """Give the bytes of DDP's buckets that the plan wants; None: as they are."""
+    sizes = [int(c.settings["bucket"]) for c in plan.choices if "bucket" in c.settings]
+    return max(sizes, default=None)
+
+
+def check_buckets(bucket: int | None, model: nn.Module | None) -> None:
+    """Complain about a DDP that was made with other buckets: they cannot be changed any more."""
+    modules: list[Any] = [] if model is None else list(model.modules())
+    for module in modules:
+        cap = getattr(module, "bucket_bytes_cap", None)
+        if bucket is not None and cap is not None and cap != bucket:
+            warnings.warn(
+                f"the plan wants buckets of {format_size(bucket)}, this DDP has "
+                f"{format_size(cap)}: make it by applied.ddp(module), after apply",
+                PlanWarning,
+                stacklevel=3,
+            )
+
+
+def _plain_in(model: nn.Module | None) -> Iterator[tuple[nn.Module, str, EmbeddingBags]]:
+    if model is None:
+        return
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, EmbeddingBags):
+                yield parent, name, child

@@ -1,0 +1,1 @@
+"""The backend ``weft`` of torch.distributed: process group, channel, works and messages."""

@@ -1,0 +1,89 @@
+"""``compress``: collectives of a group that send less than they are given."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from weft.compress import codec_of
+from weft.compress.delta import Delta, is_delta
+from weft.errors import UsageError
+from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.backend.channel import NAMES
+from weft.torch.backend.group_functions import weft_group
+from weft.torch.hosts.inter_host_encoded import Way
+
+HOPS = "p2p+"  # in front of a codec: every hop decodes and encodes, for comparison
+LEAST = 32 << 10  # bytes: what is shorter takes as long encoded
+Exclude = Callable[[Tensor], bool] | Iterable[Tensor]
+
+
+def compress(
+    group: ProcessGroup | None = None,
+    *,
+    broadcast: str | None,
+    exclude: Exclude = (),
+    keep_root: bool = False,
+    least: int = LEAST,
+) -> None:
+    """Let broadcasts of a weft group travel encoded between hosts; None: as they are.
+
+    ``broadcast`` names a codec: pack, bf16, int8:256, delta+pack .. Every rank of the group
+    calls it alike. Tensors that are no floating-point numbers, shorter than ``least`` bytes or
+    named by ``exclude`` (tensors, or a function that tells) go as they are. After a lossy codec
+    all ranks hold the same bytes, the root too, unless ``keep_root``. Inside a host nothing is
+    encoded: memory is quicker than any codec.
+    """
+    found = None if broadcast is None else _compression(broadcast, exclude, keep_root, least)
+    weft_group(group).compression = found
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Which broadcasts are encoded, and how."""
+
+    way: Way
+    least: int
+    excludes: Callable[[Tensor], bool]
+    dtypes: frozenset[Any]
+
+    def way_of(self, x: Tensor) -> Way | None:
+        """Say how a tensor is encoded, if it is."""
+        if x.nbytes < self.least or x.dtype not in self.dtypes or self.excludes(x):
+            return None
+        return self.way
+
+
+def _compression(name: str, exclude: Exclude, keep_root: bool, least: int) -> Compression:  # noqa: FBT001
+    codec = name.removeprefix(HOPS)
+    if is_delta(codec) and (keep_root or codec != name):
+        raise UsageError(
+            f"{name!r} needs all ranks to hold the same bytes.", "Leave keep_root and p2p+ out."
+        )
+    _require(codec, "float32")
+    dtypes = frozenset(dtype for dtype, text in NAMES.items() if _takes(codec, text))
+    way = Way(codec, codec != name, keep_root)
+    return Compression(way, least, _told(exclude), dtypes)
+
+
+def _require(codec: str, dtype: str) -> None:
+    if is_delta(codec):
+        Delta(codec, dtype, 0)
+    else:
+        codec_of(codec, dtype)
+
+
+def _takes(codec: str, dtype: str) -> bool:
+    try:
+        _require(codec, dtype)
+    except UsageError:
+        return False
+    return dtype in ("float32", "float16", "bfloat16")
+
+
+def _told(exclude: Exclude) -> Callable[[Tensor], bool]:
+    if callable(exclude):
+        return exclude
+    places = frozenset(tensor.data_ptr() for tensor in exclude)
+    return lambda x: x.data_ptr() in places

@@ -1,0 +1,89 @@
+"""What the parts of a process group share."""
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from weft._core import Desk
+from weft.torch.backend.c10d import ProcessGroup, Store, Work
+from weft.torch.backend.c10d_work import DONE, Completer, Handle, Pending
+from weft.torch.backend.channel import Channel
+from weft.torch.backend.contiguity import Call, Finish
+
+if TYPE_CHECKING:
+    from weft.torch.apply.collective_routes import Routes
+    from weft.torch.backend.compression import Compression
+
+
+class Group(ProcessGroup):
+    """A group of ranks with a channel between them."""
+
+    channel: Channel
+    desk: Desk | None
+    completer: Completer
+    store: Store
+    compression: "Compression | None" = None
+    routes: "Routes | None" = None  # of a plan
+    timeout: timedelta
+    _rank: int
+    _size: int
+    _under_way: list[tuple[Pending, object]]
+    _keeping: threading.RLock  # of what is under way
+
+    def inner(self, device_type: str) -> Any:
+        """Return the process group that serves tensors of another device."""
+        raise NotImplementedError
+
+    def monitored_barrier(
+        self,
+        timeout: timedelta | None = None,
+        wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
+    ) -> None:
+        """Meet, and say who did not come."""
+        self.channel.set_timeout(timeout or self.timeout)
+        try:
+            self.channel.barrier()
+        finally:
+            self.channel.set_timeout(self.timeout)
+
+    def work(
+        self,
+        tensors: list[Tensor],
+        handle: Handle | None,
+        finish: Finish | None = None,
+        keep: object = None,
+    ) -> Work:
+        """Give the Work of a call that writes ``tensors``, and reads ``keep`` meanwhile."""
+        if handle is None:
+            if finish is not None:
+                finish()
+            return DONE
+        return self._pending([handle], tensors, finish, keep)
+
+    def works(self, tensors: list[Tensor], calls: Sequence[Call]) -> Work:
+        """Give the Work of several calls."""
+        handles = [call.handle for call in calls if call.handle is not None]
+        finishes = [call.finish for call in calls if call.finish is not None]
+
+        def finish() -> None:
+            for one in finishes:
+                one()
+
+        if handles:
+            return self._pending(handles, tensors, finish, [call.keep for call in calls])
+        finish()
+        return DONE
+
+    def _pending(
+        self, handles: list[Handle], tensors: list[Tensor], finish: Finish | None, keep: object
+    ) -> Pending:
+        work = Pending(handles, tensors, finish, self.completer)
+        # Even if its caller drops the work, its memory stays until it is done. Another thread may
+        # have a call under way as well.
+        with self._keeping:
+            self._under_way = [held for held in self._under_way if not held[0].is_completed()]
+            self._under_way.append((work, keep))
+        return work

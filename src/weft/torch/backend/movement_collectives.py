@@ -1,0 +1,181 @@
+"""Collectives that move elements: broadcast, all-gather, gather, scatter, all-to-all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from weft.errors import UsageError
+from weft.torch.backend.c10d import ALL_GATHER, ALL_TO_ALL, BROADCAST, GATHER, SCATTER, Work
+from weft.torch.backend.contiguity import (
+    Call,
+    all_apart,
+    joined,
+    only,
+    overlap,
+    readable,
+    require_same,
+    room_for,
+    rooms_for,
+    writable,
+)
+from weft.torch.backend.device_groups import by_device
+from weft.torch.backend.group_base import Group
+
+
+class Gathers(Group):
+    """Every method is one of c10d's; torch says what it means."""
+
+    @by_device
+    def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
+        """Give every rank the root's tensor."""
+        x = only(tensors)
+        way = None if self.compression is None else self.compression.way_of(x)
+        room, finish = writable(x, keep=True)
+        handle = self.channel.broadcast(room, opts.rootRank, way, async_op=opts.asyncOp)
+        return self.work(tensors, handle, finish)
+
+    @by_device
+    def allgather(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
+    ) -> Work:
+        """Give every rank everyone's tensor, each in a tensor of its own."""
+        outs = only(outputs)
+        return self.work(outs, *self._allgather(outs, only(inputs), opts))
+
+    @by_device
+    def allgather_coalesced(
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
+    ) -> Work:
+        """All-gather several tensors; ``outputs`` has a list for each rank."""
+        calls = [self._allgather(outs, x, opts) for *outs, x in zip(*outputs, inputs, strict=True)]
+        return self.works([out for outs in outputs for out in outs], calls)
+
+    @by_device
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
+        """Give every rank everyone's tensor in one."""
+        return self.work([output], *self._all_gather_single(output, input, opts))
+
+    _allgather_base = all_gather_single
+
+    @by_device
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_GATHER
+    ) -> Work:
+        """All-gather several tensors."""
+        calls = [
+            self._all_gather_single(out, x, opts) for out, x in zip(outputs, inputs, strict=True)
+        ]
+        return self.works(outputs, calls)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    @by_device
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = GATHER) -> Work:
+        """Give the root everyone's tensor."""
+        x, root = readable(only(inputs)), opts.rootRank
+        if self.rank() != root:
+            handle = self.channel.gather(None, x, root, async_op=opts.asyncOp)
+            return self.work([], handle, keep=x)
+        outs = only(outputs)
+        self._require_equal(outs, x, "gather")
+        room, finish = room_for(outs)
+        handle = self.channel.gather(room, x, root, async_op=opts.asyncOp)
+        return self.work(outs, handle, finish, x)
+
+    @by_device
+    def scatter(
+        self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = SCATTER
+    ) -> Work:
+        """Give each rank a tensor of the root's."""
+        room, finish = writable(only(outputs))
+        whole = None
+        if self.rank() == opts.rootRank:
+            self._require_equal(only(inputs), room, "scatter")
+            whole = joined(only(inputs))
+        handle = self.channel.scatter(room, whole, opts.rootRank, async_op=opts.asyncOp)
+        return self.work(outputs, handle, finish, whole)
+
+    @by_device
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
+        """Give each rank one of the tensors."""
+        require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
+        rooms, finish = rooms_for(outputs)
+        parts = all_apart([readable(x) for x in inputs], rooms)
+        handle = self.channel.exchange(rooms, parts, async_op=opts.asyncOp)
+        return self.work(outputs, handle, finish, parts)
+
+    @by_device
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002 - torch names it
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = ALL_TO_ALL,
+    ) -> Work:
+        """Give each rank some rows; without splits all get as many."""
+        require_same([output, input], 2, "all_to_all")
+        room, finish = writable(output)
+        splits = None
+        if output_splits or input_splits:
+            splits = self._elements(output, output_splits), self._elements(input, input_splits)
+        else:
+            self._require_even(output)
+        x = readable(input)
+        x = x.clone() if overlap(x, room) else x
+        handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
+        return self.work([output], handle, finish, x)
+
+    alltoall_base = all_to_all_single
+
+    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
+        require_same([*outputs, x], self.size() + 1, "all_gather")
+        mine = outputs[self.rank()]
+        if mine.numel() != x.numel():
+            raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
+        rooms, finish = rooms_for(outputs)
+        whole = readable(x)
+        if any(
+            overlap(whole, room, 0 if rank == self.rank() else None)
+            for rank, room in enumerate(rooms)
+        ):
+            whole = whole.clone()
+        handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)
+        return Call(handle, finish, whole)
+
+    def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> Call:
+        require_same([output, x], 2, "all_gather")
+        if output.numel() != x.numel() * self.size():
+            raise UsageError(
+                f"all_gather: {x.numel()} elements of each of {self.size()} ranks for an output "
+                f"of {output.numel()}."
+            )
+        room, finish = writable(output)
+        whole = readable(x)
+        if overlap(whole, room, in_place=self.rank() * x.nbytes):
+            whole = whole.clone()
+        return Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)
+
+    def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:
+        require_same([*tensors, one], self.size() + 1, what)
+        for rank, tensor in enumerate(tensors):
+            if tensor.numel() != one.numel():
+                raise UsageError(
+                    f"{what}: {tensor.numel()} elements for rank {rank}, {one.numel()} here."
+                )
+
+    def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
+        """Turn rows for each rank into elements."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            self._require_even(tensor)
+            return [tensor.numel() // self.size()] * self.size()
+        if len(splits) != self.size() or sum(splits) != rows:
+            raise UsageError(f"all_to_all: splits {list(splits)} of {rows} rows.")
+        width = tensor.numel() // rows if rows else 0
+        return [split * width for split in splits]
+
+    def _require_even(self, tensor: Tensor) -> None:
+        if tensor.dim() and tensor.shape[0] % self.size():
+            raise UsageError(f"all_to_all: {tensor.shape[0]} rows among {self.size()} ranks.")

@@ -1,0 +1,189 @@
+"""Which collective an op of torch.distributed is, of which ranks, and of how many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch.distributed import distributed_c10d
+
+from weft.errors import CaptureError
+from weft.schedule.values import Group
+from weft.torch.capture.op_costs import dtype_name, nbytes_of, op_name, tensors_in
+from weft.workload.step import WORLD, Collective
+
+# By op: the collective, and which tensors have its size: the results ("out"), the first argument
+# ("in", "first") or the second. All but send and barrier write to their first argument, whatever
+# their schemas say.
+_C10D = {
+    "allreduce_": ("all_reduce", "in"),
+    "allreduce_coalesced_": ("all_reduce", "in"),
+    "_allgather_base_": ("all_gather", "first"),
+    "allgather_": ("all_gather", "first"),
+    "allgather_into_tensor_coalesced_": ("all_gather", "first"),
+    "allgather_coalesced_": ("all_gather", "first"),
+    "_reduce_scatter_base_": ("reduce_scatter", "second"),
+    "reduce_scatter_": ("reduce_scatter", "second"),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "second"),
+    "alltoall_base_": ("all_to_all", "second"),
+    "alltoall_": ("all_to_all", "second"),
+    "broadcast_": ("broadcast", "in"),
+    "reduce_": ("reduce", "in"),
+    "gather_": ("gather", "first"),
+    "scatter_": ("scatter", "second"),
+    "barrier": ("barrier", "in"),
+    "send": ("send", "in"),
+    "recv_": ("recv", "in"),
+    "recv_any_source_": ("recv", "in"),
+}
+_FUNCTIONAL = {
+    "all_reduce": ("all_reduce", "in"),
+    "all_reduce_": ("all_reduce", "in"),
+    "all_reduce_coalesced": ("all_reduce", "in"),
+    "all_gather_into_tensor": ("all_gather", "out"),
+    "all_gather_into_tensor_coalesced": ("all_gather", "out"),
+    "reduce_scatter_tensor": ("reduce_scatter", "in"),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", "in"),
+    "all_to_all_single": ("all_to_all", "in"),
+    "broadcast": ("broadcast", "in"),
+    "broadcast_": ("broadcast", "in"),
+}
+
+
+class Groups:
+    """The process groups that a step used, by name, as a Workload has them."""
+
+    def __init__(self, rank: int, num_ranks: int) -> None:
+        self.rank, self.num_ranks = rank, num_ranks
+        self.found: dict[str, Group] = {}
+        self._names: dict[tuple[int, ...], str] = {}
+        self._streams: dict[str, list[str]] = {}  # of process groups, by the name of their ranks
+
+    def name_of(self, ranks: Sequence[int]) -> str:
+        """Return the name of the group of these ranks."""
+        key = tuple(ranks)
+        if key not in self._names:
+            self._names[key] = self._named(key)
+        return self._names[key]
+
+    def _named(self, ranks: tuple[int, ...]) -> str:
+        if ranks == tuple(range(self.num_ranks)):
+            return WORLD
+        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+        regular = Group(len(ranks), max(1, stride))
+        ours = tuple(int(regular.member(self.rank, place)) for place in range(len(ranks)))
+        if ours == ranks:
+            name = f"{len(ranks)} ranks" + (f" {stride} apart" if stride > 1 else "")
+        else:
+            regular = Group(len(ranks), 1, ranks)
+            name = f"ranks {','.join(map(str, ranks))}"
+        self.found[name] = regular
+        return name
+
+    def stream_of(self, args: Sequence[Any]) -> str:
+        """Return the stream of a process group: groups of the same ranks have one each."""
+        group = _group_of(args)
+        name = self.name_of(dist.get_process_group_ranks(group))
+        streams = self._streams.setdefault(name, [])
+        if group.group_name not in streams:
+            streams.append(group.group_name)
+        place = streams.index(group.group_name)
+        return f"comm {name}" + (f" ({place + 1})" if place else "")
+
+    def collective(self, func: Any, args: Sequence[Any], outputs: Any) -> Collective | None:
+        """Return the collective that an op is; None if it is none."""
+        space = func.namespace
+        known = _C10D if space == "c10d" else _FUNCTIONAL if "c10d" in space else {}
+        name = op_name(func)
+        if name not in known:
+            return None
+        kind, counted = known[name]
+        if name == "recv_any_source_":
+            raise CaptureError(
+                "dist.recv: src=None (from any rank) cannot be captured: "
+                "who sends depends on the time of arrival",
+                "Name the sending rank while the step is captured.",
+            )
+        ranks = dist.get_process_group_ranks(_group_of(args))
+        sized = _sized(counted, args, outputs)
+        if not sized and kind in ("gather", "scatter"):  # only the root has the whole
+            sized = tensors_in([args[1] if counted == "first" else args[0]]) * len(ranks)
+        position = _peer(kind, args)
+        return Collective(
+            kind,
+            nbytes_of(sized),
+            dtype_name(sized[0].dtype) if sized else "",
+            self.name_of(ranks),
+            position,
+            _splits(kind, args, sized, len(ranks)),
+        )
+
+
+def fake_result(func: Any, args: Sequence[Any]) -> Any:
+    """Return what a c10d op without a fake kernel returns: a Work, after what it filled."""
+    work = FakeWork().boxed()
+    return work if len(func._schema.returns) == 1 else (args[0], work)  # noqa: SLF001
+
+
+def written_by(func: Any, args: Sequence[Any], results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors that a collective fills or reduces into."""
+    name = op_name(func)
+    if func.namespace == "c10d":
+        return [] if name in ("send", "barrier") else [*results, *tensors_in([args[0]])]
+    return [*results, *tensors_in([args[0]])] if name.endswith("_") else results
+
+
+def _group_of(args: Sequence[Any]) -> Any:
+    """Return the process group among the arguments of a collective: boxed, or by its name."""
+    for value in args:
+        if isinstance(value, torch.ScriptObject):
+            try:
+                return dist.ProcessGroup.unbox(value)
+            except (RuntimeError, TypeError, ValueError):
+                continue
+        if isinstance(value, dist.ProcessGroup):
+            return value
+    for value in reversed(args):
+        if isinstance(value, str):
+            named: Any = distributed_c10d
+            return named._resolve_process_group(value)  # noqa: SLF001
+    raise AssertionError("a collective without a process group")
+
+
+def _sized(counted: str, args: Sequence[Any], outputs: Any) -> list[torch.Tensor]:
+    if counted == "out":
+        return tensors_in([outputs])
+    if counted == "second":
+        return tensors_in([args[1]])
+    return tensors_in([args[0]])
+
+
+def _peer(kind: str, args: Sequence[Any]) -> int | None:
+    """Read the other end or the root, which c10d gives as a position in the group."""
+    if kind in ("send", "recv", "broadcast", "reduce", "gather", "scatter"):
+        numbers = [value for value in args if isinstance(value, int)]
+        return numbers[0] if numbers else 0
+    return None
+
+
+def _splits(
+    kind: str, args: Sequence[Any], sized: list[torch.Tensor], size: int
+) -> tuple[int, ...]:
+    """Give the bytes for each peer, where an all-to-all names its rows for them."""
+    if kind != "all_to_all" or not sized:
+        return ()
+    if len(sized) == size > 1:
+        each = tuple(nbytes_of([tensor]) for tensor in sized)
+        return each if len(set(each)) > 1 else ()
+    lists = [value for value in args if _is_numbers(value) and len(value) == size]
+    if not lists or (len(set(lists[-1])) <= 1 and len(set(lists[0])) <= 1):
+        return ()
+    row = nbytes_of(sized) // max(1, int(sized[0].shape[0]))
+    return tuple(int(rows) * row for rows in lists[-1])
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(each, int) for each in value)

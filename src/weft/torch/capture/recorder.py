@@ -1,0 +1,471 @@
+"""Record the ops of a torch step as they are dispatched: what they wait for, what they hold.
+
+An op waits for the stream it is issued to (captured_streams.py) and, whatever streams say, for the
+last writer of what it reads and the last readers of what it overwrites (byte_dependencies.py). A
+collective runs on a stream of its group; who waits for its ``Work`` or its tensor waits for its
+end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedOperatorException,
+)
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft.errors import CaptureError
+from weft.schedule.ir import Cost
+from weft.torch.capture.byte_dependencies import Dependencies, storage_of
+from weft.torch.capture.captured_collectives import Groups, fake_result, written_by
+from weft.torch.capture.captured_streams import Front, Streams, merge
+from weft.torch.capture.emulated_kernels import FUSED
+from weft.torch.capture.known_values import KnownValues
+from weft.torch.capture.op_costs import (
+    UNKNOWN,
+    changed_by,
+    cost_of,
+    nbytes_of,
+    op_name,
+    tensors_in,
+)
+from weft.torch.capture.peak_memory import Held
+from weft.workload.step import Collective, Op, Phase, Unsupported
+
+_NO_FUNCTION_MODES: Any = torch._C.DisableTorchFunction  # noqa: SLF001
+_QUIET = ("prim", "profiler", "prims", "debugprims")
+# Ops that only name bytes anew, though their schemas do not say so, or that only ask for memory.
+_FREE = frozenset(
+    (
+        *("_unsafe_view", "_reshape_alias", "lift_fresh", "detach_", "set_", "resize_", "alias"),
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+        *("empty_permuted", "_local_scalar_dense", "record_stream", "is_same_size", "sym_size"),
+        *("requires_grad_", "_version", "is_pinned", "_has_compatible_shallow_copy_type"),
+        *("_pin_memory", "squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
+        *("as_strided_", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"),
+    )
+)
+# The number of an op (-1: it does nothing of its own), its function, arguments and results.
+Seen = Callable[[int, Any, Any, Any, Any], None]
+_SUBCLASSES = ("DTensor", "AsyncCollectiveTensor")  # they call ops on their parts, which we see
+# A loop that asks for the value of a tensor this often is taken to end only by its data. The
+# longest loops of ordinary steps are micro-batches, a few hundred at most.
+MOST_READS = 4096
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what is dispatched while ``recording``, and always what memory is held."""
+
+    def __init__(self, groups: Groups, seen: Seen | None = None, *, as_gpu: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.groups = groups
+        self._as_gpu = as_gpu
+        self._seen = seen
+        self.recording = False
+        self._aside = self._uncounted = False
+        self.ops: list[Op] = []
+        self.phase: Phase = "forward"
+        self.memory = Held()
+        self.memory.on_free = self._forget
+        self.streams = Streams(self.host_waits)
+        self.compiled = 0  # functions that torch.compile was asked to compile
+        self._unknown: dict[str, Unsupported] = {}
+        self._dependencies = Dependencies()
+        self.batch_from: int | None = None  # the first op of a batch that runs at once
+        self._values = KnownValues()
+        self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
+        self._reads: Counter[tuple[int, int]] = Counter()  # of values, by the line that asks
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to say so costs as much as an op
+
+    @property
+    def unsupported(self) -> tuple[Unsupported, ...]:
+        """What no model knows, with how often it came and what it moved."""
+        why = "recorded as eager ops; kernels that a compiler fuses are not seen"
+        compiled = Unsupported("torch.compile", self.compiled, 0, why)
+        return (*self._unknown.values(), *([compiled] if self.compiled else []))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry an op out on fake tensors and record it."""
+        kwargs = kwargs or {}
+        if func.namespace in _QUIET:
+            return func(*args, **kwargs)
+        if any(kind.__name__ in _SUBCLASSES for kind in types):
+            return self._on_shards(func, args, kwargs)
+        if is_composite(func):  # seen whole where autograd is off, as in inference mode
+            kernel: Any = FUSED.get(func.name().partition("::")[2]) if self._as_gpu else None
+            with self:
+                return (kernel or func.decompose)(*args, **kwargs)
+        outputs, why = self._carried_out(func, args, kwargs)
+        if self._uncounted:
+            return outputs
+        with _NO_FUNCTION_MODES():  # AsOnGpu need not see how tensors are looked at
+            self._look_at(func, args, kwargs, outputs, why)
+        return outputs
+
+    def _look_at(self, func: Any, args: Any, kwargs: Any, outputs: Any, why: str) -> None:
+        """Count and record an op that was carried out."""
+        results = tensors_in([outputs])
+        self.memory.hold(results, self.phase_now)
+        changed = tensors_in(changed_by(func, args, kwargs))
+        self._values.follow(op_name(func), args, results, changed)
+        if op_name(func).startswith("_amp_foreach_non_finite"):
+            self._values.learn(changed[-1], 0.0)  # no overflow of gradients
+        if self.recording and not self._aside:
+            before = len(self.ops)
+            self._record(func, (*args, *kwargs.values()), outputs, results, changed, why)
+            if self._seen is not None:
+                number = before if len(self.ops) > before else -1
+                self._seen(number, func, args, kwargs, outputs)
+
+    @contextlib.contextmanager
+    def aside(self, *, memory: bool = False) -> Iterator[None]:
+        """Record no ops of what is inside, and no ``memory`` unless that is asked for."""
+        before = self._aside, self._uncounted
+        self._aside, self._uncounted = True, not memory
+        try:
+            yield
+        finally:
+            self._aside, self._uncounted = before
+
+    def _forget(self, storage: int) -> None:
+        self._dependencies.forget(storage)
+        self._values.forget(storage)
+        self.counters.discard(storage)
+
+    def start_over(self) -> None:
+        """Forget the ops so far and what they wrote: a step begins when all before it is done."""
+        self.ops.clear()
+        self._dependencies.clear()
+        self._unknown.clear()
+        self.streams.clear()
+
+    def _note(self, name: str, nbytes: int, why: str) -> None:
+        """Count something that the prediction does not know the cost of."""
+        known = self._unknown.get(name, Unsupported(name, 0, 0, why))
+        self._unknown[name] = Unsupported(name, known.count + 1, known.nbytes + nbytes, why)
+
+    def wait(self, front: Front) -> None:
+        """Make the current stream wait for ops."""
+        merge(self.streams.current.front, front)
+
+    def host_waits(self, name: str, front: Front) -> None:
+        """Make the host wait for ops, as ``torch.cuda.synchronize`` does."""
+        if self.recording and not self._aside and front:
+            after = tuple(sorted(front.values()))
+            self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
+
+    def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Have subclasses call ops on their parts; lists of shards go straight.
+
+        An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
+        to work out how their results are spread takes longer than the step. Lists may hold
+        parameters that are distributed and others that are not.
+        """
+        name = op_name(func)
+        in_place = name.endswith("_")
+        lists = name.startswith(("_foreach_", "_fused_")) and name != "_foreach_norm"
+        if not lists or any(isinstance(value, DTensor) for value in (*args, *kwargs.values())):
+            return NotImplemented
+        with self:  # a shard may be the result of a collective that nobody has waited for
+            own = [_shards_of(value) for value in args]
+            named = {key: _shards_of(value) for key, value in kwargs.items()}
+        shapes = [_shapes(value) for value in (*own, *named.values()) if _shapes(value)]
+        if any(each != shapes[0] for each in shapes):
+            return NotImplemented  # a gradient that is sharded otherwise than its parameter
+        outputs = self.__torch_dispatch__(func, (), own, named)
+        if in_place or not isinstance(outputs, (list, tuple)):
+            return outputs
+        return [_spread_like(like, each) for like, each in zip(args[0], outputs, strict=True)]
+
+    @property
+    def phase_now(self) -> Phase:
+        """Return the phase of the step: autograd tells when it works."""
+        backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - the only sign of it
+        return "backward" if backward and self.phase == "forward" else self.phase
+
+    def _record(
+        self,
+        func: Any,
+        values: Sequence[Any],
+        outputs: Any,
+        results: list[torch.Tensor],
+        changed: list[torch.Tensor],
+        why: str,
+    ) -> None:
+        inputs = tensors_in(values)
+        if op_name(func) == "wait_tensor":
+            self.wait(self._dependencies.writers(inputs[0]))
+            return
+        what = self.groups.collective(func, values, outputs)
+        if what is None and why == "" and is_free(func):
+            return
+        if what is not None:
+            written = written_by(func, values, results)
+            if what.kind not in ("all_reduce", "broadcast", "reduce"):
+                for tensor in written:
+                    self._values.forget(storage_of(tensor))
+            self._append(self._communication(func, values, what), inputs, written)
+            return
+        if self._is_bookkeeping(func, inputs, results) or self._is_handed_on(func, values):
+            return
+        op = self._computation(func, values, inputs, results, changed, why)
+        self._append(op, inputs, [*results, *changed])
+
+    def _is_bookkeeping(
+        self, func: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> bool:
+        """Recognise counters of optimizers, which live on the host, and constants."""
+        if op_name(func) == "_local_scalar_dense" and _is_read_by_loader():
+            return True
+        if self.phase != "optimizer":
+            return op_name(func) == "_local_scalar_dense" and all(map(_is_constant, inputs))
+        on_host = all(storage_of(each) in self.counters or _is_constant(each) for each in inputs)
+        return on_host and all(not each.dim() for each in (*inputs, *results))
+
+    def _is_handed_on(self, func: Any, args: Sequence[Any]) -> bool:
+        """Recognise a sparse gradient that autograd copies only because somebody holds it here."""
+        copied = op_name(func) == "clone" and isinstance(args[0], torch.Tensor)
+        return copied and args[0].is_sparse and self.phase_now == "backward"
+
+    def _communication(self, func: Any, values: Sequence[Any], what: Collective) -> Op:
+        name = f"{func.namespace}.{op_name(func)}"
+        stream = self.groups.stream_of(values)
+        if what.kind in ("send", "recv"):  # NCCL runs the messages of a batch at once
+            stream = f"{what.kind} {what.group} {what.peer}"
+        blocking = what.kind == "barrier"  # the host waits for it, with NCCL too
+        return Op(
+            name, "collective", stream, collective=what, phase=self.phase_now, blocking=blocking
+        )
+
+    def _computation(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        inputs: list[torch.Tensor],
+        results: list[torch.Tensor],
+        changed: list[torch.Tensor],
+        why: str,
+    ) -> Op:
+        name, stream = f"{func.namespace}.{op_name(func)}", self.streams.current.name
+        if op_name(func) == "_local_scalar_dense":
+            self._note(name, nbytes_of(inputs), why)
+            cost = Cost("copy", (), "", 0.0, nbytes_of(inputs))
+            return Op(name, "copy", stream, cost, blocking=True, phase=self.phase_now)
+        cost = cost_of(func, args, inputs, results, changed, as_gpu=self._as_gpu)
+        if why or cost.family == UNKNOWN:
+            self._note(name, cost.nbytes, why or "no model knows it")
+        return Op(
+            name, "kernel", stream, cost, blocking=why.startswith("its "), phase=self.phase_now
+        )
+
+    def _append(self, op: Op, inputs: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """Add an op, after its stream's front and the ends of what it reads and overwrites."""
+        number, current = len(self.ops), self.streams.current
+        before = number if self.batch_from is None else self.batch_from
+        needs = self._dependencies.add(op.stream, number, inputs, written, before=before)
+        merge(needs, current.front)
+        needs.pop(op.stream, None)
+        self.ops.append(replace(op, after=tuple(sorted(needs.values()))))
+        if op.stream == current.name:
+            current.front = {op.stream: number}
+
+    def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
+        """Carry an op out; where its result depends on data, take the largest that it can be."""
+        if (result := _instead(func, args, kwargs)) is not None:
+            return result, ""
+        try:
+            return func(*args, **kwargs), ""
+        except DataDependentOutputException:
+            if op_name(func) not in ("_local_scalar_dense", "equal", "allclose"):
+                raise
+            return self._value(op_name(func), args[0])
+        except DynamicOutputShapeException:
+            largest = _LARGEST.get(op_name(func))
+            if largest is None:
+                raise
+            return largest(*args, **kwargs), "its shape depends on data; taken as the largest"
+        except UnsupportedOperatorException:
+            if func.namespace == "c10d":  # coalesced collectives have no fake kernel
+                return fake_result(func, args), ""
+            return _like_first(func, args), "torch cannot carry it out on fake tensors"
+
+    def _value(self, name: str, tensor: torch.Tensor) -> tuple[float | int | bool, str]:
+        """Return what a value that is read is taken to be: 1, unless more is known of it."""
+        known = self._values.get(tensor) if name == "_local_scalar_dense" else True
+        if known is not None:
+            return known, f"its value decides what follows; taken as {known}"
+        self._count_read()
+        one = True if tensor.dtype == torch.bool else 1.0 if tensor.is_floating_point() else 1
+        return one, "its value decides what follows; taken as 1"
+
+    def _count_read(self) -> None:
+        """Raise where a loop only ends when a tensor has another value than the one assumed.
+
+        Such a loop never leaves its function, so what is counted is the call that it is in.
+        """
+        frame = sys._getframe(2)  # noqa: SLF001 - the line of the loop is what the user needs
+        while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
+            frame = frame.f_back
+        place = id(frame), frame.f_lasti
+        self._reads[place] += 1
+        if self._reads[place] > MOST_READS:
+            raise CaptureError(
+                f"a loop read the value of a tensor {MOST_READS} times and does not end: "
+                "fake tensors have no values",
+                "Give the loop a fixed number of iterations while the step is captured.",
+            )
+
+
+LOADERS = "/torch/utils/data/"
+_INTERNAL = ("/torch/utils/", "/torch/_", "/weft/torch/capture/")
+
+
+def _is_internal(path: str) -> bool:
+    return any(part in path for part in _INTERNAL)
+
+
+def _is_read_by_loader() -> bool:
+    """Return whether a value is read by torch.utils.data: its indices are on the host."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - nothing else tells who reads
+    while frame is not None and _is_internal(frame.f_code.co_filename):
+        if LOADERS in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _instead(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the result of an op whose fake kernel does otherwise than a GPU; None for others."""
+    name = op_name(func)
+    if name == "wait_tensor":  # what it is given, not a copy
+        return args[0]
+    if name == "histc" and not args[0].is_floating_point():  # a CPU refuses integers
+        return args[0].new_empty((args[1] if len(args) > 1 else 100,))
+    if name == "_grouped_mm" and args[0].dtype in (torch.float32, torch.float16):
+        half = [each.to(torch.bfloat16) for each in args[:2]]  # the dtype that it insists on
+        return func(*half, *args[2:], **kwargs).to(args[0].dtype)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def is_composite(func: Any) -> bool:
+    """Return whether an op is made of other ops, which autograd would see in its place."""
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())  # noqa: SLF001
+    return has_kernel("CompositeImplicitAutograd") and not has_kernel("CPU")
+
+
+@lru_cache(maxsize=4096)
+def is_free(func: Any) -> bool:
+    """Return whether an op starts no kernel: it only makes a view, or allocates."""
+    if op_name(func) in _FREE:
+        return True
+    returns = [each.alias_info for each in func._schema.returns]  # noqa: SLF001
+    return bool(returns) and all(info is not None and not info.is_write for info in returns)
+
+
+def _shards_of(value: Any) -> Any:
+    """Return the shards of a list of distributed tensors; anything else as it is."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    shards = [each._local_tensor if isinstance(each, DTensor) else each for each in value]  # noqa: SLF001
+    return [each.wait() if isinstance(each, AsyncCollectiveTensor) else each for each in shards]
+
+
+def _spread_like(like: Any, shard: torch.Tensor) -> torch.Tensor:
+    """Return a shard as a part of a tensor that is distributed as another one, if that is."""
+    if not isinstance(like, DTensor):
+        return shard
+    return DTensor(shard, like._spec, requires_grad=False)  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def _shapes(value: Any) -> list[torch.Size]:
+    """Return the shapes in a list of tensors; scalars, such as step counts, have none."""
+    values = value if isinstance(value, list) else []
+    return [each.shape for each in values if isinstance(each, torch.Tensor) and each.dim()]
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    return getattr(tensor, "constant", None) is not None
+
+
+def _nonzero(tensor: torch.Tensor, **_more: Any) -> torch.Tensor:
+    return tensor.new_empty((tensor.numel(), tensor.dim()), dtype=torch.int64)
+
+
+def _flat(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
+    return tensor.new_empty((tensor.numel(),))
+
+
+def _unique(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> tuple[torch.Tensor, ...]:
+    counts = tensor.new_empty((tensor.numel(),), dtype=torch.int64)
+    return _flat(tensor), tensor.new_empty(tensor.shape, dtype=torch.int64), counts
+
+
+def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
+    """Take every element that a mask could pick."""
+    masks = [each for each in indices if each is not None]
+    picked = max(each.numel() for each in masks)
+    rest = tensor.shape[sum(each.dim() if each.dtype == torch.bool else 1 for each in masks) :]
+    return tensor.new_empty((picked, *rest))
+
+
+def _counts(
+    tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0
+) -> torch.Tensor:
+    """Count as many values as are asked for: larger ones would be a mistake."""
+    if not minlength:
+        raise CaptureError(
+            "bincount: minlength is not given, and fake tensors have no largest value",
+            "Pass minlength while the step is captured.",
+        )
+    dtype = torch.int64 if weights is None else torch.float64
+    return tensor.new_empty((minlength,), dtype=dtype)
+
+
+def _once(repeats: torch.Tensor, **_more: Any) -> torch.Tensor:
+    """Repeat every row once: a value that is read is 1."""
+    return repeats.new_empty((repeats.numel(),))
+
+
+def _same(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> torch.Tensor:
+    return tensor
+
+
+_LARGEST: dict[str, Callable[..., Any]] = {
+    "index": _masked,
+    "index_put_": _same,
+    "_index_put_impl_": _same,
+    "nonzero": _nonzero,
+    "bincount": _counts,
+    "repeat_interleave": _once,
+    "masked_select": _flat,
+    "_unique2": _unique,
+    "unique_dim": _unique,
+    "unique_consecutive": _unique,
+}
+
+
+def _like_first(func: Any, args: Any) -> Any:
+    found = [value for value in args if isinstance(value, FakeTensor)]
+    if not found:
+        raise CaptureError(
+            f"{func}: torch cannot carry it out on fake tensors, and no argument has its shape",
+            "Leave it out while the step is captured, or register a fake kernel for it.",
+        )
+    return torch.empty_like(found[0])

@@ -1,0 +1,151 @@
+"""One embedding over the ranks of a world, for batches of one size: prepared, then run."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from weft._core import Pooling
+from weft.errors import RunError
+from weft.fused import EmbeddingBatch, embedding_all_to_all, embedding_backward
+from weft.fused.embedding_all_to_all import DELIVER, POOL
+from weft.runtime import Prepared, World, prepare
+from weft.runtime.work import Work
+from weft.schedule import Slice
+from weft.schedule.values import value_at
+from weft.timeline import Timeline
+from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.backend.fsdp_heap import HeapBuffers
+from weft.torch.backend.group_functions import weft_group, world_of
+from weft.torch.embedding.rank_lookups import Lookups, Result
+
+_POOL, _DELIVER, _UPDATE = 0, 1, 2  # tasks, as the native core numbers them
+_LOOK = 0.05  # seconds between looks whether those who send still do
+
+Bind = list[tuple[int, int, int]]
+
+
+class Room:
+    """Tensors in the heap of a group, which other ranks read and write."""
+
+    def __init__(self, group: ProcessGroup | None) -> None:
+        self.world = world_of(group)
+        self._buffers = HeapBuffers(weft_group(group))
+
+    def tensor(self, samples: int, width: int) -> Tensor:
+        """Give a tensor in shared memory; what it held is anything."""
+        found = self._buffers.tensor((samples, width), torch.float32)
+        if found.numel() and not self.world.spare.is_shared(found.data_ptr()):
+            raise RunError(
+                f"no shared memory for {found.nbytes} bytes of pooled rows.",
+                "Give /dev/shm more room (in a container: --shm-size).",
+            )
+        return found
+
+
+class Exchange:
+    """Pools bags into the outputs of all ranks, and lets gradients come back."""
+
+    def __init__(self, room: Room, batch: EmbeddingBatch) -> None:
+        self.batch = batch
+        self._room = room
+        self._world: World = room.world
+        self._forward = prepare(embedding_all_to_all(batch), self._world, bound=True)
+        self._backward: Prepared | None = None
+        self._here, self._returning = self._pooling(), self._pooling()
+        for row, task in self._forward_tasks():
+            self._here.set_task(row, *task)
+
+    def set(self, lookups: Lookups) -> None:
+        """Say what is looked up next."""
+        self._here.set(lookups.memory, lookups.where, lookups.bags, lookups.mean)
+
+    def run(self, call: str) -> Tensor:
+        """Pool the bags that were set; give this rank's rows."""
+        self._world.drain()
+        out = self._out()
+        self._forward.execute(_bound(out), call, self._here)
+        return out
+
+    def timeline(self, call: str) -> Timeline:
+        """Pool the bags that were set; give the spans of all ranks."""
+        self._world.drain()
+        self._forward.execute(_bound(self._out()), call, self._here, stamps=True)
+        return self._forward.timeline()
+
+    def stream(self, call: str) -> Iterator[tuple[int, Tensor]]:
+        """Pool in the background; give slices of this rank's rows as they are complete."""
+        self._world.drain()
+        out = self._out()
+        self._here.begin()
+        job = self._forward.submit(_bound(out), call, self._here)
+        work = Work(self._world, job, call, lambda _: call, (out, self._here))
+        try:
+            for number, (first, last) in enumerate(self.batch.slices_of(self._world.rank)):
+                while not self._here.wait_delivered(number + 1, _LOOK):
+                    if work.is_done():
+                        work.wait()
+                yield first, out[first:last]
+        finally:
+            work.wait()  # also if the caller wants no more: the others do
+
+    def sort(self, lookups: Lookups) -> list[int]:
+        """Say whose gradients come next; give how many rows of each shard are asked for."""
+        self._returning.set(lookups.memory, lookups.where, lookups.bags, lookups.mean)
+        return self._returning.sort()
+
+    def bring_back(self, gradients: Tensor, results: list[Result], call: str) -> None:
+        """Let every rank see its gradients, and change what this one holds by theirs."""
+        self._returning.set_results(results)
+        self._world.drain()
+        if self._backward is None:
+            self._backward = prepare(embedding_backward(self.batch), self._world, bound=True)
+            for row, _, slices in self._backward.kernel_rows():
+                self._returning.set_task(row, _UPDATE, 0, 0, 0, _offsets(slices))
+            self._returning.set_samples([*map(self.batch.count, range(self._world.num_ranks))])
+        staged = self._room.tensor(*gradients.shape)
+        staged.copy_(gradients)
+        self._backward.execute(_bound(staged), call, self._returning)
+
+    def close(self) -> None:
+        """Give its memory back. Collective."""
+        self._forward.close()
+        if self._backward is not None:
+            self._backward.close()
+
+    def _pooling(self) -> Pooling:
+        sharding = self.batch.sharding
+        pooling = Pooling(sharding.width, sharding.joined_width)
+        joined, start = [], 0
+        for table in sharding.joined:
+            dim = sharding.tables[table].dim
+            joined.append((start, sharding.starts[table], dim))
+            start += dim
+        pooling.set_joined(joined)
+        return pooling
+
+    def _out(self) -> Tensor:
+        return self._room.tensor(self.batch.count(self._world.rank), self.batch.sharding.width)
+
+    def _forward_tasks(self) -> Iterator[tuple[int, tuple[int, int, int, int, Sequence[int]]]]:
+        """Give what each kernel of this rank does; they stand in the order of the schedule."""
+        me, number_of = self._world.rank, self._world.num_ranks
+        slices = range(self.batch.slices)
+        peers = ((me + step) % number_of for step in range(1, number_of + 1))
+        pools = ((peer, number) for peer in peers for number in slices)
+        delivers = ((me, number) for number in slices)
+        for row, op, touched in self._forward.kernel_rows():
+            kind, whose = {POOL: (_POOL, pools), DELIVER: (_DELIVER, delivers)}[op]
+            peer, number = next(whose)
+            first, last = self.batch.slices_of(peer)[number]
+            start = self.batch.of(peer)[0]
+            offsets = _offsets([each for each in touched if each.buffer == "out"])
+            yield row, (kind, start + first, start + last, first, offsets)
+
+
+def _offsets(slices: Sequence[Slice]) -> list[int]:
+    return [int(value_at(each.offset, 0)) for each in slices]
+
+
+def _bound(tensor: Tensor) -> Bind:
+    return [(0, tensor.data_ptr(), tensor.nbytes)]

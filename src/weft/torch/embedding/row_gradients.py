@@ -1,0 +1,70 @@
+"""Where the native core writes the gradients of tables, and what autograd gets of them."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.torch.embedding.rank_lookups import Result
+from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
+
+
+class Asked(NamedTuple):
+    """What becomes of gradients: a rule, or sparse or dense ones; those of weights, too."""
+
+    rule: Rule | None
+    sparse: bool
+    weights: Tensor | None
+
+
+@dataclass
+class Found:
+    """Gradients of one backward pass, written while it runs."""
+
+    sparse: bool
+    rows: list[Tensor] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
+    parameters: list[Tensor] = field(default_factory=list)
+    weights: Tensor | None = None
+    num_parameters: int = 0
+
+    def tensors(self) -> list[Tensor | None]:
+        """Give the gradient of the weights, then that of each parameter."""
+        if not self.rows:
+            return [self.weights, *[None] * self.num_parameters]
+        made = zip(self.parameters, self.rows, self.sums, strict=True)
+        return [self.weights, *(self._gradient(*each) for each in made)]
+
+    def _gradient(self, parameter: Tensor, rows: Tensor, sums: Tensor) -> Tensor:
+        sums = sums.to(parameter.dtype)
+        if self.sparse:
+            return torch.sparse_coo_tensor(
+                rows.unsqueeze(0), sums, parameter.shape, is_coalesced=True, check_invariants=False
+            )
+        return torch.zeros_like(parameter).index_copy_(0, rows, sums)
+
+
+def gradients_of(
+    asked: Asked, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
+) -> tuple[Found, list[Result]]:
+    """Make room for the gradients of so many rows of each table; say where it lies."""
+    found = Found(asked.sparse, num_parameters=len(parameters))
+    if asked.weights is not None:
+        found.weights = torch.zeros_like(asked.weights)
+    at = 0 if found.weights is None else found.weights.data_ptr()
+    if asked.rule is not None:
+        rule = asked.rule
+        adagrad = isinstance(rule, RowwiseAdagrad)
+        epsilon = rule.eps if isinstance(rule, RowwiseAdagrad) else 0.0
+        addresses = [0 if state is None else state.data_ptr() for state in states]
+        return found, [(int(adagrad), rule.lr, epsilon, state, 0, 0, at) for state in addresses]
+    results: list[Result] = []
+    for parameter, count in zip(parameters, counts, strict=True):
+        rows = torch.empty(count, dtype=torch.int64)
+        sums = torch.empty(count, parameter.shape[1])
+        found.rows.append(rows)
+        found.sums.append(sums)
+        found.parameters.append(parameter)
+        results.append((-1, 0.0, 0.0, 0, rows.data_ptr(), sums.data_ptr(), at))
+    return found, results

@@ -1,0 +1,92 @@
+"""How a failure on one host reaches every rank on all hosts, with its reason."""
+
+import contextlib
+import re
+import threading
+import time
+
+from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
+from weft.runtime import World
+from weft.runtime.faults import Reason
+from weft.torch.backend.c10d import Store
+from weft.torch.hosts.gloo_transport import Wire
+from weft.torch.hosts.host_map import Hosts
+
+_KEY = "weft/failure"
+_PREFIX = "between hosts: "  # of a text that already has the group's ranks
+_FOR_A_REASON = 0.3  # seconds: who closes a connection says why before
+_LOOK = 0.02
+_REASONS: dict[type[RunError], Reason] = {
+    RunTimeoutError: Reason.TIMEOUT,
+    RankDiedError: Reason.DIED,
+    DisagreeError: Reason.DISAGREE,
+    RunError: Reason.RAISED,
+}
+_KINDS = {reason: kind for kind, reason in _REASONS.items()}
+
+
+class Alarm:
+    """The first failure that a rank meets; it breaks the group and tells all others."""
+
+    def __init__(self, world: World, wire: Wire, hosts: Hosts, rank: int, store: Store) -> None:
+        self._world, self._wire, self._hosts = world, wire, hosts
+        self._rank, self._store = rank, store
+        self._lock = threading.Lock()
+        self._failure: RunError | None = None
+
+    def require_sound(self) -> None:
+        """Raise the failure if there has been one."""
+        if self._failure is not None:
+            raise self._failure
+
+    def raised(self, error: BaseException) -> RunError:
+        """Give the failure that an error on this rank means, after everyone was told."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = self._explained(error)
+                self._tell(self._failure)
+            return self._failure
+
+    def _explained(self, error: BaseException) -> RunError:
+        if found := self._by_world():
+            return found
+        if isinstance(error, RankDiedError) and (told := self._by_store()):
+            return told
+        kind = next((kind for kind in _REASONS if isinstance(error, kind)), None)
+        if isinstance(error, RunError) and kind is not None:
+            return kind(f"{_PREFIX}{str(error).rstrip('.')}.", error.hint)
+        return RunError(f"{_PREFIX}rank {self._rank} raised {type(error).__name__}: {error}.")
+
+    def _by_world(self) -> RunError | None:
+        """Read what broke this host's world; its ranks have other numbers in the group."""
+        fault = self._world.member.fault()
+        if fault is None:
+            return None
+        text = fault[2].decode(errors="replace").rstrip(".")
+        if not text.startswith(_PREFIX):
+            mates = self._hosts.ranks[self._hosts.of[self._rank]]
+            text = re.sub(r"\brank (\d+)", lambda found: f"rank {mates[int(found[1])]}", text)
+            text = f"{text} (on host {self._hosts.names[self._hosts.of[self._rank]]})"
+        failure = _KINDS[Reason(fault[0])](f"{text}.")
+        failure.recent = self._world.recent()
+        return failure
+
+    def _by_store(self) -> RunError | None:
+        """Ask why a rank closed its connections; one that was killed told nobody."""
+        deadline = time.monotonic() + _FOR_A_REASON
+        with contextlib.suppress(RuntimeError):  # the store may be gone with its host
+            while time.monotonic() < deadline:
+                if self._store.check([_KEY]):
+                    reason, _, text = self._store.get(_KEY).decode().partition(" ")
+                    return _KINDS[Reason(int(reason))](text)
+                time.sleep(_LOOK)
+        return None
+
+    def _tell(self, failure: RunError) -> None:
+        reason, text = _REASONS[type(failure)], str(failure)
+        if self._world.member.fault() is None:
+            prefix = "" if text.startswith(_PREFIX) else _PREFIX
+            self._world.fail(reason, self._world.rank, f"{prefix}{text.rstrip('.')}")
+        with contextlib.suppress(RuntimeError):
+            self._store.compare_set(_KEY, "", f"{int(reason)} {text}")
+        self._wire.close_all()

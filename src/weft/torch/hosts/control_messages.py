@@ -1,0 +1,80 @@
+"""One collective's messages between hosts, after the hosts found that they want the same."""
+
+from collections.abc import Iterable
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from weft.errors import DisagreeError
+from weft.torch.hosts.gloo_transport import Transfer, Wire
+from weft.torch.hosts.host_map import Hosts
+
+HEADER, FIRST, SECOND, LENGTH = 1, 2, 3, 4  # tags: messages of one go in their order
+_HEADER_BYTES = 192
+
+
+class Talk:
+    """What one rank says during a call; left without an error, everything has been said.
+
+    Each host's leader compares what it was asked for with the one before it, before it takes
+    something: in a ring it is then the same for all, or one of them finds that it is not.
+    """
+
+    def __init__(self, wire: Wire, hosts: Hosts, rank: int, call: str) -> None:
+        self._wire, self._rank, self.call = wire, rank, call
+        self._sent: list[Transfer] = []
+        self._header: tuple[Transfer, Tensor] | None = None
+        host = hosts.of[rank]
+        if rank == hosts.leader(host):
+            before, after = (hosts.leader((host + step) % hosts.num) for step in (-1, 1))
+            self._compare(before, after)
+
+    def send(self, x: Tensor, to: int, tag: int = FIRST) -> list[Transfer]:
+        """Send a tensor, if it has elements; it must stay until the talk ends."""
+        transfers = [self._wire.send(x, to, tag)] if x.numel() else []
+        self._sent += transfers
+        return transfers
+
+    def recv(self, x: Tensor, source: int, tag: int = FIRST) -> list[Transfer]:
+        """Fill a tensor, if it has elements; wait for that."""
+        self._require_same()
+        return [self._wire.recv(x, source, tag)] if x.numel() else []
+
+    def __enter__(self) -> "Talk":  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._require_same()
+            wait_for(self._sent)
+
+    def _compare(self, before: int, after: int) -> None:
+        text = self.call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
+        mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        theirs = torch.empty_like(mine)
+        self._header = (self._wire.recv(theirs, before, HEADER), theirs)
+        self._sent.append(self._wire.send(mine, after, HEADER))
+
+    def _require_same(self) -> None:
+        if self._header is None:
+            return
+        (transfer, theirs), self._header = self._header, None
+        transfer.wait()
+        call = bytes(theirs.numpy()).decode(errors="replace").rstrip()
+        if call != self.call[:_HEADER_BYTES].rstrip():
+            raise DisagreeError(
+                f"rank {self._rank} calls {self.call}, rank {transfer.peer} calls {call}",
+                "Every rank must make the same calls in the same order.",
+            )
+
+
+def wait_for(transfers: Iterable[Transfer]) -> None:
+    """Wait for all of them."""
+    for transfer in transfers:
+        transfer.wait()

@@ -1,0 +1,1 @@
+"""Linear layers over the ranks of a group, fused with the collectives around them."""

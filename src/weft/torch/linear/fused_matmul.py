@@ -1,0 +1,172 @@
+"""Products of matrices over the ranks of a group, fused with the collective around them or not."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from weft.fused.tiles import Tiles
+from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.backend.group_functions import weft_group
+from weft.torch.hosts.chunks import as_bytes
+from weft.torch.hosts.intra_host import join
+from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.linear.fusion_autotune import Chooser, Fuse
+from weft.torch.linear.inter_host_tiling import FarTiling
+from weft.torch.linear.intra_host_tiling import NearTiling
+from weft.torch.linear.tiling import Scattered, Tiling
+
+NEAR_SLICES = 4
+TILE_BYTES = 512 << 10  # between hosts: shorter messages cost more of the core
+MOST_SLICES = 32
+LEAST_LINES = 128  # of a tile between hosts: with fewer rows a product takes longer
+
+Also = Callable[[slice, Tensor], None]  # what else is done with those rows of everyone's input
+
+
+class Products:
+    """What multiplies for the modules of a group, and the memory that it needs for that."""
+
+    def __init__(self, group: ProcessGroup | None, fuse: Fuse, slices: int | None) -> None:
+        self._channel = channel = weft_group(group).channel
+        self.rank, self.num_ranks = channel.rank, weft_group(group).size()
+        self._far = isinstance(channel, SpreadChannel)
+        self.tiling: Tiling = (
+            FarTiling(channel) if isinstance(channel, SpreadChannel) else NearTiling(channel.world)
+        )
+        self._slices = slices
+        self.chooser = Chooser(channel, fuse)
+
+    def tiles(self, extent: int, line: int) -> Tiles:
+        """Cut lines: few tiles in shared memory, as many as the wire likes between hosts."""
+        most = min(MOST_SLICES, max(extent // LEAST_LINES, 1))
+        wished = min(max(extent * line // TILE_BYTES, NEAR_SLICES), most)
+        slices = self._slices or (wished if self._far else NEAR_SLICES)
+        return Tiles(self.num_ranks, extent, line, max(1, min(slices, extent)))
+
+    def scatter(self, x: Tensor, right: Tensor, name: str) -> Tensor:
+        """Give this rank's rows of the sum over ranks of ``x @ right``."""
+        call = _said(name, x, right)
+        out = x.new_empty(x.shape[0] // self.num_ranks, right.shape[1])
+        self.chooser.do(
+            call,
+            lambda: self._scatter_fused(out, x, right, call),
+            lambda: self._scatter_apart(out, x, right),
+        )
+        return out
+
+    def gather(self, x: Tensor, right: Tensor, name: str, also: Also | None = None) -> Tensor:
+        """Give everyone's rows ``x`` times ``right``."""
+        call = _said(name, x, right)
+        out = x.new_empty(x.shape[0] * self.num_ranks, right.shape[1])
+
+        def use(rows: slice, tile: Tensor) -> None:
+            torch.mm(tile, right, out=out[rows])
+            if also is not None:
+                also(rows, tile)
+
+        self.gather_for(x, use, call)
+        return out
+
+    def gather_for(self, x: Tensor, use: Also, call: str) -> None:
+        """Let ``use`` see everyone's rows, whole or as they come."""
+        self.chooser.do(
+            call, lambda: self._gather_fused(x, use, call), lambda: self._gather_apart(x, use)
+        )
+
+    def reduce(self, x: Tensor, right: Tensor, name: str) -> Tensor:
+        """Give the sum over ranks of ``x @ right``, on every rank."""
+        call = _said(name, x, right)
+        out = x.new_empty(x.shape[0], right.shape[1])
+        self.chooser.do(
+            call,
+            lambda: self._reduce_fused(out, x, right, call),
+            lambda: self._reduce_apart(out, x, right),
+        )
+        return out
+
+    def exchange(self, out: Tensor, x: Tensor, taken: list[int], given: list[int]) -> None:
+        """Give each rank its rows of ``x``, and put theirs behind each other."""
+        splits = [[rows * x.shape[1] for rows in side] for side in (taken, given)]
+        self._channel.all_to_all(out, x, (splits[0], splits[1]), async_op=False)
+
+    def agreed(self, counts: Tensor) -> Tensor:
+        """Give the counts of all ranks."""
+        shown = counts.new_empty(self.num_ranks, *counts.shape)
+        self._channel.all_gather(shown, counts, async_op=False)
+        return shown
+
+    def _scatter_fused(self, out: Tensor, x: Tensor, right: Tensor, call: str) -> None:
+        part, width = out.shape
+        tiles = self.tiles(part, width * x.element_size())
+
+        def make(rank: int, number: int, room: Tensor) -> None:
+            rows = _rows(rank * part, tiles.cut[number])
+            torch.mm(x[rows], right, out=_typed(room, out))
+
+        def keep(number: int) -> None:
+            first, last = tiles.cut[number]
+            rows = _rows(self.rank * part, (first, last))
+            torch.mm(x[rows], right, out=out[first:last])
+
+        def take(number: int, parts: Mapping[int, Tensor]) -> None:
+            rows = out[slice(*tiles.cut[number])]
+            whole = {self.rank: rows, **{rank: _typed(part, out) for rank, part in parts.items()}}
+            join(rows, [whole[rank] for rank in sorted(whole)], "sum")
+
+        self.tiling.scatter(tiles, Scattered(make, keep, take), call)
+
+    def _scatter_apart(self, out: Tensor, x: Tensor, right: Tensor) -> None:
+        self._channel.reduce_scatter(out, torch.mm(x, right), "sum", async_op=False)
+
+    def _gather_fused(self, x: Tensor, use: Also, call: str) -> None:
+        part, depth = x.shape
+        tiles = self.tiles(part, depth * x.element_size())
+
+        def keep(number: int) -> None:
+            first, last = tiles.cut[number]
+            use(_rows(self.rank * part, (first, last)), x[first:last])
+
+        def used(rank: int, number: int, room: Tensor) -> None:
+            use(_rows(rank * part, tiles.cut[number]), _typed(room, x))
+
+        self.tiling.gather(tiles, as_bytes(x), (keep, used), call)
+
+    def _gather_apart(self, x: Tensor, use: Also) -> None:
+        whole = x.new_empty(x.shape[0] * self.num_ranks, x.shape[1])
+        self._channel.all_gather(whole, x, async_op=False)
+        use(slice(0, whole.shape[0]), whole)
+
+    def _reduce_fused(self, out: Tensor, x: Tensor, right: Tensor, call: str) -> None:
+        rows, width = out.shape
+        tiles = self.tiles(width, rows * x.element_size())
+
+        def make(number: int, room: Tensor) -> None:
+            columns = right[:, slice(*tiles.cut[number])]
+            torch.mm(x, columns, out=room.view(x.dtype).view(rows, -1))
+
+        def take(number: int, parts: Mapping[int, Tensor]) -> None:
+            first, last = tiles.cut[number]
+            tile = x.new_empty(rows, last - first)
+            join(tile, [parts[rank].view(x.dtype) for rank in sorted(parts)], "sum")
+            out[:, first:last] = tile
+
+        self.tiling.reduce(tiles, (make, take), call)
+
+    def _reduce_apart(self, out: Tensor, x: Tensor, right: Tensor) -> None:
+        torch.mm(x, right, out=out)
+        self._channel.all_reduce(out, "sum", async_op=False)
+
+
+def _rows(start: int, cut: tuple[int, int]) -> slice:
+    return slice(start + cut[0], start + cut[1])
+
+
+def _typed(room: Tensor, like: Tensor) -> Tensor:
+    """Give bytes as rows of a matrix like another."""
+    return room.view(like.dtype).view(-1, like.shape[1])
+
+
+def _said(name: str, x: Tensor, right: Tensor) -> str:
+    sizes = " x ".join(map(str, (*x.shape, right.shape[1])))
+    return f"{name}({sizes}, {str(x.dtype).removeprefix('torch.')})"

@@ -1,0 +1,93 @@
+"""Tiles inside a host: made straight in the memory of the rank that takes them."""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from weft.fused.tiles import (
+    KEEP,
+    MAKE,
+    SHOW,
+    TAKE,
+    USE,
+    Tiles,
+    after,
+    gathered_tiles,
+    reduced_tiles,
+    scattered_tiles,
+)
+from weft.runtime import Prepared, World, prepare
+from weft.runtime.kernels import Bytes, Op
+from weft.schedule import Schedule
+from weft.torch.linear.tiling import Keep, Make, Scattered, Take, Use
+
+_KEPT = 16  # shapes for which slots are kept
+
+Builder = Callable[[Tiles, str], Schedule]
+
+
+class NearTiling:
+    """Tiles by a schedule over the heap of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._prepared: dict[tuple[str, Tiles], Prepared] = {}
+
+    def scatter(self, tiles: Tiles, acts: Scattered, call: str) -> None:
+        """Make tiles for all ranks, the own ones last; take those of the others."""
+        others, numbers = self._others, range(tiles.slices)
+        to, kept, taken = iter(product(others, numbers)), iter(numbers), iter(numbers)
+
+        def take(here: list[Bytes], _: list[Bytes]) -> None:
+            acts.take(next(taken), dict(zip(others, map(_tensor, here), strict=True)))
+
+        ops: dict[str, Op] = {
+            MAKE: lambda _, there: acts.make(*next(to), _tensor(there[0])),
+            KEEP: lambda *_: acts.keep(next(kept)),
+            TAKE: take,
+        }
+        self._run(scattered_tiles, tiles, ops, call)
+
+    def gather(self, tiles: Tiles, mine: Tensor, acts: tuple[Keep, Use], call: str) -> None:
+        """Show all ranks the tiles of ``mine``; keep them, then use those of the others."""
+        keep, use = acts
+        numbers = range(tiles.slices)
+        shown, kept = iter(tiles.of(mine)), iter(numbers)
+        used = iter(product(self._others, numbers))
+        ops: dict[str, Op] = {
+            SHOW: lambda _, there: _tensor(there[0]).copy_(next(shown)),
+            KEEP: lambda *_: keep(next(kept)),
+            USE: lambda here, _: use(*next(used), _tensor(here[0])),
+        }
+        self._run(gathered_tiles, tiles, ops, call)
+
+    def reduce(self, tiles: Tiles, acts: tuple[Make, Take], call: str) -> None:
+        """Make one set of tiles; take those of all ranks."""
+        make, take = acts
+        made, taken = iter(range(tiles.slices)), iter(range(tiles.slices))
+        ops: dict[str, Op] = {
+            MAKE: lambda _, there: make(next(made), _tensor(there[0])),
+            TAKE: lambda here, _: take(next(taken), dict(enumerate(map(_tensor, here)))),
+        }
+        self._run(reduced_tiles, tiles, ops, call)
+
+    @property
+    def _others(self) -> list[int]:
+        return after(self._world.rank, self._world.num_ranks)
+
+    def _run(self, builder: Builder, tiles: Tiles, ops: Mapping[str, Op], call: str) -> None:
+        """Find what is prepared for tiles of that shape, or prepare it together; then run it."""
+        key = builder.__name__, tiles
+        found = self._prepared.pop(key, None)
+        if found is None:
+            found = prepare(builder(tiles, call), self._world)
+            if len(self._prepared) >= _KEPT:
+                self._prepared.pop(next(iter(self._prepared))).close()
+        self._prepared[key] = found  # the last one used stands last
+        found.run(ops, call=call)
+
+
+def _tensor(array: Bytes) -> Tensor:
+    return torch.from_numpy(array)

@@ -1,0 +1,228 @@
+"""Linear layers over the ranks of a group, whose collectives run inside their products."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import UsageError
+from weft.torch.backend.c10d import ProcessGroup
+from weft.torch.linear.fused_matmul import Products
+from weft.torch.linear.fusion_autotune import Fuse
+
+
+class ParallelLinear(nn.Module):
+    """A linear layer of which every rank of a weft group holds a part.
+
+    ``in_features`` and ``out_features`` are those of the whole layer; ``weight`` is this rank's
+    part. ``fuse`` "auto" measures in the first calls of a shape whether computing and sending
+    at once is faster than one after the other, and does that from then on: ``reasons`` tells.
+    """
+
+    cut: ClassVar[int]  # the dimension of the weight that ranks share
+    bias_is_cut: ClassVar[bool]
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        dtype: torch.dtype | None = None,
+        fuse: Fuse = "auto",
+        slices: int | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self._products = Products(group, fuse, slices)
+        self.in_features, self.out_features = in_features, out_features
+        whole = nn.Linear(in_features, out_features, bias=bias, dtype=dtype)
+        self._cut_from(whole)
+
+    @classmethod
+    def of(
+        cls,
+        layer: nn.Linear,
+        *,
+        fuse: Fuse = "auto",
+        slices: int | None = None,
+        group: ProcessGroup | None = None,
+    ) -> Any:
+        """Make one from a whole layer, the same on every rank: each takes its part."""
+        made = cls(
+            layer.in_features,
+            layer.out_features,
+            bias=layer.bias is not None,
+            dtype=layer.weight.dtype,
+            fuse=fuse,
+            slices=slices,
+            group=group,
+        )
+        made._cut_from(layer)
+        return made
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """What is done for each shape that came, fused or not, and why."""
+        return self._products.chooser.reasons
+
+    def extra_repr(self) -> str:
+        """Say what this rank holds."""
+        held = tuple(self.weight.shape)
+        ranks = f"rank {self._products.rank} of {self._products.num_ranks}"
+        return f"{self.in_features} to {self.out_features}, {ranks} holds {held}"
+
+    def _cut_from(self, layer: nn.Linear) -> None:
+        parts, rank = self._products.num_ranks, self._products.rank
+        size = layer.weight.shape[self.cut]
+        if size % parts:
+            what = ("out_features", "in_features")[self.cut]
+            raise UsageError(
+                f"{type(self).__name__}: {size} {what} cannot be shared by {parts} ranks.",
+                f"Use a multiple of {parts}.",
+            )
+        with torch.no_grad():
+            self.weight = nn.Parameter(layer.weight.chunk(parts, self.cut)[rank].clone())
+            bias: Tensor | None = layer.bias
+            self.bias: nn.Parameter | None = None
+            if bias is not None:
+                mine = bias.chunk(parts)[rank] if self.bias_is_cut else bias
+                self.bias = nn.Parameter(mine.clone())
+
+    def _flat(self, x: Tensor, features: int, *, shared_rows: bool = False) -> Tensor:
+        """Give the input as rows; raise if it does not fit."""
+        name, parts = type(self).__name__, self._products.num_ranks
+        if x.dim() < 2 or x.shape[-1] != features or x.dtype is not self.weight.dtype:
+            raise UsageError(
+                f"{name}: the input is {x.dtype} of shape {tuple(x.shape)}.",
+                f"It needs rows of {features} features, {self.weight.dtype}.",
+            )
+        if shared_rows and x.shape[0] % parts:
+            raise UsageError(
+                f"{name}: {x.shape[0]} rows cannot be shared by {parts} ranks.",
+                f"Pad the input to a multiple of {parts}.",
+            )
+        return x.reshape(-1, features)
+
+
+class LinearReduceScatter(ParallelLinear):
+    """A layer whose inputs the ranks share; every rank gets its part of the rows of the result.
+
+    Takes (rows, in_features / ranks), gives (rows / ranks, out_features): what a linear layer
+    and a reduce-scatter of its rows give. Further dimensions may stand between the two.
+    """
+
+    cut, bias_is_cut = 1, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply, and add up what the ranks have for this one."""
+        rows = self._flat(x, self.weight.shape[1], shared_rows=True)
+        y: Tensor = _Scatter.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(x.shape[0] // self._products.num_ranks, *x.shape[1:-1], y.shape[1])
+
+
+class AllGatherLinear(ParallelLinear):
+    """A layer whose outputs the ranks share, of the rows of all ranks.
+
+    Takes (rows / ranks, in_features), gives (rows, out_features / ranks): what an all-gather of
+    rows and a linear layer give. Every rank passes equally many rows.
+    """
+
+    cut, bias_is_cut = 0, True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gather rows, and multiply them as they come."""
+        rows = self._flat(x, self.weight.shape[1])
+        y: Tensor = _Gather.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(x.shape[0] * self._products.num_ranks, *x.shape[1:-1], y.shape[1])
+
+
+class GemvAllReduce(ParallelLinear):
+    """A layer whose inputs the ranks share; every rank gets the whole result.
+
+    Takes (rows, in_features / ranks), gives (rows, out_features): what a linear layer and an
+    all-reduce give, for the few rows of a decoding step. The result is the same to the last bit
+    on all ranks, and so must be its gradient, which is not added up again.
+    """
+
+    cut, bias_is_cut = 1, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply, and add up what the ranks have."""
+        rows = self._flat(x, self.weight.shape[1])
+        y: Tensor = _Reduce.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(*x.shape[:-1], y.shape[1])
+
+
+class _Scatter(torch.autograd.Function):
+    """Product and reduce-scatter; back: all-gather and product."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.products, ctx.has_bias = products, bias is not None
+        ctx.save_for_backward(x, weight)
+        y = products.scatter(x, weight.t(), "LinearReduceScatter")
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        of_weight, of_bias = torch.zeros_like(weight), weight.new_zeros(weight.shape[0])
+
+        def also(rows: slice, tile: Tensor) -> None:
+            of_weight.addmm_(tile.t(), x[rows])
+            if ctx.has_bias:
+                of_bias.add_(tile.sum(0))
+
+        name = "LinearReduceScatter.backward"
+        of_x = ctx.products.gather(grads[0].contiguous(), weight, name, also)
+        return None, of_x, of_weight, of_bias if ctx.has_bias else None
+
+
+class _Gather(torch.autograd.Function):
+    """All-gather and product; back: product and reduce-scatter.
+
+    Inputs of others are not kept but gathered again: that is what sharing them saved.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.products, ctx.has_bias = products, bias is not None
+        ctx.save_for_backward(x, weight)
+        y = products.gather(x.contiguous(), weight.t(), "AllGatherLinear")
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        grad, of_weight = grads[0].contiguous(), torch.zeros_like(weight)
+        of_x = ctx.products.scatter(grad, weight, "AllGatherLinear.backward")
+        call = f"AllGatherLinear.again({' x '.join(map(str, (*x.shape, weight.shape[0])))})"
+        ctx.products.gather_for(
+            x.contiguous(), lambda rows, tile: of_weight.addmm_(grad[rows].t(), tile), call
+        )
+        return None, of_x, of_weight, grad.sum(0) if ctx.has_bias else None
+
+
+class _Reduce(torch.autograd.Function):
+    """Product and all-reduce; back: the product alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, weight)
+        y = products.reduce(x.contiguous(), weight.t(), "GemvAllReduce")
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        grad = grads[0]
+        of_bias = grad.sum(0) if ctx.has_bias else None
+        return None, grad @ weight, grad.t() @ x, of_bias

@@ -1,0 +1,288 @@
+"""Generated workloads: the work adds up, ranks share it, wrong settings are named."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import FormatError, UnknownNameError, UsageError
+from weft.hardware import platform
+from weft.models.find import find_workload
+from weft.models.named import generate, tables_of, workload_names
+from weft.models.pipeline import passes
+from weft.models.tables import Table, read_tables, table_wise, zipf_of
+from weft.planner.prices import Prices
+from weft.schedule import Cost
+from weft.step import StepEngine
+from weft.workload import NO_HOST, Memory, Workload, check
+
+
+def flops(workload):
+    return sum(
+        op.cost.flops * len(step.ranks)
+        for step in workload.steps
+        for op in step.ops
+        if op.cost and op.cost.family == "gemm"
+    )
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_every_workload_can_be_made(name):
+    check(generate(name, 8, {"batch": "64"}))
+
+
+@given(
+    tp=st.sampled_from((1, 2, 4)),
+    pp=st.sampled_from((1, 2, 3)),
+    dp=st.sampled_from((1, 2)),
+    fsdp=st.booleans(),
+)
+@settings(max_examples=20, deadline=None)
+def test_products_are_shared_out_whatever_the_parallelism(tp, pp, dp, fsdp):
+    num_ranks = tp * pp * dp
+    given = {"tp": tp, "pp": pp, "batch": 12, "fsdp": fsdp}
+    spread = generate("gpt2", num_ranks, {k: str(v) for k, v in given.items()})
+    check(spread)
+    head = 2.0 * 12 * 1024 * (-(-50257 // tp) * tp) * 768 * 3  # the vocabulary is padded
+    layers = flops(generate("gpt2", 1, {"batch": "12"})) - 2.0 * 12 * 1024 * 50257 * 768 * 3
+    assert flops(spread) == pytest.approx(layers + head, rel=1e-9)
+
+
+def test_training_takes_three_times_the_products_of_a_forward_pass():
+    train = flops(generate("llama-8b", 1, {"batch": "1"}))
+    serving = flops(generate("llama-8b", 1, {"batch": "1", "mode": "prefill"}))
+    assert train == pytest.approx(3 * serving)
+
+
+def test_decoding_looks_at_the_whole_past():
+    workload = generate("llama-8b", 1, {"batch": "4", "mode": "decode"})
+    seen = next(op.cost.shape for op in workload.ops() if op.cost and op.name == "attention")
+    assert workload.memory is not None
+    assert seen[3:5] == (1, 8192)
+    assert workload.memory.other == 4 * 8192 * 2 * 1024 * 32 * 2  # keys and values of all layers
+
+
+def test_experts_exchange_tokens_twice_a_layer_and_way():
+    workload = generate("mixtral-8x7b", 8, {"batch": "8", "ep": "8", "layers": "2"})
+    kinds = [op.collective.kind for op in workload.ops() if op.collective]
+    assert kinds.count("all_to_all") == 2 * 2 * 2
+
+
+@pytest.mark.parametrize("name", ["dlrm-rm2", "gpt2"])
+def test_what_was_made_is_read_as_it_was_written(name):
+    workload = generate(name, 8, {"batch": "64"})
+    assert Workload.from_json(workload.to_json()) == workload
+
+
+def test_ranks_with_equal_tables_are_one_class():
+    assert len(generate("dlrm-rm2", 8, {"batch": "64"}).steps) == 1
+    assert len(generate("dlrm", 8, {"batch": "64"}).steps) > 1
+
+
+def test_tables_go_to_the_rank_with_the_least_lookups():
+    tables = tuple(Table(str(n), 100, 8, pooling) for n, pooling in enumerate((4, 3, 2, 1)))
+    assert [shard.rank for shard in table_wise(tables, 2)] == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "given", "message"),
+    [
+        ("gpt2", 16, {"batch": "8"}, "more than the 8 samples"),
+        ("dlrm", 8, {"batch": "4"}, "more than the 4 samples"),
+        ("dlrm", 8, {"batch": "13"}, "does not divide among 8 ranks"),
+        ("gpt2", 8, {"batch": "12"}, "does not divide among 8"),
+        ("gpt2", 8, {"tp": "3"}, "do not divide into tp 3"),
+        ("gpt2", 8, {"tp": "0"}, "tp=0 leaves nothing of gpt2"),
+        ("mixtral-8x7b", 8, {"ep": "0"}, "ep=0 leaves nothing"),
+        ("dlrm", 8, {"batch": "0"}, "batch=0 leaves nothing of dlrm"),
+        ("gpt2", 8, {"tp": "8"}, "12 heads do not divide"),
+        ("gpt2", 8, {"batch": "many"}, "cannot read batch='many'"),
+        ("gpt2", 8, {"fsdp": "perhaps"}, "cannot read fsdp='perhaps'"),
+        ("gpt2", 8, {"bathc": "8"}, "no setting 'bathc'"),
+        ("gpt2", 8, {"mode": "guess"}, "no mode is called 'guess'"),
+        ("gpt2", 8, {"ep": "2"}, "ep 2 must divide"),
+        ("gpt2", 16, {"pp": "16", "batch": "1"}, "16 stages are more than 12 layers"),
+        ("gpt2", 1, {"batch": "4", "micro_batch": "3"}, "do not divide into batches of 3"),
+        ("gpt2", 4, {"pp": "4", "batch": "6", "interleave": "2"}, "cannot be interleaved 2 times"),
+    ],
+)
+def test_wrong_settings_are_named(name, ranks, given, message):
+    with pytest.raises(UsageError, match=message):
+        generate(name, ranks, given)
+
+
+def test_an_unknown_workload_is_named():
+    with pytest.raises(UnknownNameError, match="no workload is called 'gpt5'"):
+        generate("gpt5", 8)
+
+
+def test_a_file_names_a_model_and_changes_it(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('model = "gpt2"\nlayers = 2\nbatch = 4\n')
+    workload = generate(str(file), 4)
+    assert workload.name == "mine"
+    assert sum(op.name == "attention" for op in workload.ops()) == 2
+
+
+def test_a_file_of_tables_is_a_dlrm(tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text("batch = 64\n[[tables]]\nrows = 1000\ndim = 16\ncount = 3\npooling = 5\n")
+    workload = generate(str(file), 2)
+    assert {o.cost.shape[3] for o in workload.ops() if o.cost and o.name == "embedding"} == {5.0}
+    assert tables_of(str(file), {"batch": "32"}, 1)[1] == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows = 3", "has no tables"),
+        ("tables = [3]", "no table of rows and dim"),
+        ("[[tables]]\nrows = 3", "dim must be a whole number"),
+        ("[[tables]]\nrows = 3\ndim = 4\npooling = 0", "pooling must be above zero"),
+        ("[[tables]]\nrows = 3\ndim = 4\nfoo = 0", "has 'foo'"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [3, -1]", "count 1 is -1"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [0, 3]", "fewer than two"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = []", "must be a list of numbers"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = 'many'", "must be a list of numbers"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [2, 'x']", "must be a list of numbers"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [4, 3, 2, 1]", "4 counts for 3 rows"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncounts = [2, 1]\nzipf = 1", "has counts and zipf"),
+        ("[[tables]]\nrows = 3\ndim = 4\npooling = 'x'", "pooling must be a number"),
+        ("[[tables]]\nrows = 3\ndim = 4\nzipf = -1", "zipf must be a number of zero or more"),
+        ("[[tables]]\nrows = 3\ndim = 4\ncount = 0", "count must be a whole number above zero"),
+        ("model = 3 3", "is not TOML"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, text, message):
+    file = tmp_path / "tables.toml"
+    file.write_text(text)
+    with pytest.raises(FormatError, match=message):
+        tables_of(str(file), {}, 1)
+
+
+def test_a_batch_that_is_none_is_named(tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text("batch = -4\n[[tables]]\nrows = 3\ndim = 4\n")
+    with pytest.raises(UsageError, match="cannot read batch=-4"):
+        tables_of(str(file), {}, 1)
+
+
+def test_a_missing_file_and_a_model_without_tables_are_named(tmp_path):
+    with pytest.raises(FormatError, match="there is no file"):
+        generate(str(tmp_path / "none.toml"), 2)
+    with pytest.raises(UsageError, match="no embedding tables"):
+        tables_of("gpt2", {}, 1)
+    with pytest.raises(UsageError, match="no setting 'size'"):
+        tables_of("dlrm", {"size": "3"}, 1)
+    file = tmp_path / "odd.toml"
+    file.write_text('model = "gpt2"\n[[tables]]\nrows = 3\ndim = 4\n')
+    with pytest.raises(FormatError, match="gpt2 has no tables"):
+        generate(str(file), 2)
+
+
+def test_counts_of_a_zipf_law_give_its_power():
+    assert zipf_of([1e9 / k**1.05 for k in range(1, 200)], "here") == pytest.approx(1.05, rel=0.01)
+    assert zipf_of([5, 5, 5], "here") == pytest.approx(0, abs=1e-9)
+
+
+def test_read_tables_numbers_equal_ones():
+    found = read_tables({"tables": [{"rows": 5, "dim": 4, "count": 2}]}, "here")
+    assert [table.name for table in found] == ["table0", "table1"]
+
+
+@given(
+    num_stages=st.integers(2, 5),
+    turns=st.integers(1, 3),
+    chunks=st.integers(1, 3),
+    data=st.data(),
+)
+def test_every_micro_batch_passes_every_chunk_once_each_way(num_stages, turns, chunks, data):
+    stage = data.draw(st.integers(0, num_stages - 1))
+    order = passes(num_stages, stage, num_stages * turns, chunks)
+    every = {(m, c) for m in range(num_stages * turns) for c in range(chunks)}
+    for forward in (True, False):
+        assert sorted((p.micro, p.chunk) for p in order if p.forward == forward) == sorted(every)
+    seen = set()
+    for each in order:
+        if each.forward:
+            seen.add(each[1:])
+        assert each[1:] in seen  # backward comes after forward
+
+
+def test_an_interleaved_pipeline_ends_sooner():
+    machine = platform("h100-8", num_ranks=4)
+    given = {"pp": "4", "batch": "8", "hidden": "4096", "heads": "32", "ffn": "16384"}
+    plain, turned = (generate("gpt2", 4, {**given, "interleave": str(n)}) for n in (1, 3))
+    prices = Prices(machine)
+    before, after = (
+        StepEngine(w, machine, prices, host=NO_HOST).run(pressure=0).seconds
+        for w in (plain, turned)
+    )
+    assert after < 0.9 * before
+
+
+@pytest.mark.parametrize("name", ["gpt2", "dlrm"])
+def test_a_dtype_that_nobody_knows_is_named(name):
+    with pytest.raises(UsageError, match="no dtype is called 'fp3'") as error:
+        generate(name, 8, {"dtype": "fp3"})
+    assert "fp32" in error.value.hint
+
+
+def test_a_model_without_inputs_is_refused(tmp_path):
+    path = tmp_path / "model.toml"
+    path.write_text("bottom = []\n[[tables]]\nrows = 5\ndim = 4\n")
+    with pytest.raises(UsageError, match="leaves no inputs"):
+        generate(str(path), 8)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "message"),
+    [
+        (":step", "", "names no function"),
+        (".broken:step", "", "names no function"),
+        ("broken_a:step", "raise RuntimeError('boom')", "cannot be imported: RuntimeError: boom"),
+        ("broken_b:step", "def step(:", "cannot be imported: SyntaxError"),
+        ("broken_c:step", "from os import nothing", "cannot be imported: ImportError"),
+    ],
+)
+def test_code_that_cannot_be_imported_is_named(tmp_path, monkeypatch, spec, text, message):
+    (tmp_path / f"{spec.partition(':')[0].strip('.') or 'x'}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        find_workload(spec, 1)
+
+
+@pytest.mark.parametrize("settings", [{"math": "fp8"}, {"dtype": "fp8"}, {"dtype": "int8"}])
+def test_narrow_products_write_and_send_two_bytes_an_element(settings):
+    given = {"batch": "1", "tp": "8", "layers": "1", "mode": "prefill", **settings}
+    (step,) = generate("llama-8b", 8, given).steps
+    sums = [op for op in step.ops if op.collective]
+    for op in sums:
+        product = step.ops[op.after[0]].cost or Cost()
+        m, n, k = product.shape
+        assert product.dtype in ("fp8", "int8")
+        assert product.nbytes == m * k + k * n + 2 * m * n
+        assert op.collective
+        assert op.collective.nbytes == 2 * m * n
+    norms = {op.cost.dtype for op in step.ops if op.cost and op.name == "norm"}
+    assert (len(sums), norms) == (2, {"bf16"})
+
+
+def test_a_model_in_fp8_stores_one_byte_a_weight_and_two_a_gradient():
+    wide, narrow = (
+        generate("llama-8b", 8, {"batch": "8", "dtype": dtype}).memory or Memory()
+        for dtype in ("bf16", "fp8")
+    )
+    assert narrow.weights
+    assert narrow.weights * 2 == wide.weights
+    assert narrow.gradients == wide.gradients
+    assert narrow.activations == wide.activations
+
+
+def test_gathered_weights_are_as_wide_as_they_are_stored_and_gradients_as_products_write_them():
+    settings = {"batch": "8", "layers": "1", "fsdp": "true"}
+    moved = {}
+    for dtype in ("bf16", "fp8"):
+        workload = generate("llama-8b", 8, {**settings, "dtype": dtype})
+        moved[dtype] = {op.name: op.collective.nbytes for op in workload.ops() if op.collective}
+    assert moved["fp8"]["all_gather"] * 2 == moved["bf16"]["all_gather"]
+    assert moved["fp8"]["reduce_scatter"] == moved["bf16"]["reduce_scatter"]
