@@ -92,29 +92,30 @@ class StepEngine:
         return StepRun(self, start, end)
 
     def decontended(
-        self, expected: Mapping[Place, float] | None = None, rounds: int = _ROUNDS
+        self, expected: Mapping[Place, float] | None = None, *, waiting_is_known: bool = False
     ) -> StepEngine:
         """Return the step with shorter durations, such that a run takes those of this engine.
 
         Recorded durations contain what contention did to them. Starting from what ops are
         ``expected`` to take alone, by default all of it, each round divides out what a run takes
-        too much. What a collective waits is an estimate: what contention explains of it is no
-        waiting. Where memory or links are saturated several durations explain what was recorded;
+        too much. Unless ``waiting_is_known``, what contention explains of a collective's waiting
+        is taken off it. Where memory or links are saturated several durations explain what was recorded;
         the one nearest the expected is found.
         """
         if not self._contends:
             return self
         recorded = {place: self.own(took) for place, took in self.seconds.items()}
-        waiting = dict.fromkeys(self.layout.waiting_row, 0.0)
+        known = {place: self.op(place).waiting for place in self.layout.waiting_row}
+        waiting = {} if waiting_is_known else dict.fromkeys(known, 0.0)
         for place in waiting:
-            recorded[place] += self.op(place).waiting
+            recorded[place] += known[place]
         alone = {
             place: min(self.own((expected or {}).get(place, took)), recorded[place])
             for place, took in self.seconds.items()
         }
         best, least = self, np.inf
-        for _ in range(rounds):
-            made = self._as_if(alone, waiting)
+        for _ in range(_ROUNDS):
+            made = self._as_if(alone, known if waiting_is_known else waiting)
             run, off = made.run(), 0.0
             for place, took in recorded.items():
                 length = run.length(place)

@@ -76,7 +76,8 @@ class ReplayModel:
         """One iteration, with what each op takes alone."""
         recorded = workload_of(self.name, self.ranks, self.machine.require_device())
         engine = replay_engine(self.ranks, self.machine, recorded)
-        alone = engine.decontended(self._expected(engine))
+        known = all(rank.waited_is_known for rank in self.ranks)
+        alone = engine.decontended(self._expected(engine), waiting_is_known=known)
         last = iterations_of(self.ranks) - 1
 
         def updated(place: Place, op: Op) -> Op:
@@ -196,13 +197,15 @@ def model_of(
     steps = recorded_steps(ranked)
     replays = tuple(replays_of(steps, machine))
     step = steps[typical(steps)]
+    known = moved is not None
     moved = _moved(ranked, step.overheads.gap) if moved is None else moved
     waited = {
         call: max(0.0, float(step.seconds[call]) - moved[what])
         for call, what in step.collectives.items()
         if step.calls.row[call] >= 0
     }
-    step = replace(step, waited=waited, costs=costs_of(trace, step.calls))
+    costs = costs_of(trace, step.calls)
+    step = replace(step, waited=waited, waited_is_known=known, costs=costs)
     return ReplayModel((trace,), (step,), machine, links_of(trace.device), replays)
 
 

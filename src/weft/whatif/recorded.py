@@ -62,6 +62,7 @@ class RecordedStep:
     late: float = 0.0
     lag: float = 0.0
     waited: Mapping[int, float] = field(default_factory=dict)
+    waited_is_known: bool = False  # from the traces of all ranks, not estimated
     costs: Sequence[Cost | None] = ()
 
 
