@@ -17,7 +17,7 @@ from weft.models.zoo import MODELS
 from weft.workload import check
 
 
-def imported(path, num_ranks, settings=None) -> Any:
+def imported(path: str, num_ranks: int, settings: dict[str, str] | None = None) -> Any:
     """Return the job of a file."""
     return find_job(path, num_ranks, settings)
 
@@ -156,7 +156,7 @@ def test_a_torchtitan_pipeline_is_read(tmp_path):
     [
         ("shard_degree = -1", "shard_degree = 3", r"is 48 \(got 64 ranks\)"),
         ('flavor = "70B"', 'flavor = "71B"', "no model is called 'llama3 71B'"),
-        ("tensor_parallel_degree", 'pipeline_parallel_schedule = "DualPipeV"\npipeline_parallel_degree',
+        ("tensor_", 'pipeline_parallel_schedule = "DualPipeV"\npipeline_',
          "'DualPipeV' is not modelled"),
         ("tensor_parallel_degree = 8", "tensor_parallel_degree = 0", "must be above zero"),
         ("seq_len = 4096", "seq_len = 'long'", "seq_len must be a whole number"),
