@@ -131,4 +131,4 @@ def test_wrong_use_of_a_file_is_answered_in_a_line_or_two(file, capsys, tmp_path
     assert (
         "has 4 ranks, 8 were asked for" in refused(capsys, "collective", file, "--on", "mi210-4")[0]
     )
-    assert "can be priced, not run" in refused(capsys, "collective", file, "--run")[0]
+    assert "predicted, not run" in refused(capsys, "collective", file, "--run")[0]

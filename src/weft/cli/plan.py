@@ -86,16 +86,15 @@ def plan(
     workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:
         from weft.planner.planning import check_mode
-        from weft.whatif.planned import plan_trace
+        from weft.whatif.planned import plan_recorded
 
         check_mode(mode)
         there = None if on is None else machine_of(on)
-        found = plan_trace(traces, on=there, limits=limits, anyway=anyway)
-        timelines: tuple[Timeline, ...] = ()
+        step = plan_recorded(traces, on=there, limits=limits, mode=mode, anyway=anyway)
     else:
         machine = machine_of(on, ranks)
         step = planned_step(workload, machine, given, mode, limits, anyway=anyway)
-        found, timelines = step.plan, (step.baseline, step.planned)
+    found, timelines = step.plan, (step.baseline, step.planned)
     note = _write(path, found, timelines) if path else ""
     if json:
         rows = [choice.as_row() for choice in found.choices]
@@ -160,11 +159,6 @@ def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]") -> str:
 
         return write(path, plan_page(plan, timelines))
     if path.suffix == ".gz":
-        if not timelines:
-            raise UsageError(
-                f"cannot write {str(path)!r}: the plan of a trace has no timeline",
-                "Use weft whatif -o for the timelines of a recorded step.",
-            )
         return write_timelines(path, *timelines)
     if path.suffix == ".csv":
         return write(path, [flat(choice.as_row()) for choice in plan.choices])

@@ -72,14 +72,14 @@ def _machine(node: str) -> Platform:
 def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
     """Return the planner's price, or None if it has none, as for unknown kinds."""
     try:
-        sized = _sized(machine, num_ranks)
+        there = sized(machine, num_ranks)
         what = Collective(_KINDS.get(kind, kind), nbytes, dtype or "bf16")
-        return _prices(sized).collective(what, tuple(range(num_ranks)))
+        return _prices(there).collective(what, tuple(range(num_ranks)))
     except (WeftError, KeyError):
         return None
 
 
-def _sized(machine: Platform, num_ranks: int) -> Platform:
+def sized(machine: Platform, num_ranks: int) -> Platform:
     """Return a machine with ``num_ranks`` ranks, on several nodes if needed."""
     if num_ranks <= machine.num_ranks:
         return machine.resized(num_ranks)
