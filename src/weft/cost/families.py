@@ -147,6 +147,7 @@ FAMILIES = {
         Family("softmax-backward", _rows(3.0), row_seconds, "softmax"),
         Family("norm", _rows(2.0), row_seconds, "norm"),
         Family("norm-backward", _rows(4.0), row_seconds, "norm"),
+        Family("activation", _rows(3.0), row_seconds, "activation"),
         Family("elementwise", _MOVED, streaming_seconds, "elementwise"),
         Family("reduction", _MOVED, streaming_seconds, "elementwise"),
         Family("copy", _MOVED, streaming_seconds, "elementwise"),

@@ -104,7 +104,7 @@ def _fastest(sides: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
     )
     depth = np.maximum(np.ceil(k / split / _STEP), 1.0)
     tile = law["start"] + depth * np.maximum(_STEP * loop, law["step"])
-    units = _waves(tiles / device.units, law["waves"]) * tile
+    units = waves(tiles / device.units, law["waves"]) * tile
     sums = np.where(split > 1, 8.0 * law["split_bytes"] * batch * m * n * split, 0.0)
     moved = batch * (
         fresh * m * k * recipe.activation + n * k * recipe.weight + m * n * recipe.output
@@ -155,6 +155,6 @@ def _pulling(m: Floats, n: Floats, device: Device, recipe: Recipe, law: Law) -> 
     return seconds
 
 
-def _waves(each: Floats, idle: float) -> Floats:
+def waves(each: Floats, idle: float) -> Floats:
     """Rounds of tiles on every unit; a part of the last one's idle units is lost."""
     return np.where(each <= 1, 1.0, idle * np.ceil(each) + (1 - idle) * each)

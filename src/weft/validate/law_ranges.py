@@ -62,6 +62,8 @@ def ranges_of(family: str, dtype: str) -> Mapping[str, Range]:
     """Give the ranges of a family's law for a dtype."""
     if family in ("gemm", "bmm"):
         return _CALLED if dtype == "fp32" else _BY_DTYPE.get(dtype, PRODUCTS)
+    if dtype == "fp32" and family in _CALLED_LAWS:
+        return _CALLED_LAWS[family]
     return LAWS[family]
 
 
@@ -92,20 +94,30 @@ _EXPERTS = PRODUCTS | {
     "crowd": Range(0.3, 0.01, 1.0),
     "favour": Range(0.8, 0.3, 1.0, 0.3),
 }
-_ROWS = {
-    **_CALL,
+_MOVED = {
     "memory": Range(0.85, 0.3, 0.95, 0.15),
     "cached": Range(0.5, 0.05, 1.5, 0.7),
     "room": Range(0.5, 0.1, 1.0, 0.5),
-    "wave": Range(1e-6, 1e-9, 1e-4),
-    "short": Range(32.0, 1.0, 1024.0),
 }
-_MOVED = {key: each for key, each in _ROWS.items() if key not in ("wave", "short")}
+_ROWS = _MOVED | {
+    "start": Range(5e-7, 1e-8, 1e-4),
+    "step": Range(3e-7, 1e-9, 1e-4),
+    "waves": Range(0.5, 0.01, 1.0, 1.5),
+    "short": Range(32.0, 1.0, 1024.0),
+    "sharpness": Range(1.5, 1.0, 12.0, 0.5),
+}
+# Times of the device alone, launches included.
+_DEVICE = {"launch": Range(1.5e-6, 5e-7, 1e-5, 0.7)}
 LAWS: dict[str, Mapping[str, Range]] = {
     "attention": _ATTENTION,
     "decode": _DECODE,
     "moe": _EXPERTS,
-    "softmax": _ROWS,
-    "norm": _ROWS,
-    "elementwise": _MOVED,
+    "activation": _DEVICE | _ROWS,
+    **dict.fromkeys(("softmax", "norm"), _DEVICE | _ROWS),
+    "elementwise": _DEVICE | _MOVED,
+}
+_CALLED_LAWS = {
+    "softmax": _CALL | _ROWS,
+    "norm": _CALL | _ROWS,
+    "elementwise": _CALL | _MOVED,
 }
