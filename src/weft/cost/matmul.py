@@ -131,12 +131,16 @@ _QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp
 
 def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
     """Give the rate of bytes that are used again and again: faster where they stay in the cache."""
-    room = law["room"] * device.l2_bytes
-    inside = np.clip(2 - footprint / room, 0.0, 1.0)
     memory = device.memory_rated * law["memory"]
     cache = max(memory, device.kernels.l2_rate * law["cached"])
-    rate: Floats = memory + inside * (cache - memory)
+    rate: Floats = memory + resident(footprint, device, law) * (cache - memory)
     return rate
+
+
+def resident(footprint: Floats, device: Device, law: Law) -> Floats:
+    """Return the share of a footprint that is still in the cache when it is used again."""
+    inside: Floats = np.clip(2 - footprint / (law["room"] * device.l2_bytes), 0.0, 1.0)
+    return inside
 
 
 def _multiplying(high: Floats, wide: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:

@@ -2,15 +2,17 @@
 
 A kernel that takes rows together gives each to one block of threads; a unit holds a few blocks, and
 blocks beyond that wait for the next wave. A block goes along its row in steps, each of which waits
-for what it loads. What is not in the cache, because the last kernel left it there, comes from the
-memory on top. The numbers of a law:
+for what it loads: for the memory, unless the last kernel left it in the cache. All blocks together
+are no faster than the memory. The numbers of a law:
 
 ``launch``     seconds whatever the size
 ``memory``     share of the rated memory rate
 ``cached``     share of the L2's rate at which bytes come that the last kernel left there;
                ``room`` the share of the L2 that they may have
-``start``      seconds of a block before and after its row
-``step``       seconds of a block for one step along its row and one pass over the memory
+``start``      cycles of a block before and after its row
+``step``       cycles of a block for one step along its row and one pass over the memory
+``sharing``    share of a step by which another block on the same unit makes it longer
+``miss``       share of a step by which it is longer when it waits for the memory, not the L2
 ``waves``      share of a last wave's idle units that is not filled by the next blocks
 ``short``      elements that the shortest row costs
 ``sharpness``  how suddenly memory takes over from units: one adds both up
@@ -18,7 +20,7 @@ memory on top. The numbers of a law:
 
 import numpy as np
 
-from weft.cost.matmul import Columns, Floats, Law, memory_rate, waves
+from weft.cost.matmul import Columns, Floats, Law, memory_rate, resident, waves
 from weft.hardware import Device
 from weft.hardware.dtypes import Recipe
 
@@ -36,10 +38,15 @@ def row_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> F
     nbytes = columns["passes"] * columns["rows"] * wide * recipe.activation
     by_memory = nbytes / memory_rate(nbytes, device, law)
     threads = np.clip(columns["width"], _WARP, _BLOCK)
-    at_once = device.units * np.minimum(device.kernels.unit_threads / threads, _MOST_BLOCKS)
+    held = np.clip(np.floor(device.kernels.unit_threads / threads), 1.0, _MOST_BLOCKS)
+    beside = np.clip(np.ceil(columns["rows"] / device.units), 1.0, held) - 1
     steps = columns["passes"] * np.ceil(columns["width"] / _BLOCK)
-    block = law["start"] + law["step"] * steps
-    by_units = waves(columns["rows"] / np.maximum(at_once, 1.0), law["waves"]) * block
+    waiting = (1 + law["sharing"] * beside) * (
+        1 + law["miss"] * (1 - resident(nbytes, device, law))
+    )
+    cycles = law["start"] + law["step"] * steps * waiting
+    rounds = waves(columns["rows"] / (device.units * held), law["waves"])
+    by_units = rounds * cycles / (device.kernels.clock * 1e9)
     power = law["sharpness"]
     seconds: Floats = law["launch"] + (by_memory**power + by_units**power) ** (1 / power)
     return seconds

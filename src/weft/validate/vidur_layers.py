@@ -38,7 +38,7 @@ def _studies(folder: Path, device: Device, tables: list[str]) -> list[Study]:
     for family, rows in (("norm", norms), ("activation", activations)):
         count, width, seconds = np.array(rows).T
         columns = {"rows": count, "width": width}
-        found.append(study(family, device, DTYPE, columns, seconds, ("width",), VIDUR))
+        found.append(study(family, device, DTYPE, columns, seconds, ("rows", "width"), VIDUR))
     nbytes, seconds = np.array(additions).T
     columns = {"nbytes": nbytes}
     return [*found, study("elementwise", device, DTYPE, columns, seconds, ("nbytes",), VIDUR)]
