@@ -45,6 +45,8 @@ class Cost:
 
     With ``seconds`` it is an opaque kernel that takes so long by itself, whatever else is known;
     of its ``tiles`` those beyond the units wait, and kernels of other streams wait behind them.
+    ``implementation`` names the library whose kernel it is, where a family has several: attention
+    by ``flash2``, ``flash3``, ``cudnn``.
     """
 
     family: str = ""
@@ -54,6 +56,7 @@ class Cost:
     nbytes: int = 0
     tiles: int = 1
     seconds: float = 0.0
+    implementation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

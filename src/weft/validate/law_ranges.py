@@ -60,8 +60,10 @@ def grid_of(family: str, dtype: str) -> str:
     return "gemm-fp32" if (family, dtype) == ("gemm", "fp32") else family
 
 
-def ranges_of(family: str, dtype: str) -> Mapping[str, Range]:
-    """Give the ranges of a family's law for a dtype."""
+def ranges_of(family: str, dtype: str, implementation: str = "") -> Mapping[str, Range]:
+    """Give the ranges of a family's law for a dtype, or for a library of several."""
+    if implementation:
+        return _TRAINED
     if family in ("gemm", "bmm"):
         return _CALLED if dtype == "fp32" else _BY_DTYPE.get(dtype, PRODUCTS)
     if dtype == "fp32" and family in _CALLED_LAWS:
@@ -78,6 +80,14 @@ _ATTENTION = {
     "exponent": Range(32.0, 1.0, 1000.0),
     "prepare": Range(2.0, 0.01, 20.0),
     "sharpness": Range(3.0, 1.0, 12.0, 0.5),
+}
+# Of one library, without what servers do around it.
+_TRAINED = _ATTENTION | {
+    "launch": Range(3e-6, 1e-6, 5e-5, 0.7),
+    "flops": Range(0.6, 0.05, 1.0, 0.5),
+    "memory": Range(0.9, 0.9, 0.9, 0.0),
+    "prepare": Range(0.5, 0.01, 20.0),
+    "masked": Range(0.05, 1e-3, 0.5, 1.5),
 }
 # H100's table of decoding has more bytes a second than its memory gives: sequences of the
 # benchmark share pages that stay in the cache. So the share may be more than one there.

@@ -14,6 +14,7 @@ from weft.validate.kernel_fit import errors_of, fitted
 from weft.validate.kernel_studies import FAMILY_NAMES, studies_by_device
 from weft.validate.kernel_tables import Study, gemm_studies
 from weft.validate.other_tables import VIDUR, deepbench_products, vidur_products
+from weft.validate.published_attention import FA3_PAPER, fitted_attention, held_out
 from weft.validate.splits import VIDUR_LAYERS
 from weft.validate.target import Target
 from weft.validate.vidur_layers import layer_studies
@@ -56,7 +57,8 @@ def fitted_kernels(folder: Path | None) -> Iterator[Target]:
 
 
 def _recorded() -> list[Known]:
-    return [Known(name, fit) for name in fitted_devices() for fit in device_fits(name).fits]
+    fits = ((name, fit) for name in fitted_devices() for fit in device_fits(name).fits)
+    return [Known(name, fit) for name, fit in fits if not fit.implementation]
 
 
 def _again(folder: Path) -> list[Known]:
@@ -116,6 +118,33 @@ def left_out_devices() -> Iterator[Target]:
             for device, error in fit.errors.devices.items():
                 name = f"{family} {device} {fit.dtype}: left out, from its datasheet"
                 yield _error(name, fit.source, error, -1.0, "recorded")
+
+
+_HELD_OUT_ATTENTION = 9.0
+
+
+def training_attention() -> Iterator[Target]:
+    """Compare the laws of libraries with published speeds: those fitted to, and the others."""
+    inside: list[bool] = []
+    for device, fit in fitted_attention():
+        if device == ANY:
+            continue
+        name = f"{fit.family} {device} with {fit.implementation}"
+        rows = f"{fit.errors.rows} published speeds"
+        yield _error(f"{name}: fitted", fit.source, fit.errors.formula, -1.0, rows, fitted=True)
+        unseen = held_out(device, fit.implementation, fit.family)
+        if unseen is None:
+            continue
+        found = price_columns(
+            fit.family, unseen.columns, unseen.device, fit.dtype, fit.implementation
+        )
+        inside += ((found.low <= unseen.seconds) & (unseen.seconds <= found.high)).tolist()
+        error = geomean_error(found.seconds / unseen.seconds - 1)
+        note = f"{len(unseen.seconds)} speeds: other head dimensions, masks and authors"
+        yield _error(f"{name}: held out", fit.source, error, _HELD_OUT_ATTENTION, note)
+    share = 100 * float(np.mean(inside))
+    name, note = "attention of libraries held out: inside the range", "75 to 90 % are wanted"
+    yield Target(GROUP, name, 82.5, "%", FA3_PAPER, share, 7.5, "points", note=note)
 
 
 def elsewhere(folder: Path) -> Iterator[Target]:
