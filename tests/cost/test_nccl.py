@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.collectives.library import opaque
+from weft.collectives.opaque import opaque
 from weft.cost.nccl import law_seconds, library_price, links_of, on_curve, own_seconds
 from weft.errors import PlatformError, UnknownNameError, UsageError
 from weft.hardware import Level, platform

@@ -233,8 +233,8 @@ def test_a_library_that_a_device_has_not_is_named():
     with pytest.raises(UnknownNameError, match="no 'flash3' kernel of attention") as caught:
         attention("attention", "a100-8", "flash3")
     assert "flash2" in caught.value.hint
+    sides = {key: np.array([64.0]) for key in "mnk"}
     with pytest.raises(UnknownNameError, match="'flash2' kernel of gemm") as caught:
-        sides = {key: np.array([64.0]) for key in "mnk"}
         price_columns("gemm", sides, platform("a100-8").require_device(), "bf16", "flash2")
     assert "no choice" in caught.value.hint
 

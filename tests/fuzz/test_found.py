@@ -17,7 +17,7 @@ from tests.fuzz.guided import Target, fuzz, trial
 from tests.fuzz.targets import targets
 from weft._core import TraceScanner
 from weft.cli import main
-from weft.compress.codec import codec_of, encoded
+from weft.compress.codec_registry import codec_of, encoded
 from weft.errors import CodecError, FormatError, UsageError, WeftError
 from weft.hardware import platform
 from weft.hardware.toml_text import to_toml

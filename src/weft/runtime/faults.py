@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple, NoReturn
 
 from weft._core import Member
-from weft.compress.frame import REASONS, Verdict
+from weft.compress.frame import REASONS, FrameStatus
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError, UsageError
 
 _MOST_NOTED = 32  # lines of the flight recorder in a traceback
@@ -184,7 +184,7 @@ class Faults:
                 return f"rank {self.rank} found {wrong} at {place}"
             case Cause.CODEC:
                 wrong = f"cannot decode the chunk at byte {found.want}"
-                return f"rank {self.rank} {wrong}: {REASONS[Verdict(found.have)]}, at {place}"
+                return f"rank {self.rank} {wrong}: {REASONS[FrameStatus(found.have)]}, at {place}"
             case _:
                 why = f"the memory of rank {found.rank} ({os.strerror(found.have)})"
                 return f"rank {self.rank} cannot reach {why} at {place}"

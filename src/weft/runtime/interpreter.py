@@ -23,7 +23,7 @@ from weft.runtime.layout import (
     require_rotation,
 )
 from weft.runtime.memory import Bindable, Binder, homeless_of
-from weft.schedule import Kernel, Schedule, Slice, write_out
+from weft.schedule import Kernel, Schedule, Slice, expand
 from weft.schedule.schedule import commands_of
 from weft.timeline import Timeline
 
@@ -101,7 +101,7 @@ class Prepared:
     ) -> None:
         self.schedule = schedule
         self.world = world
-        self.table = write_out(schedule)
+        self.table = expand(schedule)
         self._elastic = elastic
         self._layout = layout = Layout(self.table)
         if bound:

@@ -79,14 +79,14 @@ def _machine(node: str) -> Platform:
 def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
     """Return the planner's price; None for what it has none for, as unknown kinds."""
     try:
-        sized = _sized(machine, num_ranks)
+        there = sized(machine, num_ranks)
         what = Collective(_KINDS.get(kind, kind), nbytes, dtype or "bf16")
-        return _prices(sized).collective(what, tuple(range(num_ranks)))
+        return _prices(there).collective(what, tuple(range(num_ranks)))
     except (WeftError, KeyError):
         return None
 
 
-def _sized(machine: Platform, num_ranks: int) -> Platform:
+def sized(machine: Platform, num_ranks: int) -> Platform:
     """Return so many ranks of a machine, on several nodes where one has fewer."""
     if num_ranks <= machine.num_ranks:
         return machine.resized(num_ranks)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UsageError
-from weft.fused import Shard, Table
+from weft.fused import EmbeddingTable, TableShard
 
 Given = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
 ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.uint8: 3}
@@ -20,7 +20,7 @@ _LARGE_PAGE = 2 << 20
 class Source(NamedTuple):
     """A table, and the values it begins with, if any were given."""
 
-    table: Table
+    table: EmbeddingTable
     values: Tensor | None
     dtype: torch.dtype
 
@@ -44,7 +44,7 @@ def _source(name: str, given: Given) -> Source:
     if "." in name or not name:
         raise UsageError(f"a table cannot be called {name!r}: state_dict needs names without dots.")
     if isinstance(given, tuple):
-        return Source(Table(name, *given), None, torch.float32)
+        return Source(EmbeddingTable(name, *given), None, torch.float32)
     values = given.weight.detach() if isinstance(given, nn.Module) else given.detach()
     if values.dtype not in ELEMENTS or values.dim() != 2:
         raise UsageError(
@@ -52,10 +52,10 @@ def _source(name: str, given: Given) -> Source:
             "A table has rows and columns of float32, bfloat16, float16, or of quantize_rows().",
         )
     columns = values.shape[1] - (_TAIL if values.dtype is torch.uint8 else 0)
-    return Source(Table(name, values.shape[0], columns), values, values.dtype)
+    return Source(EmbeddingTable(name, values.shape[0], columns), values, values.dtype)
 
 
-def memory_of_shard(source: Source, shard: Shard) -> Tensor:
+def memory_of_shard(source: Source, shard: TableShard) -> Tensor:
     """Give the elements of a shard: cut from what was given, or drawn as nn.EmbeddingBag does.
 
     What is drawn does not depend on how tables are cut.
@@ -77,7 +77,7 @@ def memory_of_shard(source: Source, shard: Shard) -> Tensor:
     return memory
 
 
-def _draw(memory: Tensor, table: Table, shard: Shard) -> None:
+def _draw(memory: Tensor, table: EmbeddingTable, shard: TableShard) -> None:
     """Draw standard normal numbers, block of rows by block, each from a seed of its own."""
     (first, last), (left, right) = shard.rows, shard.columns
     block = 4096

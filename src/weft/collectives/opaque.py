@@ -1,7 +1,7 @@
-"""A library's collective: ranks meet, then an opaque kernel runs for as long as was measured.
+"""A library's collective: ranks synchronize, then an opaque kernel runs for its measured duration.
 
-What it does inside is the library's affair, so its links and memory are not shared with what runs
-beside it; its compute units are held.
+Its internals are unknown, so its links and memory are not shared with what runs concurrently; its
+compute units are held.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MET = 0
 
 
 def opaque(name: str, kind: str, num_ranks: int, nbytes: int, *, seconds: float) -> Schedule:
-    """Make a collective whose kernel takes ``seconds`` once every rank has come."""
+    """Build a collective whose kernel takes ``seconds`` once every rank has arrived."""
     kernel = Kernel(f"{name} {kind}", Cost("library", (num_ranks, nbytes), seconds=seconds))
     lane = (to_all(Group(num_ranks), _MET), wait(_MET, num_ranks - 1), kernel)
     buffers = _buffers(kind, num_ranks, nbytes)
@@ -26,7 +26,7 @@ def opaque(name: str, kind: str, num_ranks: int, nbytes: int, *, seconds: float)
 
 
 def _buffers(kind: str, num_ranks: int, nbytes: int) -> tuple[Buffer, ...]:
-    """Give the caller's buffers: the size counts as nccl-tests does."""
+    """Return the caller's buffers; sizes count as in nccl-tests."""
     if kind == "all_gather":
         return in_out(-(-nbytes // num_ranks), nbytes)
     if kind == "reduce_scatter":

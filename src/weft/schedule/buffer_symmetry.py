@@ -1,10 +1,10 @@
-"""Whether symmetric ranks also use their buffers alike.
+"""Whether symmetric ranks also access their buffers symmetrically.
 
-Symmetry says that ranks do the same to each other at the same time; it says nothing of
-offsets, which differ from rank to rank. They are alike if a buffer is cut into chunks, every
-access names its chunk by a position in a group, and moving the ranks renames the chunks:
-then what overlaps on one rank overlaps on all. Chunks may be cut into chunks again, so the
-place of an access is written in digits, the coarsest first.
+Rank symmetry says that ranks do the same to each other at the same time. It says nothing about
+offsets, which differ between ranks. Accesses are symmetric if a buffer is divided into chunks,
+every access names its chunk by a position in a group, and moving the ranks permutes the chunks:
+then accesses that overlap on one rank overlap on all. Chunks may be divided again, so the location
+of an access is written in digits, the coarsest first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from weft.schedule.accesses import accesses
 from weft.schedule.ir import Repeat, bodies
-from weft.schedule.symmetry import Symmetry, commutes
+from weft.schedule.rank_symmetry import Symmetry, commutes
 from weft.schedule.values import Group, Index, Rel
 
 if TYPE_CHECKING:
@@ -39,16 +39,18 @@ class Digit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One stored access: its digits, what is added to them, and how long it is."""
+    """One stored access: its digits, what is added to them, and its length."""
 
     digits: tuple[Digit, ...]
     index: Index | None  # of the last digit
-    added: tuple[tuple[int, int], ...]  # the base and each loop: what it adds a time, and at most
+    added: tuple[
+        tuple[int, int], ...
+    ]  # the base and each loop: increment per iteration, and its maximum
     nbytes: int
 
 
-def uses_alike(flat: Schedule, symmetry: Symmetry) -> bool:
-    """Whether all ranks that ``symmetry`` takes as one use their buffers alike."""
+def buffers_are_symmetric(flat: Schedule, symmetry: Symmetry) -> bool:
+    """Return whether all ranks of a symmetry class access their buffers symmetrically."""
     uses: dict[str, list[_Use]] = {buffer.name: [] for buffer in flat.buffers}
     for command, counts in _stored(flat):
         for _, where in accesses(command):
@@ -60,7 +62,7 @@ def uses_alike(flat: Schedule, symmetry: Symmetry) -> bool:
 
 
 def _stored(flat: Schedule) -> Iterator[tuple[Command, tuple[int, ...]]]:
-    """Every stored command with the counts of the loops around it."""
+    """Yield every stored command with the counts of its enclosing loops."""
     pending: list[tuple[Command | Repeat, tuple[int, ...]]] = [
         (c, ()) for p in flat.programs for queue in p.queues for c in queue.commands
     ]
@@ -75,7 +77,7 @@ def _stored(flat: Schedule) -> Iterator[tuple[Command, tuple[int, ...]]]:
 
 
 def _use(where: Slice, counts: tuple[int, ...], symmetry: Symmetry) -> _Use | None:
-    """An access in digits; None where it has no such form."""
+    """Return an access in digits, or None if it has no such form."""
     offset = Rel(where.offset) if isinstance(where.offset, int) else where.offset
     length = where.nbytes if isinstance(where.nbytes, int) else where.nbytes.base
     if isinstance(where.nbytes, Rel) and (any(where.nbytes.steps) or where.nbytes.terms):
@@ -109,11 +111,13 @@ def _fits(buffer: Buffer, uses: list[_Use]) -> bool:
 
 
 def _in_digits(use: _Use, digits: tuple[Digit, ...]) -> bool:
-    """Whether an access is a chunk, whole smaller chunks of it, or lies in a smallest one."""
+    """Return whether an access covers a chunk, whole sub-chunks, or part of a smallest chunk."""
     if use.digits != digits[: len(use.digits)]:
         return False
     block = digits[0].block
-    inside = sum(most for each, most in use.added if each % block)  # the rest skips whole blocks
+    inside = sum(
+        most for each, most in use.added if each % block
+    )  # the rest advances by whole blocks
     masks = use.index is not None and use.index.masks
     if len(use.digits) < len(digits):
         chunk = use.digits[-1].scale if use.digits else block
@@ -122,8 +126,7 @@ def _in_digits(use: _Use, digits: tuple[Digit, ...]) -> bool:
     scale = digits[-1].scale
     if not masks:
         return inside + use.nbytes <= scale
-    # Several chunks side by side, as halving and doubling take them: a block of 2^k, of which
-    # the mask leaves the number.
+    # Several adjacent chunks, as in halving-doubling: a block of 2^k whose number the mask keeps.
     assert use.index is not None
     chunks, rest = divmod(use.nbytes, scale)
     power = chunks & (chunks - 1) == 0

@@ -1,4 +1,4 @@
-"""A training step of a recommendation model as a schedule, its lookups fused or apart."""
+"""A DLRM training step as a schedule, with fused or separate embedding lookups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Lookups of one rank: its tables, for the samples of all ranks."""
+    """The lookups of one rank: its tables, for the samples of all ranks."""
 
     batch: int
     tables: int
@@ -39,24 +39,24 @@ class Embedding:
 
     @property
     def nbytes(self) -> int:
-        """What is looked up, summed over each bag, in float32."""
+        """The bytes of the pooled rows, in float32."""
         return self.batch * self.tables * self.dim * 4
 
     @property
     def cost(self) -> Cost:
-        """Rows are read, 64-bit indices beside them, and their sums are written."""
+        """The cost: rows and 64-bit indices are read, pooled rows are written."""
         indices = self.batch * self.tables * self.pooling * 8
         traffic = self.nbytes * (self.pooling + 1) + indices
         return Cost("embedding", dtype="float32", nbytes=traffic)
 
     def sliced(self, num_ranks: int, slices: int) -> Sliced:
-        """Cut what is looked up into slices for the ranks whose samples they are."""
+        """Divide the pooled rows into slices for the ranks that own the samples."""
         return Sliced("embedding", num_ranks, slices, self.cost, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Dlrm:
-    """MLPs on every rank, tables shared out among the ranks; ``batch`` and ``tables`` of each."""
+class FusedDlrm:
+    """MLPs on every rank, tables distributed over the ranks; ``batch`` and ``tables`` per rank."""
 
     batch: int
     tables: int
@@ -64,19 +64,19 @@ class Dlrm:
     pooling: int
     bottom: tuple[int, ...]
     top: tuple[int, ...]
-    features: int  # vectors of a sample that meet each other; more tables are shards of these
+    features: int  # vectors of a sample that interact; more tables are shards of these
 
     def embedding(self, num_ranks: int) -> Embedding:
-        """Its lookups on one rank."""
+        """Return the lookups of one rank."""
         return Embedding(self.batch * num_ranks, self.tables, self.dim, self.pooling)
 
     @property
     def num_weights(self) -> int:
-        """How many weights the MLPs have."""
+        """The number of weights of the MLPs."""
         return sum(a * b for layers in (self.bottom, self.top) for a, b in pairwise(layers))
 
     def mlp(self, name: str, layers: tuple[int, ...], passes: int) -> Kernel:
-        """The matrix products of an MLP, once for a forward pass, twice for a backward one."""
+        """Return the matrix products of an MLP: one pass forward, two passes backward."""
         weights = sum(a * b for a, b in pairwise(layers))
         cost = Cost(
             "gemm",
@@ -87,18 +87,18 @@ class Dlrm:
         return Kernel(name, cost)
 
     def interaction(self, name: str, num_ranks: int, passes: int) -> Kernel:
-        """The products of every two of a sample's vectors: all that was looked up is read."""
+        """Return the pairwise products of a sample's vectors; all pooled rows are read."""
         flops = float(passes) * self.batch * self.features**2 * self.dim
         traffic = 4 * passes * self.batch * (self.tables * num_ranks + 1) * self.dim
         return Kernel(name, Cost("interaction", dtype="fp32", flops=flops, nbytes=traffic))
 
 
 def dlrm_step(
-    model: Dlrm, num_ranks: int, *, units: int | None, slices: int = 1, occupancy: float = 1.0
+    model: FusedDlrm, num_ranks: int, *, units: int | None, slices: int = 1, occupancy: float = 1.0
 ) -> Schedule:
-    """Forward, backward and update; ``units`` are those of a fused kernel, None fuses nothing.
+    """Build forward, backward and update. ``units`` are those of a fused kernel; None: not fused.
 
-    Gradients of the MLPs are added up beside the backward exchange, on a stream of their own.
+    MLP gradients are reduced concurrently with the backward exchange, on their own stream.
     """
     group, lookups = Group(num_ranks), model.embedding(num_ranks)
     work = lookups.sliced(num_ranks, slices)

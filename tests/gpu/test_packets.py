@@ -5,45 +5,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import FormatError, UsageError
-from weft.sdma import decode, encode
-from weft.sdma.packets import (
-    AtomicAdd,
-    Broadcast,
+from weft.gpu.sdma import decode, encode
+from weft.gpu.sdma.packets import (
+    AtomicAddPacket,
+    BroadcastPacket,
     Compare,
-    Copy,
-    Fence,
-    Fill,
-    Nop,
+    CopyPacket,
+    FencePacket,
+    FillPacket,
+    NopPacket,
     Packet,
-    Poll,
-    Swap,
-    Timestamp,
-    Trap,
-    Write,
+    PollPacket,
+    SwapPacket,
+    TimestampPacket,
+    TrapPacket,
+    WritePacket,
 )
 
 SRC, DST, MORE = 0x1122334455667788, 0x99AABBCCDDEEFF00, 0x0102030405060708
 
 # Each word as the driver's and the runtime's headers lay it out.
 WORDS = {
-    Nop(): [0x00000000],
-    Nop(2): [0x00020000, 0, 0],
-    Copy(SRC, DST, 4096): [0x00000001, 4095, 0, 0x55667788, 0x11223344, 0xDDEEFF00, 0x99AABBCC],
-    Broadcast(SRC, (DST, MORE), 1): [
+    NopPacket(): [0x00000000],
+    NopPacket(2): [0x00020000, 0, 0],
+    CopyPacket(SRC, DST, 4096): [
+        0x00000001,
+        4095,
+        0,
+        0x55667788,
+        0x11223344,
+        0xDDEEFF00,
+        0x99AABBCC,
+    ],
+    BroadcastPacket(SRC, (DST, MORE), 1): [
         *(0x08000001, 0, 0, 0x55667788, 0x11223344),
         *(0xDDEEFF00, 0x99AABBCC, 0x05060708, 0x01020304),
     ],
-    Swap(SRC, DST, 64): [0x00000901, 63, 0, 0x55667788, 0x11223344, 0xDDEEFF00, 0x99AABBCC],
-    Write(DST, (7, 8)): [0x00000002, 0xDDEEFF00, 0x99AABBCC, 1, 7, 8],
-    Fence(DST, 0xCAFE): [0x00000005, 0xDDEEFF00, 0x99AABBCC, 0xCAFE],
-    Trap(5): [0x00000006, 5],
-    Poll(DST, 3, Compare.GREATER_EQUAL, 0xFFFFFFFF, 4, 0xFFF): [
+    SwapPacket(SRC, DST, 64): [0x00000901, 63, 0, 0x55667788, 0x11223344, 0xDDEEFF00, 0x99AABBCC],
+    WritePacket(DST, (7, 8)): [0x00000002, 0xDDEEFF00, 0x99AABBCC, 1, 7, 8],
+    FencePacket(DST, 0xCAFE): [0x00000005, 0xDDEEFF00, 0x99AABBCC, 0xCAFE],
+    TrapPacket(5): [0x00000006, 5],
+    PollPacket(DST, 3, Compare.GREATER_EQUAL, 0xFFFFFFFF, 4, 0xFFF): [
         *(0xD0000008, 0xDDEEFF00, 0x99AABBCC, 3, 0xFFFFFFFF, 0x0FFF0004),
     ],
-    Poll(DST, 1, Compare.EQUAL): [0xB0000008, 0xDDEEFF00, 0x99AABBCC, 1, 0xFFFFFFFF, 0x0FFF0004],
-    AtomicAdd(DST, 1 << 32 | 2): [0x5E00000A, 0xDDEEFF00, 0x99AABBCC, 2, 1, 0, 0, 0],
-    Fill(DST, 0xAB, 12): [0x8000000B, 0xDDEEFF00, 0x99AABBCC, 0xAB, 11],
-    Timestamp(DST): [0x0000020D, 0xDDEEFF00, 0x99AABBCC],
+    PollPacket(DST, 1, Compare.EQUAL): [
+        0xB0000008,
+        0xDDEEFF00,
+        0x99AABBCC,
+        1,
+        0xFFFFFFFF,
+        0x0FFF0004,
+    ],
+    AtomicAddPacket(DST, 1 << 32 | 2): [0x5E00000A, 0xDDEEFF00, 0x99AABBCC, 2, 1, 0, 0, 0],
+    FillPacket(DST, 0xAB, 12): [0x8000000B, 0xDDEEFF00, 0x99AABBCC, 0xAB, 11],
+    TimestampPacket(DST): [0x0000020D, 0xDDEEFF00, 0x99AABBCC],
 }
 
 
@@ -61,15 +76,15 @@ def addresses(align=1):
 counts = st.integers(1, 1 << 22)
 word = st.integers(0, (1 << 32) - 1)
 packets: st.SearchStrategy[Packet] = st.one_of(
-    st.builds(Nop, st.integers(0, 40)),
-    st.builds(Copy, addresses(), addresses(), counts),
-    st.builds(Broadcast, addresses(), st.tuples(addresses(), addresses()), counts),
-    st.builds(Swap, addresses(), addresses(), counts),
-    st.builds(Write, addresses(4), st.lists(word, min_size=1, max_size=9).map(tuple)),
-    st.builds(Fence, addresses(4), word),
-    st.builds(Trap, st.integers(0, (1 << 28) - 1)),
+    st.builds(NopPacket, st.integers(0, 40)),
+    st.builds(CopyPacket, addresses(), addresses(), counts),
+    st.builds(BroadcastPacket, addresses(), st.tuples(addresses(), addresses()), counts),
+    st.builds(SwapPacket, addresses(), addresses(), counts),
+    st.builds(WritePacket, addresses(4), st.lists(word, min_size=1, max_size=9).map(tuple)),
+    st.builds(FencePacket, addresses(4), word),
+    st.builds(TrapPacket, st.integers(0, (1 << 28) - 1)),
     st.builds(
-        Poll,
+        PollPacket,
         addresses(4),
         word,
         st.sampled_from(Compare),
@@ -77,9 +92,9 @@ packets: st.SearchStrategy[Packet] = st.one_of(
         st.integers(0, 0xFFFF),
         st.integers(0, 0xFFF),
     ),
-    st.builds(AtomicAdd, addresses(8), st.integers(0, (1 << 64) - 1)),
-    st.builds(Fill, addresses(4), word, st.integers(1, 1 << 20).map(lambda n: 4 * n)),
-    st.builds(Timestamp, addresses(8)),
+    st.builds(AtomicAddPacket, addresses(8), st.integers(0, (1 << 64) - 1)),
+    st.builds(FillPacket, addresses(4), word, st.integers(1, 1 << 20).map(lambda n: 4 * n)),
+    st.builds(TimestampPacket, addresses(8)),
 )
 
 
@@ -92,32 +107,32 @@ def test_packets_are_read_back_as_they_were(written):
 def test_a_packet_that_is_cut_off_is_refused(packet):
     data = encode(packet)
     if len(data) > 4:
-        with pytest.raises(FormatError, match="cut off"):
+        with pytest.raises(FormatError, match="the packet at word"):
             decode(data[:-4])
 
 
 @pytest.mark.parametrize(("bits", "most"), [(22, 4 << 20), (30, 1 << 30)])
 def test_the_largest_packet_depends_on_the_generation(bits, most):
-    (packet,) = decode(encode(Copy(0, 0, most), count_bits=bits))
-    assert packet == Copy(0, 0, most)
+    (packet,) = decode(encode(CopyPacket(0, 0, most), count_bits=bits))
+    assert packet == CopyPacket(0, 0, most)
     for wrong in (0, most + 1):
         with pytest.raises(UsageError, match=f"cannot hold {wrong} bytes"):
-            encode(Copy(0, 0, wrong), count_bits=bits)
+            encode(CopyPacket(0, 0, wrong), count_bits=bits)
 
 
 @pytest.mark.parametrize(
     "packet",
     [
-        Fence(2, 0),
-        AtomicAdd(4, 1),
-        Trap(1 << 28),
-        Write(0, (1 << 32,)),
-        Write(0, ()),
-        Nop(1 << 14),
-        Fill(0, 1, 6),
-        Fill(0, 1, 6, 3),
-        Fill(0, 256, 6, 1),
-        Copy(1 << 64, 0, 1),
+        FencePacket(2, 0),
+        AtomicAddPacket(4, 1),
+        TrapPacket(1 << 28),
+        WritePacket(0, (1 << 32,)),
+        WritePacket(0, ()),
+        NopPacket(1 << 14),
+        FillPacket(0, 1, 6),
+        FillPacket(0, 1, 6, 3),
+        FillPacket(0, 256, 6, 1),
+        CopyPacket(1 << 64, 0, 1),
     ],
 )
 def test_what_does_not_fit_is_refused(packet):

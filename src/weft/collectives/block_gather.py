@@ -1,4 +1,4 @@
-"""Blocks of a pool gathered into one place: the KV cache of a request that is served again."""
+"""Gathering blocks of a pool into contiguous memory, such as the KV cache of a resumed request."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def gather_blocks(numbers: Sequence[int], block_bytes: int, pool_blocks: int) -> Schedule:
-    """Copy the blocks of those ``numbers``, in that order, from ``pool`` to ``cache``.
+    """Build copies of the blocks ``numbers``, in that order, from ``pool`` to ``cache``.
 
-    One command a block: prepared once, one call carries all of them out.
+    One command per block: the schedule is prepared once, and one call executes all of them.
     """
     for number in numbers:
         if not 0 <= number < pool_blocks:
             raise UsageError(
-                f"block {number} is not in a pool of {pool_blocks}.",
+                f"numbers: block {number} is out of range (the pool has {pool_blocks} blocks).",
                 f"Use 0 to {pool_blocks - 1}.",
             )
     copies = tuple(

@@ -6,20 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BoundsError, UsageError
-from weft.sdma import Engine, Memory, Ring, encode
-from weft.sdma.packets import (
-    AtomicAdd,
-    Broadcast,
+from weft.gpu.sdma import AddressSpace, RingBuffer, SdmaEngine, encode
+from weft.gpu.sdma.packets import (
+    AtomicAddPacket,
+    BroadcastPacket,
     Compare,
-    Copy,
-    Fence,
-    Fill,
-    Nop,
-    Poll,
-    Swap,
-    Timestamp,
-    Trap,
-    Write,
+    CopyPacket,
+    FencePacket,
+    FillPacket,
+    NopPacket,
+    PollPacket,
+    SwapPacket,
+    TimestampPacket,
+    TrapPacket,
+    WritePacket,
 )
 
 
@@ -27,10 +27,10 @@ class Rig:
     """An engine and 256 bytes, 0 to 255."""
 
     def __init__(self, ring_words=64):
-        self.memory = Memory()
+        self.memory = AddressSpace()
         self.bytes = np.arange(256).astype(np.uint8)
         self.place = self.memory.map(self.bytes)
-        self.engine = Engine(Ring(ring_words), self.memory)
+        self.engine = SdmaEngine(RingBuffer(ring_words), self.memory)
 
     def do(self, *packets):
         for packet in packets:
@@ -44,7 +44,11 @@ class Rig:
 def test_copies_broadcasts_and_swaps_move_bytes():
     rig = Rig()
     at = rig.place
-    rig.do(Copy(at, at + 100, 4), Broadcast(at + 8, (at + 110, at + 120), 2), Swap(at, at + 50, 3))
+    rig.do(
+        CopyPacket(at, at + 100, 4),
+        BroadcastPacket(at + 8, (at + 110, at + 120), 2),
+        SwapPacket(at, at + 50, 3),
+    )
     assert rig.bytes[100:104].tolist() == [0, 1, 2, 3]
     assert rig.bytes[110:112].tolist() == rig.bytes[120:122].tolist() == [8, 9]
     assert rig.bytes[:3].tolist() == [50, 51, 52]
@@ -54,7 +58,12 @@ def test_copies_broadcasts_and_swaps_move_bytes():
 def test_words_fences_fills_and_times_are_written():
     rig = Rig()
     at = rig.place
-    rig.do(Write(at, (1, 2)), Fence(at + 8, 3), Fill(at + 12, 0x0504, 6, 2), Timestamp(at + 24))
+    rig.do(
+        WritePacket(at, (1, 2)),
+        FencePacket(at + 8, 3),
+        FillPacket(at + 12, 0x0504, 6, 2),
+        TimestampPacket(at + 24),
+    )
     assert rig.bytes[:12].view("<u4").tolist() == [1, 2, 3]
     assert rig.bytes[12:18].tolist() == [4, 5, 4, 5, 4, 5]
     assert rig.bytes[24:32].view("<u8")[0] == 3  # packets done before it
@@ -64,9 +73,9 @@ def test_an_atomic_carries_into_the_upper_word_and_wraps():
     rig = Rig()
     rig.bytes[:8] = 0xFF
     rig.bytes[4:8] = 0
-    rig.do(AtomicAdd(rig.place, 1))
+    rig.do(AtomicAddPacket(rig.place, 1))
     assert rig.bytes[:8].view("<u8")[0] == 1 << 32
-    rig.do(AtomicAdd(rig.place, (1 << 64) - (1 << 32)))
+    rig.do(AtomicAddPacket(rig.place, (1 << 64) - (1 << 32)))
     assert rig.bytes[:8].view("<u8")[0] == 0
 
 
@@ -86,12 +95,14 @@ def test_a_poll_holds_what_comes_after_it(compare, passing):
     for value in (4, 5, 6):
         rig = Rig()
         rig.memory.put(rig.place, 0xF0 | value)
-        rig.do(Poll(rig.place, 5, compare, mask=0x0F), Trap(9))
+        rig.do(PollPacket(rig.place, 5, compare, mask=0x0F), TrapPacket(9))
         assert rig.engine.traps == ([9] if value in passing else [])
 
 
 def test_a_poll_goes_on_when_its_word_changes():
-    rig = Rig().do(Fence(Rig().place, 0), Poll(Rig().place, 1, Compare.EQUAL), Trap(1))
+    rig = Rig().do(
+        FencePacket(Rig().place, 0), PollPacket(Rig().place, 1, Compare.EQUAL), TrapPacket(1)
+    )
     assert rig.engine.traps == []
     rig.memory.put(rig.place, 1)
     assert rig.do().engine.traps == [1]
@@ -99,15 +110,15 @@ def test_a_poll_goes_on_when_its_word_changes():
 
 def test_nothing_is_seen_before_the_doorbell():
     rig = Rig()
-    rig.engine.ring.write(encode(Trap(1)))
+    rig.engine.ring.write(encode(TrapPacket(1)))
     assert not rig.engine.step()
     assert rig.do().engine.traps == [1]
 
 
 def test_an_engine_that_leaves_its_arrays_faults():
     rig = Rig()
-    for packet in (Copy(rig.place + 255, rig.place, 2), Copy(0, rig.place, 1)):
-        with pytest.raises(BoundsError, match="where no array is"):
+    for packet in (CopyPacket(rig.place + 255, rig.place, 2), CopyPacket(0, rig.place, 1)):
+        with pytest.raises(BoundsError, match="SDMA engine accessed"):
             Rig().do(packet)
 
 
@@ -117,31 +128,33 @@ def test_packets_keep_their_order_round_the_ring(kinds):
     rig = Rig(32)
     at, wanted = rig.place, []
     for number, kind in enumerate(kinds):
-        longer = [Nop(kind % 4), Copy(at, at, 1), Broadcast(at, (at, at), 1)][kind % 3]
+        longer = [NopPacket(kind % 4), CopyPacket(at, at, 1), BroadcastPacket(at, (at, at), 1)][
+            kind % 3
+        ]
         rig.do(longer)
-        rig.do(Trap(number))
+        rig.do(TrapPacket(number))
         wanted.append(number)
     assert rig.engine.traps == wanted
     assert rig.engine.ring.read == rig.engine.ring.written >= 2 * len(kinds)
 
 
 def test_a_full_ring_has_no_room_until_the_engine_has_read():
-    ring = Ring(16)
-    packet = encode(Trap(1))
-    while ring.room_for(packet):
+    ring = RingBuffer(16)
+    packet = encode(TrapPacket(1))
+    while ring.fits(packet):
         ring.write(packet)
     assert ring.written == 16
     ring.ring()
-    Engine(ring, Memory()).step()
-    assert ring.room_for(packet)
+    SdmaEngine(ring, AddressSpace()).step()
+    assert ring.fits(packet)
 
 
 @pytest.mark.parametrize("size", [0, 8, 24])
 def test_a_ring_is_a_power_of_two(size):
-    with pytest.raises(UsageError, match=f"a ring of {size} words cannot be"):
-        Ring(size)
+    with pytest.raises(UsageError, match=f"num_words is {size}"):
+        RingBuffer(size)
 
 
 def test_a_packet_too_long_for_its_ring_is_refused():
-    with pytest.raises(UsageError, match="9 words does not fit a ring of 16"):
-        Ring(16).room_for(encode(Broadcast(0, (0, 0), 1)))
+    with pytest.raises(UsageError, match="of 9 words does not fit a ring buffer of 16"):
+        RingBuffer(16).fits(encode(BroadcastPacket(0, (0, 0), 1)))

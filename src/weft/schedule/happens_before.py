@@ -1,12 +1,12 @@
-"""What comes before what in a schedule, whatever the speed of its ranks.
+"""The happens-before relation of a schedule, which holds whatever the speed of its ranks.
 
-Threads (queues and lanes) are ordered by their text and joined by counters: flags, and in
-the same way the start and the end of a launch's lanes and the doorbells of submissions. An
-*event* raises a counter or holds for it. All of it is columns, so that a million events
-take a second.
+Threads (queues and lanes) are ordered by their text and synchronized by counters: flags, and
+likewise the start and end of a launch's lanes and the doorbells of submissions. An *event*
+increments a counter or waits for it. Events are stored as columns, so that a million events take a
+second.
 
-The ranks may be representatives of classes (see symmetry). A rank is then named as the one
-it appears from the representative's place.
+Ranks may be representatives of symmetry classes (see rank_symmetry). A rank is then named as it
+appears from the representative.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import DeadlockError, FlagError
-from weft.schedule.ir import Kind
+from weft.schedule.ir import CommandKind
 
 if TYPE_CHECKING:
-    from weft.schedule.symmetry import Symmetry
-    from weft.schedule.table import Table
+    from weft.schedule.rank_symmetry import Symmetry
+    from weft.schedule.table import CommandTable
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-# Where an event stands: four places for each row, so that what surrounds a command has room.
+# The place of an event: four places per row, so that events around a command have their own.
 PLACES, DOOR, SELF_PLACE, JOIN = 4, 0, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Events in the order of threads and text, and when each happens in one run of all."""
+class HappensBefore:
+    """All events, sorted by thread and place, and the round in which each happens."""
 
-    table: Table
+    table: CommandTable
     symmetry: Symmetry
     thread: Ints
     place: Ints
     row: Ints  # the command it belongs to
     holds: Bools  # a wait, else a signal
     counter: Ints
-    amount: Ints  # threshold of a wait, what a signal adds
-    sender: Ints  # the rank that signals, as the owner of the counter sees it
-    total: Ints  # by counter: what all signals add
+    amount: Ints  # threshold of a wait, increment of a signal
+    sender: Ints  # the rank that signals, as seen by the owner of the counter
+    total: Ints  # by counter: the sum of all signals
     when: Ints  # the round in which an event happens
-    first_private: int  # counters from here on are no flags
-    loose: Bools  # by counter: no wait is sure of whom it has heard (see again)
+    first_private: int  # counters from here on are not flags
+    unsafe: Bools  # by counter: a wait does not prove who has signalled (see reentrancy)
 
     def last_before(self, thread: Ints, place: Ints) -> Ints:
-        """The round of the last event of a thread in front of a place; -1 if there is none."""
+        """Return the round of the last event of a thread before a place; -1 if there is none."""
         if not len(self.thread):
             return np.full(len(thread), -1)
         event = np.searchsorted(keys(self.thread, self.place), keys(thread, place)) - 1
@@ -58,12 +58,12 @@ class Order:
 
 
 def keys(thread: Any, place: Any) -> Any:
-    """Places of threads as numbers, in the order of events."""
+    """Return sort keys of (thread, place), in the order of events."""
     return (np.asarray(thread, np.int64) << 36) + place
 
 
-def find_order(table: Table, symmetry: Symmetry) -> Order:
-    """Let everything happen once; raise where something never can."""
+def compute_happens_before(table: CommandTable, symmetry: Symmetry) -> HappensBefore:
+    """Compute the happens-before relation of a table; raise an error on a deadlock."""
     events = _Events(table, symmetry)
     columns = events.sorted()
     total = np.bincount(
@@ -73,29 +73,29 @@ def find_order(table: Table, symmetry: Symmetry) -> Order:
     ).astype(np.int64)
     _check_counts(table, columns, total, events)
     when = _rounds(columns, events.num_counters, len(table.thread_rank))
-    order = Order(
+    order = HappensBefore(
         table,
         symmetry,
         **columns,
         total=total,
         when=when,
         first_private=events.first_private,
-        loose=np.zeros(len(total), bool),
+        unsafe=np.zeros(len(total), bool),
     )
     _check_all_happened(order)
     return order
 
 
 class _Events:
-    """Every event of a table, collected kind by kind."""
+    """Collects every event of a table, kind by kind."""
 
-    def __init__(self, table: Table, symmetry: Symmetry) -> None:
+    def __init__(self, table: CommandTable, symmetry: Symmetry) -> None:
         self.table = table
         self.symmetry = symmetry
         self.pieces: list[dict[str, Any]] = []
         num_flags = table.schedule.num_flags
         self.first_private = table.schedule.num_ranks * num_flags
-        self.launches = np.flatnonzero(table.kind == Kind.LAUNCH)
+        self.launches = np.flatnonzero(table.kind == CommandKind.LAUNCH)
         self.first_door = self.first_private + 2 * len(self.launches)
         self.num_counters = self.first_door + len(table.thread_rank)
         self._flags(num_flags)
@@ -126,7 +126,7 @@ class _Events:
 
     def _flags(self, num_flags: int) -> None:
         table = self.table
-        for kind, holds in ((Kind.SIGNAL, False), (Kind.WAIT, True)):
+        for kind, holds in ((CommandKind.SIGNAL, False), (CommandKind.WAIT, True)):
             rows = np.flatnonzero(table.kind == kind)
             thread = table.thread[rows]
             runner = table.thread_rank[thread].astype(np.int64)
@@ -142,7 +142,7 @@ class _Events:
             )
 
     def _lanes(self) -> None:
-        """A launch starts its lanes and holds until all have ended."""
+        """Add the events of launches: a launch starts its lanes and waits until all have ended."""
         table = self.table
         lanes = np.flatnonzero(table.thread_launch >= 0)
         launch = table.thread_launch[lanes].astype(np.int64)
@@ -172,9 +172,9 @@ class _Events:
         self._add(thread, here + JOIN, rows, holds=True, counter=counter + 1, amount=count)
 
     def _doors(self, num_flags: int) -> None:
-        """A submission rings the doorbell; what it hands over waits for that and for its hold."""
+        """Add the events of submissions: commands wait for their Submit's doorbell and hold."""
         table = self.table
-        submits = np.flatnonzero(table.kind == Kind.SUBMIT)
+        submits = np.flatnonzero(table.kind == CommandKind.SUBMIT)
         queues = np.flatnonzero(table.thread_lane < 0)
         names = {
             (int(table.thread_rank[t]), int(table.thread_queue[t])): t for t in queues.tolist()
@@ -184,7 +184,8 @@ class _Events:
             target = (int(table.target_rank[row]), int(table.target_queue[row]))
             if target not in names:
                 raise FlagError(
-                    f"{table.where(row)} feeds {table.queues[target[1]]}@{target[0]}, which has "
+                    f"{table.where(row)} submits to {table.queues[target[1]]}@{target[0]}, which "
+                    "has "
                     "no commands."
                 )
             thread, count = names[target], int(table.count[row])
@@ -222,7 +223,7 @@ class _Events:
                 queue = f"{table.queues[table.thread_queue[thread]]}@{table.thread_rank[thread]}"
                 raise FlagError(
                     f"{handed} commands are submitted to {queue}, which has {have}.",
-                    "The counts of all Submits to a queue add up to its commands.",
+                    "The counts of all Submits to a queue must add up to its commands.",
                 )
 
     def sorted(self) -> dict[str, Any]:
@@ -231,8 +232,10 @@ class _Events:
         return {name: column[by_place] for name, column in joined.items()}
 
 
-def _check_counts(table: Table, columns: dict[str, Any], total: Ints, events: _Events) -> None:
-    """Every Wait has as many Signals as it holds for."""
+def _check_counts(
+    table: CommandTable, columns: dict[str, Any], total: Ints, events: _Events
+) -> None:
+    """Check that every Wait has as many Signals as it waits for."""
     flags = columns["holds"] & (columns["counter"] < events.first_private)
     short = np.flatnonzero(flags & (total[columns["counter"]] < columns["amount"]))
     if len(short):
@@ -240,17 +243,17 @@ def _check_counts(table: Table, columns: dict[str, Any], total: Ints, events: _E
         row, counter = int(columns["row"][event]), int(columns["counter"][event])
         rank, index = divmod(counter, table.schedule.num_flags)
         raise FlagError(
-            f"{table.where(row)} holds for {columns['amount'][event]} signals of flag {index}@"
-            f"{rank}, which gets {total[counter]}.",
+            f"{table.where(row)} waits for {columns['amount'][event]} signals of flag {index}@"
+            f"{rank}, which receives {total[counter]}.",
             "Add the missing Signals or lower the count.",
         )
 
 
 def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Ints:
-    """When each event happens if every thread goes as far as it can, round by round.
+    """Return the round in which each event happens if every thread runs as far as it can.
 
-    A wait that is satisfied belongs to the round after the signals that satisfied it. Which
-    comes first in a round does not matter: counters only rise.
+    A satisfied wait belongs to the round after the signals that satisfied it. The order inside a
+    round does not matter, because counters only rise.
     """
     num = len(columns["thread"])
     when = np.full(num, -1, np.int64)
@@ -280,30 +283,30 @@ def _rounds(columns: dict[str, Any], num_counters: int, num_threads: int) -> Int
 
 
 def spans(start: Ints, stop: Ints) -> Ints:
-    """All numbers from each start up to its stop."""
+    """Return the concatenated ranges from each start to its stop."""
     length = stop - start
     offset: Ints = np.repeat(start - (np.cumsum(length) - length), length)
     return np.arange(len(offset)) + offset
 
 
-def _check_all_happened(order: Order) -> None:
+def _check_all_happened(order: HappensBefore) -> None:
     never = np.flatnonzero(order.when < 0)
     if not len(never):
         return
     _, first = np.unique(order.thread[never], return_index=True)
     heads = never[first]
-    # A lane that never began and a launch that waits for it only repeat what holds another.
+    # Lanes that never started, and launches that wait for them, only repeat what blocks another.
     real = heads[order.counter[heads] < order.first_private]
     stuck = real if len(real) else heads
     told = "; ".join(_stuck_at(order, int(event)) for event in stuck[:4])
     more = f" and {len(stuck) - 4} more" if len(stuck) > 4 else ""
     raise DeadlockError(
-        f"{len(stuck)} commands can never start: {told}{more}.",
+        f"deadlock: {len(stuck)} commands can never start: {told}{more}.",
         "Every Wait needs that many Signals of its flag that do not themselves wait on it.",
     )
 
 
-def _stuck_at(order: Order, event: int) -> str:
+def _stuck_at(order: HappensBefore, event: int) -> str:
     table, counter = order.table, order.counter[event]
     where = table.where(int(order.row[event]))
     if counter >= order.first_private:

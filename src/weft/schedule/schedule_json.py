@@ -1,10 +1,9 @@
-"""Schedules as files: versioned JSON, both ways.
+"""Schedule files: versioned JSON, read and written.
 
-A file is the dataclasses of the IR, field by field. Tuples are lists, a range is an object
-with start, stop and step, a command says its ``kind``, and a field that has its default is
-left out. What a field may hold is read from its annotation, so a new command is read and
-written as soon as it exists. Nobody has checked a file before it comes here: whatever it
-holds, reading ends soon, in a Schedule or in one clear line.
+A file holds the dataclasses of the IR field by field. Tuples are lists, a range is an object with
+start, stop and step, a command has a ``kind``, and fields with their default value are omitted.
+Allowed values are derived from the annotations, so a new command needs no code here. Files are
+untrusted: reading any file ends quickly, in a Schedule or in a one-line error.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MAX_RANKS = 1 << 20
-MAX_QUEUES = 1 << 24  # of all ranks together
-MAX_FLAGS = 1 << 26  # the same
-MAX_NESTING = 64  # commands inside commands
-MAX_NUMBER = 1 << 53  # up to here other readers of JSON keep whole numbers exact
+MAX_QUEUES = 1 << 24  # summed over all ranks
+MAX_FLAGS = 1 << 26  # summed over all ranks
+MAX_NESTING = 64  # nested commands
+MAX_NUMBER = 1 << 53  # larger integers lose precision in JSON readers that use doubles
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in (*get_args(Command), Repeat)}
 _AT_LEAST = {
@@ -48,22 +47,22 @@ _AT_LEAST = {
 
 
 def save(schedule: Schedule, path: str | Path) -> None:
-    """Write ``schedule`` into a file."""
+    """Write ``schedule`` to a file."""
     Path(path).write_text(to_json(schedule), encoding="utf-8")
 
 
 def load(path: str | Path, *, check: bool = True) -> Schedule:
-    """Read a schedule from a file, and check that it can be carried out."""
+    """Read a schedule from a file, and check that it can be executed."""
     try:
         schedule = from_json(Path(path).read_text(encoding="utf-8"))
         if check:
             _check(schedule)
     except FileNotFoundError:
-        raise FormatError(f"there is no file {path}.") from None
+        raise FormatError(f"file not found: {path}.") from None
     except OSError as error:
-        raise FormatError(f"{path} cannot be read: {error.strerror}.") from error
+        raise FormatError(f"cannot read {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is no text: byte {error.start} is not UTF-8.") from error
+        raise FormatError(f"cannot read {path}: byte {error.start} is not UTF-8.") from error
     except WeftError as error:
         raise type(error)(f"{path}: {error.message}", error.hint) from error
     return schedule
@@ -76,12 +75,12 @@ def _check(schedule: Schedule) -> None:
         raise
     except (ArithmeticError, LookupError, ValueError) as error:
         raise FormatError(
-            f"a peer, a table or a flag of {schedule.name} leads nowhere: {error}."
+            f"schedule {schedule.name}: a peer, table or flag is out of range: {error}."
         ) from error
 
 
 def to_json(schedule: Schedule) -> str:
-    """Give the text of a schedule file: one line for each field of the schedule."""
+    """Return the text of a schedule file, one line per field of the schedule."""
     whole = {"weft": "schedule", "version": VERSION, **_plain(schedule)}
     lines = (
         f"{json.dumps(key)}: {json.dumps(value, default=operator.index)}"
@@ -91,7 +90,7 @@ def to_json(schedule: Schedule) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn dataclasses into what JSON knows."""
+    """Convert dataclasses to JSON values."""
     if isinstance(value, range):
         return {"start": value.start, "stop": value.stop, "step": value.step}
     if isinstance(value, tuple):
@@ -105,7 +104,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_json(text: str) -> Schedule:
-    """Read the text of a schedule file; every FormatError says what is wrong and where."""
+    """Parse the text of a schedule file; a FormatError names the problem and its location."""
     try:
         whole = json.loads(text)
         _check_header(whole)
@@ -117,8 +116,8 @@ def from_json(text: str) -> Schedule:
         raise _too_deep() from None
     except WeftError:
         raise
-    except ValueError as error:  # a number of thousands of digits
-        raise FormatError(f"this is not JSON: {error}.") from error
+    except ValueError as error:  # an integer with thousands of digits
+        raise FormatError(f"invalid JSON: {error}.") from error
     return schedule
 
 
@@ -127,17 +126,17 @@ def _not_json(text: str, error: json.JSONDecodeError) -> FormatError:
     if error.msg.startswith("Unterminated") or error.pos >= len(text.rstrip()):
         size = len(text.encode(errors="replace"))
         return FormatError(
-            f"the file is truncated: it ends after {size} bytes, in what starts at {at}.",
+            f"the file is truncated: it ends after {size} bytes, inside a value that starts at "
+            f"{at}.",
             "Write or copy it again.",
         )
-    return FormatError(f"this is not JSON: {error.msg} at {at}.")
+    return FormatError(f"invalid JSON: {error.msg} at {at}.")
 
 
 def _check_header(whole: Any) -> None:
     if not isinstance(whole, dict) or whole.get("weft") != "schedule":
         raise FormatError(
-            "this is not a weft schedule.",
-            'A schedule file starts with {"weft": "schedule", "version": 1.',
+            "not a weft schedule.", 'A schedule file starts with {"weft": "schedule", "version": 1.'
         )
     place = _Place().at("version")
     if "version" not in whole:
@@ -147,14 +146,15 @@ def _check_header(whole: Any) -> None:
         raise place.wrong(version, "a whole number from 1 on")
     if version > VERSION:
         raise FormatError(
-            f"the schedule is of version {version}; this weft reads up to version {VERSION}.",
-            "Upgrade weft, or write the file with this one.",
+            f"schedule version {version} is not supported (this weft reads up to version "
+            f"{VERSION}).",
+            "Upgrade weft, or write the file with this version.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the file a value stands, and inside how many commands."""
+    """The location of a value in the file, and the nesting depth of its command."""
 
     above: _Place | None = None
     key: str | int = ""
@@ -185,18 +185,18 @@ class _Place:
 
 
 def _too_deep() -> TooLargeError:
-    return TooLargeError(f"commands stand inside more than {MAX_NESTING} others.")
+    return TooLargeError(f"commands are nested more than {MAX_NESTING} deep.")
 
 
 @lru_cache(maxsize=64)
 def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
-    """The fields of a dataclass: what each may hold, and whether it must be there."""
+    """Return the fields of a dataclass: what each may hold, and whether it must be there."""
     hints = get_type_hints(cls, localns={"Schedule": Schedule})
     return {each.name: (hints[each.name], each.default is MISSING) for each in fields(cls)}
 
 
 def _read(value: Any, kind: Any, place: _Place) -> Any:
-    """Read ``value`` as what the annotation ``kind`` allows."""
+    """Parse ``value`` as the annotation ``kind``."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return _one_of(value, get_args(kind), place)
@@ -216,7 +216,7 @@ def _read(value: Any, kind: Any, place: _Place) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a plain value is what it should be, and not without measure."""
+    """Return whether a JSON scalar has the expected type and a magnitude within the limits."""
     if kind is int:
         return type(value) is int and abs(value) <= MAX_NUMBER
     if kind is float:
@@ -227,7 +227,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _one_of(value: Any, kinds: tuple[Any, ...], place: _Place) -> Any:
-    """Read ``value`` as the one of ``kinds`` that has its shape."""
+    """Parse ``value`` as the member of ``kinds`` that has its shape."""
     classes = [kind for kind in kinds if is_dataclass(kind)]
     if isinstance(value, dict) and classes:
         one = classes[0] if len(classes) == 1 else _class_of(value, classes, place)
@@ -240,7 +240,7 @@ def _one_of(value: Any, kinds: tuple[Any, ...], place: _Place) -> Any:
 
 
 def _class_of(value: dict[str, Any], classes: list[Any], place: _Place) -> Any:
-    """Find the class that an object's kind names."""
+    """Return the class that the ``kind`` of an object names."""
     known = {cls.__name__: cls for cls in classes}
     if "kind" not in value:
         raise place.at("kind").missing(f"one of {', '.join(known)}")
@@ -277,7 +277,7 @@ def _range(value: Any, place: _Place) -> range:
 
 
 def _record(value: Any, cls: Any, place: _Place) -> Any:
-    """Read an object as a dataclass: its fields, all that it needs and no others."""
+    """Parse an object as a dataclass: all required fields and no unknown ones."""
     known = _fields(cls)
     if not isinstance(value, dict):
         raise place.wrong(value, _described(cls))
@@ -301,7 +301,7 @@ def _record(value: Any, cls: Any, place: _Place) -> Any:
 
 
 def _check_numbers(read: Any, place: _Place) -> None:
-    """Refuse numbers that mean nothing, or so much that writing it out has no end."""
+    """Raise on numbers that are invalid or too large to expand."""
     for (cls, key), least in _AT_LEAST.items():
         if isinstance(read, cls):
             held = getattr(read, key)
@@ -312,7 +312,7 @@ def _check_numbers(read: Any, place: _Place) -> None:
         case Schedule():
             _check_size(read, place)
         case Group() if max(read.size, read.stride, *read.ranks) > MAX_RANKS:
-            raise TooLargeError(f"{place} is a group of more than {MAX_RANKS:,} ranks.")
+            raise TooLargeError(f"{place}: group of more than {MAX_RANKS:,} ranks.")
         case Term(index, _, table) if len(table) not in (0, index.group.size, index.group.size**2):
             size = index.group.size
             raise place.at("table").wrong(table, f"{size} or {size} x {size} numbers")
@@ -325,7 +325,7 @@ def _check_numbers(read: Any, place: _Place) -> None:
 def _check_size(schedule: Schedule, place: _Place) -> None:
     n = schedule.num_ranks
     if n > MAX_RANKS:
-        raise TooLargeError(f"{place.at('num_ranks')} is {n:,}; {MAX_RANKS:,} is the limit.")
+        raise TooLargeError(f"{place.at('num_ranks')} is {n:,}, expected at most {MAX_RANKS:,}.")
     for number, program in enumerate(schedule.programs):
         if len(program.ranks) > n:
             where = place.at("programs").at(number).at("ranks")
@@ -338,11 +338,13 @@ def _check_size(schedule: Schedule, place: _Place) -> None:
     flags = n * schedule.num_flags
     for what, size, limit in (("queues", queues, MAX_QUEUES), ("flags", flags, MAX_FLAGS)):
         if size > limit:
-            raise TooLargeError(f"{place} has {size:,} {what} in all; {limit:,} is the limit.")
+            raise TooLargeError(
+                f"{place} has {size:,} {what} in total, expected at most {limit:,}."
+            )
 
 
 def _described(kind: Any) -> str:
-    """Say in words what an annotation allows."""
+    """Return a readable description of what an annotation allows."""
     plain: dict[Any, str] = {
         int: "a whole number",
         float: "a number",

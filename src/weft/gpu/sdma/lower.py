@@ -1,4 +1,4 @@
-"""The copy queues of a Schedule as packets."""
+"""Lowers the copy queues of a Schedule to packets."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ScheduleError, UsageError
-from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, write_out
+from weft.gpu.sdma import packets as sdma
+from weft.gpu.sdma.words import COUNT_BITS, encode
+from weft.schedule import Broadcast, Copy, Scope, Signal, Submit, Swap, Wait, expand
 from weft.schedule.schedule import commands_of
-from weft.schedule.values import written_out
-from weft.sdma import packets as sdma
-from weft.sdma.words import COUNT_BITS, encode
+from weft.schedule.values import as_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from weft.schedule import Command, Place, Schedule
+    from weft.schedule import Command, CommandLocation, Schedule
 
     Key = tuple[int, str]  # a rank and its queue
-    Row = tuple[Place, Command, int]  # with the number by which a Submit counts it, or -1
+    Row = tuple[CommandLocation, Command, int]  # with the number by which a Submit counts it, or -1
 
 FLAG_BYTES = 8
-_NO_MORE = 1 << 62  # commands of the last batch: whatever is left
+_NO_MORE = 1 << 62  # commands of the last batch: all that are left
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What one Submit hands over; a held one begins with the poll that holds it."""
+class PacketBatch:
+    """The packets that one Submit hands over; if held, the first one is the poll."""
 
     packets: tuple[sdma.Packet, ...]
 
     def encoded(self, count_bits: int = COUNT_BITS[0]) -> list[bytes]:
-        """The bytes of each packet."""
+        """Return the encoded bytes of each packet."""
         return [encode(packet, count_bits=count_bits) for packet in self.packets]
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How a Schedule becomes packets: where things lie, and what the engines can take.
+    """The target of the lowering: addresses, and the capabilities of the engines.
 
-    ``buffers`` gives the address of each rank's buffers, ``flags`` that of each rank's first flag,
-    eight bytes each. ``base`` counts the signals that a flag had before this execution. With
-    ``interrupts`` the host is told of completions that it waits for, otherwise it looks.
+    ``buffers`` holds the address of each rank's buffers, ``flags`` that of each rank's first flag,
+    eight bytes each. ``base`` counts the signals that flags received before this execution. With
+    ``interrupts`` the host gets an interrupt for completions it waits for, otherwise it polls.
     """
 
     buffers: Mapping[tuple[int, str], int]
@@ -55,34 +55,34 @@ class Lowering:
         most = 1 << COUNT_BITS[-1]
         if not 1 <= self.packet_bytes <= most:
             raise UsageError(
-                f"no engine takes packets of {self.packet_bytes} bytes.", f"Use 1 to {most}."
+                f"packet_bytes is {self.packet_bytes}, expected 1 to {most}.", f"Use 1 to {most}."
             )
 
     def address(self, where: Any) -> int:
-        """The first byte of a slice."""
+        """Return the address of the first byte of a slice."""
         return self.buffers[where.rank, where.buffer] + int(where.offset)
 
     def flag(self, flag: Any) -> int:
-        """Where a flag lies."""
+        """Return the address of a flag."""
         return self.flags[flag.rank] + FLAG_BYTES * int(flag.index)
 
-    def poll(self, flag: Any, count: int) -> sdma.Poll:
-        """Hold until a flag has had ``count`` signals more than before this execution."""
+    def poll(self, flag: Any, count: int) -> sdma.PollPacket:
+        """Return a poll until a flag has received ``count`` signals in this execution."""
         value = self.base.get((flag.rank, flag.index), 0) + count
-        return sdma.Poll(self.flag(flag), value & 0xFFFFFFFF)
+        return sdma.PollPacket(self.flag(flag), value & 0xFFFFFFFF)
 
     def pieces(self, nbytes: int) -> Iterator[tuple[int, int]]:
-        """Offset and size of the packets that so many bytes take."""
+        """Yield offset and size of the packets that ``nbytes`` take."""
         for offset in range(0, nbytes, self.packet_bytes):
             yield offset, min(self.packet_bytes, nbytes - offset)
 
 
-def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[Batch]]:
-    """The packets of every copy queue, one Batch for each Submit that feeds it, in their order.
+def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[PacketBatch]]:
+    """Return the packets of every copy queue, one batch per Submit, in order.
 
-    A queue that no Submit names is one Batch, to be announced from the start.
+    A queue without a Submit is one batch, submitted from the start.
     """
-    table = write_out(schedule)
+    table = expand(schedule)
     rows = [
         (place, command, fed)
         for (place, command), fed in zip(commands_of(table), table.fed.tolist(), strict=True)
@@ -92,7 +92,7 @@ def lower(schedule: Schedule, lowering: Lowering) -> dict[tuple[int, str], list[
     for row in rows:
         place, command, _ = row
         if isinstance(command, Submit):
-            submits.setdefault((written_out(command.rank), command.queue), []).append(command)
+            submits.setdefault((as_int(command.rank), command.queue), []).append(command)
         if place.queue.startswith("copy"):
             queues.setdefault((place.rank, place.queue), []).append(row)
     looked_at = {
@@ -113,19 +113,19 @@ def _check_engines(queues: Mapping[Key, object], lowering: Lowering) -> None:
     for rank, queue in queues:
         if int(queue.removeprefix("copy")) >= lowering.num_engines:
             raise UsageError(
-                f"{queue}@{rank} needs engine {queue.removeprefix('copy')}; the device has "
-                f"{lowering.num_engines}, numbered from 0.",
+                f"{queue}@{rank} needs engine {queue.removeprefix('copy')}, but the device has "
+                f"{lowering.num_engines} (numbered from 0).",
                 "Use an algorithm with fewer copy queues, such as dma-b2b.",
             )
 
 
 def _batches(
     rows: list[Row], submits: list[Submit], lowering: Lowering, looked_at: set[Any]
-) -> list[Batch]:
-    """Cut the commands of a queue where the counts of its Submits end."""
+) -> list[PacketBatch]:
+    """Split the commands of a queue by the counts of its Submits."""
     limits, total = [], 0
     for submit in submits:
-        total += written_out(submit.count)
+        total += as_int(submit.count)
         limits.append(total)
     limits = limits or [_NO_MORE]
     found: list[list[sdma.Packet]] = [
@@ -137,15 +137,15 @@ def _batches(
             number += 1
             if number == len(limits):
                 raise ScheduleError(
-                    f"{place.queue}@{place.rank} #{place.id} is handed over by no Submit.",
-                    "Let the counts of its Submits add up to all of its commands.",
+                    f"{place.queue}@{place.rank} #{place.id} is not handed over by any Submit.",
+                    "Make the counts of its Submits add up to all of its commands.",
                 )
         found[number].extend(_packets(place, command, lowering, looked_at))
-    return [Batch(tuple(packets)) for packets in found]
+    return [PacketBatch(tuple(packets)) for packets in found]
 
 
 def _packets(
-    place: Place, command: Command, lowering: Lowering, looked_at: set[Any]
+    place: CommandLocation, command: Command, lowering: Lowering, looked_at: set[Any]
 ) -> Iterator[sdma.Packet]:
     match command:
         case Copy(src, dst):
@@ -154,29 +154,31 @@ def _packets(
             for first in range(0, len(dsts), 2):
                 yield from _copies(lowering, src, dsts[first : first + 2])
         case Swap(a, b):
-            for offset, size in lowering.pieces(written_out(a.nbytes)):
-                yield sdma.Swap(lowering.address(a) + offset, lowering.address(b) + offset, size)
+            for offset, size in lowering.pieces(as_int(a.nbytes)):
+                yield sdma.SwapPacket(
+                    lowering.address(a) + offset, lowering.address(b) + offset, size
+                )
         case Signal(flag):
-            yield sdma.AtomicAdd(lowering.flag(flag), 1)
+            yield sdma.AtomicAddPacket(lowering.flag(flag), 1)
             if lowering.interrupts and (flag.rank, flag.index) in looked_at:
-                yield sdma.Trap()
+                yield sdma.TrapPacket()
         case Wait(flag, count):
-            yield lowering.poll(flag, written_out(count))
+            yield lowering.poll(flag, as_int(count))
         case Scope():
             pass
         case _:
             raise ScheduleError(
-                f"{place.queue}@{place.rank} #{place.id}: engines copy, they cannot do a "
+                f"{place.queue}@{place.rank} #{place.id}: copy engines cannot execute a "
                 f"{type(command).__name__}.",
-                "Let a stream do it.",
+                "Put it on a stream.",
             )
 
 
 def _copies(lowering: Lowering, src: Any, dsts: tuple[Any, ...]) -> Iterator[sdma.Packet]:
-    """One read, one or two writes, in as many packets as the bytes take."""
+    """Yield packets with one read and one or two writes, as many as the size needs."""
     start, ends = lowering.address(src), [lowering.address(dst) for dst in dsts]
     for offset, size in lowering.pieces(int(src.nbytes)):
         if len(ends) == 1:
-            yield sdma.Copy(start + offset, ends[0] + offset, size)
+            yield sdma.CopyPacket(start + offset, ends[0] + offset, size)
         else:
-            yield sdma.Broadcast(start + offset, (ends[0] + offset, ends[1] + offset), size)
+            yield sdma.BroadcastPacket(start + offset, (ends[0] + offset, ends[1] + offset), size)

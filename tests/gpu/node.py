@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from tests.arrays import Machine, Thread
+from weft.gpu.sdma import AddressSpace, Lowering, PacketBatch, RingBuffer, SdmaEngine, lower
+from weft.gpu.sdma.lower import FLAG_BYTES
 from weft.schedule import Schedule, Signal, Submit
-from weft.sdma import Batch, Engine, Lowering, Memory, Ring, lower
-from weft.sdma.lower import FLAG_BYTES
 
 
 class EngineThread(Thread):
     """A copy queue: its engine, and the packets that its Submits hand over."""
 
-    engine: Engine
-    batches: list[Batch]  # not handed over yet
+    engine: SdmaEngine
+    batches: list[PacketBatch]  # not handed over yet
     waiting: list[bytes]  # handed over, not in the ring yet
 
     @property
@@ -32,7 +32,7 @@ class Node(Machine):
         self, schedule: Schedule, seed: int, *, ring_words: int = 64, **options: Any
     ) -> None:
         super().__init__(schedule, seed)
-        self.space = Memory()
+        self.space = AddressSpace()
         self.places = {key: self.space.map(array) for key, array in self.memory.items()}
         self.counters = {
             rank: np.zeros(FLAG_BYTES * max(schedule.num_flags, 1), np.uint8)
@@ -44,7 +44,7 @@ class Node(Machine):
         self.engines: dict[Any, EngineThread] = {}
         self.queues = [thread for thread in self.queues if not self._becomes_engine(thread)]
         for key in self.engines:
-            self.engines[key].engine = Engine(Ring(ring_words), self.space)
+            self.engines[key].engine = SdmaEngine(RingBuffer(ring_words), self.space)
             self.queues.append(self.engines[key])
 
     def _becomes_engine(self, thread: Thread) -> bool:
@@ -70,7 +70,7 @@ class Node(Machine):
         if not isinstance(thread, EngineThread):
             return super()._turn(thread)
         ring, moved = thread.engine.ring, False
-        while thread.waiting and ring.room_for(thread.waiting[0]):  # the host's part
+        while thread.waiting and ring.fits(thread.waiting[0]):  # the host's part
             ring.write(thread.waiting.pop(0))
             ring.ring()
             moved = True

@@ -1,4 +1,4 @@
-"""How far one thread has come, as every other thread must know at each of its places."""
+"""Vector clocks: how far one thread must have come, as known at each point of the others."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.schedule.symmetry import ROTATE
+from weft.schedule.rank_symmetry import ROTATE
 
 if TYPE_CHECKING:
-    from weft.schedule.order import Order
-    from weft.schedule.symmetry import Symmetry
+    from weft.schedule.happens_before import HappensBefore
+    from weft.schedule.rank_symmetry import Symmetry
 
 
 def element_of(symmetry: Symmetry, rank: Any) -> Any:
-    """Which member of its class a rank is: its collapsed coordinates as one number."""
+    """Return the index of a rank in its symmetry class: its collapsed coordinates as one number."""
     number, size = np.zeros_like(rank), 1
     for dim, stride, action in zip(symmetry.dims, symmetry.strides, symmetry.actions, strict=True):
         if action:
@@ -26,7 +26,7 @@ def element_of(symmetry: Symmetry, rank: Any) -> Any:
 
 
 def moved(symmetry: Symmetry, element: Any, by: Any, sign: int = 1) -> Any:
-    """``element`` moved by another one, or back by it."""
+    """Return ``element`` moved by another element (``sign=-1``: moved back)."""
     result, size = np.zeros_like(element), 1
     for dim, action in zip(symmetry.dims, symmetry.actions, strict=True):
         if action:
@@ -36,10 +36,10 @@ def moved(symmetry: Symmetry, element: Any, by: Any, sign: int = 1) -> Any:
     return result
 
 
-class Senders:
-    """Which signals a wait can be sure of."""
+class CertainSenders:
+    """Finds the signals that a wait is certain to have received."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: HappensBefore) -> None:
         self.order = order
         signals = np.flatnonzero(~order.holds)
         by_counter = signals[np.argsort(order.counter[signals], kind="stable")]
@@ -48,7 +48,7 @@ class Senders:
         self.known: dict[int, list[tuple[list[int], list[int]]]] = {}
 
     def _of(self, counter: int) -> list[tuple[list[int], list[int]]]:
-        """By sender: its signals in order, and what has been added after each."""
+        """Return per sender its signals in order, and the running sum of what they add."""
         if counter not in self.known:
             order = self.order
             events = self.events[self.bounds[counter] : self.bounds[counter + 1]]
@@ -61,13 +61,13 @@ class Senders:
             ]
         return self.known[counter]
 
-    def sure(self, counter: int, threshold: int) -> list[int]:
-        """The last signal of each sender that must have come when ``threshold`` has.
+    def certain(self, counter: int, threshold: int) -> list[int]:
+        """Return the last signal of each sender that has arrived once ``threshold`` is reached.
 
-        All signals but those from some point of one sender on may come first; if they add up
-        to less than the threshold, that point has been passed.
+        In the worst case all other signals arrive first. If those add up to less than the
+        threshold, the sender has passed this signal.
         """
-        if self.order.loose[counter]:
+        if self.order.unsafe[counter]:
             return []
         total = int(self.order.total[counter])
         events = []
@@ -78,15 +78,15 @@ class Senders:
         return events
 
 
-class Knowledge:
-    """What every place knows of one source thread, or of one rank's entry.
+class VectorClock:
+    """What every point of the schedule knows about one source thread, or about one rank's entry.
 
-    ``at(thread, place, element)`` is the last place of the source (of element zero) that must
-    have happened before; -1 if none. An entry counts as place zero.
+    ``at(thread, place)[element]`` is the last place of the source (of element zero) that must have
+    happened before; -1 if none. An entry counts as place zero.
     """
 
     def __init__(
-        self, order: Order, senders: Senders, *, source: int = -1, entry_of: int = -1
+        self, order: HappensBefore, senders: CertainSenders, *, source: int = -1, entry_of: int = -1
     ) -> None:
         self.order = order
         self.senders = senders
@@ -107,7 +107,7 @@ class Knowledge:
             self._happens(event)
 
     def at(self, thread: int, place: int) -> Any:
-        """What a thread knows when it comes to ``place``."""
+        """Return what a thread knows when it reaches ``place``."""
         number = bisect_right(self.places[thread], place) - 1
         if number >= 0:
             return self.values[thread][number]
@@ -118,7 +118,7 @@ class Knowledge:
         thread = int(order.thread[event])
         value = self.now.get(thread, self.nothing)
         if order.holds[event]:
-            value = np.maximum(value, self._told(event))
+            value = np.maximum(value, self._notified(event))
             self.now[thread] = value
             self.places[thread].append(int(order.place[event]))
             self.values[thread].append(value)
@@ -128,18 +128,18 @@ class Knowledge:
             value[0] = max(int(value[0]), int(order.place[event]))
         self.carried[event] = value
 
-    def _told(self, event: int) -> Any:
-        """What a wait learns from the signals it can be sure of."""
+    def _notified(self, event: int) -> Any:
+        """Return what a wait learns from the signals it is certain to have received."""
         key = (int(self.order.counter[event]), int(self.order.amount[event]))
         if key not in self.told:
             value = self.nothing
-            for signal in self.senders.sure(*key):
+            for signal in self.senders.certain(*key):
                 value = np.maximum(value, self._received(signal))
             self.told[key] = value
         return self.told[key]
 
     def _received(self, signal: int) -> Any:
-        """What a signal carries, by the element of its receiver."""
+        """Return what a signal carries, by the element of its receiver."""
         order = self.order
         value = self.carried[signal]
         if len(value) == 1 or order.counter[signal] >= order.first_private:

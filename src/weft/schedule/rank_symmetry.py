@@ -1,9 +1,9 @@
-"""Which ranks of a schedule do the same thing, so that one of each kind is enough.
+"""Rank symmetry: which ranks of a schedule behave the same, so that one of each class is enough.
 
-Ranks have coordinates, the innermost first (``dims``). If every relative value of every
-program commutes with moving all ranks along one coordinate, then the ranks that differ only
-there behave alike, and the schedule may be *collapsed* along it. Two ways of moving are
-tried: rotation (peers by shift) and flipping bits (peers by xor).
+Ranks have coordinates, the innermost first (``dims``). If every relative value of every program
+commutes with moving all ranks along one coordinate, then ranks that differ only there behave the
+same, and the schedule can be *collapsed* along that coordinate. Two group actions are tried:
+rotation (peers by shift) and flipping bits (peers by xor).
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ NEITHER: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """How a schedule collapses: for each coordinate a way of moving, or None."""
+    """How a schedule collapses: a group action per coordinate, or None."""
 
     dims: tuple[int, ...]
     actions: tuple[str | None, ...]
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """How far apart ranks stand that are neighbours in each coordinate."""
+        """The distance between ranks that are neighbours in each coordinate."""
         return tuple(math.prod(self.dims[:level]) for level in range(len(self.dims)))
 
     @property
     def represents(self) -> int:
-        """How many ranks one simulated rank stands for."""
+        """The number of ranks that one simulated rank represents."""
         return math.prod(d for d, a in zip(self.dims, self.actions, strict=True) if a)
 
     def representative(self, rank: Any) -> Any:
-        """The rank that stands for ``rank``: its collapsed coordinates are zero."""
+        """Return the representative of ``rank``: its collapsed coordinates are zero."""
         for dim, stride, action in zip(self.dims, self.strides, self.actions, strict=True):
             if action:
                 rank = rank - rank // stride % dim * stride
         return rank
 
     def seen_by(self, runner: Any, owner: Any) -> Any:
-        """Who does to the owner's representative what ``runner``, one itself, does to ``owner``.
+        """Return the rank that accesses the owner's representative as ``runner`` does ``owner``.
 
-        Moving all ranks so that the owner comes to stand on its representative takes the
-        runner to the place this returns.
+        ``runner`` is a representative itself. Moving all ranks so that the owner lands on its
+        representative moves the runner to the rank this returns.
         """
         place = runner
         for dim, stride, action in zip(self.dims, self.strides, self.actions, strict=True):
@@ -78,39 +78,41 @@ class Symmetry:
         return place
 
     def representatives(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """All ranks that stand for themselves."""
+        """Return all ranks that represent themselves."""
         ranks = np.arange(math.prod(self.dims))
         return np.flatnonzero(self.representative(ranks) == ranks)
 
 
-def nothing_alike(dims: tuple[int, ...]) -> Symmetry:
-    """Every rank for itself."""
+def no_symmetry(dims: tuple[int, ...]) -> Symmetry:
+    """Return the trivial symmetry, in which every rank represents itself."""
     return Symmetry(dims, (None,) * len(dims))
 
 
 def find_symmetry(
     schedule: Schedule, dims: tuple[int, ...], allowed: Iterable[frozenset[str]]
 ) -> Symmetry:
-    """How ``schedule`` collapses when the hardware allows these ways along each coordinate."""
+    """Return how ``schedule`` collapses, given the actions the hardware allows per coordinate."""
     flat = inline(schedule)
     uses = _Uses(flat)
-    symmetry = nothing_alike(dims)
+    symmetry = no_symmetry(dims)
     if uses.absolute:
         return symmetry
     actions = []
-    for (dim, stride), ways in zip(zip(dims, symmetry.strides, strict=True), allowed, strict=True):
+    for (dim, stride), candidates in zip(
+        zip(dims, symmetry.strides, strict=True), allowed, strict=True
+    ):
         for peer in uses.peers:
-            ways = ways & _ways_of(peer, dim, stride)  # noqa: PLW2901 - narrowed step by step
+            candidates = candidates & _actions_of(peer, dim, stride)  # noqa: PLW2901 - narrowed step by step
         if any(_overlap(group, dim, stride) for group in uses.varying):
-            ways = NEITHER  # noqa: PLW2901
+            candidates = NEITHER  # noqa: PLW2901
         if dim == 1 or not all(_covers(p, dims, stride, dim) for p in flat.programs):
-            ways = NEITHER  # noqa: PLW2901
-        actions.append(ROTATE if ROTATE in ways else FLIP if FLIP in ways else None)
+            candidates = NEITHER  # noqa: PLW2901
+        actions.append(ROTATE if ROTATE in candidates else FLIP if FLIP in candidates else None)
     return Symmetry(dims, tuple(actions))
 
 
 def natural_dims(schedule: Schedule) -> tuple[int, ...]:
-    """The coordinates that the groups of a schedule suggest; one for all if they do not nest."""
+    """Return the coordinates that a schedule's groups suggest; one for all if they do not nest."""
     flat = inline(schedule)
     cuts = {1, flat.num_ranks}
     for index in _Uses(flat).peers:
@@ -128,7 +130,7 @@ def natural_dims(schedule: Schedule) -> tuple[int, ...]:
 
 
 class _Uses:
-    """What matters for symmetry: peers, groups on which sizes or flags depend, absolutes."""
+    """What determines symmetry: peers, groups on which sizes or flags depend, absolute ranks."""
 
     def __init__(self, flat: Schedule) -> None:
         self.absolute = False
@@ -153,7 +155,7 @@ class _Uses:
                 self._flag(flag)
                 self._value(count)
             case Submit(rank, _, count, hold):
-                # Where one host feeds others, ranks are not alike.
+                # If one host submits for others, ranks are not symmetric.
                 self.absolute |= rank != SELF
                 self._value(count)
                 if hold:
@@ -191,12 +193,12 @@ def _walk(queue: Queue) -> Iterator[Command | Repeat]:
 
 
 def _overlap(group: Group, dim: int, stride: int) -> bool:
-    """Whether a position in ``group`` depends on this coordinate."""
+    """Return whether a position in ``group`` depends on this coordinate."""
     return bool(group.stride % (stride * dim) and stride % (group.stride * group.size))
 
 
-def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
-    """The ways of moving along a coordinate that commute with taking this peer."""
+def _actions_of(index: Index, dim: int, stride: int) -> frozenset[str]:
+    """Return the actions along a coordinate that commute with taking this peer."""
     group = index.group
     if index.xor and not _inside(index):
         return NEITHER
@@ -206,7 +208,7 @@ def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
     if stride % group.stride:
         return NEITHER
     if index.xor:
-        # The coordinate must be a field of bits of the position.
+        # The coordinate must be a bit field of the position.
         inside = stride * dim <= group.stride * group.size
         powers = (dim, stride // group.stride, group.size)
         return frozenset((FLIP,)) if inside and all(_power(p) for p in powers) else NEITHER
@@ -217,16 +219,17 @@ def _ways_of(index: Index, dim: int, stride: int) -> frozenset[str]:
 
 
 def _inside(index: Index) -> bool:
-    """Whether a position whose bits are flipped stays in its group."""
+    """Return whether a position whose bits are flipped stays in its group."""
     bits = _power(index.group.size) and 0 <= index.shift < index.group.size
     return (bits or index.shift == 0) and not any(index.advance)
 
 
 def commutes(index: Index, symmetry: Symmetry) -> bool:
-    """Whether this position moves along when the ranks are moved as ``symmetry`` says."""
+    """Return whether this position commutes with moving the ranks as ``symmetry`` says."""
     places = zip(symmetry.dims, symmetry.strides, symmetry.actions, strict=True)
     return not index.group.ranks and all(
-        action is None or action in _ways_of(index, dim, stride) for dim, stride, action in places
+        action is None or action in _actions_of(index, dim, stride)
+        for dim, stride, action in places
     )
 
 
@@ -235,7 +238,7 @@ def _power(number: int) -> bool:
 
 
 def _covers(program: Program, dims: tuple[int, ...], stride: int, dim: int) -> bool:
-    """Whether the program's ranks stay the same set when moved along a coordinate."""
+    """Return whether the program's ranks stay the same set when moved along a coordinate."""
     total = math.prod(dims)
     if len(program.ranks) == total:
         return True

@@ -1,4 +1,4 @@
-"""What a codec is, and how one is found by its name."""
+"""The codec protocol, and the table of codecs by name."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,28 +16,28 @@ LOSSLESS = ("none", "pack", "blosc2")
 
 
 class Codec(Protocol):
-    """Makes a frame of a chunk, and the chunk of a frame. ``name`` and ``dtype`` make it again.
+    """Encodes a chunk as a frame and decodes it. ``name`` and ``dtype`` identify a codec.
 
-    A frame says which codec made it and carries a checksum. A chunk that does not shrink goes
-    as it is: a frame is never more than 32 bytes longer than its chunk.
+    A frame names its codec and carries a checksum. A chunk that does not shrink is stored
+    unchanged: a frame is at most 32 bytes longer than its chunk.
     """
 
     @property
     def name(self) -> str:
-        """Give the name with its parameter: ``int8:256``."""
+        """The name with its parameter, such as ``int8:256``."""
 
     @property
     def dtype(self) -> str:
-        """Give the dtype of the values in a chunk."""
+        """The dtype of the values in a chunk."""
 
     def room(self, nbytes: int) -> int:
-        """Count the bytes to give ``encode`` for a chunk of ``nbytes``."""
+        """Return the bytes that ``encode`` may need for a chunk of ``nbytes``."""
 
     def encode(self, chunk: Octets, out: Octets) -> int:
-        """Write the frame of ``chunk`` to the front of ``out``; give its length."""
+        """Write the frame of ``chunk`` to the front of ``out``, and return its length."""
 
     def decode(self, frame: Octets, chunk: Octets) -> None:
-        """Fill ``chunk`` from its frame; a wrong frame raises and leaves ``chunk`` alone."""
+        """Decode a frame into ``chunk``; an invalid frame raises and leaves ``chunk`` unchanged."""
 
 
 CODECS: dict[str, Callable[[str, str], Codec]] = {
@@ -48,15 +48,15 @@ CODECS: dict[str, Callable[[str, str], Codec]] = {
 
 
 def codec_of(name: str, dtype: str) -> Codec:
-    """Find a codec by name, such as ``pack``, ``int8:256``, ``zfp:8`` or ``blosc2:zstd``."""
+    """Return a codec by name, such as ``pack``, ``int8:256``, ``zfp:8`` or ``blosc2:zstd``."""
     kind = name.partition(":")[0]
     if kind not in CODECS:
-        raise UnknownNameError(f"no codec is called {name!r}.", nearest(kind, CODECS))
+        raise UnknownNameError(f"unknown codec {name!r}.", nearest(kind, CODECS))
     return CODECS[kind](name, dtype)
 
 
 def is_lossless(name: str) -> bool:
-    """Tell whether what comes out is what went in, bit for bit.
+    """Return whether decoding restores the input bit for bit.
 
     >>> is_lossless("delta+pack"), is_lossless("int8:64")
     (True, False)
@@ -64,8 +64,8 @@ def is_lossless(name: str) -> bool:
     return name.removeprefix("delta+").partition(":")[0] in LOSSLESS
 
 
-# Bytes in per byte out, of weights of a trained transformer: what others measured (blosc2) and
-# what `weft bench codecs` measures here (pack). Codecs of a fixed rate need no table.
+# Compression ratios on the weights of a trained transformer: published for blosc2, measured by
+# `weft bench codecs` for pack. Codecs with a fixed rate need no table.
 _RATIOS = {
     ("pack", "float32"): 1.16,
     ("pack", "bfloat16"): 1.38,
@@ -77,7 +77,7 @@ _BITS = {"bf16": 16.0, "fp16": 16.0, "fp8": 8.0}
 
 
 def expected_ratio(name: str, dtype: str) -> float:
-    """Give the ratio that a codec is expected to reach on weights.
+    """Return the compression ratio that a codec is expected to reach on weights.
 
     >>> expected_ratio("int8:256", "float32"), expected_ratio("zfp:8", "float32")
     (3.9384615384615387, 4.0)
@@ -86,13 +86,13 @@ def expected_ratio(name: str, dtype: str) -> float:
     kind, _, parameter = codec.name.partition(":")
     width = 32 if dtype == "float32" else 16
     if kind in ("int8", "int4"):
-        return width / (int(kind[3:]) + 32 / int(parameter))  # and a scale of four bytes a block
+        return width / (int(kind[3:]) + 32 / int(parameter))  # plus a four-byte scale per block
     bits = float(parameter) if kind == "zfp" else _BITS.get(kind, 0.0)
     return max(1.0, width / bits) if bits else _RATIOS.get((codec.name, dtype), 1.0)
 
 
 def encoded(codec: Codec, values: NDArray[np.generic]) -> Octets:
-    """Give the frame of an array."""
+    """Return the frame of an array."""
     chunk = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
     out = np.empty(codec.room(len(chunk)), np.uint8)
     return out[: codec.encode(chunk, out)]

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Compare(IntEnum):
-    """What a poll holds for, from bit 28 of its header on."""
+    """The comparison of a poll, from bit 28 of its header on."""
 
     ALWAYS = 0
     LESS = 1
@@ -19,15 +19,15 @@ class Compare(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Nop:
-    """Nothing, and ``skip`` more words that are not looked at."""
+class NopPacket:
+    """No operation; ``skip`` more words are ignored."""
 
     skip: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Move bytes from one address to another."""
+class CopyPacket:
+    """Copy bytes from one address to another."""
 
     src: int
     dst: int
@@ -35,7 +35,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class BroadcastPacket:
     """Read bytes once and write them to two addresses."""
 
     src: int
@@ -44,7 +44,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True, slots=True)
-class Swap:
+class SwapPacket:
     """Exchange the bytes at two addresses."""
 
     a: int
@@ -53,7 +53,7 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WritePacket:
     """Write the words that the packet holds."""
 
     dst: int
@@ -61,25 +61,25 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
-    """Write one word when everything before has landed."""
+class FencePacket:
+    """Write one word once everything before is complete."""
 
     address: int
     word: int
 
 
 @dataclass(frozen=True, slots=True)
-class Trap:
+class TrapPacket:
     """Interrupt the host."""
 
     context: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
-    """Hold until a word of memory, masked, compares with ``value``.
+class PollPacket:
+    """Wait until a masked word of memory compares with ``value``.
 
-    ``interval`` is in clocks of the engine; 4095 ``retries`` are without end.
+    ``interval`` is in clocks of the engine; 4095 ``retries`` means no limit.
     """
 
     address: int
@@ -91,16 +91,16 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True)
-class AtomicAdd:
-    """Add to 64 bits of memory when everything before has landed."""
+class AtomicAddPacket:
+    """Add to 64 bits of memory once everything before is complete."""
 
     address: int
     value: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """Write ``value`` over and over: items of 1, 2 or 4 bytes."""
+class FillPacket:
+    """Fill memory with ``value``, in items of 1, 2 or 4 bytes."""
 
     dst: int
     value: int
@@ -109,10 +109,22 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Timestamp:
-    """Write the time, 64 bits of it."""
+class TimestampPacket:
+    """Write a 64-bit timestamp."""
 
     address: int
 
 
-Packet = Nop | Copy | Broadcast | Swap | Write | Fence | Trap | Poll | AtomicAdd | Fill | Timestamp
+Packet = (
+    NopPacket
+    | CopyPacket
+    | BroadcastPacket
+    | SwapPacket
+    | WritePacket
+    | FencePacket
+    | TrapPacket
+    | PollPacket
+    | AtomicAddPacket
+    | FillPacket
+    | TimestampPacket
+)

@@ -1,9 +1,9 @@
-"""Direct collectives by DMA engines, each rank's engines fed by its own host thread.
+"""Direct collectives by DMA engines; the host thread of each rank submits to its own engines.
 
-Every rank writes to every other in one step, an engine for each peer, as in the published study
-of DMA collectives beside GEMMs (arXiv 2412.14335). Engines do no arithmetic: a reduction is a
-kernel between two steps of copies. What differs from ``dma`` is who feeds the engines: there one
-thread for all ranks of a node, here one process a rank, as torch has it.
+Every rank writes to every other in one step, one engine per peer, as in the published study of DMA
+collectives overlapped with GEMMs (arXiv 2412.14335). Engines do no arithmetic: a reduction is a
+kernel between two steps of copies. The difference from ``dma`` is who submits: there one thread for
+all ranks of a node, here one process per rank, as in torch.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from weft.schedule import Command
 
 READY, SENT, SYNC, REDUCED, GATHERED = range(5)
-STREAM = "stream1"  # where a reduction runs, beside the computation on stream0
+STREAM = "stream1"  # the stream of the reduction, concurrent with the computation on stream0
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """In place: rank i's part stands at chunk i of ``data`` and goes to everyone."""
+    """Build an in-place all-gather: rank i's part is chunk i of ``data`` and goes to all ranks."""
     divided(nbytes, num_ranks, "all_gather")
     chunks = Chunks(Group(num_ranks), nbytes)
     place = Index(chunks.group)
@@ -62,7 +62,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
 
 
 def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
-    """Chunk j of rank i becomes chunk i of rank j; an engine more copies what stays."""
+    """Build an all-to-all; one more engine copies the chunk that a rank keeps."""
     divided(nbytes, num_ranks, "all_to_all")
     chunks = Chunks(Group(num_ranks), nbytes)
     place = Index(chunks.group)
@@ -79,7 +79,7 @@ def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
 def reduce_scatter(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Engines bring every rank its chunk of the others, a kernel adds them up."""
+    """Build a reduce-scatter: engines deliver each rank's chunks, and a kernel reduces them."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     moves = [_sent(_to_slot(chunks, "in", k), chunks.group, k) for k in range(1, num_ranks)]
@@ -89,7 +89,7 @@ def reduce_scatter(
 
 
 def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """Copies, a reduction on units, copies: the DMA form splits it."""
+    """Build an all-reduce: copies, a reduction on compute units, copies."""
     group = Group(num_ranks)
     chunks = Chunks(group, nbytes, ITEM_BYTES[dtype])
     place = Index(group)
@@ -107,7 +107,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 
 
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """The root writes to every other rank, an engine each."""
+    """Build a broadcast in which the root writes to every other rank, one engine per rank."""
     group, data = Group(num_ranks), own("data", 0, nbytes)
     moves = [
         _sent(Copy(data, Slice(shifted(group, k), "data", 0, nbytes)), group, k)
@@ -122,19 +122,19 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def _sent(copy: Copy, group: Group, k: int) -> Items:
-    """A copy, after which the peer k places on and our own host know of it."""
+    """Return a copy followed by signals to the peer k positions on and to our own host."""
     return (copy, signal(shifted(group, k), SENT), signal(SELF, SYNC))
 
 
 def _to_slot(chunks: Chunks, source: str, k: int) -> Copy:
-    """The chunk of the peer k places on, into its slot for us."""
+    """Return a copy of the chunk of the peer k positions on into its slot for us."""
     part = chunks.slice(SELF, source, Index(chunks.group, k))
     there = Slice(shifted(chunks.group, k), "scratch", (k - 1) * chunks.largest, part.nbytes)
     return Copy(part, there)
 
 
 def _reduction(chunks: Chunks, add: Reduce) -> Launch:
-    """A kernel that adds up what has come."""
+    """Return a kernel that reduces the received chunks."""
     return Launch(((wait(SENT, chunks.group.size - 1), add, signal(SELF, REDUCED)),))
 
 
@@ -155,10 +155,10 @@ def _schedule(
     kernel: Launch | None = None,
     after: Items = (),
 ) -> Schedule:
-    """Each rank greets the others, feeds its engines, and waits for all that concerns it.
+    """Build: each rank signals the others, submits to its engines, and waits for completion.
 
-    A kernel is launched when what it adds up has come: launched before, it would hold its units
-    while it waits.
+    The kernel is launched once its input has arrived. If launched earlier it would hold its compute
+    units while it waits.
     """
     group, others = Group(num_ranks), num_ranks - 1
     arrived: Items = (wait(SENT, others),)
