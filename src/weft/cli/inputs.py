@@ -93,5 +93,9 @@ def is_trace(spec: str) -> bool:
     path = Path(spec)
     if not spec.endswith(RECORDED) or not path.is_file():
         return False
+    from weft.models.find import is_configuration
+
+    if is_configuration(spec):
+        return False
     with path.open("rb") as file:
         return b"weft_workload" not in file.read(_BEGINNING)

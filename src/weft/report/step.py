@@ -1,6 +1,7 @@
 """A predicted step as tables: its time, where it goes, what decides it, what was not known."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from weft.report.names import short_name
@@ -22,11 +23,13 @@ _MEANING = {
 }
 
 
-def print_step(prediction: "Prediction") -> None:
-    """Print a prediction, the answer first."""
-    place = page()
+def print_step(prediction: "Prediction", row: Mapping[str, Any] | None = None) -> None:
+    """Print a prediction, the answer first; ``row`` may have more than the prediction's own."""
+    place, row = page(), row or prediction.row()
     place.write(headline(prediction))
-    for section in sections(prediction):
+    for line in (*_rates(row), *_settings(row), *row.get("notes", ())):
+        place.write(line)
+    for section in sections(prediction, row):
         place.write("")
         print_table(section.columns, section.rows, to=place, title=section.title)
 
@@ -45,11 +48,39 @@ def headline(prediction: "Prediction") -> str:
     )
 
 
-def step_page(prediction: "Prediction") -> str:
+def _rates(row: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the job does in a second."""
+    rates = row.get("throughput", {})
+    if "mfu" in rates:
+        yield (
+            f"{rates['tokens_per_second_per_rank']:,.0f} tokens/s/GPU, "
+            f"{rates['flops_per_second_per_rank'] / 1e12:,.0f} TFLOP/s/GPU, "
+            f"MFU {rates['mfu']:.1%}, {rates['samples_per_second']:,.2f} samples/s, predicted"
+        )
+    elif "samples_per_second" in rates:
+        yield f"{rates['samples_per_second']:,.0f} samples/s, predicted"
+
+
+def _settings(row: Mapping[str, Any]) -> Iterator[str]:
+    """Echo the settings in force."""
+    if settings := row.get("settings"):
+        words = (f"{key}={_setting(value)}" for key, value in settings.items())
+        yield from wrap(f"settings: {' '.join(words)}", 100, subsequent_indent="  ")
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def step_page(prediction: "Prediction", row: Mapping[str, Any] | None = None) -> str:
     """Write a prediction as a page."""
+    row = row or prediction.row()
     title = f"{prediction.workload.name} on {prediction.platform.name}"
-    first, *rest = sections(prediction)
-    opening = Section(first.title, headline(prediction), first.columns, first.rows)
+    first, *rest = sections(prediction, row)
+    told = " ".join((headline(prediction), *_rates(row), *_settings(row), *row.get("notes", ())))
+    opening = Section(first.title, told, first.columns, first.rows)
     return html_page(title, [opening, *rest])
 
 
@@ -59,12 +90,12 @@ def _shown(name: str) -> str:
     return f"{_ISSUE if kernel != name else ''}{short_name(kernel)}"
 
 
-def sections(prediction: "Prediction") -> list[Section]:
-    """Give the tables of a prediction."""
-    return list(_sections(prediction))
+def sections(prediction: "Prediction", row: Mapping[str, Any] | None = None) -> list[Section]:
+    """Return the tables of a prediction."""
+    return list(_sections(prediction, row or prediction.row()))
 
 
-def _sections(prediction: "Prediction") -> Iterator[Section]:
+def _sections(prediction: "Prediction", row: Mapping[str, Any]) -> Iterator[Section]:
     seconds = prediction.seconds
     parts = [
         _share(name, value, seconds) | {"meaning": _MEANING[name]}
@@ -84,12 +115,17 @@ def _sections(prediction: "Prediction") -> Iterator[Section]:
     path = [_share(_shown(name), value, seconds) for name, value in prediction.critical_path()]
     if path:
         yield Section("on the critical path", "", _SHARES, path)
-    memory = prediction.row()["memory"]
+    memory = row["memory"]
     if memory is not None:
         has = prediction.platform.require_device().memory_bytes
         rows = [{"name": k, "nbytes": v} for k, v in memory.items() if v]
         columns = [_text("name"), Column("nbytes", "a rank", format_size)]
         yield Section(f"memory, of {format_size(has)}", "", columns, rows)
+    stages = row.get("memory_by_stage", ())
+    if len(stages) > 1:
+        names = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
+        columns = [Column("stage", "stage"), *(Column(n, n, format_size) for n in names)]
+        yield Section("memory of a rank by stage", "", columns, list(stages))
     if prediction.workload.unsupported:
         known = [
             {"name": u.name, "count": u.count, "nbytes": u.nbytes, "why": u.why}

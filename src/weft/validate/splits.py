@@ -44,6 +44,20 @@ RECORDED_MI300X = Split(
     reason="kernels of two other models",
 )
 
+MEMORY_SIMUMAX = Split(
+    "simumax_b200",
+    fitted=("llama3-70b",),
+    held_out=("llama3-405b",),
+    reason="a whole model of other widths",
+)
+
+MEMORY_MEGATRON = Split(
+    "megatron_goldens",
+    fitted=("gpt",),
+    held_out=("bert", "mixtral", "moe"),
+    reason="whole families of models: encoders, and models of experts",
+)
+
 DEEPBENCH_T4 = Split(
     "deepbench/NV_T4_gemm.csv",
     fitted=("DeepSpeech",),
