@@ -60,7 +60,7 @@ def _combined(family: "Family", values: list[str]) -> list[Row]:
     for word in values:
         key, equals, text = word.partition("=")
         if not equals or not words(text):
-            columns = ", ".join([*family.columns, "dtype"])
+            columns = ", ".join([*family.columns, *_WORDS])
             raise UsageError(f"cannot parse {word!r} as key=value", f"Keys: {columns}.")
         lists[key] = words(text)
     return [dict(zip(lists, each, strict=True)) for each in product(*lists.values())]
@@ -83,20 +83,21 @@ def _read(path: Path, given: list[Row]) -> list[Row]:
 
 
 def _priced(family: "Family", rows: list[Row], device: "Device") -> list[Row]:
-    """Predict rows of one dtype together, and return all in their order."""
+    """Predict rows of one dtype and library together, and return all in their order."""
     from weft.cost.price import price_columns
 
     keys = _keys(family, rows)
     found: list[Row] = [{} for _ in rows]
-    for dtype, mine in _by_dtype(family, rows).items():
+    for (dtype, library), mine in _alike(family, rows).items():
         numbers = {key: _numbers(key, rows, mine) for key in keys}
-        prices = price_columns(family.name, numbers, device, dtype)
+        prices = price_columns(family.name, numbers, device, dtype, library)
         columns = [prices.seconds.tolist(), prices.low.tolist(), prices.high.tolist()]
         for at, row, seconds, low, high in zip(mine, _inputs(numbers), *columns, strict=True):
             found[at] = {
                 "kind": family.name,
                 **row,
                 "dtype": dtype,
+                **({"implementation": library} if library else {}),
                 "seconds": seconds,
                 "low": low,
                 "high": high,
@@ -111,17 +112,22 @@ def _keys(family: "Family", rows: list[Row]) -> list[str]:
     from weft.errors import nearest
 
     keys = list(rows[0])
-    unknown = [key for key in keys if key not in family.columns and key != "dtype"]
+    unknown = [key for key in keys if key not in family.columns and key not in _WORDS]
     if unknown:
-        hint = nearest(unknown[0], [*family.columns, "dtype"])
+        hint = nearest(unknown[0], [*family.columns, *_WORDS])
         raise UsageError(f"{family.name}: unknown column {unknown[0]!r}", hint)
-    return [key for key in keys if key != "dtype"]
+    return [key for key in keys if key not in _WORDS]
 
 
-def _by_dtype(family: "Family", rows: list[Row]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = {}
+_WORDS = ("dtype", "implementation")
+
+
+def _alike(family: "Family", rows: list[Row]) -> dict[tuple[str, str], list[int]]:
+    """Group rows of one dtype and one library."""
+    places: dict[tuple[str, str], list[int]] = {}
     for at, row in enumerate(rows):
-        places.setdefault(row.get("dtype") or family.dtype, []).append(at)
+        key = row.get("dtype") or family.dtype, row.get("implementation") or ""
+        places.setdefault(key, []).append(at)
     return places
 
 

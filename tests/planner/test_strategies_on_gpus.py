@@ -12,9 +12,9 @@ from weft.collectives import ENGINE_FEATURES
 from weft.hardware import platform, platform_names
 from weft.hardware.network import Level
 from weft.planner.candidates import Candidate
-from weft.planner.gpu_candidates import GpuCandidates
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices, seconds_by
+from weft.planner.strategies import StrategyContext, baseline, candidates_of
 from weft.workload import Collective
 
 MIB = 1 << 20
@@ -29,12 +29,12 @@ def pair(kind="all_gather", nbytes=256 * MIB, ranks=ALL, dtype="bf16", **more):
 
 
 def gpu(machine=MI300X, library="no library", **limits):
-    return GpuCandidates(machine, Prices(machine, library), Limits(**limits))
+    return StrategyContext(machine, Prices(machine, library), Limits(**limits))
 
 
 def candidates(asked=None, machine=MI300X, **more):
     found: dict[str, list[Any]] = {}
-    for each in gpu(machine, **more).of(asked or pair()):
+    for each in candidates_of(gpu(machine, **more), asked or pair()):
         found.setdefault(each.strategy, []).append(each)
     return found
 
@@ -49,7 +49,7 @@ def why(strategy, asked=None, machine=MI300X, **more):
 
 
 def test_what_torch_does_by_itself_is_the_library_on_its_own_units():
-    base = gpu().base(pair())
+    base = baseline(gpu(), pair())
     assert (base.strategy, base.settings, base.units) == ("concurrent", {}, None)
     assert base.alone == Prices(MI300X, "no library").collective_price(pair().what, ALL)
 
@@ -63,7 +63,7 @@ def test_a_serial_collective_is_exclusive_and_a_first_one_has_priority():
 
 @pytest.mark.parametrize("strategy", ["partition", "priority+partition"])
 def test_fewer_units_than_fill_the_links_take_longer(strategy):
-    base = gpu().base(pair()).alone.seconds  # 32 units fill the links
+    base = baseline(gpu(), pair()).alone.seconds  # 32 units fill the links
     for each in candidates()[strategy]:
         assert each.units == each.settings["units"] < 32
         assert each.alone.seconds == pytest.approx(base * 32 / each.units)
@@ -71,7 +71,7 @@ def test_fewer_units_than_fill_the_links_take_longer(strategy):
 
 
 def test_between_nodes_a_port_is_filled_by_fewer_units():
-    base = gpu(NODES).base(pair(ranks=ACROSS)).alone.seconds
+    base = baseline(gpu(NODES), pair(ranks=ACROSS)).alone.seconds
     widest = candidates(pair(ranks=ACROSS), NODES)["partition"][-1]
     assert widest.alone.seconds == pytest.approx(base)
 
@@ -233,7 +233,7 @@ def test_a_faster_algorithm_is_found_among_those_that_libraries_do_not_have():
     far = replace(switched(), name="far", levels=(Level("switch", 8, 1e12, 1e-3),))
     asked = pair("broadcast", 1024)
     found = algorithms(candidates(asked, far))
-    alone = gpu(far).base(asked).alone.seconds
+    alone = baseline(gpu(far), asked).alone.seconds
     assert found
     assert all(way.alone.seconds < 0.95 * alone for way in found.values())
 
@@ -256,7 +256,7 @@ def test_a_fused_operator_sends_slices_of_what_its_maker_makes():
     assert (found.slices, found.producer) == (16, 1.0625)  # half of the worst: 12.5 %
     assert found.settings == {"fused": "up + all_reduce"}
     assert found.why == "slices of up leave while it computes the next"
-    assert found.alone == gpu().base(pair("all_reduce")).alone
+    assert found.alone == baseline(gpu(), pair("all_reduce")).alone
 
 
 def test_what_cannot_be_fused_says_why():

@@ -1,4 +1,4 @@
-"""Candidates that send fewer bytes: codecs within a budget of error."""
+"""Compressed: fewer bytes are sent, through codecs within a budget of error."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.planner.candidates import CollectiveGroup
     from weft.planner.plan import Alternative, Limits
     from weft.planner.prices import Prices
+    from weft.planner.strategies.context import StrategyContext
 
 # Relative L2 error on weights of a small trained transformer: `weft bench codecs`.
 ERRORS = {"pack": 0.0, "fp16": 2e-4, "bf16": 1.7e-3, "int8": 7e-3, "fp8": 0.04, "int4": 0.1}
@@ -25,14 +26,29 @@ _CODED = ("all_gather", "all_to_all", "broadcast", "send", "recv", "gather", "sc
 
 
 def error_of(codec: str) -> float:
-    """Give the error that a codec makes."""
+    """Return the relative error that a codec makes."""
     kind = codec.partition(":")[0]
     if kind not in ERRORS:
         raise UnknownNameError(f"no plan knows the error of codec {codec!r}", nearest(kind, ERRORS))
     return ERRORS[kind]
 
 
-def coded_candidates(
+def candidates(
+    context: StrategyContext, group: CollectiveGroup
+) -> Iterator[Candidate | Alternative]:
+    """Encode the collective; weft's backend on cores encodes broadcasts between hosts."""
+    if not context.device.is_core:
+        yield from coded(group, context.prices, context.limits)
+    elif group.what.kind != "broadcast":
+        yield infeasible("compressed", "weft encodes broadcasts between hosts only")
+    elif not context.spans_nodes(group):
+        yield infeasible("compressed", "inside a host memory is faster than any codec")
+    else:
+        for each in coded(group, context.weft, context.limits):
+            yield replace(each, settings={"backend": "weft", **each.settings})
+
+
+def coded(
     group: CollectiveGroup, prices: Prices, limits: Limits
 ) -> Iterator[Candidate | Alternative]:
     """Return the collective through each codec, or why it does not go through one."""
@@ -71,7 +87,7 @@ def _coded_price(group: CollectiveGroup, prices: Prices, codec: str, ratio: floa
 
 
 def _sides(group: CollectiveGroup) -> tuple[float, float]:
-    """Give the most bytes that a rank encodes, and the most that one decodes."""
+    """Return the most bytes that a rank encodes, and the most that one decodes."""
     size, count = group.what.nbytes, len(group.ranks)
     match group.what.kind:
         case "all_gather" | "gather":

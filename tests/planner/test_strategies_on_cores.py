@@ -14,10 +14,11 @@ from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library
 from weft.hardware.machine import Machine
 from weft.planner.candidates import Candidate
-from weft.planner.cpu_candidates import CpuCandidates, _joined
 from weft.planner.lookup_ops import Lookups
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices
+from weft.planner.strategies import StrategyContext, baseline, candidates_of
+from weft.planner.strategies.fused import joined
 from weft.schedule import Cost
 from weft.workload import Collective, Op
 
@@ -48,13 +49,13 @@ MEASURED = replace(
 HOSTS = replace(MEASURED, nic=platform("cpu").nic).cluster(2)
 
 
-def ways_of(machine, **limits):
-    return CpuCandidates(machine, Prices(machine, "gloo"), Limits(**limits))
+def context(machine, **limits):
+    return StrategyContext(machine, Prices(machine, "gloo"), Limits(**limits))
 
 
 def ways(machine=CORES, pair=None, **limits):
     found: dict[str, list[Any]] = {}
-    for each in ways_of(machine, **limits).of(pair or group_of(what=EXCHANGE)):
+    for each in candidates_of(context(machine, **limits), pair or group_of(what=EXCHANGE)):
         found.setdefault(each.strategy, []).append(each)
     return found
 
@@ -65,14 +66,14 @@ def across(**more):
 
 
 def test_torch_takes_gloo():
-    base = ways_of(CORES).base(group_of(what=EXCHANGE))
+    base = baseline(context(CORES), group_of(what=EXCHANGE))
     assert (base.strategy, base.settings) == ("concurrent", {"backend": "gloo"})
     assert base.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 4e-9, rel=1e-3)
 
 
 def test_weft_moves_it_through_shared_memory_or_as_one_message_a_host():
     base, mine = ways()["concurrent"]
-    assert base == ways_of(CORES).base(group_of(what=EXCHANGE))
+    assert base == baseline(context(CORES), group_of(what=EXCHANGE))
     assert mine.settings == {"backend": "weft", "algorithm": "auto"}
     assert mine.alone.seconds == pytest.approx(1e-5 + NBYTES / 2 * 1e-9, rel=1e-3)
     assert mine.why.startswith("through shared memory: 534")
@@ -187,7 +188,7 @@ def test_between_hosts_what_is_summed_is_sent_meanwhile():
 def test_work_and_moves_are_in_turn_or_in_four_slices(overlaps, expected):
     work, moves = Price(4, 2, 6), Price(10, 5, 15)
     for one, other in ((work, moves), (moves, work)):
-        found = _joined(one, other, overlaps=overlaps)
+        found = joined(one, other, overlaps=overlaps)
         assert (found.seconds, found.low, found.high) == pytest.approx(expected)
 
 

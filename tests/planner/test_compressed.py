@@ -8,9 +8,9 @@ from tests.planner.toy import MACHINE, group_of
 from weft.cost.codec import codec_rates
 from weft.errors import UnknownNameError
 from weft.planner.candidates import Candidate
-from weft.planner.coded_candidates import ERRORS, coded_candidates, error_of
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices
+from weft.planner.strategies.compressed import ERRORS, coded, error_of
 from weft.workload import Collective
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ PRICES = Prices(MACHINE)
 
 def ways(kind="all_gather", nbytes=64 * MIB, dtype="fp32", **limits):
     pair = group_of(what=Collective(kind, nbytes, dtype))
-    return list(coded_candidates(pair, PRICES, Limits(**limits)))
+    return list(coded(pair, PRICES, Limits(**limits)))
 
 
 def codecs(found):
