@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.rows import Row
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 
 Contestant = Callable[[], float | None]
 """Does the work once; gives its seconds if it has a better clock than the one around it."""
@@ -35,7 +35,7 @@ def measure(
         for name, work in contestants.items():
             times[name].append(timed(work))
     mine = times.pop("weft")
-    beside = {name: Peer.of(theirs, mine) for name, theirs in times.items()}
+    beside = {name: PeerTiming.of(theirs, mine) for name, theirs in times.items()}
     return Row(bench, dict(case), tuple(mine), beside, dict(more))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from benchmarks.rows import Options, Row
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 from weft.runtime import spawn
 
 QUESTION = "How fast are 4,096 blocks of a KV cache gathered by one prepared schedule?"
@@ -18,6 +18,6 @@ def run(options: Options) -> Iterator[Row]:
     for size in options.sizes or SIZES:
         ((times, wrong),) = spawn(be_rank, 1, BLOCKS, size, options.rounds)
         mine = times.pop("weft")
-        peers = {name: Peer.of(theirs, mine) for name, theirs in times.items()}
+        peers = {name: PeerTiming.of(theirs, mine) for name, theirs in times.items()}
         case = {"blocks": BLOCKS, "nbytes": size, "ranks": 1}
         yield Row("kv", case, tuple(mine), peers, {"wrong": wrong})

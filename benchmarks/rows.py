@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Row:
     bench: str
     case: dict[str, Any]
     times: tuple[float, ...]
-    peers: dict[str, Peer] = field(default_factory=dict)
+    peers: dict[str, PeerTiming] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -14,20 +14,20 @@ _PATIENCE = 6.0  # seconds for all rounds of an entry: spinning ranks on a busy 
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerTiming:
     """The duration of a peer, and the median over the rounds of its time / weft's time."""
 
     seconds: float
     ratio: float
 
     @classmethod
-    def of(cls, theirs: Sequence[float], mine: Sequence[float]) -> "Peer":
+    def of(cls, theirs: Sequence[float], mine: Sequence[float]) -> "PeerTiming":
         """Compare a peer with weft; ratios are taken between times of the same round."""
         ratios = [their / my for their, my in zip(theirs, mine, strict=False)]
         return cls(median(theirs), median(ratios))
 
 
-class Entry(NamedTuple):
+class ContestEntry(NamedTuple):
     """What a contestant is asked to do."""
 
     team: Team
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ContestOutcome:
     """Seconds of every round, and what was answered before and after them, by entry.
 
     ``foreign`` is the share of the cores that others used while all contestants slept.
@@ -46,20 +46,22 @@ class Outcome:
     foreign: float = 0.0
     received: dict[str, list[int]] = field(default_factory=dict)  # bytes by each rank's links
 
-    def beside(self, peer: str, mine: str) -> Peer:
+    def compare(self, peer: str, mine: str) -> PeerTiming:
         """Compare a peer with one of weft's."""
-        return Peer.of(self.times[peer], self.times[mine])
+        return PeerTiming.of(self.times[peer], self.times[mine])
 
-    def peers(self, names: Sequence[str], mine: str) -> dict[str, Peer]:
+    def peers(self, names: Sequence[str], mine: str) -> dict[str, PeerTiming]:
         """Compare several."""
-        return {name: self.beside(name, mine) for name in names}
+        return {name: self.compare(name, mine) for name in names}
 
     def wrong(self, name: str) -> int:
         """Add up the answers of an entry, where they are counts of what is wrong."""
         return sum(self.answers[name])
 
 
-def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None = None) -> Outcome:
+def compete(
+    entries: Mapping[str, ContestEntry], rounds: int, *, patience: float | None = None
+) -> ContestOutcome:
     """Let all entries do their work, A B A B, and check it before and after.
 
     An entry that takes very long has fewer rounds than the others, but one at least. Where one
@@ -84,7 +86,9 @@ def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None
             after, received[name] = _answers(name, entry.team)
             answers[name] += after
         entry.team.ask("close", name)
-    return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign, received)
+    return ContestOutcome(
+        {name: tuple(each) for name, each in times.items()}, answers, foreign, received
+    )
 
 
 def seconds_of(name: str, team: Team, times: int = 3) -> float:

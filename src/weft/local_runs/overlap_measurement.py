@@ -39,7 +39,7 @@ Start = Callable[[], Work | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OverlapCase:
     """A collective of so many bytes, and how much longer it takes than the product."""
 
     kind: str
@@ -47,7 +47,7 @@ class Case:
     ratio: float
 
 
-class Times(NamedTuple):
+class OverlapTimes(NamedTuple):
     """Seconds of one round: each alone, one after the other, both at once."""
 
     compute: float
@@ -57,24 +57,24 @@ class Times(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OverlapOutcome:
     """What rank 0 saw of one case under one strategy; of each figure the best round counts.
 
     Others who use the machine can only add to a time, and a case is over within a few turns of
     their threads, so the best of many rounds is what the machine does by itself.
     """
 
-    case: Case
+    case: OverlapCase
     strategy: str
-    rounds: tuple[Times, ...]
+    rounds: tuple[OverlapTimes, ...]
     num_calls: int
     num_products: int
     slowdown: float  # of the product beside a stream of copies on the other core
 
     @property
-    def best(self) -> Times:
+    def best(self) -> OverlapTimes:
         """The least seconds of each."""
-        return Times(*(min(each) for each in zip(*self.rounds, strict=True)))
+        return OverlapTimes(*(min(each) for each in zip(*self.rounds, strict=True)))
 
     @property
     def ideal(self) -> float:
@@ -117,7 +117,7 @@ def applies(strategy: str, kind: str) -> bool:
 
 def measure(
     kind: str, nbytes: int, ratios: Sequence[float], num_ranks: int, rounds: int
-) -> list[Outcome]:
+) -> list[OverlapOutcome]:
     """Measure a collective in every ratio under every strategy, all in turn in every round."""
     if kind not in KINDS:
         raise UsageError(f"{kind} is not measured here.", f"Known: {', '.join(KINDS)}.")
@@ -126,12 +126,12 @@ def measure(
     if nbytes < 1:
         raise UsageError("a collective of 0 bytes hides behind anything.", "Use 1KiB or more, say.")
     whole = -(-nbytes // (64 * num_ranks)) * 64 * num_ranks  # what the ranks can share
-    cases = [Case(kind, whole, ratio) for ratio in ratios]
+    cases = [OverlapCase(kind, whole, ratio) for ratio in ratios]
     with one_thread():
-        return spawn(be_rank, num_ranks, cases, rounds, timeout=_TIMEOUT)[0]
+        return spawn(rank_main, num_ranks, cases, rounds, timeout=_TIMEOUT)[0]
 
 
-def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
+def rank_main(world: World, cases: list[OverlapCase], rounds: int) -> list[OverlapOutcome]:
     """Measure the cases of one collective as one rank; rank 0 knows the times."""
     factor = np.ones((EDGE, EDGE), np.float32)
     kind = cases[0].kind
@@ -142,7 +142,7 @@ def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
     sizes = {
         (case, name): _size(once[name], product, case.ratio) for case in cases for name in names
     }
-    found: dict[tuple[Case, str], list[Times]] = {each: [] for each in sizes}
+    found: dict[tuple[OverlapCase, str], list[OverlapTimes]] = {each: [] for each in sizes}
     for _ in range(rounds):
         for name in names:
             world.set_engines(placement(name, world.rank))
@@ -152,7 +152,7 @@ def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
                 found[case, name].append(times)
     slowdown = _slowdown(world, factor)
     return [
-        Outcome(case, name, tuple(times), *sizes[case, name], slowdown)
+        OverlapOutcome(case, name, tuple(times), *sizes[case, name], slowdown)
         for (case, name), times in found.items()
     ]
 
@@ -175,7 +175,7 @@ def _best(world: World, act: Callable[[], None], times: int = 9) -> float:
     return min(_timed(world, act) for _ in range(times))
 
 
-def _starter(world: World, case: Case, strategy: str) -> Start:
+def _starter(world: World, case: OverlapCase, strategy: str) -> Start:
     """Return what starts one collective in the background, in memory of the heap."""
     nbytes, n = case.nbytes, world.num_ranks
     if strategy == "dma":
@@ -197,7 +197,9 @@ def _starter(world: World, case: Case, strategy: str) -> Start:
     return lambda: act(out, x, async_op=True)
 
 
-def _round(world: World, start: Start, calls: int, factor: NDArray[Any], products: int) -> Times:
+def _round(
+    world: World, start: Start, calls: int, factor: NDArray[Any], products: int
+) -> OverlapTimes:
     """Return each alone, then in turn, then at once: rank 0 is the only one that multiplies."""
     mine = products if world.rank == 0 else 0
 
@@ -211,7 +213,7 @@ def _round(world: World, start: Start, calls: int, factor: NDArray[Any], product
         _multiply(factor, mine)
 
     acts = (lambda: _multiply(factor, mine), lambda: _communicate(start, calls), serial, both)
-    return Times(*(_timed(world, act) for act in acts))
+    return OverlapTimes(*(_timed(world, act) for act in acts))
 
 
 def _multiply(factor: NDArray[Any], count: int) -> None:
@@ -281,7 +283,7 @@ def of_first(world: World, array: NDArray[Any]) -> NDArray[np.uint8]:
     return world.member.view(world.region(0) + located(array)[0] - here, array.nbytes)
 
 
-def figures(outcome: Outcome) -> dict[str, Any]:
+def figures(outcome: OverlapOutcome) -> dict[str, Any]:
     """Return the figures of a c3 result besides its time; percent from 0 to 100."""
     best = outcome.best
     return {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 
-class Work(Protocol):
+class RankWork(Protocol):
     """Something a rank can do again and again together with the others."""
 
     @property
@@ -28,7 +28,7 @@ class Work(Protocol):
         """Do it so that it can be checked; give what the check found."""
 
 
-class Rank(Protocol):
+class ServedRank(Protocol):
     """One rank of a contestant."""
 
     rank: int
@@ -37,17 +37,17 @@ class Rank(Protocol):
     def barrier(self) -> None:
         """Meet the others."""
 
-    def open(self, case: dict[str, Any]) -> Work:
+    def open(self, case: dict[str, Any]) -> RankWork:
         """Make what a case needs."""
 
 
-def serve(address: str, rank: Rank) -> None:
+def serve(address: str, rank: ServedRank) -> None:
     """Do what is asked until nobody asks any more. ``address`` is a name, or the path of a file."""
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(address if address.startswith("/") else f"\0{address}")
         with line.makefile("r", encoding="utf-8") as ears, line.makefile("w") as mouth:
             _say(mouth, {"rank": rank.rank, "about": rank.about})
-            works: dict[str, Work] = {}
+            works: dict[str, RankWork] = {}
             # Reading blocks in the kernel: a rank that is not asked costs the others nothing.
             for text in ears:
                 _say(mouth, _reply(rank, works, json.loads(text)))
@@ -58,7 +58,7 @@ def _say(mouth: IO[str], reply: dict[str, Any]) -> None:
     mouth.flush()
 
 
-def _reply(rank: Rank, works: dict[str, Work], asked: dict[str, Any]) -> dict[str, Any]:
+def _reply(rank: ServedRank, works: dict[str, RankWork], asked: dict[str, Any]) -> dict[str, Any]:
     name = asked["name"]
     try:
         match asked["do"]:
@@ -94,7 +94,7 @@ def received() -> int:
     return sum(int(counts.split()[0]) for name, counts in links if name.strip() != "lo")
 
 
-def _timed(rank: Rank, work: Work, calls: int) -> float:
+def _timed(rank: ServedRank, work: RankWork, calls: int) -> float:
     """Return the seconds of one call; many calls begin with one that is not counted."""
     act = work.act
     if (ready := getattr(work, "ready", None)) is not None:

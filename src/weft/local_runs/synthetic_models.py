@@ -17,7 +17,7 @@ _SHORTEST, _LONGEST = 0.035, 0.25  # seconds by these rates; the shortest is to 
 
 
 @dataclass(frozen=True)
-class Dlrm:
+class SyntheticDlrm:
     """A DLRM: tables of (rows, pooling, zipf) of one dim, MLPs, samples of the whole job."""
 
     tables: tuple[tuple[int, int, float], ...]
@@ -50,7 +50,7 @@ class Dlrm:
 
 
 @dataclass(frozen=True)
-class Transformer:
+class SyntheticTransformer:
     """A transformer: its sizes, and the sequences of the whole job."""
 
     model: str
@@ -86,15 +86,15 @@ class Transformer:
         return 300 * self.layers
 
 
-Drawn = Dlrm | Transformer
+SyntheticModel = SyntheticDlrm | SyntheticTransformer
 
 
-def draw(seed: int) -> tuple[Dlrm, Transformer]:
+def draw(seed: int) -> tuple[SyntheticDlrm, SyntheticTransformer]:
     """Draw one DLRM and one transformer."""
     return _of_length(_dlrm, seed), _of_length(_transformer, seed)
 
 
-def rough_seconds(model: Drawn) -> float:
+def rough_seconds(model: SyntheticModel) -> float:
     """Guess the length of a step by the rates above."""
     return model.flops / _FLOPS + model.nbytes / _BYTES + model.num_ops * _OP
 
@@ -108,7 +108,7 @@ def _of_length(made: Any, seed: int) -> Any:
             return found
 
 
-def _dlrm(dice: random.Random, seed: int) -> Dlrm:
+def _dlrm(dice: random.Random, seed: int) -> SyntheticDlrm:
     dim = dice.choice((16, 32, 64, 128))
     tables = tuple(
         (
@@ -120,18 +120,18 @@ def _dlrm(dice: random.Random, seed: int) -> Dlrm:
     )
     bottom = (*_widths(dice, dice.randrange(1, 4)), dim)
     top = (*_widths(dice, dice.randrange(2, 5)), 1)
-    return Dlrm(tables, dim, bottom, top, dice.choice((256, 512, 1024, 2048, 4096)), seed)
+    return SyntheticDlrm(tables, dim, bottom, top, dice.choice((256, 512, 1024, 2048, 4096)), seed)
 
 
 def _widths(dice: random.Random, count: int) -> tuple[int, ...]:
     return tuple(sorted(dice.choice((64, 128, 256, 512, 1024)) for _ in range(count))[::-1])
 
 
-def _transformer(dice: random.Random, seed: int) -> Transformer:
+def _transformer(dice: random.Random, seed: int) -> SyntheticTransformer:
     heads, head = dice.choice((2, 4, 6, 8)), dice.choice((32, 64))
     hidden, model = heads * head, dice.choice(TRANSFORMERS)
     ffn = hidden * 4 if model != "llama" else 32 * math.ceil(hidden * 8 / 3 / 32)
-    return Transformer(
+    return SyntheticTransformer(
         model,
         hidden,
         dice.randrange(2, 7),
@@ -145,15 +145,15 @@ def _transformer(dice: random.Random, seed: int) -> Transformer:
     )
 
 
-def case_of(model: Drawn) -> dict[str, Any]:
+def case_of(model: SyntheticModel) -> dict[str, Any]:
     """Return a model as a case of a row, and as ranks are asked for it."""
     return asdict(model)
 
 
-def model_of(case: dict[str, Any]) -> Drawn:
+def model_of(case: dict[str, Any]) -> SyntheticModel:
     """Read what ``case_of`` wrote, through JSON too."""
     if case["model"] != "dlrm":
-        return Transformer(**case)
+        return SyntheticTransformer(**case)
     lists = {key: tuple(case[key]) for key in ("bottom", "top")}
     tables = tuple((int(r), int(p), float(z)) for r, p, z in case["tables"])
-    return Dlrm(**{**case, **lists, "tables": tables})
+    return SyntheticDlrm(**{**case, **lists, "tables": tables})

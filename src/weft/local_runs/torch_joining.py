@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from weft.local_runs.rank_server import Rank, serve
+from weft.local_runs.rank_server import ServedRank, serve
 
 
 def join(backend: str) -> None:
@@ -14,7 +14,7 @@ def join(backend: str) -> None:
     dist.init_process_group(backend)
 
 
-def answer_until_told(address: str, rank: Rank) -> None:
+def answer_until_told(address: str, rank: ServedRank) -> None:
     """Do what is asked for at ``address``, then leave the group."""
     try:
         serve(address, rank)

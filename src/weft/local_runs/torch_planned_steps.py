@@ -16,9 +16,9 @@ from torch.profiler import ProfilerActivity, profile
 import weft.torch
 from weft.calibration.torch_op_calls import drawn_rows
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
-from weft.local_runs import synthetic_models as drawn_models
-from weft.local_runs.synthetic_models import RANKS, Drawn, model_of
-from weft.local_runs.torch_synthetic_models import NUMBERS, Dense, Transformer
+from weft.local_runs import synthetic_models
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel, model_of
+from weft.local_runs.torch_synthetic_models import NUMBERS, Dense, TorchTransformer
 from weft.planner.plan import Plan
 from weft.workload import Op
 
@@ -29,11 +29,11 @@ _CHECKED = 4  # steps whose losses are compared
 Step = Callable[[], Tensor]
 
 
-def captured(model: Drawn) -> CapturedStep:
+def captured(model: SyntheticModel) -> CapturedStep:
     """Write down one step of a model, as torch does it on a CPU without a plan."""
     zipfs = {rows: zipf for rows, _, zipf in model.tables} if _is_dlrm(model) else {}
     step = captured_step(
-        lambda: Job(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
+        lambda: PlannedJob(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
     steps = [
         replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops))
@@ -42,8 +42,8 @@ def captured(model: Drawn) -> CapturedStep:
     return replace(step, workload=replace(step.workload, steps=tuple(steps)))
 
 
-def _is_dlrm(model: Drawn) -> TypeGuard[drawn_models.Dlrm]:
-    return isinstance(model, drawn_models.Dlrm)
+def _is_dlrm(model: SyntheticModel) -> TypeGuard[synthetic_models.SyntheticDlrm]:
+    return isinstance(model, synthetic_models.SyntheticDlrm)
 
 
 def _asked(op: Op, zipfs: Mapping[int, float]) -> Op:
@@ -57,7 +57,7 @@ def _asked(op: Op, zipfs: Mapping[int, float]) -> Op:
 class DlrmModel(nn.Module):
     """Tables on the ranks that hold them, dense layers on all."""
 
-    def __init__(self, model: drawn_models.Dlrm) -> None:
+    def __init__(self, model: synthetic_models.SyntheticDlrm) -> None:
         super().__init__()
         self.dim = model.dim
         self.embedding: nn.Module = weft.torch.EmbeddingBags(
@@ -72,21 +72,25 @@ class DlrmModel(nn.Module):
         return logits
 
 
-class Job:
+class PlannedJob:
     """A model, its data and one step of its training; by plan if one is given."""
 
-    def __init__(self, model: Drawn, plan: Plan | None = None, on: str = "") -> None:
+    def __init__(self, model: SyntheticModel, plan: Plan | None = None, on: str = "") -> None:
         torch.manual_seed(model.seed)
-        whole = DlrmModel(model) if isinstance(model, drawn_models.Dlrm) else Transformer(model)
+        whole = (
+            DlrmModel(model)
+            if isinstance(model, synthetic_models.SyntheticDlrm)
+            else TorchTransformer(model)
+        )
         self.applied = None if plan is None else weft.torch.apply(plan, whole, on=on, watch=False)
         torch.manual_seed(model.seed + dist.get_rank())
         ddp: Any = DistributedDataParallel if self.applied is None else self.applied.ddp
         if isinstance(whole, DlrmModel):
-            assert isinstance(model, drawn_models.Dlrm)
+            assert isinstance(model, synthetic_models.SyntheticDlrm)
             whole.dense = ddp(whole.dense)
             self.dense, self._loss = whole.dense, _clicks(model, whole)
         else:
-            assert isinstance(model, drawn_models.Transformer)
+            assert isinstance(model, synthetic_models.SyntheticTransformer)
             self.dense = ddp(whole)
             self._loss = _tokens(model, self.dense)
         self._optimizer = torch.optim.SGD(self.dense.parameters(), lr=_RATE)
@@ -102,7 +106,7 @@ class Job:
         return loss.detach()
 
 
-def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
+def _clicks(model: synthetic_models.SyntheticDlrm, whole: DlrmModel) -> Step:
     """Draw samples of a DLRM; each call looks the next ones up."""
     samples = model.batch // RANKS
     numbers = torch.rand(samples, NUMBERS)
@@ -115,7 +119,7 @@ def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
     return loss
 
 
-def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def _bags(model: synthetic_models.SyntheticDlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     rank, count = dist.get_rank(), len(model.tables)
     held = range(rank * count // RANKS, (rank + 1) * count // RANKS)
     sets = [
@@ -132,7 +136,7 @@ def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     return cycle(sets)
 
 
-def _tokens(model: drawn_models.Transformer, whole: nn.Module) -> Step:
+def _tokens(model: synthetic_models.SyntheticTransformer, whole: nn.Module) -> Step:
     shape = (model.batch // RANKS, model.seq)
     tokens, wanted = (torch.randint(0, model.vocab, shape) for _ in range(2))
 
@@ -153,7 +157,7 @@ class PlannedSteps:
     ) -> None:
         torch.set_flush_denormal(True)
         found = None if plan is None else Plan.from_json(plan)
-        self._job, self._steps, self._trace = Job(model_of(model), found, on), steps, trace
+        self._job, self._steps, self._trace = PlannedJob(model_of(model), found, on), steps, trace
         self._losses = [float(self._job.step()) for _ in range(_CHECKED)]
 
     def ready(self) -> None:
