@@ -1,4 +1,4 @@
-"""Broadcasts of trained weights over shaped links, encoded or not, beside MPI and Gloo."""
+"""Broadcasts of trained weights over shaped links, encoded or not, compared with MPI and Gloo."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ KINDS = (
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Let four hosts with one rank each send every kind, all contestants in turn."""
+    """Broadcast every kind from one of four hosts with one rank each, all teams in turn."""
     options = replace(options, against=options.against or PEERS)
     require_known(options.against)
     kinds = _kinds(options.algorithms)
@@ -150,7 +150,7 @@ def _row(
 
 
 def _foretold(kind: Kind, outcome: ContestOutcome, nbytes: int, rate: float) -> dict[str, Any]:
-    """Foretell a broadcast; the plain chain says what links or cores give, so it has none."""
+    """Predict a broadcast; the plain chain calibrates links and cores, so it has no prediction."""
     plain = str(Kind("chain"))
     if plain not in outcome.times or kind.codec == "none" or is_delta(kind.codec):
         return {}

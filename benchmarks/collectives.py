@@ -69,7 +69,7 @@ def team_of(entry: str) -> str:
 def measured(
     exchange: Exchange, teams: Mapping[str, Team], paths: Sequence[str], options: Options
 ) -> ContestOutcome:
-    """Let weft's paths and the peers do the same exchange."""
+    """Measure the same exchange by weft's paths and by the peers."""
     case = {"kind": exchange.kind, "nbytes": exchange.nbytes}
     entries = {
         name: ContestEntry(teams[team_of(name)], case | {"path": name})

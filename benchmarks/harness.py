@@ -21,7 +21,7 @@ def measure(
     warmups: int = 1,
     **more: Any,
 ) -> Row:
-    """Let weft and its peers do the same work in turn: A B A B.
+    """Measure weft and its peers at the same work in turn: A B A B.
 
     A ratio is taken inside a round, where the machine was in the same mood for both, and the
     median of these ratios is reported, not the ratio of medians.

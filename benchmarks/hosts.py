@@ -83,7 +83,7 @@ def _collectives(
 
 
 def on_hosts(hosts: tuple[NetHost, NetHost], ranks_each: int, job: dict[str, Any]) -> Any:
-    """Let ranks on every host do a job; give what rank 0 found."""
+    """Run a job on ranks of every host and return the result of rank 0."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         answer, port = Path(folder) / "answer.json", free_port()
         processes = []

@@ -12,7 +12,7 @@ SIZES = (4 << 10, 8 << 10, 32 << 10)
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Gather blocks of each size; a loop of copies and one indexed copy stand beside it."""
+    """Gather blocks of each size, compared with a loop of copies and with one indexed copy."""
     from benchmarks.torch_kv import be_rank
 
     for size in options.sizes or SIZES:

@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case measured: the median of weft's times, how far they spread, the peers beside it.
+    """One measured case: the median of weft's times, their spread, and the peers.
 
     ``more`` are figures of this benchmark alone: an expected answer, CPU time, memory.
     """

@@ -1,4 +1,4 @@
-"""How fast tables are placed, and how good the places are, beside TorchRec's planner."""
+"""How fast tables are placed, and how good the placement is, compared with TorchRec's planner."""
 
 import json
 import random

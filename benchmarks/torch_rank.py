@@ -66,7 +66,7 @@ class TorchRank:
 
 
 def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
-    """Let a process group do it on ordinary tensors, by default the default group."""
+    """Return an exchange on ordinary tensors by a process group, by default the default one."""
     x, out = arrays_of(exchange, rank)
     there, here = torch.from_numpy(out), torch.from_numpy(x)
     acts: dict[str, Callable[[], Any]] = {

@@ -25,7 +25,7 @@ _PROBE = 16 << 20  # bytes that the probe copies
 
 
 class Trained:
-    """Steps of one model; an answer times as many as take ``seconds``, and a copy beside them."""
+    """Steps of one model; an answer times as many as take ``seconds``, and a memory copy."""
 
     def __init__(self, model: dict[str, Any], seconds: float) -> None:
         torch.manual_seed(0)

@@ -7,7 +7,7 @@ from weft.cli.outputs import print_json
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
-    pass
+    from weft.local_runs.overlap_measurement import OverlapOutcome
 
 
 def c3_here(

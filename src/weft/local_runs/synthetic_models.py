@@ -1,6 +1,6 @@
-"""Random models that are small enough to be trained here: DLRMs and three kinds of transformers.
+"""Random models small enough to be trained here: DLRMs and three kinds of transformers.
 
-Needs the standard library alone. What is drawn depends on the seed and on nothing of the machine.
+Uses only the standard library. Models depend on the seed only, not on the machine.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 RANKS = 2
 TRANSFORMERS = ("gpt2", "bert", "llama")
-# Rough rates of one core, for choosing steps long enough to be measured: products, memory, ops.
+# Approximate rates of one core, to choose steps long enough to be measured: GEMMs, memory, ops.
 _FLOPS, _BYTES, _OP = 6e10, 6e9, 8e-6
 _SHORTEST, _LONGEST = 0.035, 0.25  # seconds by these rates; the shortest is to be 20 ms for sure
 
@@ -30,7 +30,7 @@ class SyntheticDlrm:
 
     @property
     def flops(self) -> float:
-        """Products of one rank and step, forward and backward."""
+        """Flops of one rank and step, forward and backward."""
         vectors = len(self.tables) + 1
         inner = self.bottom[-1] + vectors * (vectors - 1) // 2
         sizes = [(13, *self.bottom), (inner, *self.top)]
@@ -45,7 +45,7 @@ class SyntheticDlrm:
 
     @property
     def num_ops(self) -> int:
-        """About as many ops as a rank asks for."""
+        """The approximate number of ops of a rank."""
         return 20 * (len(self.bottom) + len(self.top)) + 8 * len(self.tables)
 
 
@@ -66,7 +66,7 @@ class SyntheticTransformer:
 
     @property
     def flops(self) -> float:
-        """Products of one rank and step, forward and backward."""
+        """Flops of one rank and step, forward and backward."""
         tokens = self.batch / RANKS * self.seq
         inner = 3 if self.model == "llama" else 2
         weights = self.layers * (4 * self.hidden**2 + inner * self.hidden * self.ffn)
@@ -75,14 +75,14 @@ class SyntheticTransformer:
 
     @property
     def nbytes(self) -> float:
-        """Bytes that move beside products: activations, scores of the vocabulary, weights."""
+        """Memory traffic besides GEMMs: activations, vocabulary scores, weights."""
         tokens = self.batch / RANKS * self.seq
         weights = 12 * self.hidden**2 * self.layers + self.vocab * self.hidden
         return 4.0 * (tokens * (self.layers * 60 * self.hidden + 6 * self.vocab) + 20 * weights)
 
     @property
     def num_ops(self) -> int:
-        """About as many ops as a rank asks for."""
+        """The approximate number of ops of a rank."""
         return 300 * self.layers
 
 
@@ -90,17 +90,17 @@ SyntheticModel = SyntheticDlrm | SyntheticTransformer
 
 
 def draw(seed: int) -> tuple[SyntheticDlrm, SyntheticTransformer]:
-    """Draw one DLRM and one transformer."""
+    """Return a random DLRM and a random transformer."""
     return _of_length(_dlrm, seed), _of_length(_transformer, seed)
 
 
 def rough_seconds(model: SyntheticModel) -> float:
-    """Guess the length of a step by the rates above."""
+    """Return a rough estimate of the step time by the rates above."""
     return model.flops / _FLOPS + model.nbytes / _BYTES + model.num_ops * _OP
 
 
 def _of_length(made: Any, seed: int) -> Any:
-    """Draw until the step is long enough to be measured and short enough to wait for."""
+    """Draw models until the step time is in the wanted range."""
     dice = random.Random(f"{made.__name__} {seed}")  # noqa: S311 - the same each time
     while True:
         found = made(dice, seed)
@@ -151,7 +151,7 @@ def case_of(model: SyntheticModel) -> dict[str, Any]:
 
 
 def model_of(case: dict[str, Any]) -> SyntheticModel:
-    """Read what ``case_of`` wrote, through JSON too."""
+    """Parse what ``case_of`` returned, also after a JSON round trip."""
     if case["model"] != "dlrm":
         return SyntheticTransformer(**case)
     lists = {key: tuple(case[key]) for key in ("bottom", "top")}

@@ -1,4 +1,4 @@
-"""How a rank of a benchmark joins a group of torch, and how it leaves."""
+"""How a rank joins a torch process group, and how it leaves."""
 
 import torch
 import torch.distributed as dist
@@ -7,7 +7,7 @@ from weft.local_runs.rank_server import ServedRank, serve
 
 
 def join(backend: str) -> None:
-    """Become a rank of a group, in one thread."""
+    """Initialize the process group, with one thread."""
     torch.set_num_threads(1)
     if backend == "weft":
         import weft.torch  # noqa: F401 - it registers the backend
@@ -15,7 +15,7 @@ def join(backend: str) -> None:
 
 
 def answer_until_told(address: str, rank: ServedRank) -> None:
-    """Do what is asked for at ``address``, then leave the group."""
+    """Serve requests at ``address``, then leave the group."""
     try:
         serve(address, rank)
     finally:

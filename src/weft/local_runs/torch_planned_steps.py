@@ -1,4 +1,4 @@
-"""Steps of training by a plan or without: one function makes what is run and captured."""
+"""Training steps with or without a plan: the same function is run and captured."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -23,14 +23,14 @@ from weft.planner.plan import Plan
 from weft.workload import Op
 
 _RATE = 0.01
-_TURNS = 3  # sets of indices, one step after another
-_SIZES = 4  # of a captured lookup: batch, rows, columns, rows of a bag
+_TURNS = 3  # sets of indices, used in turn
+_SIZES = 4  # arguments of a captured lookup: batch, rows, columns, rows per bag
 _CHECKED = 4  # steps whose losses are compared
 Step = Callable[[], Tensor]
 
 
 def captured(model: SyntheticModel) -> CapturedStep:
-    """Write down one step of a model, as torch does it on a CPU without a plan."""
+    """Capture one step of a model, as torch runs it on a CPU without a plan."""
     zipfs = {rows: zipf for rows, _, zipf in model.tables} if _is_dlrm(model) else {}
     step = captured_step(
         lambda: PlannedJob(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
@@ -47,7 +47,7 @@ def _is_dlrm(model: SyntheticModel) -> TypeGuard[synthetic_models.SyntheticDlrm]
 
 
 def _asked(op: Op, zipfs: Mapping[int, float]) -> Op:
-    """Say of lookups how popular rows are: fake indices do not."""
+    """Add the popularity of rows to lookups, which fake indices do not have."""
     cost = op.cost
     if cost is None or cost.family != "embedding" or len(cost.shape) != _SIZES:
         return op
@@ -66,14 +66,14 @@ class DlrmModel(nn.Module):
         self.dense: nn.Module = Dense(len(model.tables), model.bottom, model.top)
 
     def forward(self, numbers: Tensor, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return a logit a sample."""
+        """Return one logit per sample."""
         rows = self.embedding([i for i, _ in bags], [o for _, o in bags])
         logits: Tensor = self.dense(numbers, rows.view(len(numbers), -1, self.dim))
         return logits
 
 
 class PlannedJob:
-    """A model, its data and one step of its training; by plan if one is given."""
+    """A model, its data and one training step, with a plan if one is given."""
 
     def __init__(self, model: SyntheticModel, plan: Plan | None = None, on: str = "") -> None:
         torch.manual_seed(model.seed)
@@ -96,7 +96,7 @@ class PlannedJob:
         self._optimizer = torch.optim.SGD(self.dense.parameters(), lr=_RATE)
 
     def step(self) -> Tensor:
-        """Train one step; give its loss."""
+        """Train one step and return its loss."""
         loss = self._loss()
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ class PlannedJob:
 
 
 def _clicks(model: synthetic_models.SyntheticDlrm, whole: DlrmModel) -> Step:
-    """Draw samples of a DLRM; each call looks the next ones up."""
+    """Return a loss function on random DLRM samples; each call uses the next ones."""
     samples = model.batch // RANKS
     numbers = torch.rand(samples, NUMBERS)
     clicks = (numbers[:, 0] > numbers[:, 1]).float()
@@ -147,9 +147,9 @@ def _tokens(model: synthetic_models.SyntheticTransformer, whole: nn.Module) -> S
 
 
 class PlannedSteps:
-    """A job as a rank of a benchmark does it: ``steps`` at a time.
+    """A job as a rank of a team runs it: ``steps`` at a time.
 
-    ``trace`` is where the first rank writes what one step looked like to torch's profiler.
+    ``trace`` is the file to which the first rank writes a profile of one step.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class PlannedSteps:
         self._losses = [float(self._job.step()) for _ in range(_CHECKED)]
 
     def ready(self) -> None:
-        """Take a step that does not count: others had the caches meanwhile."""
+        """Run a step that is not timed, to warm up the caches."""
         self._job.step()
 
     def act(self) -> None:
@@ -170,7 +170,7 @@ class PlannedSteps:
             self._job.step()
 
     def answer(self) -> dict[str, Any]:
-        """Return the losses of the first steps and the ways of collectives."""
+        """Return the losses of the first steps and the paths of collectives."""
         if self._trace:
             self._write_trace()
         applied = self._job.applied
@@ -179,7 +179,7 @@ class PlannedSteps:
         return {"losses": self._losses, "rows": rows, "state": state}
 
     def _write_trace(self) -> None:
-        """Record one step; every rank takes it, the first one writes it down."""
+        """Profile one step on every rank; the first rank writes it."""
         if dist.get_rank():
             self._job.step()
             return
@@ -188,6 +188,6 @@ class PlannedSteps:
         profiler.export_chrome_trace(self._trace)
 
     def free(self) -> None:
-        """Let the group be as it was."""
+        """Restore the process group."""
         if self._job.applied is not None:
             self._job.applied.remove()

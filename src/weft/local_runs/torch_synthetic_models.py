@@ -1,7 +1,7 @@
-"""Small models as their users write them, and one step of training each.
+"""Small models as users write them, and one training step of each.
 
-The step is the same whether it is carried out or captured on fake tensors: what it needs of its
-rank is the process group alone.
+The step is the same whether it is run or captured on fake tensors: it needs only the process group
+of its rank.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from weft.local_runs import synthetic_models
 from weft.local_runs.synthetic_models import SyntheticModel
 from weft.models.tables import Table, table_wise
 
-NUMBERS = 13  # features that are numbers, as Criteo's
-_TURNS = 3  # sets of indices, one step after another
+NUMBERS = 13  # numeric features, as in Criteo
+_TURNS = 3  # sets of indices, used in turn
 Step = Callable[[], Any]
 
 
 def training(model: SyntheticModel) -> Step:
-    """Prepare a model and give one step of its training, dense parts by DDP."""
+    """Build a model and return one step of its training, dense parts by DDP."""
     torch.manual_seed(model.seed)
     if isinstance(model, synthetic_models.SyntheticDlrm):
         return _dlrm_training(model)
@@ -34,13 +34,13 @@ def training(model: SyntheticModel) -> Step:
 
 
 def held(model: synthetic_models.SyntheticDlrm, rank: int) -> list[int]:
-    """List the tables of a rank, spread by their lookups."""
+    """Return the tables of a rank, balanced by their lookups."""
     tables = [Table(f"t{n}", r, model.dim, p, z) for n, (r, p, z) in enumerate(model.tables)]
     return [s.table for s in table_wise(tables, synthetic_models.RANKS) if s.rank == rank]
 
 
 class Dense(nn.Module):
-    """What is not embedding: an MLP below, products of all pairs of vectors, an MLP on top."""
+    """The dense part: bottom MLP, pairwise products of vectors, top MLP."""
 
     def __init__(self, tables: int, bottom: tuple[int, ...], top: tuple[int, ...]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Dense(nn.Module):
         self._top = _mlp((bottom[-1] + len(pairs), *top))[:-1]
 
     def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
-        """Return a logit a sample; ``rows`` has a vector for each table."""
+        """Return one logit per sample; ``rows`` has one vector per table."""
         below = self._bottom(numbers)
         vectors = torch.cat([below.unsqueeze(1), rows], 1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
@@ -92,7 +92,7 @@ class Exchanged(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, pooled: Tensor, counts: list[int], rank: int) -> Tensor:
-        """Take (samples of all, own tables, dim), give (own samples, all tables, dim)."""
+        """Map (samples of all, own tables, dim) to (own samples, all tables, dim)."""
         samples, dim = pooled.shape[0] // len(counts), pooled.shape[2]
         ctx.sizes = [samples * count * dim for count in counts]
         ctx.own = [samples * counts[rank] * dim] * len(counts)
@@ -149,7 +149,7 @@ def _turns(sets: list[Any]) -> Iterator[Any]:
 
 
 class Attention(nn.Module):
-    """Attention of some heads; ``llama`` turns queries and keys and shares keys among heads."""
+    """Multi-head attention; ``llama`` uses rotary embeddings and grouped keys."""
 
     def __init__(self, model: synthetic_models.SyntheticTransformer) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Attention(nn.Module):
         self._out = nn.Linear(model.hidden, model.hidden, bias=bias)
 
     def forward(self, x: Tensor, turned: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Run it on (sequences, tokens, hidden)."""
+        """Apply it to (sequences, tokens, hidden)."""
         q, k, v = (
             each.unflatten(-1, (-1, self._head)).transpose(1, 2)
             for each in self._qkv(x).split(self._widths, -1)
