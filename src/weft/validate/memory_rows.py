@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from weft.errors import WeftError
@@ -16,7 +17,11 @@ from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import stage_memories
 from weft.models.zoo import MODELS
+from weft.validate.splits import MEMORY_MEGATRON, MEMORY_SIMUMAX
+from weft.validate.target import Target
 
+_SIMUMAX = "SimuMax v1.2, MooreThreads/SimuMax @4dcaae513ba7"
+_MEGATRON = "golden values of NVIDIA/Megatron-LM @d98e8a64ddf3"
 _GIB = 1 << 30
 _VOCABULARY = 50304  # GPT-2's, padded to a multiple of 128, which Megatron's tests use
 # Columns of the golden values, and the arguments of Megatron that they hold.
@@ -79,6 +84,27 @@ class MemoryRow:
         return self.expected / self.measured - 1
 
 
+def memory_targets(folder: Path) -> Iterator[Target]:
+    """Compare the largest allocations of jobs, those that were fitted to apart from the others."""
+    for split, read, source, limit in (
+        (MEMORY_SIMUMAX, simumax_rows, _SIMUMAX, 4.0),
+        (MEMORY_MEGATRON, megatron_rows, _MEGATRON, 6.0),
+    ):
+        if not (folder / split.folder).is_dir():
+            continue
+        rows = list(read(folder))
+        for model in (*split.fitted, *split.held_out):
+            errors = [100 * abs(each.error) for each in rows if each.model == model]
+            if not errors:
+                continue
+            fitted = model in split.fitted
+            name = f"memory of {model}, {len(errors)} jobs: median error"
+            yield Target(
+                *("predict", name, None, "%", source, median(errors), limit, "value", fitted),
+                note=f"mean {mean(errors):.1f} %, largest {max(errors):.1f} %",
+            )
+
+
 def simumax_rows(folder: Path) -> Iterator[MemoryRow]:
     """Read Llama slices on 8 B200: bf16, distributed optimizer, fp32 gradients."""
     shapes = {
@@ -113,7 +139,11 @@ def megatron_rows(folder: Path) -> Iterator[MemoryRow]:
     path = folder / "megatron_goldens" / "goldens_a100_h100.csv.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
-            if not row["peak_gib"] or row["gpus_source"] == "unknown" or row["batch_divides"] != "1":
+            if (
+                not row["peak_gib"]
+                or row["gpus_source"] == "unknown"
+                or row["batch_divides"] != "1"
+            ):
                 continue
             try:
                 model = _megatron(row)
