@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb")
 RECOMPUTE = ("none", "selective", "full")
+_MOST_LAYERS = 100_000  # of any model by far; more is a mistake, and takes all memory
 MODES = ("train", "prefill", "decode")
 
 
@@ -26,6 +27,10 @@ class Layout:
 
     def __init__(self, model: Transformer, num_ranks: int) -> None:
         _require_words(model)
+        if model.layers > _MOST_LAYERS:
+            raise UsageError(
+                f"layers: at most {_MOST_LAYERS:,} can be laid out (got {model.layers})"
+            )
         inner = model.tp * model.pp * model.cp
         named = f"tp {model.tp} times pp {model.pp}" + (
             f" times cp {model.cp}" if model.cp > 1 else ""
