@@ -15,7 +15,7 @@ from weft.validate.kernel_studies import FAMILY_NAMES, studies_by_device
 from weft.validate.kernel_tables import Study, gemm_studies
 from weft.validate.other_tables import VIDUR, deepbench_products, vidur_products
 from weft.validate.published_attention import FA3_PAPER, fitted_attention, held_out
-from weft.validate.splits import VIDUR_LAYERS
+from weft.validate.splits import DEEPBENCH_T4, VIDUR_LAYERS
 from weft.validate.target import Target
 from weft.validate.vidur_layers import layer_studies
 
@@ -162,10 +162,25 @@ def elsewhere(folder: Path) -> Iterator[Target]:
     for each, off in zip(siblings, errors, strict=True):
         yield _error(f"{name}, {each.dtype}", each.source, geomean_error(off), -1.0, "")
     yield from _held_out_layers(folder)
+    yield from _on_a_capped_card(folder)
     for study in (vidur_products(folder), *deepbench_products(folder)):
         error = geomean_error(_off(study, study.device))
         name = f"{study.family} {study.device.name} {study.dtype}: another author's table"
         yield _error(name, study.source, error, -1.0, "")
+
+
+def _on_a_capped_card(folder: Path) -> Iterator[Target]:
+    """Score products on T4, whose only fitted number is the best rate of one application."""
+    for applications in (DEEPBENCH_T4.fitted, DEEPBENCH_T4.held_out):
+        shown = applications == DEEPBENCH_T4.fitted
+        for study in deepbench_products(folder, "T4", applications):
+            error = geomean_error(_off(study, study.device))
+            what = ", ".join(applications)
+            name = f"gemm t4 {study.dtype} by a100's law under 70 W: {what}"
+            note = f"{len(study.seconds)} products" + (
+                "; its best rate is in the catalogue" * shown
+            )
+            yield _error(name, study.source, error, -1.0, note, fitted=shown)
 
 
 _LAYERS_LIMIT = 12.0
