@@ -178,7 +178,7 @@ def test_the_catalogue_of_kernels_is_small_and_says_how_far_off_it_is():
         for fit in device_fits(name).fits:
             assert fit.source
             assert fit.low <= 1 <= fit.high
-            if not fit.implementation:  # libraries have a few published speeds each
+            if fit.errors.rows > 20:  # published speeds and recorded steps are fewer
                 assert 0 < (fit.errors.shapes or 0) < 0.1
                 assert fit.errors.rows > 100
 

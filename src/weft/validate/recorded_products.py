@@ -17,7 +17,7 @@ DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
 _FEWEST = 1e9  # flops: smaller ones are all launch
 
 
-def recorded_products(folder: Path, name: str, device: str = "mi300x-8") -> list[Study]:
+def recorded_products(folder: Path, name: str, *, fewest: float = _FEWEST) -> list[Study]:
     """Read the products of a report: the median of every shape, one Study a dtype."""
     path = folder / "tracelens" / "reference_reports" / f"{name}.GEMM.csv"
     by_dtype: dict[str, list[tuple[float, ...]]] = {}
@@ -25,20 +25,20 @@ def recorded_products(folder: Path, name: str, device: str = "mi300x-8") -> list
         for row in csv.DictReader(lines):
             sides = tuple(float(row[f"param: {side}"]) for side in "BMNK")
             dtype = next(name for key, name in DTYPES.items() if key in row["param: dtype_A_B"])
-            if 2 * np.prod(sides) >= _FEWEST and sides[0] == 1:
+            if 2 * np.prod(sides) >= fewest and sides[0] == 1:
                 cells = (*sides[1:], float(row["Kernel Time (µs)_median"]) / 1e6)
                 by_dtype.setdefault(dtype, []).append(cells)
     found = []
     for dtype, rows in by_dtype.items():
         m, n, k, seconds = np.array(rows).T
-        on = platform(device).require_device()
+        on = platform("mi300x-8").require_device()
         columns = {"m": m, "n": n, "k": k}
         found.append(study("gemm", on, dtype, columns, seconds, ("m", "n", "k"), SOURCE))
     return found
 
 
 def fitted_products(folder: Path) -> KernelFit:
-    """Fit one number of the law of all devices, the share of the flops, to the shapes of a model."""
+    """Fit one number of the law of all devices, its share of the flops, to shapes of a model."""
     known = find_fit(ANY, "gemm", "bf16")
     assert known is not None
     ranges = {key: Range(value, value, value, 0.0) for key, value in known.law.items()}
@@ -51,5 +51,9 @@ def fitted_products(folder: Path) -> KernelFit:
     )
     law = fit_law([shown], ranges)
     errors = shown.predicted(law) / shown.seconds - 1
-    scores = FitErrors(len(errors), geomean_error(errors), within_20(errors))
+    unseen = recorded_products(folder, RECORDED_MI300X.held_out[0], fewest=0.0)
+    left = np.concatenate([each.predicted(law) / each.seconds - 1 for each in unseen])
+    scores = FitErrors(
+        len(errors), geomean_error(errors), within_20(errors), shapes=geomean_error(left)
+    )
     return KernelFit("gemm", "bf16", law, known.low, known.high, SOURCE, scores)
