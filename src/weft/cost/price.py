@@ -128,7 +128,8 @@ def price_columns(
     seconds = family.formula(full, device, recipe_of(dtype), law)
     if fit.correction is not None:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
-    low, high = fit.low**wider, fit.high**wider
+    low = np.exp(-np.hypot(wider * np.log(fit.low), family.elsewhere))
+    high = np.exp(np.hypot(wider * np.log(fit.high), family.elsewhere))
     return Prices(seconds, seconds * low, seconds * high, model)
 
 
