@@ -157,11 +157,16 @@ _FROM_MEMORY = 0.9  # share of the memory's rate that long reads reach
 
 
 def _within_achieved(law: Mapping[str, float], device: Device, dtype: str) -> Mapping[str, float]:
-    """Keep the law of other devices below the best rate that anybody achieved on this one."""
-    if "flops" not in law:
-        return law
-    best = achieved_share(device, recipe_of(dtype).math)
-    return {**law, "flops": min(law["flops"], best)}
+    """Keep the law of other devices below the best rates that anybody achieved on this one.
+
+    A share of the memory's rate above one is that of a cache and stays.
+    """
+    within = dict(law)
+    if "flops" in law:
+        within["flops"] = min(law["flops"], achieved_share(device, recipe_of(dtype).math))
+    if law.get("memory", 2.0) <= 1:
+        within["memory"] = min(law["memory"], device.memory_rate / device.memory_rated)
+    return within
 
 
 def find_family(kind: str) -> Family:
