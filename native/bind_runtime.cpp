@@ -18,7 +18,7 @@
 
 namespace nb = nanobind;
 using weft::Control;
-using weft::Halt;
+using weft::Abort;
 using weft::Heap;
 using weft::Member;
 
@@ -86,12 +86,12 @@ int checked_rank(Member& member, int rank) {
 }
 
 nb::object barrier(Member& member) {
-  std::optional<Halt> halt;
+  std::optional<Abort> abort;
   {
     const nb::gil_scoped_release release;
-    halt = member.barrier(poll_signals);
+    abort = member.barrier(poll_signals);
   }
-  return to_tuple(halt);
+  return to_tuple(abort);
 }
 
 // Whether this process may read the memory of another rank's.
@@ -104,7 +104,7 @@ bool can_read(Member& self, int rank, std::uint64_t address) {
 }
 
 nb::object call_at(Member& self, int rank, std::uint64_t number) {
-  const auto text = self.control().calls(checked_rank(self, rank)).text(number);
+  const auto text = self.control().recorder(checked_rank(self, rank)).text(number);
   return text ? nb::object(nb::str(text->data(), text->size())) : nb::none();
 }
 
@@ -117,11 +117,11 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
     const nb::gil_scoped_release release;
     done = worker->wait(job, to_duration(timeout), poll_signals, self.spins());
   }
-  return {done, done ? to_tuple(worker->take_halt(job)) : nb::none()};
+  return {done, done ? to_tuple(worker->take_abort(job)) : nb::none()};
 }
 
 // Carries a job on for so long, or until it is done.
-void linger(Member& self, std::uint64_t job, double seconds) {
+void make_progress(Member& self, std::uint64_t job, double seconds) {
   if (self.worker() == nullptr) return;
   const nb::gil_scoped_release release;
   static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins()));
@@ -166,7 +166,7 @@ void bind_launcher(nb::module_& module) {
           "fail",
           [](Launcher& self, int reason, int rank, const nb::bytes& text) {
             Control& control = self.control();
-            return control.fail(control.num_ranks(), static_cast<weft::Reason>(reason), rank,
+            return control.fail(control.num_ranks(), static_cast<weft::FaultReason>(reason), rank,
                                 {text.c_str(), text.size()});
           },
           nb::arg("reason"), nb::arg("rank"), nb::arg("text"));
@@ -198,16 +198,16 @@ void bind_member(nb::module_& module) {
            nb::arg("always"), nb::arg("up_to"))
       .def("can_read", &can_read, nb::arg("rank"), nb::arg("address"))
       .def("is_idle", &Member::is_idle)
-      .def("enter_turn", [](Member& self) { return self.turn().enter(); })
-      .def("leave_turn", [](Member& self) { self.turn().leave(); })
+      .def("try_enter_call", [](Member& self) { return self.call_guard().enter(); })
+      .def("leave_call", [](Member& self) { self.call_guard().leave(); })
       .def("begin_call",
            [](Member& self, std::string_view text) {
-             return self.control().calls(self.rank()).begin(text);
+             return self.control().recorder(self.rank()).begin(text);
            },
            nb::arg("text"))
       .def("end_call",
            [](Member& self, std::uint64_t number) {
-             self.control().calls(self.rank()).end(number);
+             self.control().recorder(self.rank()).end(number);
            },
            nb::arg("number"))
       .def("disagreement",
@@ -224,15 +224,15 @@ void bind_member(nb::module_& module) {
       .def("call", &call_at, nb::arg("rank"), nb::arg("number"))
       .def("last_call",
            [](Member& self, int rank) {
-             const weft::Calls& calls = self.control().calls(checked_rank(self, rank));
-             return std::pair(calls.latest(), calls.ended());
+             const weft::FlightRecorder& recorder = self.control().recorder(checked_rank(self, rank));
+             return std::pair(recorder.latest(), recorder.ended());
            },
            nb::arg("rank"))
       .def("is_done", [](const Member& self, std::uint64_t job) {
              return self.worker() == nullptr || self.worker()->is_done(job);
            }, nb::arg("job"))
       .def("drain", &drain)
-      .def("linger", &linger, nb::arg("job"), nb::arg("seconds"))
+      .def("make_progress", &make_progress, nb::arg("job"), nb::arg("seconds"))
       .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
       .def("is_worker", &Member::is_worker)
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
@@ -255,7 +255,7 @@ void bind_member(nb::module_& module) {
       .def(
           "fail",
           [](Member& self, int reason, int rank, const nb::bytes& text) {
-            return self.control().fail(self.rank(), static_cast<weft::Reason>(reason), rank,
+            return self.control().fail(self.rank(), static_cast<weft::FaultReason>(reason), rank,
                                        {text.c_str(), text.size()});
           },
           nb::arg("reason"), nb::arg("rank"), nb::arg("text"))
@@ -284,7 +284,7 @@ void bind_runtime(nb::module_& module) {
   bind_launcher(module);
   bind_member(module);
   bind_program(module);
-  bind_desk(module);
-  bind_mail(module);
+  bind_dispatch_cache(module);
+  bind_p2p(module);
   bind_measure(module);
 }

@@ -15,7 +15,7 @@ struct Coder {
   std::function<std::size_t(std::size_t nbytes)> room;
   std::function<std::size_t(Bytes src, Bytes out)> encode;  // 0: it could not
   std::function<Verdict(Bytes frame, Bytes dst)> decode;
-  bool lent = false;  // it may take long, and may throw what its owner threw
+  bool calls_python = false;  // it may take long, and may throw what its owner threw
 };
 
 inline Coder coder_of(const Codec& codec) {

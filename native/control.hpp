@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "calls.hpp"
+#include "flight_recorder.hpp"
 #include "doorbell.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
@@ -20,11 +20,11 @@
 
 namespace weft {
 
-enum class Reason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3, disagree = 4 };
+enum class FaultReason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3, disagree = 4 };
 
 // The first thing that went wrong in a world. Afterwards nothing runs in it.
 struct Fault {
-  Reason reason;
+  FaultReason reason;
   int rank;  // whom it happened to, or -1
   std::string text;
 };
@@ -119,15 +119,15 @@ class Control {
 
   [[nodiscard]] Doorbell& bell(int rank) const noexcept { return slots_[rank].bell; }
 
-  [[nodiscard]] Calls& calls(int rank) const noexcept { return slots_[rank].calls; }
+  [[nodiscard]] FlightRecorder& recorder(int rank) const noexcept { return slots_[rank].recorder; }
 
   // The rank that made another call than ``self`` at the number of its last one, if any.
   [[nodiscard]] std::optional<int> disagreeing(int self) const {
-    const std::uint64_t number = calls(self).latest();
-    const auto mine = calls(self).text(number);
+    const std::uint64_t number = recorder(self).latest();
+    const auto mine = recorder(self).text(number);
     if (!mine) return std::nullopt;
     for (int rank = 0; rank < num_ranks(); ++rank) {
-      const auto theirs = calls(rank).text(number);
+      const auto theirs = recorder(rank).text(number);
       if (theirs && *theirs != *mine) return rank;
     }
     return std::nullopt;
@@ -135,20 +135,20 @@ class Control {
 
   // What two ranks asked of their world at the number of the first one's last call.
   [[nodiscard]] std::string disagreement(int self, int other) const {
-    const std::uint64_t number = calls(self).latest();
-    const auto asked = [&](int rank) {
-      return "rank " + std::to_string(rank) + " calls " + calls(rank).text(number).value_or("?");
+    const std::uint64_t number = recorder(self).latest();
+    const auto last_use = [&](int rank) {
+      return "rank " + std::to_string(rank) + " calls " + recorder(rank).text(number).value_or("?");
     };
-    return "call " + std::to_string(number) + ": " + asked(std::min(self, other)) + ", " +
-           asked(std::max(self, other));
+    return "call " + std::to_string(number) + ": " + last_use(std::min(self, other)) + ", " +
+           last_use(std::max(self, other));
   }
 
   // Where a rank stands, as its calls tell: in one, after one, or before the first.
   [[nodiscard]] std::string doing(int rank) const {
-    const std::uint64_t number = calls(rank).latest();
+    const std::uint64_t number = recorder(rank).latest();
     if (number == 0) return "before its first call";
-    const std::string when = number <= calls(rank).ended() ? "after" : "in";
-    return when + " call " + std::to_string(number) + ", " + calls(rank).text(number).value_or("?");
+    const std::string when = number <= recorder(rank).ended() ? "after" : "in";
+    return when + " call " + std::to_string(number) + ", " + recorder(rank).text(number).value_or("?");
   }
 
   // Who keeps ``self`` waiting: whoever it waits for, made fewer calls, or stands still.
@@ -156,7 +156,7 @@ class Control {
     std::string text;
     for (int rank = 0; rank < num_ranks(); ++rank) {
       const bool stopped = is_stopped(rank);
-      const bool late = rank == awaited || calls(rank).latest() < calls(self).latest();
+      const bool late = rank == awaited || recorder(rank).latest() < recorder(self).latest();
       if (rank == self || !(stopped || late)) continue;
       text += "; rank " + std::to_string(rank) + (late ? " did not come" : "") +
               (late && stopped ? " and" : "") + (stopped ? " is stopped" : "") + " (" +
@@ -167,7 +167,7 @@ class Control {
 
   // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for whoever
   // started the world. Threads of one reporter share the room for its text: one at a time.
-  bool fail(int reporter, Reason reason, int rank, std::string_view text) noexcept {
+  bool fail(int reporter, FaultReason reason, int rank, std::string_view text) noexcept {
     const std::scoped_lock lock(failing_);
     if (has_fault()) return false;
     Slot& slot = slots_[reporter];
@@ -192,7 +192,7 @@ class Control {
     const std::uint64_t word = std::atomic_ref(header_.fault).load(std::memory_order_acquire);
     if (word == 0) return std::nullopt;
     const Slot& slot = slots_[(word & 0xffff) - 1];
-    return Fault{static_cast<Reason>(word >> 32), static_cast<int>(word >> 16 & 0xffff) - 1,
+    return Fault{static_cast<FaultReason>(word >> 32), static_cast<int>(word >> 16 & 0xffff) - 1,
                  std::string(slot.text.data())};
   }
 
@@ -214,7 +214,7 @@ class Control {
     alignas(kLine) std::uint64_t shown_size;
     std::array<char, kText> shown;
     alignas(kLine) std::array<char, kText> text;
-    Calls calls;
+    FlightRecorder recorder;
   };
 
   [[nodiscard]] std::uint64_t state(int rank) const noexcept {

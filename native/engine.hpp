@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "patience.hpp"
+#include "backoff.hpp"
 
 namespace weft {
 
@@ -19,7 +19,7 @@ inline pid_t thread_id() noexcept { return static_cast<pid_t>(::syscall(SYS_gett
 
 // A count that one thread raises and another waits for: awake for a moment, then asleep in the
 // kernel, where it costs nothing.
-class Bell {
+class EventCount {
  public:
   // Release and acquire: who sees a ring sees what was written before it.
   void ring() noexcept {
@@ -31,8 +31,8 @@ class Bell {
   }
   // Returns when the count is no longer ``old``.
   void wait_past(std::uint32_t old, bool spins, Clock::duration awake) const {
-    Patience patience(spins, awake);
-    while (count() == old && !patience.is_over()) patience.pause();
+    Backoff backoff(spins, awake);
+    while (count() == old && !backoff.is_over()) backoff.pause();
     rung_.wait(old, std::memory_order_acquire);
   }
 
@@ -69,7 +69,7 @@ class Engine {
   void finish() const {
     const std::uint32_t given = given_.count();
     for (std::uint32_t done = done_.count(); done != given; done = done_.count()) {
-      done_.wait_past(done, spins_, Patience::kYield);
+      done_.wait_past(done, spins_, Backoff::kYield);
     }
   }
 
@@ -89,7 +89,7 @@ class Engine {
   bool spins_;
   pid_t id_ = 0;
   std::function<void()> job_;
-  Bell started_, given_, done_;
+  EventCount started_, given_, done_;
   std::thread thread_;  // last: it uses all of the above
 };
 

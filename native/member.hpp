@@ -20,19 +20,19 @@
 #include "executor.hpp"
 #include "heap.hpp"
 #include "kernels.hpp"
-#include "mail.hpp"
+#include "p2p_slots.hpp"
 #include "task.hpp"
-#include "turn.hpp"
+#include "call_guard.hpp"
 #include "worker.hpp"
 
 namespace weft {
 
 // Thread contract. Collective calls (run, submit, barrier, and what Python does around them) are made
-// by one thread at a time, the one that has turn(); Ready takes it, and who is refused learns so
-// by Cause::threads. At the same time any number of threads may send and receive (mail, wait_for), wait
+// by one thread at a time, the one that has call_guard(); PreparedProgram takes it, and who is refused learns so
+// by AbortCause::threads. At the same time any number of threads may send and receive (mail, wait_for), wait
 // for jobs (worker), set the timeout and call leave(), which ends what other threads wait for. The
 // engines and the worker's thread are started and ended by the thread that has the turn; a job of the worker
-// that uses engines and a call that does never run side by side (see Ready::run).
+// that uses engines and a call that does never run side by side (see PreparedProgram::run).
 class Member {
  public:
   Member(const std::string& name, int rank, std::chrono::nanoseconds timeout)
@@ -53,9 +53,9 @@ class Member {
         if (worker_) worker_->close();  // it stays: threads may be waiting for its jobs
         control_.leave(rank_);
         // Another thread may be in a call that uses them: then they end with this object.
-        if (turn_.enter()) {
+        if (guard_.enter()) {
           engines_.clear();
-          turn_.leave();
+          guard_.leave();
         }
       } else {
         static_cast<void>(worker_.release());
@@ -69,7 +69,7 @@ class Member {
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
   // Who makes the collective calls.
-  [[nodiscard]] Turn& turn() noexcept { return turn_; }
+  [[nodiscard]] CallGuard& call_guard() noexcept { return guard_; }
 
   // The doorbell of the rank whose region has that offset of the heap in it.
   [[nodiscard]] Doorbell& bell_at(std::uint64_t offset) const {
@@ -124,54 +124,54 @@ class Member {
   [[nodiscard]] bool is_worker() const noexcept { return worker_ && worker_->is_mine(); }
 
   // What a command of this rank needs to know of the others.
-  [[nodiscard]] Finder finder(bool elastic = false) const {
-    Finder finder;
-    finder.heap = heap_.bytes(0, heap_.size());
-    finder.self = static_cast<std::uint32_t>(rank_);
-    finder.elastic = elastic;
+  [[nodiscard]] AddressResolver resolver(bool elastic = false) const {
+    AddressResolver resolver;
+    resolver.heap = heap_.bytes(0, heap_.size());
+    resolver.self = static_cast<std::uint32_t>(rank_);
+    resolver.elastic = elastic;
     for (int rank = 0; rank < control_.num_ranks(); ++rank) {
-      finder.pids.push_back(static_cast<pid_t>(control_.pid(rank)));
+      resolver.pids.push_back(static_cast<pid_t>(control_.pid(rank)));
     }
-    return finder;
+    return resolver;
   }
 
   // Tells where the slots lie; all ranks do, before the first message.
-  void open_mail(std::uint64_t start, std::uint64_t step) { mail_.emplace(heap_, finder(), start, step); }
-  [[nodiscard]] Mail& mail() { return mail_.value(); }
+  void open_p2p(std::uint64_t start, std::uint64_t step) { p2p_.emplace(heap_, resolver(), start, step); }
+  [[nodiscard]] P2PSlots& p2p() { return p2p_.value(); }
 
   // Until ``attempt`` answers true. ``other`` is whom we wait for.
-  std::optional<Halt> wait_for(const std::function<bool()>& attempt, int other,
+  std::optional<Abort> wait_for(const std::function<bool()>& attempt, int other,
                                const std::function<void()>& poll) {
     const std::atomic<bool> stop = false;
-    Watch watch(control_, rank_, stop, poll);
-    Patience patience(spins(), timeout());
+    FailureMonitor monitor(control_, rank_, stop, poll);
+    Backoff backoff(spins(), timeout());
     try {
       while (!attempt()) {
-        patience.pause();
-        if (auto halt = watch.check(patience)) {
-          if (halt->rank < 0) halt->rank = other;
-          return halt;
+        backoff.pause();
+        if (auto abort = monitor.check(backoff)) {
+          if (abort->rank < 0) abort->rank = other;
+          return abort;
         }
       }
     } catch (const Unreachable& found) {
-      return halt_of(found);
+      return abort_of(found);
     }
     return std::nullopt;
   }
 
-  std::optional<Halt> barrier(const std::function<void()>& poll) {
+  std::optional<Abort> barrier(const std::function<void()>& poll) {
     const std::uint64_t count = control_.arrive(rank_);
     const std::atomic<bool> stop = false;
-    Watch watch(control_, rank_, stop, poll, /*all=*/true);
-    Patience patience(spins(), timeout());
+    FailureMonitor monitor(control_, rank_, stop, poll, /*all=*/true);
+    Backoff backoff(spins(), timeout());
     for (int rank = 0; rank < control_.num_ranks(); ++rank) {
       while (!control_.has_arrived(rank, count)) {
-        patience.pause();
-        if (auto halt = watch.check(patience)) {
+        backoff.pause();
+        if (auto abort = monitor.check(backoff)) {
           // Who came here in time may fail at once further on: that is not of this barrier.
           if (control_.has_arrived(rank, count)) break;
-          if (halt->rank < 0) halt->rank = rank;
-          return halt;
+          if (abort->rank < 0) abort->rank = rank;
+          return abort;
         }
       }
     }
@@ -185,18 +185,18 @@ class Member {
   // An execution whose buffers lie where the caller says, in a call of that name. ``kept`` is
   // an executor of the calling thread's strands that nobody else uses meanwhile; a rank that is
   // not ``alone`` computes beside it.
-  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
+  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, Binding& binding, std::string_view call,
                           std::atomic<bool>& stop, Executor* kept = nullptr,
                           bool alone = true) {
-    const std::uint64_t number = call.empty() ? 0 : control_.calls(rank_).begin(call);
+    const std::uint64_t number = call.empty() ? 0 : control_.recorder(rank_).begin(call);
     binding.publish(staging_);
-    auto halt = kept != nullptr && program.engines.empty()
+    auto abort = kept != nullptr && program.engines.empty()
                     ? run(*kept, execution, stamps, hooks, stop)
                     : run(program, execution, stamps, hooks, stop, alone);
-    if (halt) return halt;
+    if (abort) return abort;
     binding.collect();
-    if (number != 0) control_.calls(rank_).end(number);
+    if (number != 0) control_.recorder(rank_).end(number);
     return std::nullopt;
   }
 
@@ -218,7 +218,7 @@ class Member {
   }
 
   // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
-  std::uint64_t ask() noexcept { return ++num_asked_; }
+  std::uint64_t next_use() noexcept { return ++num_uses_; }
 
   // Null until something was handed over.
   [[nodiscard]] Worker* worker() const noexcept { return worker_.get(); }
@@ -226,7 +226,7 @@ class Member {
 
   // One execution of a program; ``execution`` counts from zero. The calling thread runs its
   // strands, each engine its own; the first to give up stops the others.
-  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
+  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
     std::vector<Part> parts;
@@ -237,7 +237,7 @@ class Member {
       parts.push_back({Executor(program, runner), none, {}});
     }
     const auto run_part = [this, execution, stamps, alone, &stop](Part& part) {
-      part.halt = run(part.executor, execution, stamps, part.hooks, stop, alone);
+      part.abort = run(part.executor, execution, stamps, part.hooks, stop, alone);
     };
     {
       Joined joined{*this, program.engines, stop};
@@ -253,15 +253,15 @@ class Member {
   }
 
   // What one thread does in an execution.
-  std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
+  std::optional<Abort> run(Executor& executor, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
-    Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins() && alone, timeout(), alone ? Beside::nobody : Beside::computation,
+    FailureMonitor monitor(control_, rank_, stop, hooks.poll);
+    Backoff backoff(spins() && alone, timeout(), alone ? Background::none : Background::computation,
                       &control_.bell(rank_));
-    auto halt = executor.run(execution, stamps, hooks, watch, patience);
+    auto abort = executor.run(execution, stamps, hooks, monitor, backoff);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
-    if (halt) stop.store(true, std::memory_order_relaxed);
-    return halt;
+    if (abort) stop.store(true, std::memory_order_relaxed);
+    return abort;
   }
 
  private:
@@ -275,7 +275,7 @@ class Member {
       Hooks hooks;
       if (kernels != nullptr) hooks.kernel = kernels->caller();
       return reported(call, [&] {
-        return Headway{true, true,
+        return Progress{true, true,
                        run(program, execution, false, hooks, *binding, call, stop,
                            /*kept=*/nullptr, /*alone=*/false)};
       });
@@ -286,22 +286,22 @@ class Member {
   // A step of a call that was handed over. However it fails, the others are told: nobody may be
   // waiting for it here.
   template <class Act>
-  Headway reported(const std::string& call, const Act& act) {
+  Progress reported(const std::string& call, const Act& act) {
     try {
-      const Headway came = act();
-      if (came.halt) report(*came.halt, call);
+      const Progress came = act();
+      if (came.abort) report(*came.abort, call);
       return came;
     } catch (const std::exception& error) {
-      control_.fail(rank_, Reason::raised, rank_,
+      control_.fail(rank_, FaultReason::raised, rank_,
                     "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
-      return {true, true, Halt{Cause::fault}};
+      return {true, true, Abort{AbortCause::fault}};
     }
   }
 
   struct Part {
     Executor executor;
     const Hooks& hooks;
-    std::optional<Halt> halt;
+    std::optional<Abort> abort;
   };
 
   static std::string seconds_of(std::chrono::nanoseconds time) {
@@ -310,44 +310,44 @@ class Member {
     return text.data();
   }
 
-  void report(const Halt& halt, const std::string& call) {
-    const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(halt.rank);
-    switch (halt.cause) {
-      case Cause::fault:
-      case Cause::stopped:
-      case Cause::threads:
+  void report(const Abort& abort, const std::string& call) {
+    const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(abort.rank);
+    switch (abort.cause) {
+      case AbortCause::fault:
+      case AbortCause::stopped:
+      case AbortCause::threads:
         return;
-      case Cause::left:
-        control_.fail(rank_, Reason::died, halt.rank,
-                      other + " left the world " + control_.doing(halt.rank));
+      case AbortCause::left:
+        control_.fail(rank_, FaultReason::died, abort.rank,
+                      other + " left the world " + control_.doing(abort.rank));
         return;
-      case Cause::died:
-        control_.fail(rank_, Reason::died, halt.rank,
-                      other + " died (pid " + std::to_string(control_.pid(halt.rank)) + ") " +
-                          control_.doing(halt.rank));
+      case AbortCause::died:
+        control_.fail(rank_, FaultReason::died, abort.rank,
+                      other + " died (pid " + std::to_string(control_.pid(abort.rank)) + ") " +
+                          control_.doing(abort.rank));
         return;
-      case Cause::timeout:
-        control_.fail(rank_, Reason::timeout, halt.rank,
+      case AbortCause::timeout:
+        control_.fail(rank_, FaultReason::timeout, abort.rank,
                       self + " timed out after " + seconds_of(timeout()) + " s " +
-                          control_.doing(rank_) + control_.missing(rank_, halt.rank));
+                          control_.doing(rank_) + control_.missing(rank_, abort.rank));
         return;
-      case Cause::disagree:
-        control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
+      case AbortCause::disagree:
+        control_.fail(rank_, FaultReason::disagree, abort.rank, control_.disagreement(rank_, abort.rank));
         return;
-      case Cause::size:
-        control_.fail(rank_, Reason::disagree, rank_,
-                      self + " gets " + std::to_string(halt.have) + " bytes from " + other +
-                          " where it wants " + std::to_string(halt.want) + " " +
+      case AbortCause::size:
+        control_.fail(rank_, FaultReason::disagree, rank_,
+                      self + " gets " + std::to_string(abort.have) + " bytes from " + other +
+                          " where it wants " + std::to_string(abort.want) + " " +
                           control_.doing(rank_));
         return;
-      case Cause::codec:
-        control_.fail(rank_, Reason::raised, rank_,
-                      self + " cannot decode the chunk at byte " + std::to_string(halt.want) +
+      case AbortCause::codec:
+        control_.fail(rank_, FaultReason::raised, rank_,
+                      self + " cannot decode the chunk at byte " + std::to_string(abort.want) +
                           ", in " + call);
         return;
-      case Cause::slot:
-      case Cause::memory:
-        control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);
+      case AbortCause::slot:
+      case AbortCause::memory:
+        control_.fail(rank_, FaultReason::raised, rank_, self + " could not carry out " + call);
         return;
     }
   }
@@ -385,10 +385,10 @@ class Member {
   };
 
   // The halt that stopped the other threads of this rank.
-  static std::optional<Halt> first_cause(const std::vector<Part>& parts) {
-    std::optional<Halt> result;
+  static std::optional<Abort> first_cause(const std::vector<Part>& parts) {
+    std::optional<Abort> result;
     for (const Part& part : parts) {
-      if (part.halt && (!result || result->cause == Cause::stopped)) result = part.halt;
+      if (part.abort && (!result || result->cause == AbortCause::stopped)) result = part.abort;
     }
     return result;
   }
@@ -399,12 +399,12 @@ class Member {
   std::atomic<std::chrono::nanoseconds> timeout_;
   std::atomic<bool> spins_ = false;
   std::atomic<bool> has_core_for_worker_ = true;
-  Turn turn_;
-  std::uint64_t num_asked_ = 0;
+  CallGuard guard_;
+  std::uint64_t num_uses_ = 0;
   pid_t pid_ = ::getpid();
   std::atomic<bool> here_ = true;
   Staging staging_;
-  std::optional<Mail> mail_;
+  std::optional<P2PSlots> p2p_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Worker> worker_;  // last: it uses all of the above
 };

@@ -14,12 +14,12 @@
 #include "flag.hpp"
 #include "heap.hpp"
 #include "move.hpp"
-#include "place.hpp"
+#include "location.hpp"
 #include "reduce.hpp"
 
 namespace weft {
 
-// The numbers of weft.schedule.Kind.
+// What a row does. weft.schedule.Kind has the same numbers; a test compares them.
 enum class Kind : std::uint8_t {
   kernel = 0,
   launch = 1,
@@ -74,7 +74,7 @@ struct Row {
 };
 
 // What runs in order: a queue, or one lane of a launch.
-struct Strand {
+struct InstructionStream {
   std::uint32_t begin;
   std::uint32_t end;
   std::int64_t launch;  // the row that starts it, -1: it is a queue
@@ -82,9 +82,9 @@ struct Strand {
 };
 
 // A buffer of this rank: where it lies when nothing is bound to it, and who uses it how.
-struct Own {
-  Place* place = nullptr;  // what the others see
-  Place home;              // its own memory in the heap, if it has any
+struct OwnBuffer {
+  Location* location = nullptr;  // what the others see
+  Location backing;              // its own memory in the heap, if it has any
   std::uint64_t nbytes = 0;
   bool shared = true;  // other ranks touch it
   bool filled = true;  // the caller's bytes are read
@@ -94,13 +94,13 @@ struct Own {
 struct Program {
   std::vector<Row> rows;
   std::vector<Access> accesses;
-  Finder finder;
-  std::vector<Own> own;
+  AddressResolver resolver;
+  std::vector<OwnBuffer> own;
   std::vector<Coder> coders;
-  std::vector<Strand> strands;
+  std::vector<InstructionStream> streams;
   std::vector<std::uint32_t> lanes;  // strands, by the launch that starts them
   std::vector<std::uint32_t> engines;  // the runners above 0 that are used
-  std::uint64_t turns = 1;  // copies of what rotates, one execution after another
+  std::uint64_t num_buffers = 1;  // copies of what rotates, one execution after another
   std::uint64_t* stamps = nullptr;  // begin and end of each row, nanoseconds
   std::uint64_t copied = 0;  // see count_copied
 
@@ -118,14 +118,14 @@ struct Program {
     return std::span(accesses).subspan(row.first_access, row.num_accesses);
   }
 
-  [[nodiscard]] bool is_lent(const Row& row) const noexcept {
-    return row.coder >= 0 && coders[static_cast<std::size_t>(row.coder)].lent;
+  [[nodiscard]] bool calls_python(const Row& row) const noexcept {
+    return row.coder >= 0 && coders[static_cast<std::size_t>(row.coder)].calls_python;
   }
 
   // Whether a thread that executes it may have to wait for more than flags.
   [[nodiscard]] bool blocks() const noexcept {
     return !engines.empty() ||
-           std::any_of(coders.begin(), coders.end(), [](const Coder& coder) { return coder.lent; });
+           std::any_of(coders.begin(), coders.end(), [](const Coder& coder) { return coder.calls_python; });
   }
 };
 
@@ -136,7 +136,7 @@ class Checker {
 
   void check() const {
     for (const Row& row : program_.rows) check(row);
-    for (const Strand& strand : program_.strands) check(strand);
+    for (const InstructionStream& stream : program_.streams) check(stream);
   }
 
  private:
@@ -188,13 +188,13 @@ class Checker {
 
   // As far as is known before anything is bound: one buffer twice.
   static bool overlap(const Access& a, const Access& b) noexcept {
-    if (a.place == nullptr || b.place == nullptr) return weft::overlap(a.fixed, b.fixed);
-    return a.place == b.place && a.size() != 0 && b.size() != 0 &&
+    if (a.location == nullptr || b.location == nullptr) return weft::overlap(a.fixed, b.fixed);
+    return a.location == b.location && a.size() != 0 && b.size() != 0 &&
            a.offset < b.offset + b.size() && b.offset < a.offset + a.size();
   }
   static bool same(const Access& a, const Access& b) noexcept {
-    if (a.place == nullptr || b.place == nullptr) return weft::same(a.fixed, b.fixed);
-    return a.place == b.place && a.offset == b.offset && a.size() == b.size();
+    if (a.location == nullptr || b.location == nullptr) return weft::same(a.fixed, b.fixed);
+    return a.location == b.location && a.offset == b.offset && a.size() == b.size();
   }
 
   [[nodiscard]] bool has_room(const Row& row, const Access& slot, const Access& data) const {
@@ -205,14 +205,14 @@ class Checker {
     return slot.size() >= kSlotHead && slot.size() - kSlotHead >= needed && !overlap(slot, data);
   }
 
-  void check(const Strand& strand) const {
-    if (strand.begin > strand.end || strand.end > program_.rows.size()) {
+  void check(const InstructionStream& stream) const {
+    if (stream.begin > stream.end || stream.end > program_.rows.size()) {
       throw std::invalid_argument("a strand reaches outside the rows");
     }
-    for (std::uint32_t at = strand.begin; at < strand.end; at = program_.rows[at].next) {
+    for (std::uint32_t at = stream.begin; at < stream.end; at = program_.rows[at].next) {
       const Row& row = program_.rows[at];
       if (row.next <= at) throw std::invalid_argument("a row does not lead on");
-      if ((row.kind == Kind::kernel || program_.is_lent(row)) && strand.runner != 0) {
+      if ((row.kind == Kind::kernel || program_.calls_python(row)) && stream.runner != 0) {
         throw std::invalid_argument("what calls others stands on an engine");
       }
     }
@@ -236,7 +236,7 @@ inline std::uint64_t count_copied(const Program& program) noexcept {
     if (row.kind != Kind::copy && row.kind != Kind::broadcast) continue;
     for (const Access& written : program.of(row).subspan(1)) result += written.size();
   }
-  return program.finder.elastic ? 0 : result * program.finder.pids.size();
+  return program.resolver.elastic ? 0 : result * program.resolver.pids.size();
 }
 
 // Gives each launch its lanes and the row after the last of them.
@@ -246,15 +246,15 @@ inline void link_lanes(Program& program) {
     rows[i].next = static_cast<std::uint32_t>(i + 1);
     rows[i].num_lanes = 0;
   }
-  for (const Strand& strand : program.strands) {
-    if (strand.launch < 0) continue;
-    if (static_cast<std::size_t>(strand.launch) >= rows.size() ||
-        rows[static_cast<std::size_t>(strand.launch)].kind != Kind::launch) {
+  for (const InstructionStream& stream : program.streams) {
+    if (stream.launch < 0) continue;
+    if (static_cast<std::size_t>(stream.launch) >= rows.size() ||
+        rows[static_cast<std::size_t>(stream.launch)].kind != Kind::launch) {
       throw std::invalid_argument("a lane is started by no launch");
     }
-    Row& launch = rows[static_cast<std::size_t>(strand.launch)];
+    Row& launch = rows[static_cast<std::size_t>(stream.launch)];
     ++launch.num_lanes;
-    launch.next = std::max(launch.next, strand.end);
+    launch.next = std::max(launch.next, stream.end);
   }
   std::uint32_t total = 0;
   for (Row& row : rows) {
@@ -263,10 +263,10 @@ inline void link_lanes(Program& program) {
     row.num_lanes = 0;
   }
   program.lanes.resize(total);
-  for (std::size_t i = 0; i < program.strands.size(); ++i) {
-    const Strand& strand = program.strands[i];
-    if (strand.launch < 0) continue;
-    Row& launch = rows[static_cast<std::size_t>(strand.launch)];
+  for (std::size_t i = 0; i < program.streams.size(); ++i) {
+    const InstructionStream& stream = program.streams[i];
+    if (stream.launch < 0) continue;
+    Row& launch = rows[static_cast<std::size_t>(stream.launch)];
     program.lanes[launch.first_lane + launch.num_lanes++] = static_cast<std::uint32_t>(i);
   }
 }

@@ -1,4 +1,4 @@
-// Calls of the operating system: an error becomes an exception, a descriptor closes itself.
+// FlightRecorder of the operating system: an error becomes an exception, a descriptor closes itself.
 #pragma once
 
 #include <unistd.h>

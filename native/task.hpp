@@ -11,8 +11,8 @@
 #include "binding.hpp"
 #include "control.hpp"
 #include "executor.hpp"
-#include "patience.hpp"
-#include "watch.hpp"
+#include "backoff.hpp"
+#include "failure_monitor.hpp"
 #include "worker.hpp"
 
 namespace weft {
@@ -30,36 +30,36 @@ class Task {
         call_(std::move(call)),
         staging_(staging),
         binding_(program, bound),
-        patience_(false, timeout) {}
+        backoff_(false, timeout) {}
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
   [[nodiscard]] const std::string& call() const noexcept { return call_; }
 
   // Steps may be done by different threads, one after another.
-  Headway step(const std::atomic<bool>& stop) {
-    if (!watch_) {
+  Progress step(const std::atomic<bool>& stop) {
+    if (!monitor_) {
       begin(stop);
-      if (const auto halt = watch_->check(patience_)) return {true, true, halt};
+      if (const auto abort = monitor_->check(backoff_)) return {true, true, abort};
     }
-    Headway result{false, false, std::nullopt};
-    result.halt = executor_.step(*watch_, patience_, result.moved);
-    result.over = result.halt || executor_.is_done();
-    if (result.over && !result.halt) end();
+    Progress result{false, false, std::nullopt};
+    result.abort = executor_.step(*monitor_, backoff_, result.moved);
+    result.over = result.abort || executor_.is_done();
+    if (result.over && !result.abort) end();
     return result;
   }
 
  private:
   void begin(const std::atomic<bool>& stop) {
-    watch_.emplace(control_, rank_, stop, hooks_.poll);
-    if (!call_.empty()) number_ = control_.calls(rank_).begin(call_);
+    monitor_.emplace(control_, rank_, stop, hooks_.poll);
+    if (!call_.empty()) number_ = control_.recorder(rank_).begin(call_);
     binding_.publish(staging_);
     executor_.begin(execution_, false, hooks_);
   }
 
   void end() {
     binding_.collect();
-    if (number_ != 0) control_.calls(rank_).end(number_);
+    if (number_ != 0) control_.recorder(rank_).end(number_);
   }
 
   Control& control_;
@@ -69,9 +69,9 @@ class Task {
   std::string call_;
   Staging staging_;
   Binding binding_;
-  Patience patience_;  // never pauses: it is the clock of the waits
+  Backoff backoff_;  // never pauses: it is the clock of the waits
   const Hooks hooks_{};  // none: nothing is called between steps, or on another's behalf
-  std::optional<Watch> watch_;
+  std::optional<FailureMonitor> monitor_;
   std::uint64_t number_ = 0;
 };
 

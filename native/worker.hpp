@@ -13,23 +13,23 @@
 #include <utility>
 
 #include "engine.hpp"
-#include "patience.hpp"
-#include "watch.hpp"
+#include "backoff.hpp"
+#include "failure_monitor.hpp"
 
 namespace weft {
 
 // How far a step of a job came.
-struct Headway {
+struct Progress {
   bool over;   // well or not
   bool moved;  // something was done
-  std::optional<Halt> halt;
+  std::optional<Abort> abort;
 };
 
 using Poll = std::function<void()>;
 
 struct Job {
   // Goes on until it is over or must wait; one thread at a time calls it. Must not throw.
-  std::function<Headway(std::atomic<bool>& stop)> step;
+  std::function<Progress(std::atomic<bool>& stop)> step;
   bool blocks = false;  // it waits inside a step: only the worker's own thread has time for it
 };
 
@@ -75,7 +75,7 @@ class Worker {
     stop_.store(true, std::memory_order_relaxed);
     closing_.store(true, std::memory_order_relaxed);
     end_thread();
-    const std::scoped_lock lock(turn_, mutex_);  // who carries a job on stops at his next step
+    const std::scoped_lock lock(stepping_, mutex_);  // who carries a job on stops at his next step
     closed_ = true;
     cut_off();
   }
@@ -118,15 +118,15 @@ class Worker {
   // Whether it came in time. ``poll`` may throw. ``spins``: a core is there for who waits.
   bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false) {
     const auto deadline = Clock::now() + timeout;
-    Patience patience(spins, kLong, Beside::nobody, bell_);
+    Backoff backoff(spins, kLong, Background::none, bell_);
     while (!is_done(number)) {
       if (carry_on(number, /*blocking=*/false)) {
-        patience.reset();
+        backoff.reset();
         continue;
       }
-      patience.pause();
+      backoff.pause();
       // Not in a step: what it calls may come back to us, and would wait for its own turn.
-      if (patience.should_look() && poll) poll();
+      if (backoff.should_poll() && poll) poll();
       if (Clock::now() >= deadline) return is_done(number);
     }
     return true;
@@ -138,13 +138,13 @@ class Worker {
   }
 
   // How a job that is done failed, once.
-  std::optional<Halt> take_halt(std::uint64_t number) {
+  std::optional<Abort> take_abort(std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
-    const auto found = halts_.find(number);
-    if (found == halts_.end()) return std::nullopt;
-    const Halt halt = found->second;
-    halts_.erase(found);
-    return halt;
+    const auto found = aborts_.find(number);
+    if (found == aborts_.end()) return std::nullopt;
+    const Abort abort = found->second;
+    aborts_.erase(found);
+    return abort;
   }
 
  private:
@@ -152,7 +152,7 @@ class Worker {
   void cut_off() {
     const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
     for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
-      halts_[number] = Halt{Cause::stopped};
+      aborts_[number] = Abort{AbortCause::stopped};
     }
     jobs_.clear();
     // One order with the doorbell: see is_done().
@@ -176,13 +176,13 @@ class Worker {
     id_.store(thread_id(), std::memory_order_relaxed);  // the bell publishes it
     started_.ring();
     while (sleeps_until_asked()) {
-      Patience patience(false, kLong, Beside::computation, bell_);
+      Backoff backoff(false, kLong, Background::computation, bell_);
       while (!is_idle() && !ending_.load(std::memory_order_relaxed)) {
         // Relaxed: is_idle() saw it.
         if (carry_on(submitted_.load(std::memory_order_relaxed), /*blocking=*/true)) {
-          patience.reset();
+          backoff.reset();
         } else {
-          patience.pause();
+          backoff.pause();
         }
       }
     }
@@ -192,10 +192,10 @@ class Worker {
   // others; else the thread sleeps. It never spins: who waits for it must let it have the core.
   // False: it is to end.
   bool sleeps_until_asked() {
-    Patience patience(/*spins=*/false, Patience::kYield);
-    while (has_core_ && is_idle() && !patience.is_over() &&
+    Backoff backoff(/*spins=*/false, Backoff::kYield);
+    while (has_core_ && is_idle() && !backoff.is_over() &&
            !ending_.load(std::memory_order_relaxed)) {
-      patience.pause();
+      backoff.pause();
     }
     std::unique_lock lock(mutex_);
     asleep_ = true;
@@ -210,9 +210,9 @@ class Worker {
   // A step of the oldest job, unless it is after ``last`` or somebody else is at it. Whether that
   // led anywhere.
   bool carry_on(std::uint64_t last, bool blocking) {
-    Headway step{false, false, std::nullopt};
+    Progress step{false, false, std::nullopt};
     {
-      const std::unique_lock turn(turn_, std::try_to_lock);
+      const std::unique_lock turn(stepping_, std::try_to_lock);
       if (!turn || closing_.load(std::memory_order_relaxed)) return false;
       // Relaxed: it is written with the turn taken.
       const std::uint64_t number = num_done_.load(std::memory_order_relaxed) + 1;
@@ -220,7 +220,7 @@ class Worker {
       Job* job = oldest();
       if (job == nullptr || (job->blocks && !blocking)) return false;
       step = job->step(stop_);
-      if (step.over) retire(number, step.halt);
+      if (step.over) retire(number, step.abort);
     }
     // After the turn is free: who wakes may want it.
     if (step.over && bell_ != nullptr) bell_->ring_if_needed();
@@ -233,12 +233,12 @@ class Worker {
     return jobs_.empty() ? nullptr : &jobs_.front();
   }
 
-  void retire(std::uint64_t number, const std::optional<Halt>& halt) {
+  void retire(std::uint64_t number, const std::optional<Abort>& abort) {
     // Relaxed: later jobs must not begin in a broken world, and who begins them takes the turn.
-    if (halt) stop_.store(true, std::memory_order_relaxed);
+    if (abort) stop_.store(true, std::memory_order_relaxed);
     {
       const std::scoped_lock lock(mutex_);
-      if (halt) halts_[number] = *halt;
+      if (abort) aborts_[number] = *abort;
       jobs_.pop_front();
     }
     // One order with the doorbell; and who sees the number sees what the job wrote.
@@ -248,13 +248,13 @@ class Worker {
   bool has_core_ = false;
   Doorbell* bell_;
   std::atomic<pid_t> id_ = 0;
-  Bell started_;
+  EventCount started_;
   std::mutex life_;  // of who starts or ends the thread; taken before all others
-  std::mutex turn_;  // of who carries a job on; taken before the other
+  std::mutex stepping_;  // of who carries a job on; taken before the other
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;
-  std::map<std::uint64_t, Halt> halts_;
+  std::map<std::uint64_t, Abort> aborts_;
   bool asleep_ = false;
   bool closed_ = false;  // nobody takes a job any more
   std::atomic<bool> ending_ = false;   // the thread

@@ -1,31 +1,89 @@
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 _Ints: TypeAlias = NDArray[np.int64]
-_Halt: TypeAlias = tuple[int, int, int, int, int]  # cause, rank, row, have, want
+_Abort: TypeAlias = tuple[int, int, int, int, int]  # cause, rank, row, have, want
 _Bind: TypeAlias = tuple[int, int, int]  # buffer, address, nbytes
 _Fault: TypeAlias = tuple[int, int, bytes]  # reason, rank, text
+
+class FaultReason(IntEnum):
+    RAISED = 1
+    TIMEOUT = 2
+    DIED = 3
+    DISAGREE = 4
+
+class AbortCause(IntEnum):
+    FAULT = 0
+    STOPPED = 1
+    TIMEOUT = 2
+    DIED = 3
+    LEFT = 4
+    SLOT = 5
+    MEMORY = 6
+    SIZE = 7
+    DISAGREE = 8
+    CODEC = 9
+    THREADS = 10
+
+class Verdict(IntEnum):
+    GOOD = 0
+    CUT = 1
+    VERSION = 2
+    CODEC = 3
+    SIZE = 4
+    CHECKSUM = 5
+    CONTENT = 6
+
+class CommandKind(IntEnum):
+    KERNEL = 0
+    LAUNCH = 1
+    COPY = 2
+    BROADCAST = 3
+    SWAP = 4
+    REDUCE = 5
+    ENCODE = 6
+    DECODE = 7
+    SIGNAL = 8
+    WAIT = 9
+    SUBMIT = 10
+    CALL = 11
+
+class PoolingTask(IntEnum):
+    POOL = 0
+    DELIVER = 1
+    UPDATE = 2
+
+class TableElement(IntEnum):
+    FLOAT32 = 0
+    BFLOAT16 = 1
+    FLOAT16 = 2
+    QUANTIZED = 3
+
+class RowUpdate(IntEnum):
+    SGD = 0
+    ROWWISE_ADAGRAD = 1
 
 def version() -> str: ...
 def reduction_item_bytes(dtype: str, op: str) -> int: ...
 def reduce_into(dst: int, sources: Sequence[int], nbytes: int, dtype: str, op: str) -> None: ...
 def address_of(array: object, writable: bool) -> tuple[int, int]: ...
 
-MAIL_INLINE: int
+P2P_INLINE_BYTES: int
 
-def mail_bytes(num_ranks: int) -> int: ...
-def open_mail(member: Member, start: int, step: int) -> None: ...
-def post(
+def p2p_bytes(num_ranks: int) -> int: ...
+def open_p2p(member: Member, start: int, step: int) -> None: ...
+def p2p_post(
     member: Member, to: int, tag: int, address: int, nbytes: int, waits: bool
-) -> tuple[int | None, _Halt | None]: ...
-def is_sent(member: Member, to: int, slot: int) -> bool: ...
-def wait_sent(member: Member, to: int, slot: int) -> _Halt | None: ...
-def take(
+) -> tuple[int | None, _Abort | None]: ...
+def p2p_is_sent(member: Member, to: int, slot: int) -> bool: ...
+def p2p_wait_sent(member: Member, to: int, slot: int) -> _Abort | None: ...
+def p2p_take(
     member: Member, source: int, tag: int, address: int, nbytes: int, waits: bool
-) -> tuple[int | None, _Halt | None]: ...
+) -> tuple[int | None, _Abort | None]: ...
 def set_streamed_from(nbytes: int) -> None: ...
 def streamed_from() -> int: ...
 def time_copies(src: int, dst: int, nbytes: int, streamed: bool, count: int) -> float: ...
@@ -102,12 +160,12 @@ class Member:
     def set_timeout(self, timeout: float) -> None: ...
     def leave(self) -> None: ...
     def unlink(self) -> None: ...
-    def barrier(self) -> _Halt | None: ...
+    def barrier(self) -> _Abort | None: ...
     def set_staging(self, always: bool, up_to: int) -> None: ...
     def can_read(self, rank: int, address: int) -> bool: ...
     def is_idle(self) -> bool: ...
-    def enter_turn(self) -> bool: ...
-    def leave_turn(self) -> None: ...
+    def try_enter_call(self) -> bool: ...
+    def leave_call(self) -> None: ...
     def is_worker(self) -> bool: ...
     def begin_call(self, text: str) -> int: ...
     def end_call(self, number: int) -> None: ...
@@ -120,8 +178,8 @@ class Member:
     def drain(self) -> None: ...
     def start_threads(self, num_engines: int) -> list[int]: ...
     def end_threads(self) -> None: ...
-    def linger(self, job: int, seconds: float) -> None: ...
-    def wait_job(self, job: int, timeout: float) -> tuple[bool, _Halt | None]: ...
+    def make_progress(self, job: int, seconds: float) -> None: ...
+    def wait_job(self, job: int, timeout: float) -> tuple[bool, _Abort | None]: ...
     def pid(self, rank: int) -> int: ...
     def show(self, text: bytes) -> None: ...
     def shown(self, rank: int) -> bytes: ...
@@ -149,17 +207,17 @@ class Program:
         coder: _Ints,
         coders: list[Any],
         slot: _Ints,
-        strands: _Ints,
-        places: _Ints,
+        streams: _Ints,
+        locations: _Ints,
         own: _Ints,
         elastic: bool,
-        turns: int,
+        num_buffers: int,
         stamps: int,
     ) -> None: ...
     @property
     def num_executions(self) -> int: ...
     @property
-    def asked(self) -> int: ...
+    def last_use(self) -> int: ...
     def run(
         self,
         member: Member,
@@ -167,18 +225,18 @@ class Program:
         kernel: Callable[[int], None] | Kernels | None,
         binds: Sequence[_Bind],
         call: str,
-    ) -> _Halt | None: ...
+    ) -> _Abort | None: ...
     def submit(
         self, member: Member, binds: Sequence[_Bind], call: str, kernels: Kernels | None = None
     ) -> int: ...
 
-class Standing:
+class PersistentCollective:
     def __init__(
         self,
         program: Program,
         member: Member,
         binds: Sequence[_Bind],
-        failed: Callable[[_Halt | None, BaseException | None], None],
+        failed: Callable[[_Abort | None, BaseException | None], None],
         keep: object,
     ) -> None: ...
     def __call__(self) -> None: ...
@@ -218,11 +276,11 @@ def pool_into(
 class Tensors:
     def __init__(self, kind: type, examples: list[tuple[Any, str]]) -> None: ...
 
-class Desk:
+class DispatchCache:
     def __init__(
         self,
         member: Member,
-        failed: Callable[[str, _Halt | None, BaseException | None], None],
+        failed: Callable[[str, _Abort | None, BaseException | None], None],
     ) -> None: ...
     def add(
         self,

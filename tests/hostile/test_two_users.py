@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from weft.errors import RunError
-from weft.runtime import meeting
-from weft.runtime.leftovers import PREFIX
+from weft.runtime import env_rendezvous as meeting
+from weft.runtime.stale_segments import PREFIX
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming two users needs root")

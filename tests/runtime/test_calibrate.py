@@ -15,9 +15,9 @@ from weft.errors import NotQuietError, PlatformError, UsageError
 from weft.hardware import cache_bytes, here_path, platform, this_machine
 from weft.hardware.files import read_toml
 from weft.hardware.measured import Calm
-from weft.runtime.choice import Choice
+from weft.runtime.algorithm_selector import AlgorithmSelector
 from weft.runtime.spawn import spawn
-from weft.runtime.stores import choose_stores
+from weft.runtime.streaming_stores import set_streaming_threshold
 
 
 def measured(streams=4 << 20, eager=64 << 10):
@@ -101,23 +101,26 @@ def test_copies_go_past_the_caches_from_where_that_wins(streams):
 @pytest.mark.parametrize("eager", [WAY_SIZES[0] // 2, 128 << 10, WAY_SIZES[-1]])
 def test_little_is_laid_out_up_to_where_that_wins(eager):
     cores = calibrated(measured(eager=eager)).require_device().shared
-    choice = Choice().measured(cores)
+    selector = AlgorithmSelector().measured(cores)
     for kind in WAYS_OF:
         total = 2 if kind == "all_gather" else 1  # ranks whose input counts
-        ways = [choice.algorithm(kind, total * (eager + more), 2, crowded=False) for more in (0, 8)]
+        ways = [
+            selector.algorithm(kind, total * (eager + more), 2, oversubscribed=False)
+            for more in (0, 8)
+        ]
         assert ways == ["eager", "pull"]
 
 
 def test_a_machine_that_was_not_measured_has_the_sizes_of_another():
-    assert Choice().measured(None) == Choice()
+    assert AlgorithmSelector().measured(None) == AlgorithmSelector()
     cores = calibrated(measured()).require_device().shared
     assert cores is not None
-    assert Choice().measured(replace(cores, eager_up_to=0)) == Choice()
+    assert AlgorithmSelector().measured(replace(cores, eager_up_to=0)) == AlgorithmSelector()
 
 
 def test_a_named_size_is_taken_and_a_wrong_one_refused():
     with pytest.raises(UsageError, match="WEFT_STREAMED_FROM is 'much': expected a size"):
-        choose_stores({"WEFT_STREAMED_FROM": "much"})
+        set_streaming_threshold({"WEFT_STREAMED_FROM": "much"})
 
 
 def be_asked(world):

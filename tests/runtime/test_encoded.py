@@ -8,7 +8,7 @@ from tests.runtime.test_faults import error_of, stream
 from weft.collectives import collective
 from weft.compress import codec_of
 from weft.compress.codec import encoded
-from weft.runtime import Memory, prepare, run, spawn
+from weft.runtime import RawMemory, prepare, run, spawn
 from weft.schedule import Decode
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
@@ -93,7 +93,7 @@ def other_types(world):
     world.broadcast(half, codec="pack")
     words = values.view(np.uint16)
     brain = words.copy() if world.rank == 0 else np.zeros_like(words)
-    memory = Memory(brain.ctypes.data, brain.nbytes, "bfloat16")
+    memory = RawMemory(brain.ctypes.data, brain.nbytes, "bfloat16")
     world.broadcast(memory, codec="pack")
     world.broadcast(memory, codec="delta+pack")
     return np.array_equal(half, values), np.array_equal(brain, words)

@@ -19,9 +19,10 @@ from tests.runtime.left import eventually, nothing_left
 from tests.runtime.test_meeting import environment
 from tests.runtime.test_world_faults import error_of
 from tests.soak.growth import held
-from weft.runtime import permission, spawn
-from weft.runtime.crew import launch
-from weft.runtime.leftovers import PREFIX, SHARED_MEMORY
+from weft.runtime import ptrace_permission as permission
+from weft.runtime import spawn
+from weft.runtime.communicator import create_segment
+from weft.runtime.stale_segments import PREFIX, SHARED_MEMORY
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(90)]
 
@@ -205,7 +206,7 @@ def test_a_closed_world_is_gone_at_once():
 
 
 def test_segments_are_private_and_cannot_be_guessed():
-    launchers = [launch(2) for _ in range(20)]
+    launchers = [create_segment(2) for _ in range(20)]
     try:
         names = [launcher.name.removeprefix("/") for launcher in launchers]
         for name in names:
@@ -228,10 +229,10 @@ def test_only_what_the_launcher_started_is_let_in(monkeypatch):
     system = SimpleNamespace(prctl=lambda *args: asked.append(args))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
     monkeypatch.setattr(os, "getppid", lambda: 4242)
-    assert permission.let_siblings_read()
+    assert permission.allow_sibling_reads()
     assert [(args[0], args[1].value) for args in asked] == [(0x59616D61, 4242)]
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert permission.let_siblings_read()
+    assert permission.allow_sibling_reads()
     assert len(asked) == 1
 
 

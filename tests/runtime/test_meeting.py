@@ -14,8 +14,8 @@ import pytest
 
 from tests.runtime.left import nothing_left
 from weft.errors import RunError, RunTimeoutError, UsageError
-from weft.runtime import meeting
-from weft.runtime.leftovers import PREFIX, SHARED_MEMORY, remove_leftovers
+from weft.runtime import env_rendezvous as meeting
+from weft.runtime.stale_segments import PREFIX, SHARED_MEMORY, remove_stale_segments
 
 SCRIPT = """
     import json, os, sys
@@ -157,7 +157,7 @@ def leftover(tmp_path):
 
 
 def test_what_a_dead_world_left_is_removed(leftover):
-    assert leftover.name in remove_leftovers()
+    assert leftover.name in remove_stale_segments()
     assert not leftover.exists()
 
 
@@ -165,7 +165,7 @@ def test_what_a_dead_world_left_is_removed(leftover):
 def test_what_a_live_world_owns_stays(leftover, lock):
     with leftover.open() as file:
         fcntl.flock(file, lock)
-        assert leftover.name not in remove_leftovers()
+        assert leftover.name not in remove_stale_segments()
         assert leftover.exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.runtime.left import nothing_left
 from weft.errors import RankDiedError, UsageError
-from weft.runtime import prepare, prepare_collective, spawn, standing
+from weft.runtime import bind_persistent, prepare, prepare_collective, spawn
 from weft.schedule import SELF, Buffer, Kernel, Program, Queue, Schedule, Slice
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]
@@ -20,7 +20,7 @@ def broadcast(world, nbytes):
     """The root runs ahead: every execution must bring what it had then."""
     x = world.empty(nbytes // 4)
     ready = prepare_collective(world, "broadcast", nbytes, root=1)
-    act, held = standing(ready, {"data": x}), []
+    act, held = bind_persistent(ready, {"data": x}), []
     for turn in range(30):
         x[:] = turn if world.rank == 1 else -1
         act()
@@ -32,7 +32,7 @@ def broadcast(world, nbytes):
 def all_reduce(world, nbytes):
     x = world.empty(nbytes // 4)
     ready = prepare_collective(world, "all_reduce", nbytes, op="max")
-    act, held = standing(ready, {"data": x}), []
+    act, held = bind_persistent(ready, {"data": x}), []
     for turn in range(30):
         x[:] = turn + world.rank
         act()
@@ -44,7 +44,7 @@ def all_reduce(world, nbytes):
 def all_gather(world, nbytes):
     x, out = world.empty(nbytes // 4 // world.num_ranks), world.empty(nbytes // 4)
     ready = prepare_collective(world, "all_gather", nbytes)
-    act = standing(ready, {"in": x, "out": out})
+    act = bind_persistent(ready, {"in": x, "out": out})
     x[:] = world.rank
     act()
     held = np.array_equal(out, np.repeat(np.arange(world.num_ranks), x.size))
@@ -67,7 +67,7 @@ def test_every_execution_is_right_and_little_is_laid_out():
 def be_left_alone(world):
     """Rank 1 never comes to the second call."""
     ready = prepare_collective(world, "all_gather", 1 << 10)
-    act = standing(ready, {"in": world.empty(128), "out": world.empty(256)})
+    act = bind_persistent(ready, {"in": world.empty(128), "out": world.empty(256)})
     act()
     if world.rank == 1:
         os._exit(3)
@@ -87,7 +87,7 @@ def stand_with_kernels(world):
     program = Program((0,), (Queue("stream0", (kernel,)),))
     made = Schedule("with a kernel", 1, (program,), buffers, 0)
     with prepare(made, world) as ready, pytest.raises(UsageError, match="has kernels"):
-        standing(ready, {})
+        bind_persistent(ready, {})
 
 
 def test_kernels_are_refused():

@@ -18,7 +18,7 @@ from tests.runtime.left import nothing_left
 from weft.collectives import collective
 from weft.errors import RankDiedError, RunError, UsageError
 from weft.runtime import World, prepare, spawn
-from weft.runtime.crew import Crew, launch
+from weft.runtime.communicator import Communicator, create_segment
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
 
@@ -258,7 +258,7 @@ def staged(world):
     sent = world.send(np.full(5000, world.rank, np.uint8), 1 - world.rank, async_op=True)
     world.recv(got, 1 - world.rank)
     sent.wait()
-    whole = bool((x == 3).all()) and exchanged and world.spare.num_lent == 0
+    whole = bool((x == 3).all()) and exchanged and world.private_arena.num_allocations == 0
     return whole, out[0], out[-1], int(got[-1]), world.paths["ordinary"]
 
 
@@ -359,16 +359,18 @@ def no_room_on_one(world, what):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    world.stages, take = True, world.spare.take
+    world.stages, take = True, world.private_arena.allocate
     if world.rank == 1:
-        world.region = lambda rank: Crew.region(world, rank) if rank != 1 else refuse()
-        world.spare.take = lambda nbytes: take(nbytes) if not world.spare.num_lent else refuse()
+        world.region = lambda rank: Communicator.region(world, rank) if rank != 1 else refuse()
+        world.private_arena.allocate = lambda nbytes: (
+            take(nbytes) if not world.private_arena.num_allocations else refuse()
+        )
     outs, xs = ([np.ones(2) for _ in range(2)] for _ in range(2))
     acts = {
         "an array": lambda: world.empty(1000),
         "an exchange": lambda: world.exchange(outs, xs),
     }
-    return *error_of(acts[what]), world.spare.num_lent
+    return *error_of(acts[what]), world.private_arena.num_allocations
 
 
 @pytest.mark.parametrize("what", ["an array", "an exchange"])
@@ -389,7 +391,7 @@ def test_a_world_that_is_not_there_cannot_be_entered():
 
 def test_a_file_system_without_a_limit_has_room(monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_frsize=4096))
-    launcher = launch(1)
+    launcher = create_segment(1)
     with World(launcher.name, 0) as world:
         assert world.empty(1000).size == 1000
     launcher.close()

@@ -96,7 +96,7 @@ def nobody_comes_to_a_group():
             assert time.monotonic() - began < 30
     else:
         while True:  # until the group is broken
-            weft.torch.world_of(group).require_sound()
+            weft.torch.world_of(group).require_healthy()
             time.sleep(0.01)
 
 

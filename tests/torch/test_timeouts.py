@@ -16,7 +16,7 @@ import weft.torch
 from tests.torch.ranks import on_ranks
 from weft.errors import RunTimeoutError
 from weft.runtime import spawn
-from weft.torch.backend.rendezvous import meet
+from weft.torch.backend.store_rendezvous import meet
 from weft.torch.hosts.serial_executor import Jobs
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ from weft.bench.leash import leashed
 from weft.bench.namespaces import NetHost
 from weft.bench.team import Start, Team
 from weft.bench.teams import home_of, rank_words, torch_backend
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 # Namespaces of one machine share its memory: nothing but the links may carry messages.
 # MPICH takes UCX, which would find shared memory by itself; OpenMPI its own layers.

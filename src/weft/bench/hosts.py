@@ -16,7 +16,7 @@ from weft.bench.namespaces import NetHost, two_hosts
 from weft.bench.rows import Options, Peer, Row
 from weft.c3.ideal import percent_of_ideal
 from weft.errors import RunError, RunTimeoutError
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 QUESTION = "How fast are collectives between hosts, and how much hides behind a GEMM?"
 RATE = 1e9 / 8  # bytes a second: 1 Gbit/s

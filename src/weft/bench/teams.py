@@ -12,7 +12,7 @@ from weft.bench.environments import MPIS
 from weft.bench.leash import leashed
 from weft.bench.team import Start, Team
 from weft.errors import RunError, UnknownNameError, nearest
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 PEERS = ("gloo", *MPIS)
 POOLERS = ("fbgemm", "torchrec")  # which look embeddings up, in environments of their own

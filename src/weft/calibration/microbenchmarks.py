@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from weft._core import time_copies, time_reads, time_reduces, time_round_trips
 from weft.collectives import collective
-from weft.runtime.interpreter import prepare
-from weft.runtime.memory import located
+from weft.runtime.bound_memory import address_and_size
+from weft.runtime.prepared_schedule import prepare
 from weft.runtime.world import World
 
 RANKS = 2
@@ -73,7 +73,7 @@ def copies(world: World) -> Measured:
     pin(world)
     src, dst = world.empty(max(SETS) // 2, "uint8"), world.empty(max(SETS) // 2, "uint8")
     src[:], dst[:] = 1, 0
-    here, there = located(src)[0], located(dst)[0]
+    here, there = address_and_size(src)[0], address_and_size(dst)[0]
 
     def act(nbytes: int, store: str) -> Act:
         return lambda count: time_copies(here, there, nbytes, store == "streamed", count)
@@ -87,7 +87,7 @@ def sums(world: World) -> Measured:
     """Give seconds for a byte that a sum of two writes, by ``SET alone|both`` and by dtype."""
     pin(world)
     room = max(SETS) // 3 // 64 * 64
-    a, b, out = (located(world.empty(room, "uint8"))[0] for _ in range(3))
+    a, b, out = (address_and_size(world.empty(room, "uint8"))[0] for _ in range(3))
     sizes = {str(each): each // 3 // 64 * 64 for each in SETS}
 
     def act(dtype: str, nbytes: int) -> Act:
@@ -103,9 +103,9 @@ def flags(world: World) -> Measured:
     pin(world)
     word = world.empty(8, "uint64")
     word[0] = 0
-    mine, _ = located(word)
-    block = mine - located(world.member.view(world.region(world.rank), 8))[0]
-    theirs, _ = located(world.member.view(world.region(1 - world.rank) + block, 8))
+    mine, _ = address_and_size(word)
+    block = mine - address_and_size(world.member.view(world.region(world.rank), 8))[0]
+    theirs, _ = address_and_size(world.member.view(world.region(1 - world.rank) + block, 8))
     raised, first = 0, world.rank == 0
     found: dict[str, list[float]] = {}
     for name in ("spin", "yield"):
@@ -167,11 +167,11 @@ def far_reads(world: World) -> Measured:
     """Give seconds for a byte that a rank reads from ordinary memory of another process."""
     pin(world)
     theirs, mine = np.ones(FAR, np.uint8), np.zeros(FAR, np.uint8)
-    shown = world.agree("far", located(theirs)[0].to_bytes(8, "little"))
+    shown = world.agree("far", address_and_size(theirs)[0].to_bytes(8, "little"))
     if world.stages:
         return {}
     address = int.from_bytes(shown[1 - world.rank], "little")
-    pid, dst = world.member.pid(1 - world.rank), located(mine)[0]
+    pid, dst = world.member.pid(1 - world.rank), address_and_size(mine)[0]
     act: Act = lambda count: time_reads(pid, address, dst, FAR, count)  # noqa: E731
     found = _seconds(world, {"far": act}, {"far": FAR})
     world.barrier()  # the other one still reads

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.calibration.microbenchmarks import RANKS, pin
 from weft.calibration.steady_memory import steady_memory
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 from weft.runtime.spawn import spawn
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 

@@ -1,29 +1,16 @@
 """The frame around what a codec makes, for codecs that are libraries of Python."""
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft._core import FRAME_HEAD, Codec, seal
+from weft._core import FRAME_HEAD, Codec, Verdict, seal
 from weft.errors import CodecError, UsageError
 
 Octets = NDArray[np.uint8]
 FLOATS = {"float32": 1, "bfloat16": 2, "float16": 3}  # as the native core numbers them
 _PAYLOAD = slice(16, 24)  # where the head has its length
-
-
-class Verdict(IntEnum):
-    """What is wrong with a frame, as the native core numbers it."""
-
-    GOOD = 0
-    CUT = 1
-    VERSION = 2
-    CODEC = 3
-    SIZE = 4
-    CHECKSUM = 5
-    CONTENT = 6
 
 
 REASONS = {

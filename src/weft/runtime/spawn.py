@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from weft._core import Launcher, die_with
+from weft._core import FaultReason, Launcher, die_with
 from weft.errors import RankDiedError, RunError, UsageError, WeftError
-from weft.runtime.crew import DEFAULT_TIMEOUT, launch
-from weft.runtime.engines import Engines, engines_of
-from weft.runtime.faults import Reason, require_timeout
+from weft.runtime.communicator import DEFAULT_TIMEOUT, create_segment
+from weft.runtime.engine_threads import Engines, engines_of
+from weft.runtime.faults import require_timeout
 from weft.runtime.world import World
 
 P = ParamSpec("P")
@@ -62,7 +62,7 @@ def spawn(
     told = [engines_of(rank, engines) for rank in range(ranks)]
     for each in dict.fromkeys(told):
         each.require_possible()
-    launcher = launch(ranks)
+    launcher = create_segment(ranks)
     children: list[_Child] = []
     try:
         for rank in range(ranks):  # one by one: those started are ended if the next fails
@@ -70,7 +70,7 @@ def spawn(
             children.append(child)
         return _collect(launcher, children, min(timeout, _LONGEST_GRACE))
     except BaseException as error:
-        launcher.fail(Reason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
+        launcher.fail(FaultReason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
         raise
     finally:
         _end(children)
@@ -170,7 +170,7 @@ def _collect(launcher: Launcher, children: list[_Child], grace: float) -> list[A
             if isinstance(answer, _Failure):
                 failures[rank] = answer
                 died = answer.kind is RankDiedError
-                reason = Reason.DIED if died else Reason.RAISED
+                reason = FaultReason.DIED if died else FaultReason.RAISED
                 launcher.fail(reason, rank, answer.message.encode())
                 deadline = min(deadline, time.monotonic() + grace)
             elif answer is not None:

@@ -8,23 +8,31 @@ from weft.compress import Deltas
 from weft.compress.delta import inner_of, is_delta
 from weft.compress.frame import Octets
 from weft.errors import UsageError
-from weft.runtime.arrays import Arrays
-from weft.runtime.cache import Asked, Cache, Question
-from weft.runtime.choice import Choice
-from weft.runtime.crew import DEFAULT_TIMEOUT, no_room
-from weft.runtime.encoded import encoded_broadcast, require_alone
-from weft.runtime.engines import Engines
-from weft.runtime.groups import join_group
-from weft.runtime.mail import Lines, Message, open_slots, receive_now, send_now
-from weft.runtime.memory import Bind, Bindable, Memory, dtype_of, located, octets_of, parts_of
-from weft.runtime.spare import Spare
-from weft.runtime.stores import measured_cores
+from weft.runtime.algorithm_selector import AlgorithmSelector
+from weft.runtime.bound_memory import (
+    Bind,
+    Bindable,
+    RawMemory,
+    address_and_size,
+    bytes_of,
+    dtype_of,
+    parts_of,
+)
+from weft.runtime.communicator import DEFAULT_TIMEOUT, out_of_shared_memory
+from weft.runtime.encoded_broadcast import encoded_broadcast_key, require_compatible
+from weft.runtime.engine_threads import Engines
+from weft.runtime.heap_arrays import HeapCommunicator
+from weft.runtime.p2p_messages import Message, MessageQueues, open_p2p_slots, receive_now, send_now
+from weft.runtime.prepared_cache import CallKey, CallSignature, PreparedCache
+from weft.runtime.private_arena import PrivateArena
+from weft.runtime.streaming_stores import measured_cores
+from weft.runtime.subgroups import join_group
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
 
 
-class World(Arrays):
+class World(HeapCommunicator):
     """One rank's view of its world; ``weft.spawn`` and ``weft.world`` make it.
 
     Collectives take contiguous numpy arrays or a Memory, fastest in arrays of ``empty``.
@@ -47,36 +55,36 @@ class World(Arrays):
         engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
     ) -> None:
         super().__init__(name, rank, timeout=timeout, engines=engines)
-        self._cache = Cache(self)
-        self.desk = self._cache.desk
-        self.spare = Spare(self)
-        self._under_way: list[Work] = []
-        self._lines = Lines()
+        self._cache = PreparedCache(self)
+        self.dispatch_cache = self._cache.dispatch_cache
+        self.private_arena = PrivateArena(self)
+        self._in_flight: list[Work] = []
+        self._queues = MessageQueues()
         self._deltas = Deltas(rank)
         # What another rank can make fail comes last: a world that is closed then is a whole one.
-        open_slots(self)
-        self._cache.choice = self._agreed_choice()
+        open_p2p_slots(self)
+        self._cache.selector = self._agreed_choice()
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
         """Return when every rank has come here."""
-        self.require_sound()
+        self.require_healthy()
         return self._call(("barrier", 0, "", "", -1, ""), [], None, async_op=async_op)
 
     def all_gather(
         self, out: Bindable, x: Bindable, *, algorithm: str | None = None, async_op: bool = False
     ) -> Work | None:
         """Fill ``out`` with the ``x`` of all ranks, in their order."""
-        if not (algorithm or async_op) and self.desk.arrays("all_gather", out, x, "", -1):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays("all_gather", out, x, "", -1):
             return None
-        there, total = located(out)
-        here, nbytes = located(x, writable=False)
+        there, total = address_and_size(out)
+        here, nbytes = address_and_size(x, writable=False)
         if total != nbytes * self.num_ranks:
             raise UsageError(
                 f"all_gather of {nbytes} bytes by {self.num_ranks} ranks does not fill {total}."
             )
         asked = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
         binds = [(IN, here, nbytes), (OUT, there, total)]
-        return self._repeated(asked, binds, out, x, async_op=async_op)
+        return self._call_and_cache(asked, binds, out, x, async_op=async_op)
 
     def reduce_scatter(
         self,
@@ -88,17 +96,19 @@ class World(Arrays):
         async_op: bool = False,
     ) -> Work | None:
         """Reduce ``x`` over all ranks; ``out`` is this rank's part of the result."""
-        if not (algorithm or async_op) and self.desk.arrays("reduce_scatter", out, x, op, -1):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays(
+            "reduce_scatter", out, x, op, -1
+        ):
             return None
-        there, nbytes = located(out)
-        here, total = located(x, writable=False)
+        there, nbytes = address_and_size(out)
+        here, total = address_and_size(x, writable=False)
         if total != nbytes * self.num_ranks:
             raise UsageError(
                 f"reduce_scatter of {total} bytes by {self.num_ranks} ranks leaves not {nbytes}."
             )
         asked = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
         binds = [(IN, here, total), (OUT, there, nbytes)]
-        return self._repeated(asked, binds, out, x, async_op=async_op)
+        return self._call_and_cache(asked, binds, out, x, async_op=async_op)
 
     def all_reduce(
         self, x: Bindable, op: str = "sum", *, algorithm: str | None = None, async_op: bool = False
@@ -107,11 +117,13 @@ class World(Arrays):
 
         Operators: sum, avg, prod, min, max, ``premul:FACTOR``; band, bor, bxor of integers.
         """
-        if not (algorithm or async_op) and self.desk.arrays("all_reduce", None, x, op, -1):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays(
+            "all_reduce", None, x, op, -1
+        ):
             return None
-        here, nbytes = located(x)
+        here, nbytes = address_and_size(x)
         asked = ("all_reduce", nbytes, dtype_of(x), op, -1, algorithm or "")
-        return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+        return self._call_and_cache(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def broadcast(
         self,
@@ -129,22 +141,26 @@ class World(Arrays):
         root too, unless ``keep_root``.
         """
         if codec is not None and codec != "none":
-            require_alone(codec, algorithm, keep_root=keep_root, async_op=async_op)
+            require_compatible(codec, algorithm, keep_root=keep_root, async_op=async_op)
             if is_delta(codec):
                 self._broadcast_delta(x, root, codec)
                 return None
             return self._broadcast_encoded(x, root, codec, keep_root=keep_root, async_op=async_op)
-        if not (algorithm or async_op) and self.desk.arrays("broadcast", None, x, "", root):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays(
+            "broadcast", None, x, "", root
+        ):
             return None
-        here, nbytes = located(x)
+        here, nbytes = address_and_size(x)
         asked = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
-        return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+        return self._call_and_cache(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def _broadcast_encoded(
         self, x: Bindable, root: int, codec: str, *, keep_root: bool, async_op: bool
     ) -> Work | None:
-        here, nbytes = located(x)
-        asked = encoded_broadcast(codec, nbytes, dtype_of(x), self._root(root), keep_root=keep_root)
+        here, nbytes = address_and_size(x)
+        asked = encoded_broadcast_key(
+            codec, nbytes, dtype_of(x), self._root(root), keep_root=keep_root
+        )
         if self.num_ranks == 1:
             return None
         return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
@@ -156,10 +172,10 @@ class World(Arrays):
             self.broadcast(note, root)
 
         def coded(change: Octets) -> None:
-            memory = Memory(*located(change), dtype)
+            memory = RawMemory(*address_and_size(change), dtype)
             self.broadcast(memory, root, codec=inner)
 
-        self._deltas.broadcast(codec, dtype, octets_of(x), self._root(root), plain, coded)
+        self._deltas.broadcast(codec, dtype, bytes_of(x), self._root(root), plain, coded)
 
     def reduce(
         self,
@@ -171,7 +187,7 @@ class World(Arrays):
         async_op: bool = False,
     ) -> Work | None:
         """Reduce ``x`` over all ranks into the root's; those of the others stay."""
-        here, nbytes = located(x)
+        here, nbytes = address_and_size(x)
         asked = ("reduce", nbytes, dtype_of(x), op, self._root(root), algorithm or "")
         binds = [(IN, here, nbytes), (OUT, here, nbytes if self.rank == root else 0)]
         return self._call(asked, binds, x, async_op=async_op)
@@ -191,15 +207,17 @@ class World(Arrays):
         Splits are elements for each rank (bytes of a Memory); without them parts are even.
         """
         if out_splits is None and in_splits is None:
-            if not (algorithm or async_op) and self.desk.arrays("all_to_all", out, x, "", -1):
+            if not (algorithm or async_op) and self.dispatch_cache.arrays(
+                "all_to_all", out, x, "", -1
+            ):
                 return None
-            there, total = located(out)
-            here, nbytes = located(x, writable=False)
+            there, total = address_and_size(out)
+            here, nbytes = address_and_size(x, writable=False)
             if total != nbytes:
                 raise UsageError(f"all_to_all of {nbytes} bytes does not fill {total}.")
             asked = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
             binds = [(IN, here, nbytes), (OUT, there, total)]
-            return self._repeated(asked, binds, out, x, async_op=async_op)
+            return self._call_and_cache(asked, binds, out, x, async_op=async_op)
         sent = parts_of(x, in_splits, self.num_ranks, writable=False)
         received = parts_of(out, out_splits, self.num_ranks, writable=True)
         return self._exchange(sent, received, dtype_of(x), (out, x), async_op=async_op)
@@ -212,15 +230,15 @@ class World(Arrays):
             raise UsageError(
                 f"{len(xs)} parts given and {len(outs)} taken by {self.num_ranks} ranks."
             )
-        sent = [located(x, writable=False) for x in xs]
-        received = [located(out) for out in outs]
+        sent = [address_and_size(x, writable=False) for x in xs]
+        received = [address_and_size(out) for out in outs]
         return self._exchange(sent, received, dtype_of(xs[0]), (outs, xs), async_op=async_op)
 
     def gather(
         self, out: Bindable | None, x: Bindable, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
         """Fill the root's ``out`` with the ``x`` of all ranks; the others pass None."""
-        here, nbytes = located(x, writable=False)
+        here, nbytes = address_and_size(x, writable=False)
         binds = [(IN, here, nbytes)]
         binds += self._at_root(OUT, out, nbytes * self.num_ranks, root)
         asked = ("gather", nbytes * self.num_ranks, dtype_of(x), "", self._root(root), "")
@@ -230,7 +248,7 @@ class World(Arrays):
         self, out: Bindable, x: Bindable | None, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
         """Give every rank its part of the root's ``x``; the others pass None."""
-        there, nbytes = located(out)
+        there, nbytes = address_and_size(out)
         binds = [(OUT, there, nbytes)]
         binds += self._at_root(IN, x, nbytes * self.num_ranks, root)
         asked = ("scatter", nbytes * self.num_ranks, dtype_of(out), "", self._root(root), "")
@@ -257,61 +275,61 @@ class World(Arrays):
         """Name the algorithm of a call that names none; bytes as the catalogue counts them."""
         return self._cache.algorithm_of(kind, nbytes)
 
-    def _agreed_choice(self) -> Choice:
+    def _agreed_choice(self) -> AlgorithmSelector:
         """Take the first rank's: a file that only some can read must not part them."""
-        mine = Choice().measured(measured_cores())
+        mine = AlgorithmSelector().measured(measured_cores())
         shown = self.agree("choice", f"{mine.eager} {mine.eager_reduced}".encode())
         eager, reduced = map(int, shown[0].split())
         return replace(mine, eager=eager, eager_reduced=reduced)
 
-    def _repeated(
-        self, asked: Asked, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
+    def _call_and_cache(
+        self, asked: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
     ) -> Work | None:
         """Carry out a call that the desk will serve the next time."""
         work = self._call(asked, binds, (out, x), async_op=async_op)
         self._cache.keep(asked, x.dtype)
         return work
 
-    def disown(self, why: str) -> None:
+    def invalidate(self, why: str) -> None:
         """Let every call from now on raise ``why``: what was prepared is not found again."""
-        super().disown(why)
+        super().invalidate(why)
         self._cache.clear()
-        self._under_way.clear()
-        self._lines.clear()
+        self._in_flight.clear()
+        self._queues.clear()
 
-    def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
-        if not self.member.enter_turn():  # as alone() does; a context is a microsecond more
-            self.raise_second_thread(str(Question(*asked)))
+    def _call(self, asked: CallKey, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
+        if not self.member.try_enter_call():  # as alone() does; a context is a microsecond more
+            self.raise_second_thread(str(CallSignature(*asked)))
         try:
             ready = self._cache.find(asked)
             if not async_op and self.member.is_idle():
                 ready.prepared.execute(binds, ready.call)
                 return None
-            self.require_sound()
+            self.require_healthy()
             job = ready.prepared.submit(binds, ready.call)
             work = Work(self, job, ready.call, lambda _: ready.call, keep)
             if not async_op:
                 work.wait()
                 return None
             # Dropping a Work must not take the memory away from under it.
-            self._under_way = [each for each in self._under_way if not each.is_done()]
-            self._under_way.append(work)
+            self._in_flight = [each for each in self._in_flight if not each.is_done()]
+            self._in_flight.append(work)
             return work
         finally:
-            self.member.leave_turn()
+            self.member.leave_call()
 
     def _message(
         self, x: Bindable, peer: int, tag: int, *, sends: bool, async_op: bool
     ) -> Message | None:
         key = (sends, peer, tag)
-        if not (async_op or self.stages or self._lines.has(key)):
+        if not (async_op or self.stages or self._queues.has(key)):
             if sends:
-                send_now(self, self._lines, x, peer, tag)
+                send_now(self, self._queues, x, peer, tag)
             else:
                 receive_now(self, x, peer, tag)
             return None
         message = Message(self, x, peer, tag, sends=sends)
-        self._lines.join(message, key)
+        self._queues.join(message, key)
         if async_op:
             message.is_done()  # a message that can go goes now
             return message
@@ -332,22 +350,22 @@ class World(Arrays):
             binds = [(number, *part) for number, part in enumerate([*sent, *received])]
             return self._call(asked, binds, keep, async_op=async_op)
         try:
-            copies, taken = self.spare.copies(sent)
+            copies, taken = self.private_arena.copies(sent)
         except OSError as error:
             self.fail_with(error, " in exchange")
-            raise no_room(error) from error
+            raise out_of_shared_memory(error) from error
         binds = [(number, *part) for number, part in enumerate([*copies, *received])]
         work = None
         try:
             work = self._call(asked, binds, keep, async_op=async_op)
         finally:
-            self.spare.release(taken, after=work)
+            self.private_arena.release(taken, after=work)
         return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:
         if self.rank != root:
             return []
-        address, size = (0, 0) if memory is None else located(memory)
+        address, size = (0, 0) if memory is None else address_and_size(memory)
         if size != nbytes:
             raise UsageError(f"the root's memory has {size} bytes, {nbytes} are needed.")
         return [(number, address, size)]

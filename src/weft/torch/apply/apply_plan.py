@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from weft._core import Desk
+from weft._core import DispatchCache
 from weft.errors import PlanError, UsageError, WeftError
 from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
@@ -59,14 +59,14 @@ def apply(
 class Before(NamedTuple):
     """What a plan changes of a group."""
 
-    desk: Desk | None
+    dispatch_cache: DispatchCache | None
     compression: Compression | None
     engines: Engines
 
     @classmethod
     def of(cls, group: Group) -> "Before":
         """Note how a group is now."""
-        return cls(group.desk, group.compression, group.channel.world.engines)
+        return cls(group.dispatch_cache, group.compression, group.channel.world.engines)
 
 
 class Applied:
@@ -133,7 +133,11 @@ class Applied:
     def remove(self) -> None:
         """Let the groups be as they were; fused modules stay where they are."""
         for group, before in zip(self._groups, self._before, strict=True):
-            group.routes, group.desk, group.compression = None, before.desk, before.compression
+            group.routes, group.dispatch_cache, group.compression = (
+                None,
+                before.dispatch_cache,
+                before.compression,
+            )
             group.channel.drain()
             group.channel.world.set_engines(before.engines)
 
@@ -154,7 +158,10 @@ class Applied:
             group.channel.world.set_engines(engines)
         if any(route.backend == "gloo" for route in routes.routes()):
             routes.start_gloo()
-        group.routes, group.desk = routes, None  # the desk would serve calls past the routes
+        group.routes, group.dispatch_cache = (
+            routes,
+            None,
+        )  # the desk would serve calls past the routes
         return routes
 
     def _require_met(self) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from weft.errors import NotDoneError
-from weft.runtime.crew import leave_worlds
+from weft.runtime.communicator import close_open_worlds
 from weft.runtime.work import Work as Collective
 from weft.torch.backend.c10d import Work
 
@@ -122,7 +122,7 @@ class Pending(Work):
         """Give a future that a thread of the group completes, unless it is done by now."""
         with self._lock:
             if self._future is None:
-                self._linger(self._completer.moment)
+                self._make_progress(self._completer.progress_seconds)
                 self._future = self._done_future() if self.is_completed() else self._later()
             return self._future
 
@@ -161,11 +161,11 @@ class Pending(Work):
             raise self._error
         return self._tensors
 
-    def _linger(self, seconds: float) -> None:
+    def _make_progress(self, seconds: float) -> None:
         """Carry it out here if the others come soon: who asks for a future wants its result."""
         for handle in self._handles if seconds > 0 else ():
             if isinstance(handle, Collective):
-                handle.linger(seconds)
+                handle.make_progress(seconds)
 
     def _settle(self, seconds: float | None) -> None:
         for handle in self._handles:  # outside the lock: others may look meanwhile
@@ -197,12 +197,12 @@ class Pending(Work):
 class Completer:
     """A thread that waits for works whose futures somebody asked for; started by the first.
 
-    ``moment`` is how many seconds whoever asks for a future carries its work out himself before
+    ``progress_seconds`` is how many seconds whoever asks for a future carries its work out himself before
     it is left to the thread.
     """
 
-    def __init__(self, moment: float = 0.0) -> None:
-        self.moment = moment
+    def __init__(self, progress_seconds: float = 0.0) -> None:
+        self.progress_seconds = progress_seconds
         self._works: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -233,7 +233,7 @@ _serving: "weakref.WeakSet[Completer]" = weakref.WeakSet()
 @atexit.register
 def _end_threads() -> None:
     """End what waits in native code: a thread that the interpreter ends there ends it badly."""
-    leave_worlds()  # nobody waits longer for what was under way
+    close_open_worlds()  # nobody waits longer for what was under way
     for completer in list(_serving):
         completer.close()
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from weft._core import Desk
-from weft.runtime import Memory, World
-from weft.runtime.faults import Cause, Reason
-from weft.runtime.mail import Message
+from weft._core import AbortCause, DispatchCache, FaultReason
+from weft.runtime import RawMemory, World
+from weft.runtime.p2p_messages import Message
 from weft.torch.backend.c10d_work import Handle
 
 if TYPE_CHECKING:
@@ -24,14 +23,14 @@ NAMES = {
 }
 
 # Seconds: longer than the ranks of a training step usually come apart, far below any timeout.
-MOMENT = 20e-3
+PROGRESS_SECONDS = 20e-3
 
 Splits = tuple[Sequence[int], Sequence[int]]
 
 
-def memory_of(tensor: Tensor) -> Memory:
+def memory_of(tensor: Tensor) -> RawMemory:
     """Say where a contiguous tensor's elements lie. Whoever asks keeps the tensor alive."""
-    return Memory(tensor.data_ptr(), tensor.nbytes, NAMES[tensor.dtype])
+    return RawMemory(tensor.data_ptr(), tensor.nbytes, NAMES[tensor.dtype])
 
 
 class Channel:
@@ -44,9 +43,11 @@ class Channel:
         self.world = world
         self.rank = world.rank
         self.algorithm: str | None = None  # of the next call, where a plan names one
-        self.desk: Desk | None = world.desk  # serves calls that were made before
+        self.dispatch_cache: DispatchCache | None = (
+            world.dispatch_cache
+        )  # serves calls that were made before
         # Without a core for the worker nothing is gained by leaving a call to it.
-        self.moment = 0.0 if world.has_core_for_worker else MOMENT
+        self.progress_seconds = 0.0 if world.has_core_for_worker else PROGRESS_SECONDS
 
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Handle | None:
         """Join the ranks' inputs in their order."""
@@ -124,9 +125,9 @@ class Channel:
         """Make a receive that takes only what has been sent."""
         return self.message(x, peer, tag, sends=False)
 
-    def require_sound(self) -> None:
+    def require_healthy(self) -> None:
         """Raise if the group is broken."""
-        self.world.require_sound()
+        self.world.require_healthy()
 
     def barrier(self, *, async_op: bool = False) -> Handle | None:
         """Meet all ranks; those that do not come in time are named."""
@@ -138,11 +139,11 @@ class Channel:
 
     def raise_died(self, peer: int, place: str) -> NoReturn:
         """End the group, everywhere: a rank died that was waited for."""
-        self.world.raise_halt((Cause.DIED, peer, -1, 0, 0), lambda _: place)
+        self.world.raise_abort((AbortCause.DIED, peer, -1, 0, 0), lambda _: place)
 
     def raise_late(self, peer: int, place: str) -> NoReturn:
         """End the group, everywhere: a rank, or any if it is -1, was waited for too long."""
-        self.world.raise_halt((Cause.TIMEOUT, peer, -1, 0, 0), lambda _: place)
+        self.world.raise_abort((AbortCause.TIMEOUT, peer, -1, 0, 0), lambda _: place)
 
     def missing(self, peer: int) -> str:
         """Say what an awaited rank does instead, if that is known here."""
@@ -167,7 +168,7 @@ class Channel:
     def abort(self) -> None:
         """Break the world: whoever waits stops."""
         rank = self.world.rank
-        self.world.fail(Reason.RAISED, rank, f"rank {rank} aborted the group")
+        self.world.fail(FaultReason.RAISED, rank, f"rank {rank} aborted the group")
 
 
 def _is_alive(pid: int) -> bool:

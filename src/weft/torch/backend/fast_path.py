@@ -90,28 +90,30 @@ class Repeated(Gathers, Reduces):
     _reduce_scatter_base = reduce_scatter_single
 
     def _in_place(self, kind: str, tensors: list[Tensor], op: str, root: int) -> bool:
-        if self.desk is None or len(tensors) != 1:
+        if self.dispatch_cache is None or len(tensors) != 1:
             return False
         x = tensors[0]
         if TENSORS is not None:
-            return not x.is_neg() and self.desk.tensors(TENSORS, kind, None, x, op, root)
+            return not x.is_neg() and self.dispatch_cache.tensors(TENSORS, kind, None, x, op, root)
         return (
             x.is_cpu
             and is_plain(x)
-            and self.desk.memory(kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root)
+            and self.dispatch_cache.memory(
+                kind, 0, 0, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, root
+            )
         )
 
     def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str, parts: int = 1) -> bool:
         """Serve a call; the output's rows are for so many ``parts``."""
-        if self.desk is None:
+        if self.dispatch_cache is None:
             return False
         if TENSORS is not None:
             turned = x.is_neg() or out.is_neg()
-            return not turned and self.desk.tensors(TENSORS, kind, out, x, op, -1, parts)
+            return not turned and self.dispatch_cache.tensors(TENSORS, kind, out, x, op, -1, parts)
         alike = x.dtype is out.dtype and x.is_cpu and out.is_cpu and is_plain(x) and is_plain(out)
         if not alike or (out.dim() and out.shape[0] % parts):
             return False
-        return self.desk.memory(
+        return self.dispatch_cache.memory(
             kind, out.data_ptr(), out.nbytes, x.data_ptr(), x.nbytes, NAMES[x.dtype], op, -1
         )
 

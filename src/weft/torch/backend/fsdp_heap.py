@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from weft.errors import UsageError
-from weft.runtime.blocks import PAGE, round_up
-from weft.runtime.spare import Lent
+from weft.runtime.block_allocator import PAGE, round_up
+from weft.runtime.private_arena import Allocation
 from weft.torch.backend.c10d import ProcessGroup, all_gather_single, reduce_scatter_single
 from weft.torch.backend.group_functions import world_of
 
@@ -44,8 +44,8 @@ class HeapBuffers:
     """
 
     def __init__(self, group: ProcessGroup) -> None:
-        self._spare = world_of(group).spare
-        self._free: defaultdict[int, list[Lent]] = defaultdict(list)
+        self._private_arena = world_of(group).private_arena
+        self._free: defaultdict[int, list[Allocation]] = defaultdict(list)
         self.num_given = 0  # tensors in the heap
         self.num_refused = 0  # tensors for which there was no room
         self.num_calls = 0  # collectives whose memory all lay in the heap
@@ -62,16 +62,18 @@ class HeapBuffers:
 
     def note(self, *tensors: Tensor) -> None:
         """Count a call if its tensors lie in the heap."""
-        self.num_calls += all(self._spare.is_shared(tensor.data_ptr()) for tensor in tensors)
+        self.num_calls += all(
+            self._private_arena.is_shared(tensor.data_ptr()) for tensor in tensors
+        )
 
-    def _take(self, nbytes: int) -> Lent | None:
+    def _take(self, nbytes: int) -> Allocation | None:
         free = self._free[nbytes]
         try:
             lent = free.pop()
         except IndexError:  # another thread may have taken the last one
             lent = None
         try:
-            lent = lent or self._spare.take(nbytes)
+            lent = lent or self._private_arena.allocate(nbytes)
         except OSError:
             self.num_refused += 1
             return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from weft._core import Desk
+from weft._core import DispatchCache
 from weft.torch.backend.c10d import ProcessGroup, Store, Work
 from weft.torch.backend.c10d_work import DONE, Completer, Handle, Pending
 from weft.torch.backend.channel import Channel
@@ -22,7 +22,7 @@ class Group(ProcessGroup):
     """A group of ranks with a channel between them."""
 
     channel: Channel
-    desk: Desk | None
+    dispatch_cache: DispatchCache | None
     completer: Completer
     store: Store
     compression: "Compression | None" = None
@@ -30,7 +30,7 @@ class Group(ProcessGroup):
     timeout: timedelta
     _rank: int
     _size: int
-    _under_way: list[tuple[Pending, object]]
+    _in_flight: list[tuple[Pending, object]]
     _keeping: threading.RLock  # of what is under way
 
     def inner(self, device_type: str) -> Any:
@@ -84,6 +84,6 @@ class Group(ProcessGroup):
         # Even if its caller drops the work, its memory stays until it is done. Another thread may
         # have a call under way as well.
         with self._keeping:
-            self._under_way = [held for held in self._under_way if not held[0].is_completed()]
-            self._under_way.append((work, keep))
+            self._in_flight = [held for held in self._in_flight if not held[0].is_completed()]
+            self._in_flight.append((work, keep))
         return work

@@ -49,7 +49,7 @@ class Letter:
             if key in blocked:
                 continue
             self.done = message.is_done()
-            if self.done or message.has_begun:
+            if self.done or message.has_started:
                 self.messages = {key: message}
                 break
         if not self.done:
@@ -119,7 +119,7 @@ class Mailbox:
 
     def _require_alive(self, letter: Letter) -> None:
         channel = self._channel
-        channel.require_sound()
+        channel.require_healthy()
         for _, peer, _ in letter.messages:
             if not channel.is_alive(peer) and not letter.is_done():
                 channel.raise_died(peer, letter.place)

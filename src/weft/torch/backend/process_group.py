@@ -17,8 +17,8 @@ from weft.torch.backend.c10d_work import Completer
 from weft.torch.backend.device_groups import Ranks, backend_in, make_inner
 from weft.torch.backend.fast_path import Repeated
 from weft.torch.backend.p2p_queue import Mailbox
-from weft.torch.backend.rendezvous import meet
 from weft.torch.backend.send_recv import Messages
+from weft.torch.backend.store_rendezvous import meet
 
 __all__ = ["WeftProcessGroup", "register"]
 
@@ -51,11 +51,11 @@ class WeftProcessGroup(Repeated, Messages):
         self._options, self._in_world = options, tuple(in_world)
         self._name = self._desc = ""
         self._inner: dict[str, Any] = {}
-        self._under_way = []
+        self._in_flight = []
         self._keeping = threading.RLock()
         self.channel = meet(store, rank, size, timeout)
-        self.completer = Completer(self.channel.moment)
-        self.desk = self.channel.desk
+        self.completer = Completer(self.channel.progress_seconds)
+        self.dispatch_cache = self.channel.dispatch_cache
         self.mailbox = Mailbox(self.channel)
 
     def size(self) -> int:

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from weft._core import Pooling
+from weft._core import Pooling, PoolingTask
 from weft.errors import RunError
 from weft.fused import Batch, embedding_all_to_all, embedding_backward
 from weft.fused.embedding_all_to_all import DELIVER, POOL
-from weft.runtime import Prepared, World, prepare
+from weft.runtime import PreparedSchedule, World, prepare
 from weft.runtime.work import Work
 from weft.schedule import Slice
 from weft.schedule.values import value_at
@@ -19,7 +19,6 @@ from weft.torch.backend.fsdp_heap import HeapBuffers
 from weft.torch.backend.group_functions import weft_group, world_of
 from weft.torch.embedding.rank_lookups import Lookups, Result
 
-_POOL, _DELIVER, _UPDATE = 0, 1, 2  # tasks, as the native core numbers them
 _LOOK = 0.05  # seconds between looks whether those who send still do
 
 Bind = list[tuple[int, int, int]]
@@ -35,7 +34,7 @@ class Room:
     def tensor(self, samples: int, width: int) -> Tensor:
         """Give a tensor in shared memory; what it held is anything."""
         found = self._buffers.tensor((samples, width), torch.float32)
-        if found.numel() and not self.world.spare.is_shared(found.data_ptr()):
+        if found.numel() and not self.world.private_arena.is_shared(found.data_ptr()):
             raise RunError(
                 f"no shared memory for {found.nbytes} bytes of pooled rows.",
                 "Give /dev/shm more room (in a container: --shm-size).",
@@ -51,7 +50,7 @@ class Exchange:
         self._room = room
         self._world: World = room.world
         self._forward = prepare(embedding_all_to_all(batch), self._world, bound=True)
-        self._backward: Prepared | None = None
+        self._backward: PreparedSchedule | None = None
         self._here, self._returning = self._pooling(), self._pooling()
         for row, task in self._forward_tasks():
             self._here.set_task(row, *task)
@@ -101,7 +100,7 @@ class Exchange:
         if self._backward is None:
             self._backward = prepare(embedding_backward(self.batch), self._world, bound=True)
             for row, _, slices in self._backward.kernel_rows():
-                self._returning.set_task(row, _UPDATE, 0, 0, 0, _offsets(slices))
+                self._returning.set_task(row, PoolingTask.UPDATE, 0, 0, 0, _offsets(slices))
             self._returning.set_samples([*map(self.batch.count, range(self._world.num_ranks))])
         staged = self._room.tensor(*gradients.shape)
         staged.copy_(gradients)
@@ -135,7 +134,10 @@ class Exchange:
         pools = ((peer, number) for peer in peers for number in slices)
         delivers = ((me, number) for number in slices)
         for row, op, touched in self._forward.kernel_rows():
-            kind, whose = {POOL: (_POOL, pools), DELIVER: (_DELIVER, delivers)}[op]
+            kind, whose = {
+                POOL: (PoolingTask.POOL, pools),
+                DELIVER: (PoolingTask.DELIVER, delivers),
+            }[op]
             peer, number = next(whose)
             first, last = self.batch.slices_of(peer)[number]
             start = self.batch.of(peer)[0]

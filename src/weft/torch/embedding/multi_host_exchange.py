@@ -12,9 +12,9 @@ from weft._core import Pooling
 from weft.fused import Batch, Shard
 from weft.fused.embedding_all_to_all import FLOAT
 from weft.torch.embedding.rank_lookups import Lookups, Result
-from weft.torch.hosts.control_messages import Talk, wait_for
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.inter_host_session import Talk, wait_for
 from weft.torch.hosts.multi_host_channel import SpreadChannel
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from weft._core import RowUpdate
 from weft.torch.embedding.rank_lookups import Result
 from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
 
@@ -55,10 +56,11 @@ def gradients_of(
     at = 0 if found.weights is None else found.weights.data_ptr()
     if asked.rule is not None:
         rule = asked.rule
-        adagrad = isinstance(rule, RowwiseAdagrad)
-        epsilon = rule.eps if isinstance(rule, RowwiseAdagrad) else 0.0
+        update, epsilon = RowUpdate.SGD, 0.0
+        if isinstance(rule, RowwiseAdagrad):
+            update, epsilon = RowUpdate.ROWWISE_ADAGRAD, rule.eps
         addresses = [0 if state is None else state.data_ptr() for state in states]
-        return found, [(int(adagrad), rule.lr, epsilon, state, 0, 0, at) for state in addresses]
+        return found, [(update, rule.lr, epsilon, state, 0, 0, at) for state in addresses]
     results: list[Result] = []
     for parameter, count in zip(parameters, counts, strict=True):
         rows = torch.empty(count, dtype=torch.int64)

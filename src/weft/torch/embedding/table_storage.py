@@ -8,11 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from weft._core import TableElement
 from weft.errors import UsageError
 from weft.fused import Shard, Table
 
 Given = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
-ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.uint8: 3}
+ELEMENTS = {
+    torch.float32: TableElement.FLOAT32,
+    torch.bfloat16: TableElement.BFLOAT16,
+    torch.float16: TableElement.FLOAT16,
+    torch.uint8: TableElement.QUANTIZED,
+}
 _TAIL = 8  # bytes behind a row of a quantised table: its scale and its bias
 _LARGE_PAGE = 2 << 20
 

@@ -5,9 +5,9 @@ import re
 import threading
 import time
 
+from weft._core import FaultReason
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
 from weft.runtime import World
-from weft.runtime.faults import Reason
 from weft.torch.backend.c10d import Store
 from weft.torch.hosts.gloo_transport import Wire
 from weft.torch.hosts.host_map import Hosts
@@ -16,11 +16,11 @@ _KEY = "weft/failure"
 _PREFIX = "between hosts: "  # of a text that already has the group's ranks
 _FOR_A_REASON = 0.3  # seconds: who closes a connection says why before
 _LOOK = 0.02
-_REASONS: dict[type[RunError], Reason] = {
-    RunTimeoutError: Reason.TIMEOUT,
-    RankDiedError: Reason.DIED,
-    DisagreeError: Reason.DISAGREE,
-    RunError: Reason.RAISED,
+_REASONS: dict[type[RunError], FaultReason] = {
+    RunTimeoutError: FaultReason.TIMEOUT,
+    RankDiedError: FaultReason.DIED,
+    DisagreeError: FaultReason.DISAGREE,
+    RunError: FaultReason.RAISED,
 }
 _KINDS = {reason: kind for kind, reason in _REASONS.items()}
 
@@ -34,7 +34,7 @@ class Alarm:
         self._lock = threading.Lock()
         self._failure: RunError | None = None
 
-    def require_sound(self) -> None:
+    def require_healthy(self) -> None:
         """Raise the failure if there has been one."""
         if self._failure is not None:
             raise self._failure
@@ -67,7 +67,7 @@ class Alarm:
             mates = self._hosts.ranks[self._hosts.of[self._rank]]
             text = re.sub(r"\brank (\d+)", lambda found: f"rank {mates[int(found[1])]}", text)
             text = f"{text} (on host {self._hosts.names[self._hosts.of[self._rank]]})"
-        failure = _KINDS[Reason(fault[0])](f"{text}.")
+        failure = _KINDS[FaultReason(fault[0])](f"{text}.")
         failure.recent = self._world.recent()
         return failure
 
@@ -78,7 +78,7 @@ class Alarm:
             while time.monotonic() < deadline:
                 if self._store.check([_KEY]):
                     reason, _, text = self._store.get(_KEY).decode().partition(" ")
-                    return _KINDS[Reason(int(reason))](text)
+                    return _KINDS[FaultReason(int(reason))](text)
                 time.sleep(_LOOK)
         return None
 

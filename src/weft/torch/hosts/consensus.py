@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from weft.torch.hosts.chunk_size import LONG, Cut
-from weft.torch.hosts.control_messages import SECOND, Talk, wait_for
 from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.inter_host_session import SECOND, Talk, wait_for
 
 
 def agreed_cut(place: Place, talk: Talk, nbytes: int, root: int, choose: Callable[[], Cut]) -> Cut:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from weft.runtime.leftovers import SHARED_MEMORY
+from weft.runtime.stale_segments import SHARED_MEMORY
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _HOST = "WEFT_HOST"

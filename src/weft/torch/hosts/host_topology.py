@@ -6,9 +6,9 @@ from torch import Tensor
 
 from weft.torch.hosts.chunk_size import Pace
 from weft.torch.hosts.chunks import LONE_CHUNK, as_bytes, chunk_bytes, chunks
-from weft.torch.hosts.control_messages import Talk
 from weft.torch.hosts.gloo_transport import Wire
 from weft.torch.hosts.host_map import Hosts
+from weft.torch.hosts.inter_host_session import Talk
 from weft.torch.hosts.intra_host import Inside
 
 

@@ -20,9 +20,9 @@ from weft.torch.hosts import inter_host_movement as between_moves
 from weft.torch.hosts.chunk_size import LONG, Cut
 from weft.torch.hosts.chunks import as_bytes, asked_before
 from weft.torch.hosts.consensus import agreed_cut, end_together
-from weft.torch.hosts.control_messages import Talk, wait_for
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.inter_host_session import Talk, wait_for
 from weft.torch.hosts.piece_coders import Aside, Changes, Coder, Whole, shrinks
 
 # Pieces that a host is ready to take: Gloo holds pieces up that come while the next is asked for.

@@ -14,9 +14,9 @@ from torch import Tensor
 from weft.errors import DisagreeError
 from weft.torch.hosts.chunks import as_bytes, asked_before, chunks
 from weft.torch.hosts.consensus import agreed_cut, end_together
-from weft.torch.hosts.control_messages import LENGTH, Talk, wait_for
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.inter_host_session import LENGTH, Talk, wait_for
 
 
 def broadcast(place: Place, x: Tensor, root: int) -> None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from weft.torch.hosts.chunks import chunk_bytes, chunks, pipelined
-from weft.torch.hosts.control_messages import FIRST, SECOND, Talk, wait_for
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.inter_host_session import FIRST, SECOND, Talk, wait_for
 from weft.torch.hosts.intra_host import Steps, divide, join, steps_of
 
 SMALL = 64 << 10  # bytes that every leader sends whole to all others: one step, not two

@@ -49,8 +49,8 @@ class SpreadChannel(Channel):
     def __init__(self, world: World, store: Store, hosts: Hosts, rank: int) -> None:
         super().__init__(world)
         self.hosts, self.rank = hosts, rank
-        self.desk = None  # it knows the calls of one world only
-        self.moment = 0.0  # what waits for the wire leaves the core to others
+        self.dispatch_cache = None  # it knows the calls of one world only
+        self.progress_seconds = 0.0  # what waits for the wire leaves the core to others
         seconds = timedelta(seconds=world.timeout)
         self._wire = Wire(PrefixStore("wire", store), rank, hosts, seconds)
         self._alarm = Alarm(world, self._wire, hosts, rank, store)
@@ -124,7 +124,7 @@ class SpreadChannel(Channel):
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Make a message to or from a rank; whoever looks at it carries it on."""
-        self.require_sound()
+        self.require_healthy()
         if self._is_near(peer) and peer != self.rank:
             near = Channel(self.world)
             return near.message(x, self.hosts.place(peer), tag, sends=sends)
@@ -135,10 +135,10 @@ class SpreadChannel(Channel):
         message = self.message(x, peer, tag, sends=False)
         return Probe(message) if isinstance(message, FarMessage) else message
 
-    def require_sound(self) -> None:
+    def require_healthy(self) -> None:
         """Raise if the group is broken."""
-        self._alarm.require_sound()
-        self.world.require_sound()
+        self._alarm.require_healthy()
+        self.world.require_healthy()
 
     def barrier(self, *, async_op: bool = False) -> Handle | None:
         """Meet all ranks; the ranks or the host that do not come in time are named."""
@@ -211,7 +211,7 @@ class SpreadChannel(Channel):
         self._do(act, *args, async_op=False)
 
     def _do(self, act: Callable[..., None], *args: Any, async_op: bool) -> Job | None:
-        self.require_sound()
+        self.require_healthy()
         try:
             return self._jobs.do(partial(self._carry_out, act, args), async_op=async_op)
         except DisagreeError as error:  # of two threads at once, or what the others were told
@@ -220,7 +220,7 @@ class SpreadChannel(Channel):
     def _carry_out(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         try:
             with torch.no_grad():
-                self._alarm.require_sound()
+                self._alarm.require_healthy()
                 act(self._place, *args)
         except (Exception, KeyboardInterrupt) as error:
             failure = self._alarm.raised(error)

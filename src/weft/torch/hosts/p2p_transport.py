@@ -60,13 +60,13 @@ class FarMessage:
     def __init__(self, line: "Line", x: Tensor, tag: int, *, sends: bool) -> None:
         self.line, self.memory, self.tag, self.sends = line, as_bytes(x), tag, sends
         self.done = False
-        self.has_begun = False
+        self.has_started = False
         self.failure: Exception | None = None
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone; the first look posts it."""
-        if not self.has_begun:
-            self.has_begun = True
+        if not self.has_started:
+            self.has_started = True
             self.line.post(self)
         if self.failure is not None:
             raise self.line.told(self.failure)
@@ -86,13 +86,13 @@ class Probe:
         self._message = message
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether it has taken what was offered."""
-        return self._message.has_begun
+        return self._message.has_started
 
     def is_done(self) -> bool:
         """Tell whether a message has come."""
-        offered = self.has_begun or self._message.line.has_offer(self._message.tag)
+        offered = self.has_started or self._message.line.has_offer(self._message.tag)
         return offered and self._message.is_done()
 
 
@@ -106,7 +106,7 @@ class Line:
         self._lock = threading.RLock()
         self._wanted: dict[int, deque[FarMessage]] = defaultdict(deque)  # by tag
         self._offered: dict[int, deque[tuple[Note, Tensor]]] = defaultdict(deque)
-        self._under_way: dict[tuple[bool, int], FarMessage] = {}  # ours?, its number
+        self._in_flight: dict[tuple[bool, int], FarMessage] = {}  # ours?, its number
         self._written: deque[list[object]] = deque()  # notes the other may not have read
         self._num_written = self._num_forgotten = self._num_read = self._num_offers = 0
         self._closed = False
@@ -158,7 +158,7 @@ class Line:
         if nbytes <= INLINE:
             message.done = True
         else:
-            self._under_way[True, number] = message
+            self._in_flight[True, number] = message
 
     def _match(self, message: FarMessage, note: Note, text: Tensor) -> None:
         if note.nbytes != message.memory.numel():
@@ -170,7 +170,7 @@ class Line:
             message.memory.copy_(text)
             message.done = True
         else:
-            self._under_way[False, note.number] = message
+            self._in_flight[False, note.number] = message
             self._write(Kind.ASK, note.number)
 
     def _write(
@@ -192,7 +192,7 @@ class Line:
                 self._wire.recv(room, self.peer, _NOTES).wait_for_ever()
                 note = _read(room)
                 if note.kind is Kind.SENT:  # it is on its way: no need of the lock
-                    self._take(self._under_way.pop((False, note.number)))
+                    self._take(self._in_flight.pop((False, note.number)))
                 with self._lock:
                     self._heed(note, room[_HEAD.size : _HEAD.size + _inline(note.nbytes)])
         except RuntimeError:  # the connection is closed, by whichever side
@@ -207,13 +207,13 @@ class Line:
             case Kind.OFFER:
                 self._heed_offer(note, text)
             case Kind.ASK:
-                message = self._under_way[True, note.number]
+                message = self._in_flight[True, note.number]
                 kept = self._write(Kind.SENT, note.number)
                 kept.append(self._wire.send(message.memory, self.peer, _LONG))
             case Kind.SENT:
                 self._write(Kind.GOT, note.number)
             case Kind.GOT:
-                self._under_way.pop((True, note.number)).done = True
+                self._in_flight.pop((True, note.number)).done = True
             case Kind.SEEN | Kind.BYE:
                 pass
         due = self._num_read % _CONFIRM == 0 and note.kind is not Kind.SEEN

@@ -70,23 +70,23 @@ class Aside:
     def __init__(self, codec: Codec) -> None:
         quick = isinstance(codec, Native)
         self._thread = None if quick else ThreadPoolExecutor(1, "weft-decode")
-        self._under_way: dict[int, Future[None]] = {}
+        self._in_flight: dict[int, Future[None]] = {}
 
     def do(self, number: int, act: Callable[[], None]) -> None:
         """Decode a piece, now or soon."""
         if self._thread is None:
             act()
         else:
-            self._under_way[number] = self._thread.submit(act)
+            self._in_flight[number] = self._thread.submit(act)
 
     def wait(self, number: int) -> None:
         """Return when a piece is decoded; raise what was wrong with it."""
-        if (future := self._under_way.pop(number, None)) is not None:
+        if (future := self._in_flight.pop(number, None)) is not None:
             future.result()
 
     def close(self) -> None:
         """Wait for all of them."""
         if self._thread is not None:
             self._thread.shutdown()
-        for number in list(self._under_way):
+        for number in list(self._in_flight):
             self.wait(number)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from weft.fused.tiles import Tiles, after
-from weft.torch.hosts.control_messages import Talk, wait_for
 from weft.torch.hosts.gloo_transport import Transfer
 from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.inter_host_session import Talk, wait_for
 from weft.torch.hosts.multi_host_channel import SpreadChannel
 from weft.torch.linear.tiling import Keep, Make, Scattered, Take, Use
 

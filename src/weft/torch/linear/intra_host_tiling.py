@@ -18,8 +18,8 @@ from weft.fused.tiles import (
     reduced_tiles,
     scattered_tiles,
 )
-from weft.runtime import Prepared, World, prepare
-from weft.runtime.kernels import Bytes, Op
+from weft.runtime import PreparedSchedule, World, prepare
+from weft.runtime.kernel_calls import Bytes, Op
 from weft.schedule import Schedule
 from weft.torch.linear.tiling import Keep, Make, Scattered, Take, Use
 
@@ -33,7 +33,7 @@ class NearTiling:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._prepared: dict[tuple[str, Tiles], Prepared] = {}
+        self._prepared: dict[tuple[str, Tiles], PreparedSchedule] = {}
 
     def scatter(self, tiles: Tiles, acts: Scattered, call: str) -> None:
         """Make tiles for all ranks, the own ones last; take those of the others."""

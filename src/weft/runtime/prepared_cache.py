@@ -1,0 +1,178 @@
+"""Prepared schedules by what is asked for, the least recently used closed first."""
+
+import weakref
+from typing import Any, NamedTuple
+
+from weft._core import DispatchCache
+from weft.collectives import collective, pull
+from weft.collectives.catalogue import BUILDERS
+from weft.errors import UsageError
+from weft.runtime.algorithm_selector import AlgorithmSelector
+from weft.runtime.communicator import Communicator
+from weft.runtime.prepared_schedule import PreparedSchedule, prepare
+from weft.schedule import Schedule
+
+MAX_PREPARED = 256  # prepared at once
+MAX_PREPARED_BYTES = 256 << 20  # of heap that they take on a rank, together
+
+
+KEEP_ROOT = "keep root"  # in place of an operator: a broadcast has none
+_APART = ("all_gather", "all_to_all")  # some of their algorithms work in place
+
+# A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
+CallKey = tuple[str, int, str, str, int, str]
+
+
+class CallSignature(NamedTuple):
+    """What all ranks of a call must ask alike."""
+
+    kind: str
+    nbytes: int
+    dtype: str
+    op: str
+    root: int  # -1: there is none
+    algorithm: str
+
+    def __str__(self) -> str:
+        if self.kind == "barrier":
+            return self.kind
+        parts = [f"{self.nbytes} bytes"] if self.kind != "exchange" else []  # of any sizes
+        parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
+        parts += [f"root {self.root}"] if self.root >= 0 else []
+        return f"{self.kind}({', '.join(parts)})"
+
+
+class PreparedCall(NamedTuple):
+    """A prepared schedule and the name its calls go by."""
+
+    prepared: PreparedSchedule
+    call: str
+
+
+class PreparedCache:
+    """The first use of a call prepares it, on all ranks together.
+
+    ``desk`` serves those that were made before, without coming here. Both are for the thread that
+    has the turn (``Communicator.alone``); the desk takes it itself.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        # No circle: a closed world's memory and descriptors go with the last who knows it.
+        self._comm = weakref.ref(comm)
+        self.selector = AlgorithmSelector()
+        self._ready: dict[CallKey, PreparedCall] = {}
+        here = weakref.ref(self)  # the desk must not keep alive what keeps it alive
+
+        def failed(call: str, abort: Any, error: BaseException | None) -> None:
+            if (cache := here()) is not None:
+                cache._raise_abort(call, abort, error)  # noqa: SLF001 - its own
+
+        self.dispatch_cache = DispatchCache(comm.member, failed)
+
+    def find(self, asked: CallKey) -> PreparedCall:
+        """Give what is prepared for a call."""
+        if ready := self._ready.get(asked):
+            return ready
+        comm = self._comm()
+        assert comm is not None
+        with comm.exclusive(str(CallSignature(*asked))):
+            return self._make(asked)
+
+    def keep(self, asked: CallKey, dtype: object) -> None:
+        """Let the desk serve this call, whose dtype the caller knows by that object."""
+        kind, nbytes, _, op, root, algorithm = asked
+        if not algorithm:
+            ready = self.find(asked)
+            self.dispatch_cache.add(
+                kind, nbytes, dtype, op, root, ready.prepared.program, ready.call
+            )
+
+    def _raise_abort(self, call: str, abort: Any, error: BaseException | None) -> None:
+        comm = self._comm()
+        assert comm is not None  # who makes the call has it
+        if error is not None:
+            comm.fail_with(error, f" in {call}")
+            return
+        for ready in self._ready.values():
+            if ready.call == call:
+                ready.prepared.raise_aborted(abort, call)
+        comm.raise_abort(abort, lambda _: call)  # all was forgotten meanwhile: the world is closed
+
+    def clear(self) -> None:
+        """Forget everything: the next use is a first one."""
+        self.dispatch_cache.clear()
+        self._ready.clear()
+
+    def _make(self, asked: CallKey) -> PreparedCall:
+        comm, question = self._comm(), CallSignature(*asked)
+        assert comm is not None
+        call = str(question)
+        comm.require_healthy()
+        comm.drain()
+        # Shown before anybody waits: a rank that asks something else is found out.
+        number = comm.member.begin_call(call)
+        comm.agree(f"{call} as call {number}")
+        elastic = question.kind == "exchange"
+        chosen = question.algorithm or self.algorithm_of(question.kind, question.nbytes)
+        algorithm = "pull" if elastic else chosen
+        schedule = _schedule_of(question, comm.num_ranks, algorithm)
+        num_buffers = 1
+        if algorithm == "eager" and comm.num_ranks > 1:
+            num_buffers = self.selector.num_buffers_of(question.kind, question.nbytes)
+        self._make_room()
+        prepared = prepare(schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers)
+        comm.member.end_call(number)
+        ready = PreparedCall(prepared, call)
+        self._ready[asked] = ready
+        return ready
+
+    def _make_room(self) -> None:
+        """Close the oldest: the same ones on every rank, because all ask alike."""
+        while self._ready and (
+            len(self._ready) >= MAX_PREPARED
+            or sum(ready.prepared.nbytes for ready in self._ready.values()) > MAX_PREPARED_BYTES
+        ):
+            oldest = min(
+                self._ready, key=lambda asked: self._ready[asked].prepared.program.last_use
+            )
+            self.dispatch_cache.clear()
+            self._ready.pop(oldest).prepared.close()
+
+    def algorithm_of(self, kind: str, nbytes: int) -> str:
+        """Name the algorithm of a call that names none."""
+        comm = self._comm()
+        assert comm is not None
+        return self.selector.algorithm(
+            kind, nbytes, comm.num_ranks, oversubscribed=comm.is_oversubscribed
+        )
+
+
+def _schedule_of(asked: CallSignature, num_ranks: int, algorithm: str) -> Schedule:
+    if asked.kind == "exchange":
+        return pull.exchange(num_ranks)
+    options: dict[str, Any] = {}
+    if asked.op and asked.op != KEEP_ROOT:
+        options |= {"dtype": asked.dtype, "op": asked.op}
+        _require_order(asked.op, algorithm)
+    if asked.root >= 0:
+        options["root"] = asked.root
+    if "+" in algorithm and asked.kind == "broadcast":
+        options |= {"dtype": asked.dtype, "keep_root": asked.op == KEEP_ROOT}
+    if num_ranks == 1:
+        return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
+    made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
+    if asked.kind in _APART and any(buffer.name == "data" for buffer in made.buffers):
+        raise UsageError(
+            f"{algorithm!r} {asked.kind} works in place, a call has an input and an output.",
+            "Prepare its schedule with weft.prepare, or name another algorithm.",
+        )
+    return made
+
+
+def _require_order(op: str, algorithm: str) -> None:
+    """Raise where an operator needs all sources at once and the algorithm joins them in turn."""
+    if (op == "avg" or op.startswith("premul")) and algorithm not in ("pull", "eager"):
+        raise UsageError(
+            f"{op.partition(':')[0]} cannot be computed by {algorithm!r}.",
+            "Leave the algorithm out.",
+        )

@@ -1,0 +1,68 @@
+"""What encodes and decodes the rows of a rank, and which copies are of encoded chunks."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft._core import Verdict
+from weft.compress import Codec, codec_of
+from weft.compress.frame import Octets
+from weft.compress.native import Native
+from weft.errors import CodecError
+from weft.schedule import Decode, Encode, Kind, Table
+
+Ints = NDArray[np.int64]
+
+
+class PythonCoder:
+    """A codec that is a library of Python, as the native core calls it: it answers numbers."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self.room = codec.room
+        self.encode = codec.encode
+        codec.encode(np.zeros(4, np.uint8), np.empty(codec.room(4), np.uint8))  # is it there?
+
+    def decode(self, frame: Octets, chunk: Octets) -> int:
+        """Fill ``chunk``, or say what is wrong with its frame."""
+        try:
+            self._codec.decode(frame, chunk)
+        except CodecError as error:
+            return Verdict.CONTENT if error.verdict is None else error.verdict
+        return Verdict.GOOD
+
+
+def coder_of(name: str, dtype: str) -> Any:
+    """Give what the native core takes for a codec: its own, or one that it calls back."""
+    codec = codec_of(name, dtype)
+    return codec.core if isinstance(codec, Native) else PythonCoder(codec)
+
+
+def coders_of(table: Table, rows: Ints) -> tuple[list[Any], Ints]:
+    """Give the codecs, and which of them each row uses; -1 of what goes as it is."""
+    named: dict[tuple[str, str], int] = {}
+    numbers = np.full(len(table.commands), -1, np.int64)
+    for number in np.unique(table.command[rows]).tolist():
+        command = table.commands[number]
+        if isinstance(command, Encode | Decode) and command.codec != "none":
+            numbers[number] = named.setdefault((command.codec, command.dtype), len(named))
+    return [coder_of(*key) for key in named], numbers[table.command[rows]]
+
+
+def slot_copies(table: Table, rows: Ints) -> Ints:
+    """Tell which rows copy a slot: bytes that some rank encodes into, or decodes from."""
+    first = table.access_start[:-1]
+    encodes, decodes = table.kind == Kind.ENCODE, table.kind == Kind.DECODE
+    slots = {*_places(table, first[encodes] + 1), *_places(table, first[decodes])}
+    result = np.zeros(len(rows), np.int64)
+    for number in np.flatnonzero(table.kind[rows] == Kind.COPY).tolist() if slots else ():
+        both = _places(table, first[rows[number]] + np.arange(2))
+        result[number] = all(place in slots for place in both)
+    return result
+
+
+def _places(table: Table, accesses: Any) -> list[tuple[int, int, int]]:
+    """Give buffer, offset and bytes: a slot lies at the same place on every rank."""
+    columns = (table.access_buffer, table.access_offset, table.access_nbytes)
+    return list(zip(*(column[accesses].tolist() for column in columns), strict=True))
