@@ -273,7 +273,7 @@ def pool_into(
     shard: _Shard, bags: _Bags, mean: bool, first: int, last: int, out: int, pitch: int
 ) -> None: ...
 
-class Tensors:
+class TensorReader:
     def __init__(self, kind: type, examples: list[tuple[Any, str]]) -> None: ...
 
 class DispatchCache:
@@ -296,7 +296,7 @@ class DispatchCache:
     def arrays(self, kind: str, out: object, x: object, op: str, root: int) -> bool: ...
     def tensors(
         self,
-        known: Tensors,
+        known: TensorReader,
         kind: str,
         out: object,
         x: object,

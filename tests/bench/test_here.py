@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtime.test_calibrate import measured
+from tests.calibration.test_machine_calibration import measured
 from weft.bench import here
 from weft.bench.rows import Options
 from weft.errors import UnknownNameError

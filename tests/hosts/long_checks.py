@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 
 import weft.torch
+from tests.torch.backend_checks import everyone, total
 from tests.torch.collective_cases import values
-from tests.torch.own_checks import everyone, total
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 COUNT = 700_001  # elements: 2.8 MB, some chunks of 256 KiB and a rest
 
@@ -117,7 +117,7 @@ def the_paths_are_told() -> None:
     assert "leaders" in told["all_reduce"]
     assert "rank to rank" in told["all_to_all"]
     world: Any = dist.group.WORLD
-    assert isinstance(world.channel, SpreadChannel)
+    assert isinstance(world.channel, MultiHostChannel)
 
 
 LONG = {

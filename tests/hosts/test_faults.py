@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from tests.hosts.ranks import CONNECTED_BY, on_hosts
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from tests.torch.test_faults import MISMATCHES, other_splits, some_do_not_come, told
 from weft.errors import DisagreeError, RunTimeoutError
 

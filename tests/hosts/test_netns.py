@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.long_checks import LONG
-from tests.runtime.left import eventually
+from tests.runtime.leftovers import eventually
+from tests.torch.backend_checks import CHECKS
 from tests.torch.collective_cases import CASES
-from tests.torch.own_checks import CHECKS
 from tests.torch.training_cases import TRAININGS
 from weft.bench.namespaces import NetHost, kill_processes, two_hosts
 

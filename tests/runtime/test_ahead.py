@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.collectives import collective
 from weft.errors import ScheduleError
 from weft.runtime import spawn

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.collectives import collective
 from weft.errors import RunError, UsageError
 from weft.runtime import Engines, prepare, spawn

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.cases import CASES, IN, OPS, OUT, SIZE, following, made, own
-from tests.runtime.left import nothing_left, threads
+from tests.runtime.leftovers import nothing_left, threads
 from weft.errors import (
     BoundsError,
     DisagreeError,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.left import eventually, files, nothing_left
+from tests.runtime.leftovers import eventually, files, nothing_left
 from weft.errors import RankDiedError, RunError, UsageError
 from weft.runtime import spawn
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.errors import DisagreeError, RunError, UsageError
 from weft.runtime import spawn
 

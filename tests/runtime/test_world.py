@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.runtime import RawMemory, spawn
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.runtime.left import files, nothing_left, threads
+from tests.runtime.leftovers import files, nothing_left, threads
 from tests.soak.driver import ROOT, lines_of
 from tests.soak.growth import Held, grown, held
 from weft._core import die_with

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 import weft.torch
-from tests.runtime.left import eventually, files, threads
+from tests.runtime.leftovers import eventually, files, threads
 from tests.soak.calls import Bench, Flight, by_torch, by_world
 from tests.soak.plan import Plan, Step
 from tests.soak.rooms import Rooms

@@ -15,7 +15,7 @@ from weft.fused import Batch, column_wise, embedding_all_to_all, row_wise, table
 from weft.fused.sharding import Placements
 from weft.timeline import Timeline
 from weft.torch import EmbeddingAllToAll
-from weft.torch.apply.module_swaps import Swap
+from weft.torch.apply.module_swaps import ModuleSwap
 
 CHECKS: dict[str, Callable[[], None]] = {}
 TABLES = {"a": (70, 8), "b": (33, 20), "c": (50, 64), "d": (9, 3), "e": (40, 128)}
@@ -381,7 +381,7 @@ def sums_of_adagrad_go_along_from_plain_to_fused_and_back() -> None:
     plain, _ = plain_and_fused(weft.torch.RowwiseAdagrad(0.1))
     parent = torch.nn.Sequential(plain)
     train(plain, 0)
-    swap = Swap(parent, "0", plain, plain.fused(), is_fused=False)
+    swap = ModuleSwap(parent, "0", plain, plain.fused(), is_fused=False)
     for step, fused in ((1, True), (2, False), (3, True)):
         swap.put(fused=fused)
         train(parent[0], step)

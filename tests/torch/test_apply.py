@@ -7,7 +7,7 @@ import weft.torch
 from tests.torch import apply_cases as cases
 from tests.torch.ranks import on_ranks
 from weft.errors import UsageError
-from weft.torch.apply.step_watch import PlanWarning, Watch
+from weft.torch.apply.step_watch import PlanWarning, StepWatch
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 BACK = (
@@ -117,7 +117,7 @@ def test_ddp_is_made_with_the_buckets_of_the_plan():
 
 def test_a_watch_needs_no_ranks_and_leaves_a_plan_alone_that_is_right():
     switched: list[bool] = []
-    watch = Watch(cases.plan_of(), float, switched.append, warm=1, window=2)
+    watch = StepWatch(cases.plan_of(), float, switched.append, warm=1, window=2)
     for _ in range(9):
         watch.note(1.2)
     assert switched == []
@@ -127,7 +127,7 @@ def test_a_watch_needs_no_ranks_and_leaves_a_plan_alone_that_is_right():
 
 def test_a_plan_that_changes_nothing_has_no_way_back():
     switched: list[bool] = []
-    watch = Watch(cases.plan_of(), float, switched.append, differs=False, warm=0, window=1)
+    watch = StepWatch(cases.plan_of(), float, switched.append, differs=False, warm=0, window=1)
     with pytest.warns(PlanWarning, match="there is no way back to go"):
         watch.note(3.0)
     watch.note(3.0)
@@ -135,7 +135,7 @@ def test_a_plan_that_changes_nothing_has_no_way_back():
 
 
 def test_a_step_no_faster_than_the_predicted_default_contradicts_the_plan():
-    watch = Watch(cases.plan_of(high=9.0), float, lambda _: None, warm=0, window=1)
+    watch = StepWatch(cases.plan_of(high=9.0), float, lambda _: None, warm=0, window=1)
     assert watch.contradicts(2.1)
     assert not watch.contradicts(1.9)
     with pytest.warns(PlanWarning, match="took 2.1 s each"):

@@ -92,7 +92,7 @@ class Planned:
 
     def again(self, seen: "Seen") -> "Planned":
         """Plan the same step by what its ops and lookups took at other times."""
-        return self._timed(self.model, self.step, seen.sharpened(self.on), seen.times())
+        return self._timed(self.model, self.step, seen.corrected_lookups(self.on), seen.times())
 
     @classmethod
     def _timed(

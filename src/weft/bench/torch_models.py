@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.bench import drawn_models
 from weft.bench.drawn_models import Drawn
-from weft.calibration.torch_op_calls import drawn_rows
+from weft.calibration.torch_op_calls import random_rows
 from weft.models.tables import Table, table_wise
 
 NUMBERS = 13  # features that are numbers, as Criteo's
@@ -76,7 +76,7 @@ def _lookups(model: drawn_models.Dlrm, tables: list[int]) -> list[list[tuple[Ten
     return [
         [
             (
-                drawn_rows(rows, model.batch * pooling, zipf, drawn),
+                random_rows(rows, model.batch * pooling, zipf, drawn),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for rows, pooling, zipf in popular

@@ -17,7 +17,7 @@ import weft.torch
 from weft.bench import drawn_models
 from weft.bench.drawn_models import RANKS, Drawn, model_of
 from weft.bench.torch_models import NUMBERS, Dense, Transformer
-from weft.calibration.torch_op_calls import drawn_rows
+from weft.calibration.torch_op_calls import random_rows
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.planner.plan import Plan
 from weft.workload import Op
@@ -121,7 +121,9 @@ def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     sets = [
         [
             (
-                drawn_rows(rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])),
+                random_rows(
+                    rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])
+                ),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for table in held

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from weft.calibration import microbenchmarks as measuring
+from weft.calibration import microbenchmarks
 from weft.calibration.microbenchmarks import (
     DTYPES,
     EDGE,
@@ -32,13 +32,13 @@ from weft.units import format_size
 _TIMEOUT = 30.0
 _FLAGS_OF_A_PULL = 4  # ready, done, and a read that is asked for: there and back
 STEPS: tuple[tuple[str, Callable[[World], Measured]], ...] = (
-    ("copies", measuring.copies),
-    ("sums", measuring.sums),
-    ("flags", measuring.flags),
-    ("calls", measuring.calls),
-    ("ways", measuring.ways),
-    ("reads of other processes", measuring.far_reads),
-    ("products of matrices", measuring.products),
+    ("copies", microbenchmarks.copies),
+    ("sums", microbenchmarks.sums),
+    ("flags", microbenchmarks.flags),
+    ("calls", microbenchmarks.calls),
+    ("ways", microbenchmarks.ways),
+    ("reads of other processes", microbenchmarks.far_reads),
+    ("products of matrices", microbenchmarks.products),
 )
 _PRODUCT = f"product of {EDGE} x {EDGE} matrices, one thread"
 _ENOUGH = 1.03  # a store type must be so much faster at all larger sizes to be taken
@@ -60,7 +60,7 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     source = f"measured here on {when} by weft calibrate"
     rates = {step: {name: 1 / s for name, s in each.items()} for step, each in found.items()}
     seconds = {"flags": found["flags"], "calls": found["calls"], "ways": found["ways"]}
-    table = _table(rates | seconds, this_machine(), _Writer(source))
+    table = _table(rates | seconds, this_machine(), _PlatformWriter(source))
     return platform_from_table(table, "here.toml")
 
 
@@ -90,7 +90,7 @@ def save(platform: Platform, path: Path | None = None) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _PlatformWriter:
     """Numbers with their source, as a platform file has them."""
 
     source: str
@@ -104,7 +104,9 @@ class _Writer:
         return {"value": number, "basis": "derived", "source": f"{what}, {self.source}"}
 
 
-def _table(found: Mapping[str, Measured], machine: Machine, write: _Writer) -> dict[str, Any]:
+def _table(
+    found: Mapping[str, Measured], machine: Machine, write: _PlatformWriter
+) -> dict[str, Any]:
     copy, flag = found["copies"], found["flags"]
     fastest = max(copy[f"{each} cached alone"] for each in SETS)
     latency = write.derived(flag["spin"] / 2, "half a flag round trip between two cores")
@@ -126,7 +128,7 @@ def _table(found: Mapping[str, Measured], machine: Machine, write: _Writer) -> d
 
 
 def _device(
-    found: Mapping[str, Measured], machine: Machine, write: _Writer, latency: dict[str, Any]
+    found: Mapping[str, Measured], machine: Machine, write: _PlatformWriter, latency: dict[str, Any]
 ) -> dict[str, Any]:
     copy, call = found["copies"], found["calls"]
     largest = max(SETS)
@@ -159,7 +161,7 @@ def _device(
 
 
 def _dma(
-    found: Mapping[str, Measured], write: _Writer, rate: float, launch: float
+    found: Mapping[str, Measured], write: _PlatformWriter, rate: float, launch: float
 ) -> dict[str, Any]:
     """An engine is a thread: what waking it costs is what a call by engines takes longer."""
     latency = found["flags"]["spin"] / 2
@@ -174,7 +176,7 @@ def _dma(
     }
 
 
-def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
+def _shared(found: Mapping[str, Measured], write: _PlatformWriter) -> dict[str, Any]:
     sums, far = found["sums"], found["reads of other processes"]
     sets = {_key(each): _set(found, each, write) for each in SETS}
     # Where the system forbids such reads everything goes through the heap: as slow as a copy.
@@ -196,7 +198,7 @@ def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
     }
 
 
-def _set(found: Mapping[str, Measured], nbytes: int, write: _Writer) -> dict[str, Any]:
+def _set(found: Mapping[str, Measured], nbytes: int, write: _PlatformWriter) -> dict[str, Any]:
     copy, total = found["copies"], found["sums"]
     rates = {
         "cached": copy[f"{nbytes} cached alone"],
@@ -224,7 +226,7 @@ def _streamed_from(copy: Measured) -> int:
     return min(found, max(cache_bytes()) // 4)
 
 
-def _eager_up_to(ways: Measured, kind: str, write: _Writer) -> dict[str, Any]:
+def _eager_up_to(ways: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
     """Give the largest size up to which laying bytes out was as fast as having them read."""
     wins = [ways[f"{kind} {s} eager"] <= ways[f"{kind} {s} pull"] for s in WAY_SIZES]
     longest = next((i for i, won in enumerate(wins) if not won), len(wins))

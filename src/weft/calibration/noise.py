@@ -37,7 +37,7 @@ def _ticks() -> tuple[int, int]:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-class Watch:
+class NoiseMonitor:
     """Looks at the machine now and then while something else is measured."""
 
     def __init__(self) -> None:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.calibration import machine_calibration as base
+from weft.calibration import machine_calibration
 from weft.calibration.codec_rates import codec_rates
 from weft.calibration.microbenchmarks import Measured
-from weft.calibration.noise import Watch
+from weft.calibration.noise import NoiseMonitor
 from weft.calibration.steady_memory import forked_ranks
 from weft.calibration.torch_collective_times import SIZES, Curves, Wrapped, time_collectives
 from weft.calibration.torch_host_overhead import time_host
@@ -146,18 +146,18 @@ Step = tuple[str, Callable[[], None]]
 def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> Platform:
     """Measure this machine, all of it; ``shown`` hands the steps on as they come."""
     plain: dict[str, Measured] = {}
-    found, watch = TorchFound(), Watch()
+    found, watch = TorchFound(), NoiseMonitor()
 
     def put(name: str, act: Callable[[World], Measured]) -> None:
-        plain[name] = base.measure_step(act)
+        plain[name] = machine_calibration.measure_step(act)
 
-    steps: list[Step] = [(name, partial(put, name, act)) for name, act in base.STEPS]
+    steps: list[Step] = [(name, partial(put, name, act)) for name, act in machine_calibration.STEPS]
     steps += [(name, partial(measure, found)) for name, measure in STEPS]
     with forked_ranks(_LOADED):
         for _, act in shown(steps):
             act()
             watch.look()
-    platform = base.calibrated(plain)
+    platform = machine_calibration.calibrated(plain)
     platform = found.put_into(platform, platform.description)
     return replace(platform, calm=watch.found(), codecs=codec_rates())
 
@@ -165,8 +165,8 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
 def calibrated_here() -> Platform:
     """Measure this machine and keep the result as ``here``."""
     platform = measured_here()
-    base.require_quiet(platform)
-    base.save(platform)
+    machine_calibration.require_quiet(platform)
+    machine_calibration.save(platform)
     return platform
 
 

@@ -20,7 +20,7 @@ import torch
 
 from weft.calibration.microbenchmarks import RANKS, pin
 from weft.calibration.steady_memory import steady_memory
-from weft.calibration.torch_op_times import Lined, Repetition, groups, typical
+from weft.calibration.torch_op_times import OpSequence, Repetition, groups, typical
 from weft.calibration.torch_reference_steps import Phases, reference_step
 from weft.calibration.torch_timed_steps import captured_step
 from weft.hardware import cache_bytes
@@ -42,11 +42,11 @@ Taken = dict[str, float]  # seconds by phase
 
 def time_host() -> TorchHost:
     """Measure the overheads of one op in each phase."""
-    host = Host()
+    host = HostOverhead()
     return host.typical(host.turns(_TURNS))
 
 
-class Host:
+class HostOverhead:
     """Overheads of torch, measured turn by turn; ranks share the last cache."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Turn]:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     step = reference_step()
-    ops = [Lined(world, group) for group in groups(calls)]
+    ops = [OpSequence(world, group) for group in groups(calls)]
     turns = []
     for _ in range(_WARMUPS + count):
         _timed_phases(world, step)  # in a loop of training every step follows another one

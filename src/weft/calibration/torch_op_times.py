@@ -77,7 +77,7 @@ def repeat_ops(
         return spawn(_repeated_calls, ranks, list(calls), repeats, threads, timeout=_TIMEOUT)
 
 
-def together(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
+def merge_passes(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
     """Put the repetitions of several passes together, by rank and call."""
     return [
         [list(chain.from_iterable(each)) for each in zip(*ranks, strict=True)]
@@ -113,7 +113,7 @@ def _repeated_calls(
     return [
         list(each)
         for group in groups(calls)
-        for each in zip(*Lined(world, group).repeated(repeats), strict=True)
+        for each in zip(*OpSequence(world, group).repeated(repeats), strict=True)
     ]
 
 
@@ -131,7 +131,7 @@ def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
         yield group
 
 
-class Lined:
+class OpSequence:
     """Some calls with their data, carried out one behind the other."""
 
     def __init__(self, world: World, calls: Sequence[OpCall]) -> None:

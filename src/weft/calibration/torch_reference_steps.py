@@ -18,7 +18,7 @@ from torch.nn import functional
 Phases = dict[str, Callable[[], Any]]
 
 
-class Block(nn.Module):
+class ReferenceBlock(nn.Module):
     """Attention and an inner layer, each behind a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -40,13 +40,13 @@ class Block(nn.Module):
         return x + inner
 
 
-class Tokens(nn.Module):
+class ReferenceModel(nn.Module):
     """Blocks between an embedding and a head."""
 
     def __init__(self, width: int, heads: int, depth: int, vocab: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(ReferenceBlock(width, heads) for _ in range(depth)))
         self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Tokens(nn.Module):
 
 def reference_step() -> Phases:
     """Give the phases of a step of the model."""
-    model = Tokens(128, 4, 3, 2048)
+    model = ReferenceModel(128, 4, 3, 2048)
     given = torch.randint(0, 2048, (8, 64))
     return _phases(model, given, torch.optim.AdamW(model.parameters(), lr=1e-5))
 

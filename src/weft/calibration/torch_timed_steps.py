@@ -17,7 +17,7 @@ from weft.workload import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from weft.calibration.torch_op_calls import Called, OpCall
+    from weft.calibration.torch_op_calls import OpCall, RecordedCall
     from weft.calibration.torch_op_times import OpTime
     from weft.hardware import Platform
     from weft.workload import Workload
@@ -33,7 +33,7 @@ class CapturedStep:
     """A step as a CPU carries it out: its workload, and the calls behind the ops of each rank."""
 
     workload: Workload
-    calls: dict[int, dict[int, Called]]
+    calls: dict[int, dict[int, RecordedCall]]
 
     @property
     def unique(self) -> list[OpCall]:
@@ -87,7 +87,7 @@ def _op_priced(op: Op, time: OpTime | None, missing: float, side: float) -> Op:
     return replace(op, seconds=seconds * max(0.5, 1 + side * _WIDE * time.spread))
 
 
-def _hosted(op: Op, called: Called, host: TorchHost) -> Op:
+def _hosted(op: Op, called: RecordedCall, host: TorchHost) -> Op:
     """Add what the host spends; where that is less than nothing, the op itself takes less."""
     more = (1 + called.free) * getattr(host, op.phase or "forward")
     if more >= 0 or op.seconds is None:

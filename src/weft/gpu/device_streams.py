@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 
-class Streams(Protocol):
+class DeviceStreams(Protocol):
     """What copies are issued to. A stream is a value that only its maker understands."""
 
     def stream(self, device: torch.device) -> Any:
@@ -31,7 +31,7 @@ class Streams(Protocol):
         """Return when everything on the stream has happened."""
 
 
-class Immediate:
+class ImmediateStreams:
     """No device, no waiting: work happens when it is issued."""
 
     def stream(self, device: torch.device) -> torch.device:
@@ -109,6 +109,6 @@ class SideStreams:
         stream.own.synchronize()
 
 
-def streams_for(devices: Sequence[torch.device]) -> Streams:
+def streams_for(devices: Sequence[torch.device]) -> DeviceStreams:
     """Side streams where a device has them."""
-    return SideStreams() if any(device.type == "cuda" for device in devices) else Immediate()
+    return SideStreams() if any(device.type == "cuda" for device in devices) else ImmediateStreams()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.errors import DeadlockError, ScheduleError, UsageError
 from weft.gpu.copy_threads import CopyThread, Events, copy_threads
-from weft.gpu.device_streams import Streams, streams_for
+from weft.gpu.device_streams import DeviceStreams, streams_for
 from weft.schedule import (
     Broadcast,
     Command,
@@ -40,7 +40,7 @@ class PeerCopies:
     """A Schedule of copies, prepared for its tensors; ``run`` does it, again and again."""
 
     def __init__(
-        self, schedule: Schedule, tensors: Tensors, *, streams: Streams | None = None
+        self, schedule: Schedule, tensors: Tensors, *, streams: DeviceStreams | None = None
     ) -> None:
         self.schedule = schedule
         self.tensors = dict(_checked(schedule, tensors))

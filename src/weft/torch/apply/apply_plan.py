@@ -17,15 +17,15 @@ from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
 from weft.runtime import Engines
 from weft.torch.apply.apply_report import as_text, rows_of
-from weft.torch.apply.collective_routes import Routes
-from weft.torch.apply.module_swaps import Swap, bucket_of, check_buckets, fuse, is_fused
-from weft.torch.apply.step_watch import Watch
+from weft.torch.apply.collective_routes import GroupRoutes
+from weft.torch.apply.module_swaps import ModuleSwap, bucket_of, check_buckets, fuse, is_fused
+from weft.torch.apply.step_watch import StepWatch
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.compression import Compression, compress
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 from weft.torch.backend.group_functions import weft_group
-from weft.torch.capture.captured_collectives import Groups
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.capture.captured_collectives import GroupNames
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 from weft.workload import Workload
 
 _MIB = 1 << 20
@@ -56,7 +56,7 @@ def apply(
     return Applied(found, [world, *(weft_group(group) for group in groups)], model, watch=watch)
 
 
-class Before(NamedTuple):
+class GroupState(NamedTuple):
     """What a plan changes of a group."""
 
     dispatch_cache: DispatchCache | None
@@ -64,7 +64,7 @@ class Before(NamedTuple):
     engines: Engines
 
     @classmethod
-    def of(cls, group: Group) -> "Before":
+    def of(cls, group: GroupBase) -> "GroupState":
         """Note how a group is now."""
         return cls(group.dispatch_cache, group.compression, group.channel.world.engines)
 
@@ -73,15 +73,15 @@ class Applied:
     """A plan at work: routes of the groups, fused modules, and a watch over the steps."""
 
     def __init__(
-        self, plan: Plan, groups: list[Group], model: nn.Module | None, *, watch: bool = True
+        self, plan: Plan, groups: list[GroupBase], model: nn.Module | None, *, watch: bool = True
     ) -> None:
         self.plan = plan
         self._groups = groups
-        self._before = [Before.of(group) for group in groups]
-        self._swaps: list[Swap] = fuse(plan, model)
+        self._before = [GroupState.of(group) for group in groups]
+        self._swaps: list[ModuleSwap] = fuse(plan, model)
         self.bucket = bucket_of(plan)
         check_buckets(self.bucket, model)
-        self._watch = Watch(plan, self._slowest, self._switch, differs=_differs(plan))
+        self._watch = StepWatch(plan, self._slowest, self._switch, differs=_differs(plan))
         self._watches, self._began = watch, 0.0
         self._steps = 0
         self._routes = [
@@ -141,8 +141,8 @@ class Applied:
             group.channel.drain()
             group.channel.world.set_engines(before.engines)
 
-    def _set_up(self, group: Group, choices: list[Choice]) -> Routes:
-        routes = Routes(group, choices)
+    def _set_up(self, group: GroupBase, choices: list[Choice]) -> GroupRoutes:
+        routes = GroupRoutes(group, choices)
         codec = _only([str(c.settings["codec"]) for c in choices if "codec" in c.settings])
         for choice in choices:
             if "codec" in choice.settings and choice.collective.kind != "broadcast":
@@ -153,7 +153,7 @@ class Applied:
         if codec is not None:
             compress(group, broadcast=codec)
         engines = _engines_of(choices)
-        if engines is not None and not isinstance(group.channel, SpreadChannel):
+        if engines is not None and not isinstance(group.channel, MultiHostChannel):
             group.channel.drain()
             group.channel.world.set_engines(engines)
         if any(route.backend == "gloo" for route in routes.routes()):
@@ -193,7 +193,9 @@ class Applied:
                 swap.put(fused=not default)
 
 
-def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | str | None) -> None:
+def _check(
+    plan: Plan, group: GroupBase, workload: Workload | None, on: Platform | str | None
+) -> None:
     _refuse_gpus(plan, on)
     if plan.num_ranks != group.size():
         raise PlanError(
@@ -236,8 +238,8 @@ def _differs(plan: Plan) -> bool:
     )
 
 
-def _name(group: Group) -> str:
-    return Groups(dist.get_rank(), dist.get_world_size()).name_of(
+def _name(group: GroupBase) -> str:
+    return GroupNames(dist.get_rank(), dist.get_world_size()).name_of(
         dist.get_process_group_ranks(group)
     )
 

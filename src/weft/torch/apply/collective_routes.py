@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.planner.plan import Choice
 from weft.torch.backend.c10d import method_of
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 
 Key = tuple[str, int]  # a collective and its bytes, as a Workload counts them
 BACKENDS = ("weft", "gloo")
@@ -37,7 +37,7 @@ _OF_ONE_RANK = ("gather", "scatter")  # only the root has the bytes of all
 
 
 @dataclass
-class Route:
+class CollectiveRoute:
     """What one collective of a step does, and how often it has been done each way."""
 
     kind: str
@@ -54,7 +54,7 @@ class Route:
         return self.choice is not None and self.choice.strategy == "serial"
 
     @classmethod
-    def of(cls, choice: Choice) -> "Route":
+    def of(cls, choice: Choice) -> "CollectiveRoute":
         """Read what a plan wants."""
         backend = str(choice.settings.get("backend", "weft"))
         if backend not in BACKENDS:
@@ -67,34 +67,34 @@ class Route:
         return cls(choice.collective.kind, choice.collective.nbytes, choice, backend, algorithm)
 
 
-class Routes:
+class GroupRoutes:
     """Stands before a weft group: every collective of it comes here first.
 
     ``default`` sends them the way they would go without a plan: by Gloo.
     """
 
-    def __init__(self, group: Group, choices: Iterable[Choice]) -> None:
+    def __init__(self, group: GroupBase, choices: Iterable[Choice]) -> None:
         self._group = group
         self.default = False
-        self._planned: dict[Key, list[Route]] = defaultdict(list)
+        self._planned: dict[Key, list[CollectiveRoute]] = defaultdict(list)
         numbered = [(op, choice) for choice in choices for op in choice.ops or (choice.op or 0,)]
         for _, choice in sorted(numbered, key=lambda pair: pair[0]):
-            route = Route.of(choice)
+            route = CollectiveRoute.of(choice)
             self._planned[route.kind, route.nbytes].append(route)
         self._bucketed = [
             route
             for route in self.routes_planned()
             if route.choice is not None and "bucket" in route.choice.settings
         ]
-        self._others: dict[Key, Route] = {}
+        self._others: dict[Key, CollectiveRoute] = {}
         self._turn: dict[Key, int] = defaultdict(int)
         self._gloo: Any = None
 
-    def routes_planned(self) -> list[Route]:
+    def routes_planned(self) -> list[CollectiveRoute]:
         """List the planned ones in their order."""
         return [route for routes in self._planned.values() for route in routes]
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[CollectiveRoute]:
         """List the planned ones, then what came unplanned."""
         return [*self.routes_planned(), *self._others.values()]
 
@@ -125,7 +125,7 @@ class Routes:
         return work
 
     def _by_plan(
-        self, route: Route, name: str, method: Callable[..., Any], args: Any, options: Any
+        self, route: CollectiveRoute, name: str, method: Callable[..., Any], args: Any, options: Any
     ) -> Any:
         if route.backend == "gloo":
             return self._by_gloo(name)(*args, **options)
@@ -136,7 +136,7 @@ class Routes:
         finally:
             channel.algorithm = None
 
-    def _find(self, kind: str, nbytes: int) -> Route:
+    def _find(self, kind: str, nbytes: int) -> CollectiveRoute:
         """Find the route of this occurrence; more than were planned begin again at the first."""
         planned = self._planned.get((kind, nbytes))
         if not planned:
@@ -145,13 +145,15 @@ class Routes:
         self._turn[kind, nbytes] = turn + 1
         return planned[turn % len(planned)]
 
-    def _unlisted(self, kind: str, nbytes: int) -> Route:
+    def _unlisted(self, kind: str, nbytes: int) -> CollectiveRoute:
         """Make the route of a size that is not in the plan: a bucket of DDP's, or another call.
 
         A plan that changes buckets knows the gradients by the sizes that they had before.
         """
         if (kind, nbytes) not in self._others:
-            like = next((r for r in self._bucketed if r.kind == kind), Route(kind, nbytes, None))
+            like = next(
+                (r for r in self._bucketed if r.kind == kind), CollectiveRoute(kind, nbytes, None)
+            )
             self._others[kind, nbytes] = replace(like, nbytes=nbytes, by_plan=0, by_default=0)
         return self._others[kind, nbytes]
 

@@ -15,7 +15,7 @@ from weft.units import format_size
 
 
 @dataclass
-class Swap:
+class ModuleSwap:
     """A plain module and the fused one that stands in its place inside ``parent``."""
 
     parent: nn.Module
@@ -41,12 +41,14 @@ class Swap:
         return self.plain.optimizer is not None
 
 
-def fuse(plan: Plan, model: nn.Module | None) -> list[Swap]:
+def fuse(plan: Plan, model: nn.Module | None) -> list[ModuleSwap]:
     """Put fused modules in where the plan wants them; complain where nothing can be fused."""
     wanted = [choice for choice in plan.choices if is_fused(choice)]
     if not wanted:
         return []
-    swaps = [Swap(parent, name, plain, plain.fused()) for parent, name, plain in _plain_in(model)]
+    swaps = [
+        ModuleSwap(parent, name, plain, plain.fused()) for parent, name, plain in _plain_in(model)
+    ]
     for swap in swaps:
         setattr(swap.parent, swap.name, swap.fused)
     if not swaps:

@@ -18,14 +18,14 @@ class PlanWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StepVerdict:
     """What a window of steps showed: its median on the slowest rank, and which way was taken."""
 
     default: bool
     seconds: float
 
 
-class Watch:
+class StepWatch:
     """Counts the seconds of steps. A contradiction sends the job the default way, for good or not.
 
     A step longer than the plan's range, or than the default was predicted to be, contradicts it.
@@ -48,8 +48,8 @@ class Watch:
         self._warm, self._window, self.differs = warm, window, differs
         self._seconds: list[float] = []
         self._skipped = 0
-        self.verdicts: list[Verdict] = []
-        self.default = self.settled = False
+        self.verdicts: list[StepVerdict] = []
+        self.default = self.decided = False
 
     @property
     def planned(self) -> float | None:
@@ -66,15 +66,15 @@ class Watch:
             self._judge()
 
     def _judge(self) -> None:
-        found = Verdict(self.default, self._slowest(median(self._seconds)))
+        found = StepVerdict(self.default, self._slowest(median(self._seconds)))
         self.verdicts.append(found)
         self._seconds.clear()
-        if self.settled:
+        if self.decided:
             return
         if self.default:
             self._compare(found.seconds)
         elif self.contradicts(found.seconds) and not self.differs:
-            self.settled = True
+            self.decided = True
             warnings.warn(
                 f"{self._window} steps took {format_time(found.seconds)} each, the plan says "
                 f"{self._said()}; it changes nothing, so there is no way back to go",
@@ -97,7 +97,7 @@ class Watch:
         """Keep whichever way was faster, and say which."""
         planned = self.planned
         assert planned is not None
-        self.settled = True
+        self.decided = True
         measured = f"the default took {format_time(seconds)}, the plan {format_time(planned)}"
         if seconds < _NEARLY * planned:
             warnings.warn(f"{measured}: staying with the default", PlanWarning, stacklevel=4)

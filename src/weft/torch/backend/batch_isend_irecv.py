@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from weft.torch.backend.device_groups import backend_in
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 
 Batch = Callable[[list[Any]], list[Any]]
 
@@ -28,9 +28,9 @@ def coalesced(batch: Batch) -> Batch:
         distributed_c10d._check_p2p_op_list(p2p_op_list)
         group = p2p_op_list[0].group or dist.group.WORLD
         device = p2p_op_list[0].tensor.device
-        if not isinstance(group, Group) or device.type == "cpu":
+        if not isinstance(group, GroupBase) or device.type == "cpu":
             return batch(p2p_op_list)
-        inner = group.inner(device.type)
+        inner = group.device_group(device.type)
         if not getattr(backend_in(inner, device), "supports_coalescing", False):
             return batch(p2p_op_list)
         inner._start_coalescing(device)
@@ -42,7 +42,7 @@ def coalesced(batch: Batch) -> Batch:
     return call
 
 
-def install() -> None:
+def install_batch_isend_irecv() -> None:
     """Put it in front of torch's function, once."""
     if not hasattr(distributed_c10d.batch_isend_irecv, "of_weft"):
         made = coalesced(distributed_c10d.batch_isend_irecv)

@@ -14,13 +14,13 @@ from torch.futures import Future
 
 from weft.errors import NotDoneError
 from weft.runtime.communicator import close_open_worlds
-from weft.runtime.work import Work as Collective
+from weft.runtime.work import Work as RuntimeWork
 from weft.torch.backend.c10d import Work
 
-__all__ = ["DONE", "Completer", "Handle", "Pending"]
+__all__ = ["COMPLETED", "FutureCompleter", "PendingWork", "Waitable"]
 
 
-class Handle(Protocol):
+class Waitable(Protocol):
     """Something under way in a world."""
 
     def wait(self, timeout: float | None = None) -> None:
@@ -30,7 +30,7 @@ class Handle(Protocol):
         """Whether wait would return at once."""
 
 
-class Done(Work):
+class CompletedWork(Work):
     """What was carried out before the call returned: nothing is left to ask."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it took its time
@@ -63,18 +63,18 @@ class Done(Work):
         return future
 
 
-DONE = Done()
+COMPLETED = CompletedWork()
 
 
-class Pending(Work):
+class PendingWork(Work):
     """What runs in the background. Whoever waits first finishes it: copies results to strides."""
 
     def __init__(
         self,
-        handles: Sequence[Handle],
+        handles: Sequence[Waitable],
         tensors: list[Tensor],
         finish: Callable[[], None] | None,
-        completer: "Completer",
+        completer: "FutureCompleter",
     ) -> None:
         super().__init__()
         self._handles = handles
@@ -83,21 +83,21 @@ class Pending(Work):
         self._completer = completer
         self._lock = threading.RLock()
         self._error: BaseException | None = None
-        self._over = False
+        self._completed = False
         self._future: Future[Any] | None = None
-        self._told: Future[None] | None = None  # what a future follows that is not done yet
+        self._trigger: Future[None] | None = None  # what a future follows that is not done yet
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when it is done; raise how it failed, each time it is asked."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
-        self._settle(seconds if seconds > 0 else None)
+        self._wait_for_all(seconds if seconds > 0 else None)
         if self._error is not None:
             raise self._error
         return True
 
     def is_completed(self) -> bool:
         """Whether wait would return at once."""
-        return self._over or all(handle.is_done() for handle in self._handles)
+        return self._completed or all(handle.is_done() for handle in self._handles)
 
     def is_success(self) -> bool:
         """Whether it is done and went well."""
@@ -106,7 +106,7 @@ class Pending(Work):
     def exception(self) -> Any:
         """Give how it failed, if it is over and did."""
         if self.is_completed():
-            self._settle(None)
+            self._wait_for_all(None)
         return self._error
 
     def synchronize(self) -> None:
@@ -128,12 +128,12 @@ class Pending(Work):
 
     def complete(self) -> None:
         """Wait, and tell the future."""
-        self._settle(None)
-        assert self._told is not None
-        self._told.set_result(None)
+        self._wait_for_all(None)
+        assert self._trigger is not None
+        self._trigger.set_result(None)
 
     def _done_future(self) -> "Future[Any]":
-        self._settle(None)
+        self._wait_for_all(None)
         if self._error is not None:
             future = self._then()
             self.complete()
@@ -153,8 +153,8 @@ class Pending(Work):
         One that follows another fails as C++ does. ``set_exception`` would only make Python raise,
         and DDP, which waits in C++, take the error for its tensors.
         """
-        self._told = Future()
-        return self._told.then(lambda _: self._outcome())
+        self._trigger = Future()
+        return self._trigger.then(lambda _: self._outcome())
 
     def _outcome(self) -> list[Tensor]:
         if self._error is not None:
@@ -164,27 +164,27 @@ class Pending(Work):
     def _make_progress(self, seconds: float) -> None:
         """Carry it out here if the others come soon: who asks for a future wants its result."""
         for handle in self._handles if seconds > 0 else ():
-            if isinstance(handle, Collective):
+            if isinstance(handle, RuntimeWork):
                 handle.make_progress(seconds)
 
-    def _settle(self, seconds: float | None) -> None:
+    def _wait_for_all(self, seconds: float | None) -> None:
         for handle in self._handles:  # outside the lock: others may look meanwhile
-            if self._over:
+            if self._completed:
                 return
             self._wait_for(handle, seconds)
         with self._lock:
-            if not self._over:
+            if not self._completed:
                 if self._finish is not None and self._error is None:
-                    self._carry_back(self._finish)
-                self._over = True
+                    self._copy_results(self._finish)
+                self._completed = True
 
-    def _carry_back(self, finish: Callable[[], None]) -> None:
+    def _copy_results(self, finish: Callable[[], None]) -> None:
         try:
             finish()
         except Exception as error:  # noqa: BLE001 - whoever waits, or its future, raises it
             self._error = error
 
-    def _wait_for(self, handle: Handle, seconds: float | None) -> None:
+    def _wait_for(self, handle: Waitable, seconds: float | None) -> None:
         try:
             handle.wait(seconds)
         except Exception as error:
@@ -194,7 +194,7 @@ class Pending(Work):
                 self._error = self._error or error
 
 
-class Completer:
+class FutureCompleter:
     """A thread that waits for works whose futures somebody asked for; started by the first.
 
     ``progress_seconds`` is how many seconds whoever asks for a future carries its work out himself before
@@ -203,10 +203,10 @@ class Completer:
 
     def __init__(self, progress_seconds: float = 0.0) -> None:
         self.progress_seconds = progress_seconds
-        self._works: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._works: queue.SimpleQueue[PendingWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def complete_later(self, work: Pending) -> None:
+    def complete_later(self, work: PendingWork) -> None:
         """Let the thread wait for this work."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
@@ -227,7 +227,7 @@ class Completer:
             work.complete()
 
 
-_serving: "weakref.WeakSet[Completer]" = weakref.WeakSet()
+_serving: "weakref.WeakSet[FutureCompleter]" = weakref.WeakSet()
 
 
 @atexit.register

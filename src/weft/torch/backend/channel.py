@@ -11,12 +11,12 @@ from torch import Tensor
 from weft._core import AbortCause, DispatchCache, FaultReason
 from weft.runtime import RawMemory, World
 from weft.runtime.p2p_messages import Message
-from weft.torch.backend.c10d_work import Handle
+from weft.torch.backend.c10d_work import Waitable
 
 if TYPE_CHECKING:
-    from weft.torch.hosts.inter_host_encoded import Way
+    from weft.torch.hosts.inter_host_encoded import BroadcastEncoding
 
-NAMES = {
+DTYPE_NAMES = {
     dtype: str(dtype).removeprefix("torch.")
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
@@ -30,7 +30,7 @@ Splits = tuple[Sequence[int], Sequence[int]]
 
 def memory_of(tensor: Tensor) -> RawMemory:
     """Say where a contiguous tensor's elements lie. Whoever asks keeps the tensor alive."""
-    return RawMemory(tensor.data_ptr(), tensor.nbytes, NAMES[tensor.dtype])
+    return RawMemory(tensor.data_ptr(), tensor.nbytes, DTYPE_NAMES[tensor.dtype])
 
 
 class Channel:
@@ -49,33 +49,33 @@ class Channel:
         # Without a core for the worker nothing is gained by leaving a call to it.
         self.progress_seconds = 0.0 if world.has_core_for_worker else PROGRESS_SECONDS
 
-    def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Handle | None:
+    def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Waitable | None:
         """Join the ranks' inputs in their order."""
         return self.world.all_gather(
             memory_of(out), memory_of(x), algorithm=self.algorithm, async_op=async_op
         )
 
-    def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Handle | None:
+    def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Waitable | None:
         """Reduce in place, on every rank."""
         return self.world.all_reduce(memory_of(x), op, algorithm=self.algorithm, async_op=async_op)
 
-    def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Handle | None:
+    def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Waitable | None:
         """Reduce in place, on the root."""
         return self.world.reduce(
             memory_of(x), root, op, algorithm=self.algorithm, async_op=async_op
         )
 
-    def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Handle | None:
+    def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Waitable | None:
         """Reduce, each rank its own part."""
         return self.world.reduce_scatter(
             memory_of(out), memory_of(x), op, algorithm=self.algorithm, async_op=async_op
         )
 
     def broadcast(
-        self, x: Tensor, root: int, way: "Way | None" = None, *, async_op: bool
-    ) -> Handle | None:
-        """Give every rank the root's tensor; ``way`` is how it is encoded between hosts."""
-        del way  # there is only one
+        self, x: Tensor, root: int, encoding: "BroadcastEncoding | None" = None, *, async_op: bool
+    ) -> Waitable | None:
+        """Give every rank the root's tensor; ``encoding`` is how it is encoded between hosts."""
+        del encoding  # there is only one
         return self.world.broadcast(memory_of(x), root, algorithm=self.algorithm, async_op=async_op)
 
     def all_to_all(
@@ -85,7 +85,7 @@ class Channel:
         splits: Splits | None,
         *,
         async_op: bool,
-    ) -> Handle | None:
+    ) -> Waitable | None:
         """Give each rank its part of every input; splits count elements: taken, given."""
         if splits is None:
             return self.world.all_to_all(
@@ -97,12 +97,14 @@ class Channel:
 
     def exchange(
         self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
-    ) -> Handle | None:
+    ) -> Waitable | None:
         """Give a tensor to each rank and take one of each, of any sizes."""
         rooms, parts = [memory_of(out) for out in outs], [memory_of(x) for x in xs]
         return self.world.exchange(rooms, parts, async_op=async_op)
 
-    def give_all(self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool) -> Handle | None:
+    def all_gather_list(
+        self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool
+    ) -> Waitable | None:
         """Give every rank a tensor and take one of each: an all-gather into separate tensors."""
         rooms = [memory_of(out) for out in outs]
         return self.world.exchange(rooms, [memory_of(x)] * len(rooms), async_op=async_op)
@@ -111,12 +113,16 @@ class Channel:
         """Make a message to or from a rank; whoever looks at it carries it on."""
         return Message(self.world, memory_of(x), peer, tag, sends=sends)
 
-    def gather(self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool) -> Handle | None:
+    def gather(
+        self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool
+    ) -> Waitable | None:
         """Join the ranks' inputs on the root; others pass no output."""
         room = None if out is None else memory_of(out)
         return self.world.gather(room, memory_of(x), root, async_op=async_op)
 
-    def scatter(self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool) -> Handle | None:
+    def scatter(
+        self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool
+    ) -> Waitable | None:
         """Give each rank its part of the root's input."""
         whole = None if x is None else memory_of(x)
         return self.world.scatter(memory_of(out), whole, root, async_op=async_op)
@@ -129,7 +135,7 @@ class Channel:
         """Raise if the group is broken."""
         self.world.require_healthy()
 
-    def barrier(self, *, async_op: bool = False) -> Handle | None:
+    def barrier(self, *, async_op: bool = False) -> Waitable | None:
         """Meet all ranks; those that do not come in time are named."""
         return self.world.barrier(async_op=async_op)
 
@@ -137,13 +143,13 @@ class Channel:
         """Whether a rank's process runs, as far as it can be seen from here."""
         return _is_alive(self.world.member.pid(peer))
 
-    def raise_died(self, peer: int, place: str) -> NoReturn:
+    def raise_died(self, peer: int, doing: str) -> NoReturn:
         """End the group, everywhere: a rank died that was waited for."""
-        self.world.raise_abort((AbortCause.DIED, peer, -1, 0, 0), lambda _: place)
+        self.world.raise_abort((AbortCause.DIED, peer, -1, 0, 0), lambda _: doing)
 
-    def raise_late(self, peer: int, place: str) -> NoReturn:
+    def raise_late(self, peer: int, doing: str) -> NoReturn:
         """End the group, everywhere: a rank, or any if it is -1, was waited for too long."""
-        self.world.raise_abort((AbortCause.TIMEOUT, peer, -1, 0, 0), lambda _: place)
+        self.world.raise_abort((AbortCause.TIMEOUT, peer, -1, 0, 0), lambda _: doing)
 
     def missing(self, peer: int) -> str:
         """Say what an awaited rank does instead, if that is known here."""

@@ -10,9 +10,9 @@ from weft.compress import codec_of
 from weft.compress.delta import Delta, is_delta
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ProcessGroup
-from weft.torch.backend.channel import NAMES
+from weft.torch.backend.channel import DTYPE_NAMES
 from weft.torch.backend.group_functions import weft_group
-from weft.torch.hosts.inter_host_encoded import Way
+from weft.torch.hosts.inter_host_encoded import BroadcastEncoding
 
 HOPS = "p2p+"  # in front of a codec: every hop decodes and encodes, for comparison
 LEAST = 32 << 10  # bytes: what is shorter takes as long encoded
@@ -43,16 +43,16 @@ def compress(
 class Compression:
     """Which broadcasts are encoded, and how."""
 
-    way: Way
+    encoding: BroadcastEncoding
     least: int
     excludes: Callable[[Tensor], bool]
     dtypes: frozenset[Any]
 
-    def way_of(self, x: Tensor) -> Way | None:
+    def encoding_of(self, x: Tensor) -> BroadcastEncoding | None:
         """Say how a tensor is encoded, if it is."""
         if x.nbytes < self.least or x.dtype not in self.dtypes or self.excludes(x):
             return None
-        return self.way
+        return self.encoding
 
 
 def _compression(name: str, exclude: Exclude, keep_root: bool, least: int) -> Compression:  # noqa: FBT001
@@ -62,9 +62,9 @@ def _compression(name: str, exclude: Exclude, keep_root: bool, least: int) -> Co
             f"{name!r} needs all ranks to hold the same bytes.", "Leave keep_root and p2p+ out."
         )
     _require(codec, "float32")
-    dtypes = frozenset(dtype for dtype, text in NAMES.items() if _takes(codec, text))
-    way = Way(codec, codec != name, keep_root)
-    return Compression(way, least, _told(exclude), dtypes)
+    dtypes = frozenset(dtype for dtype, text in DTYPE_NAMES.items() if _takes(codec, text))
+    encoding = BroadcastEncoding(codec, codec != name, keep_root)
+    return Compression(encoding, least, _told(exclude), dtypes)
 
 
 def _require(codec: str, dtype: str) -> None:

@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.torch.backend.c10d_work import Handle
+from weft.torch.backend.c10d_work import Waitable
 
 Finish = Callable[[], None]
 
 
-class Call(NamedTuple):
+class IssuedCollective(NamedTuple):
     """What a collective left behind: a handle to wait for, and what is to be done then.
 
     ``keep`` is what it reads until then; what it writes is kept by ``finish`` or the caller.
     """
 
-    handle: Handle | None
+    handle: Waitable | None
     finish: Finish | None = None
     keep: object = None
 
 
-def is_plain(tensor: Tensor) -> bool:
+def is_dense_contiguous(tensor: Tensor) -> bool:
     """Tell whether a tensor's elements lie in one piece, as they are.
 
     Those of ``x.conj()`` and its ``imag`` are turned only when they are read.
@@ -34,23 +34,27 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def readable(tensor: Tensor) -> Tensor:
+def contiguous_input(tensor: Tensor) -> Tensor:
     """Give the tensor's elements in one piece."""
-    return tensor if is_plain(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+    return (
+        tensor
+        if is_dense_contiguous(tensor)
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
 
 
-def writable(tensor: Tensor, *, keep: bool = False) -> tuple[Tensor, Finish | None]:
+def contiguous_output(tensor: Tensor, *, keep: bool = False) -> tuple[Tensor, Finish | None]:
     """Give room in one piece for the tensor's elements, and what carries them to it.
 
     ``keep``: its elements are read as well.
     """
-    if is_plain(tensor):
+    if is_dense_contiguous(tensor):
         return tensor, None
-    room = readable(tensor) if keep else torch.empty(tensor.shape, dtype=tensor.dtype)
-    return room, partial(carry, tensor, room)
+    room = contiguous_input(tensor) if keep else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return room, partial(copy_to, tensor, room)
 
 
-def overlap(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
+def overlaps(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
     """Tell whether writing ``out`` changes what others still have to read of ``x``.
 
     At ``in_place`` bytes behind the beginning of ``out`` its own part lies, which nobody changes.
@@ -59,41 +63,41 @@ def overlap(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
     return -x.nbytes < offset < out.nbytes and offset != in_place
 
 
-def all_apart(parts: Sequence[Tensor], rooms: Sequence[Tensor]) -> list[Tensor]:
+def copy_overlapping(parts: Sequence[Tensor], rooms: Sequence[Tensor]) -> list[Tensor]:
     """Give the parts, copies of those that lie where something is written."""
     memory = {room.untyped_storage().data_ptr() for room in rooms}  # looked up, not each by each
     return [
         part.clone()
-        if part.untyped_storage().data_ptr() in memory and any(overlap(part, r) for r in rooms)
+        if part.untyped_storage().data_ptr() in memory and any(overlaps(part, r) for r in rooms)
         else part
         for part in parts
     ]
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
     """Give the elements of several tensors one after another."""
-    return torch.cat([readable(tensor).view(-1) for tensor in tensors])
+    return torch.cat([contiguous_input(tensor).view(-1) for tensor in tensors])
 
 
-def room_for(tensors: Sequence[Tensor]) -> tuple[Tensor, Finish | None]:
+def output_buffer(tensors: Sequence[Tensor]) -> tuple[Tensor, Finish | None]:
     """Give room for the elements of several tensors, and what carries them apart."""
     if len(tensors) == 1:
-        return writable(tensors[0])
+        return contiguous_output(tensors[0])
     sizes = [tensor.numel() for tensor in tensors]
     room = torch.empty(sum(sizes), dtype=tensors[0].dtype)
 
     def carry_apart() -> None:
         for tensor, part in zip(tensors, torch.split(room, sizes), strict=True):
-            carry(tensor, part)
+            copy_to(tensor, part)
 
     return room, carry_apart
 
 
-def rooms_for(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | None]:
+def output_buffers(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | None]:
     """Give room for each of several tensors, and what carries them to strided ones."""
-    if all(map(is_plain, tensors)):
+    if all(map(is_dense_contiguous, tensors)):
         return tensors, None
-    pairs = [writable(tensor) for tensor in tensors]
+    pairs = [contiguous_output(tensor) for tensor in tensors]
 
     def carry_each() -> None:
         for _, finish in pairs:
@@ -103,7 +107,7 @@ def rooms_for(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | Non
     return [room for room, _ in pairs], carry_each
 
 
-def only(tensors: Sequence[Any]) -> Any:
+def single(tensors: Sequence[Any]) -> Any:
     """Give the one tensor, or list, of this process."""
     if len(tensors) != 1:
         raise UsageError(f"a process has one tensor in a collective, not {len(tensors)}.")
@@ -120,7 +124,7 @@ def require_same(tensors: Sequence[Tensor], number: int, what: str) -> None:
             raise UsageError(f"{what}: tensors of {dtype} and {tensor.dtype}.")
 
 
-def carry(tensor: Tensor, part: Tensor) -> None:
+def copy_to(tensor: Tensor, part: Tensor) -> None:
     """Write elements in one piece to a tensor of any layout."""
     with torch.no_grad():
         tensor.copy_(part.view(tensor.shape))

@@ -20,7 +20,7 @@ from weft.errors import UsageError
 from weft.torch.backend.c10d import BackendOptions, GroupName, ProcessGroup, Store, method_of
 
 
-class Ranks(NamedTuple):
+class GroupInfo(NamedTuple):
     """Who is in a group and what its caller said about it, as torch tells a backend."""
 
     store: Store
@@ -32,7 +32,7 @@ class Ranks(NamedTuple):
     options: Any = None  # pg_options
 
 
-def make_inner(device_type: str, ranks: Ranks) -> ProcessGroup:
+def make_device_group(device_type: str, ranks: GroupInfo) -> ProcessGroup:
     """Make the process group that serves tensors of a device.
 
     It is one of torch's own around the backend that torch has for the device, so it has every call
@@ -49,7 +49,7 @@ def make_inner(device_type: str, ranks: Ranks) -> ProcessGroup:
     return group
 
 
-def _backend_for(device_type: str, ranks: Ranks) -> tuple[Any, Any]:
+def _backend_for(device_type: str, ranks: GroupInfo) -> tuple[Any, Any]:
     """Make torch's backend for a device, as ``init_process_group`` does."""
     name = dist.Backend.default_device_backend_map.get(device_type, "")
     plugin = dist.Backend._plugins.get(name.upper())
@@ -71,7 +71,7 @@ def _backend_for(device_type: str, ranks: Ranks) -> tuple[Any, Any]:
     return made, ProcessGroup.BackendType.CUSTOM
 
 
-def _nccl(ranks: Ranks) -> Any:
+def _nccl(ranks: GroupInfo) -> Any:
     options = ranks.options
     if options is None:
         options = dist.ProcessGroupNCCL.Options()
@@ -109,7 +109,7 @@ def by_device(method: Callable[..., Any]) -> Any:
             if self.routes is not None:
                 return self.routes.carry(name, method, args, options)
             return method(self, *args, **options)
-        return method_of(self.inner(tensor.device.type), name)(*args, **options)
+        return method_of(self.device_group(tensor.device.type), name)(*args, **options)
 
     return call
 

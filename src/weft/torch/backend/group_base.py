@@ -9,31 +9,31 @@ from torch import Tensor
 
 from weft._core import DispatchCache
 from weft.torch.backend.c10d import ProcessGroup, Store, Work
-from weft.torch.backend.c10d_work import DONE, Completer, Handle, Pending
+from weft.torch.backend.c10d_work import COMPLETED, FutureCompleter, PendingWork, Waitable
 from weft.torch.backend.channel import Channel
-from weft.torch.backend.contiguity import Call, Finish
+from weft.torch.backend.contiguity import Finish, IssuedCollective
 
 if TYPE_CHECKING:
-    from weft.torch.apply.collective_routes import Routes
+    from weft.torch.apply.collective_routes import GroupRoutes
     from weft.torch.backend.compression import Compression
 
 
-class Group(ProcessGroup):
+class GroupBase(ProcessGroup):
     """A group of ranks with a channel between them."""
 
     channel: Channel
     dispatch_cache: DispatchCache | None
-    completer: Completer
+    completer: FutureCompleter
     store: Store
     compression: "Compression | None" = None
-    routes: "Routes | None" = None  # of a plan
+    routes: "GroupRoutes | None" = None  # of a plan
     timeout: timedelta
     _rank: int
     _size: int
-    _in_flight: list[tuple[Pending, object]]
+    _in_flight: list[tuple[PendingWork, object]]
     _keeping: threading.RLock  # of what is under way
 
-    def inner(self, device_type: str) -> Any:
+    def device_group(self, device_type: str) -> Any:
         """Return the process group that serves tensors of another device."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class Group(ProcessGroup):
     def work(
         self,
         tensors: list[Tensor],
-        handle: Handle | None,
+        handle: Waitable | None,
         finish: Finish | None = None,
         keep: object = None,
     ) -> Work:
@@ -60,10 +60,10 @@ class Group(ProcessGroup):
         if handle is None:
             if finish is not None:
                 finish()
-            return DONE
+            return COMPLETED
         return self._pending([handle], tensors, finish, keep)
 
-    def works(self, tensors: list[Tensor], calls: Sequence[Call]) -> Work:
+    def works(self, tensors: list[Tensor], calls: Sequence[IssuedCollective]) -> Work:
         """Give the Work of several calls."""
         handles = [call.handle for call in calls if call.handle is not None]
         finishes = [call.finish for call in calls if call.finish is not None]
@@ -75,12 +75,12 @@ class Group(ProcessGroup):
         if handles:
             return self._pending(handles, tensors, finish, [call.keep for call in calls])
         finish()
-        return DONE
+        return COMPLETED
 
     def _pending(
-        self, handles: list[Handle], tensors: list[Tensor], finish: Finish | None, keep: object
-    ) -> Pending:
-        work = Pending(handles, tensors, finish, self.completer)
+        self, handles: list[Waitable], tensors: list[Tensor], finish: Finish | None, keep: object
+    ) -> PendingWork:
+        work = PendingWork(handles, tensors, finish, self.completer)
         # Even if its caller drops the work, its memory stays until it is done. Another thread may
         # have a call under way as well.
         with self._keeping:

@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.runtime import Engines, World
 from weft.torch.backend.c10d import ProcessGroup
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 
 
 def empty(
@@ -62,10 +62,10 @@ def world_of(group: ProcessGroup | None = None) -> World:
     return channel.world
 
 
-def weft_group(group: ProcessGroup | None) -> Group:
+def weft_group(group: ProcessGroup | None) -> GroupBase:
     """Give the group, or the default one, if it is weft's."""
     group = group or dist.group.WORLD
-    if not isinstance(group, Group):
+    if not isinstance(group, GroupBase):
         what = "there is no process group" if group is None else f"{group.name()} is no weft group"
         raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
     return group

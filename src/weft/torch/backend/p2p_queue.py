@@ -17,16 +17,16 @@ _LOOK = 0.5  # seconds between looks whether the other rank lives
 Key = tuple[bool, int, int]  # sends, peer, tag
 
 
-class Letter:
+class P2PRequest:
     """One message, in turn with those of its peer and tag; or the first that comes of several."""
 
     def __init__(
-        self, mailbox: "Mailbox", messages: Mapping[Key, Any], memory: Tensor, place: str
+        self, queue: "P2PQueue", messages: Mapping[Key, Any], memory: Tensor, description: str
     ) -> None:
-        self._mailbox = mailbox
+        self._queue = queue
         self._memory = memory  # stays, even if whoever posted it drops it
         self.messages = messages
-        self.place = place
+        self.description = description
         self.done = False
 
     @property
@@ -36,14 +36,14 @@ class Letter:
 
     def is_done(self) -> bool:
         """Tell whether it has come or gone."""
-        self._mailbox.carry_on()
+        self._queue.make_progress()
         return self.done
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when it has come or gone."""
-        self._mailbox.wait_for(self, timeout)
+        self._queue.wait_for(self, timeout)
 
-    def look(self, blocked: set[Key]) -> None:
+    def try_progress(self, blocked: set[Key]) -> None:
         """Carry it on, but not past those before it; block those behind it as long as it lasts."""
         for key, message in self.messages.items():
             if key in blocked:
@@ -56,7 +56,7 @@ class Letter:
             blocked.update(self.messages)
 
 
-class Mailbox:
+class P2PQueue:
     """Two ranks that send each other long messages first and receive then do not block.
 
     A long message is read by its receiver out of the sender's memory, so both have to look
@@ -65,61 +65,63 @@ class Mailbox:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._letters: list[Letter] = []
+        self._requests: list[P2PRequest] = []
         self._lock = threading.Lock()
 
-    def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Letter:
+    def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> P2PRequest:
         """Take a message on, and do at once what can be done."""
         message = self._channel.message(x, peer, tag, sends=sends)
-        return self._take_on(Letter(self, {(sends, peer, tag): message}, x, str(message)))
+        return self._enqueue(P2PRequest(self, {(sends, peer, tag): message}, x, str(message)))
 
-    def post_any(self, x: Tensor, peers: list[int], tag: int) -> Letter:
+    def post_any(self, x: Tensor, peers: list[int], tag: int) -> P2PRequest:
         """Take on a receive of what the first of some ranks sends."""
         messages = {(False, peer, tag): self._channel.probe(x, peer, tag) for peer in peers}
-        return self._take_on(Letter(self, messages, x, f"a message from any rank, tag {tag}"))
+        return self._enqueue(P2PRequest(self, messages, x, f"a message from any rank, tag {tag}"))
 
-    def _take_on(self, letter: Letter) -> Letter:
+    def _enqueue(self, request: P2PRequest) -> P2PRequest:
         with self._lock:
-            self._letters.append(letter)
-        self.carry_on()
-        return letter
+            self._requests.append(request)
+        self.make_progress()
+        return request
 
-    def carry_on(self) -> None:
+    def make_progress(self) -> None:
         """Look once after every message; those of one peer and tag go one after another."""
         with self._lock:
             blocked: set[Key] = set()
-            for letter in self._letters:
-                letter.look(blocked)
-            self._letters = [letter for letter in self._letters if not letter.done]
+            for request in self._requests:
+                request.try_progress(blocked)
+            self._requests = [request for request in self._requests if not request.done]
 
-    def wait_for(self, letter: Letter, timeout: float | None) -> None:
+    def wait_for(self, request: P2PRequest, timeout: float | None) -> None:
         """Look until this message is done."""
         begin = time.monotonic()
         limit = self._channel.world.timeout if timeout is None else timeout
         looked, tries = begin, 0
-        while not letter.is_done():
+        while not request.is_done():
             tries += 1
             if tries < _AWAKE:
                 continue
             now = time.monotonic()
             if now - looked > _LOOK:
-                self._require_alive(letter)
+                self._require_alive(request)
                 looked = now
             if now - begin > limit:
-                self._give_up(letter, timeout)
+                self._raise_timeout(request, timeout)
             time.sleep(_SLEEP)
 
-    def _give_up(self, letter: Letter, timeout: float | None) -> NoReturn:
+    def _raise_timeout(self, request: P2PRequest, timeout: float | None) -> NoReturn:
         channel = self._channel
         if timeout is None:  # the group's own timeout ends the group, everywhere
-            channel.raise_late(letter.peer, letter.place)
-        missing = channel.missing(letter.peer) if letter.peer >= 0 else ""
-        text = f"rank {channel.rank} timed out after {timeout:g} s waiting for {letter.place}"
+            channel.raise_late(request.peer, request.description)
+        missing = channel.missing(request.peer) if request.peer >= 0 else ""
+        text = (
+            f"rank {channel.rank} timed out after {timeout:g} s waiting for {request.description}"
+        )
         raise NotDoneError(f"{text}{missing}.", "It goes on: wait for it again.")
 
-    def _require_alive(self, letter: Letter) -> None:
+    def _require_alive(self, request: P2PRequest) -> None:
         channel = self._channel
         channel.require_healthy()
-        for _, peer, _ in letter.messages:
-            if not channel.is_alive(peer) and not letter.is_done():
-                channel.raise_died(peer, letter.place)
+        for _, peer, _ in request.messages:
+            if not channel.is_alive(peer) and not request.is_done():
+                channel.raise_died(peer, request.description)

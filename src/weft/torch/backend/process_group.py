@@ -11,19 +11,19 @@ import torch
 import torch.distributed as dist
 
 from weft.errors import RunError, UsageError
-from weft.torch.backend.batch_isend_irecv import install as install_batches
+from weft.torch.backend.batch_isend_irecv import install_batch_isend_irecv as install_batches
 from weft.torch.backend.c10d import BackendOptions, PrefixStore, Store
-from weft.torch.backend.c10d_work import Completer
-from weft.torch.backend.device_groups import Ranks, backend_in, make_inner
-from weft.torch.backend.fast_path import Repeated
-from weft.torch.backend.p2p_queue import Mailbox
-from weft.torch.backend.send_recv import Messages
-from weft.torch.backend.store_rendezvous import meet
+from weft.torch.backend.c10d_work import FutureCompleter
+from weft.torch.backend.device_groups import GroupInfo, backend_in, make_device_group
+from weft.torch.backend.fast_path import FastPathCollectives
+from weft.torch.backend.p2p_queue import P2PQueue
+from weft.torch.backend.send_recv import SendRecv
+from weft.torch.backend.store_rendezvous import rendezvous
 
 __all__ = ["WeftProcessGroup", "register"]
 
 
-class WeftProcessGroup(Repeated, Messages):
+class WeftProcessGroup(FastPathCollectives, SendRecv):
     """One rank's view of a group: a world in shared memory for CPU tensors.
 
     A group replaces what torch would make of several backends, so tensors of other devices
@@ -50,13 +50,13 @@ class WeftProcessGroup(Repeated, Messages):
         self._rank, self._size = rank, size
         self._options, self._in_world = options, tuple(in_world)
         self._name = self._desc = ""
-        self._inner: dict[str, Any] = {}
+        self._device_groups: dict[str, Any] = {}
         self._in_flight = []
         self._keeping = threading.RLock()
-        self.channel = meet(store, rank, size, timeout)
-        self.completer = Completer(self.channel.progress_seconds)
+        self.channel = rendezvous(store, rank, size, timeout)
+        self.completer = FutureCompleter(self.channel.progress_seconds)
         self.dispatch_cache = self.channel.dispatch_cache
-        self.mailbox = Mailbox(self.channel)
+        self.p2p_queue = P2PQueue(self.channel)
 
     def size(self) -> int:
         """Count the ranks."""
@@ -111,14 +111,14 @@ class WeftProcessGroup(Repeated, Messages):
 
     def _get_backend(self, device: torch.device) -> Any:
         """Give what serves tensors of that device."""
-        return self if device.type == "cpu" else backend_in(self.inner(device.type), device)
+        return self if device.type == "cpu" else backend_in(self.device_group(device.type), device)
 
-    def inner(self, device_type: str) -> Any:
+    def device_group(self, device_type: str) -> Any:
         """Return the process group of another device; the first use makes it, on every rank."""
-        if device_type not in self._inner:
-            self._inner[device_type] = make_inner(
+        if device_type not in self._device_groups:
+            self._device_groups[device_type] = make_device_group(
                 device_type,
-                Ranks(
+                GroupInfo(
                     PrefixStore(f"inner/{device_type}", self.store),
                     self._rank,
                     self._size,
@@ -128,7 +128,7 @@ class WeftProcessGroup(Repeated, Messages):
                     self._options,
                 ),
             )
-        return self._inner[device_type]
+        return self._device_groups[device_type]
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Begin to coalesce calls on tensors of another device."""
@@ -144,13 +144,13 @@ class WeftProcessGroup(Repeated, Messages):
                 "weft does not coalesce calls on CPU tensors by their device.",
                 "Leave the device out, or make the calls one by one.",
             )
-        return self.inner(device.type)
+        return self.device_group(device.type)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
         self.timeout = timeout
         self.channel.set_timeout(timeout)
-        for group in self._inner.values():
+        for group in self._device_groups.values():
             group.set_timeout(timeout)
 
     def shutdown(self) -> None:
@@ -163,14 +163,14 @@ class WeftProcessGroup(Repeated, Messages):
             with suppress(RunError):  # of a group that broke nothing can end
                 self.channel.drain()
         self.channel.close()
-        inner, self._inner = self._inner, {}
+        inner, self._device_groups = self._device_groups, {}
         for group in inner.values():
             group.shutdown()
 
     def abort(self) -> None:
         """Leave the group at once: whoever waits for this rank is told."""
         self.channel.abort()
-        inner, self._inner = self._inner, {}
+        inner, self._device_groups = self._device_groups, {}
         for group in inner.values():
             group.abort()
         self.shutdown()

@@ -25,7 +25,7 @@ _PLAIN = [kind for kind, name in _NAMES.items() if name != "premul"]  # which ta
 _IS_NUMBERED = all(hash(ReduceOp(kind)) == kind.value for kind in _PLAIN)
 
 
-def reduction_of(op: Any) -> str:
+def reduce_op_name(op: Any) -> str:
     """Read the operation out of a collective's options."""
     name = _NUMBERED.get(hash(op)) if _IS_NUMBERED else _NAMES.get(op.op)
     if name is None:

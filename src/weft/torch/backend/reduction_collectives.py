@@ -16,27 +16,27 @@ from weft.torch.backend.c10d import (
     Work,
 )
 from weft.torch.backend.contiguity import (
-    Call,
-    carry,
-    joined,
-    only,
-    overlap,
-    readable,
+    IssuedCollective,
+    concatenated,
+    contiguous_input,
+    contiguous_output,
+    copy_to,
+    overlaps,
     require_same,
-    writable,
+    single,
 )
 from weft.torch.backend.device_groups import by_device
-from weft.torch.backend.group_base import Group
-from weft.torch.backend.reduce_ops import reduction_of
+from weft.torch.backend.group_base import GroupBase
+from weft.torch.backend.reduce_ops import reduce_op_name
 
 
-class Reduces(Group):
+class ReductionCollectives(GroupBase):
     """Every method is one of c10d's; torch says what it means."""
 
     @by_device
     def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
         """Reduce in place, on every rank."""
-        return self.work(tensors, *self._allreduce(only(tensors), opts))
+        return self.work(tensors, *self._allreduce(single(tensors), opts))
 
     @by_device
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = ALL_REDUCE_COALESCED) -> Work:
@@ -46,8 +46,8 @@ class Reduces(Group):
     @by_device
     def reduce(self, tensors: list[Tensor], opts: Any = REDUCE) -> Work:
         """Reduce in place, on the root."""
-        room, finish = writable(only(tensors), keep=True)
-        op = reduction_of(opts.reduceOp)
+        room, finish = contiguous_output(single(tensors), keep=True)
+        op = reduce_op_name(opts.reduceOp)
         handle = self.channel.reduce(room, opts.rootRank, op, async_op=opts.asyncOp)
         return self.work(tensors, handle, finish)
 
@@ -56,11 +56,11 @@ class Reduces(Group):
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = REDUCE_SCATTER
     ) -> Work:
         """Reduce lists of tensors, each rank the tensor of its number."""
-        output, parts = only(outputs), only(inputs)
+        output, parts = single(outputs), single(inputs)
         require_same([*parts, output], self.size() + 1, "reduce_scatter")
         if any(part.numel() != output.numel() for part in parts):
             return self.works(outputs, self._reduce_scatter_uneven(output, parts, opts))
-        return self.work(outputs, *self._reduce_scatter(output, joined(parts), opts))
+        return self.work(outputs, *self._reduce_scatter(output, concatenated(parts), opts))
 
     @by_device
     def reduce_scatter_single(
@@ -87,36 +87,38 @@ class Reduces(Group):
     def barrier(self, opts: Any = BARRIER) -> Work:
         """Wait for every rank; with a device of the inner group's, until its work is done."""
         if opts.device is not None and opts.device.type != "cpu":
-            work: Work = self.inner(opts.device.type).barrier(opts)
+            work: Work = self.device_group(opts.device.type).barrier(opts)
             return work
         return self.work([], self.channel.barrier(async_op=opts.asyncOp))
 
-    def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
-        room, finish = writable(tensor, keep=True)
-        op = reduction_of(opts.reduceOp)
-        return Call(self.channel.all_reduce(room, op, async_op=opts.asyncOp), finish)
+    def _allreduce(self, tensor: Tensor, opts: Any) -> IssuedCollective:
+        room, finish = contiguous_output(tensor, keep=True)
+        op = reduce_op_name(opts.reduceOp)
+        return IssuedCollective(self.channel.all_reduce(room, op, async_op=opts.asyncOp), finish)
 
-    def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> Call:
+    def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> IssuedCollective:
         require_same([output, x], 2, "reduce_scatter")
         if x.numel() != output.numel() * self.size():
             raise UsageError(
                 f"reduce_scatter: {x.numel()} elements among {self.size()} ranks for an output "
                 f"of {output.numel()}."
             )
-        room, finish = writable(output)
-        op = reduction_of(opts.reduceOp)
-        whole = readable(x)
-        if overlap(whole, room, in_place=-self.rank() * room.nbytes):
+        room, finish = contiguous_output(output)
+        op = reduce_op_name(opts.reduceOp)
+        whole = contiguous_input(x)
+        if overlaps(whole, room, in_place=-self.rank() * room.nbytes):
             whole = whole.clone()
         handle = self.channel.reduce_scatter(room, whole, op, async_op=opts.asyncOp)
-        return Call(handle, finish, whole)
+        return IssuedCollective(handle, finish, whole)
 
-    def _reduce_scatter_uneven(self, output: Tensor, parts: list[Tensor], opts: Any) -> list[Call]:
+    def _reduce_scatter_uneven(
+        self, output: Tensor, parts: list[Tensor], opts: Any
+    ) -> list[IssuedCollective]:
         """Reduce every rank's part to it."""
-        op = reduction_of(opts.reduceOp)
+        op = reduce_op_name(opts.reduceOp)
         rooms = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         calls = [
-            Call(self.channel.reduce(room, root, op, async_op=opts.asyncOp), keep=room)
+            IssuedCollective(self.channel.reduce(room, root, op, async_op=opts.asyncOp), keep=room)
             for root, room in enumerate(rooms)
         ]
-        return [*calls, Call(None, partial(carry, output, rooms[self.rank()]))]
+        return [*calls, IssuedCollective(None, partial(copy_to, output, rooms[self.rank()]))]

@@ -11,26 +11,26 @@ from weft.runtime.communicator import create_segment
 from weft.runtime.engine_threads import engines_from
 from weft.torch.backend.c10d import PrefixStore, Store
 from weft.torch.backend.channel import Channel
-from weft.torch.hosts.host_map import Hosts, identity
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.hosts.host_map import HostMap, host_identity
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 _SEGMENT, _HOST = "weft/segment", "weft/host"
 
 
-def meet(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> Channel:
+def rendezvous(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> Channel:
     """Join the other ranks of a group; its store is private to the group."""
     store.set_timeout(timeout)
-    store.set(f"{_HOST}/{rank}", identity())
+    store.set(f"{_HOST}/{rank}", host_identity())
     keys = [f"{_HOST}/{other}" for other in range(num_ranks)]
     with _naming_the_missing(store, rank, keys, timeout):
         told = store.multi_get(keys)
-    hosts = Hosts.told_apart([each.decode() for each in told])
+    hosts = HostMap.from_identities([each.decode() for each in told])
     if hosts.num == 1:
         return Channel(_world(store, rank, num_ranks, timeout))
     host = hosts.of[rank]
     mine = PrefixStore(f"host/{host}", store)
-    world = _world(mine, hosts.place(rank), len(hosts.ranks[host]), timeout)
-    return SpreadChannel(world, store, hosts, rank)
+    world = _world(mine, hosts.local_rank(rank), len(hosts.ranks[host]), timeout)
+    return MultiHostChannel(world, store, hosts, rank)
 
 
 @contextmanager

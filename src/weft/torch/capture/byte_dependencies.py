@@ -16,7 +16,7 @@ from weft.torch.capture.captured_streams import Front, merge
 Range = tuple[int, int]  # the first byte, and the one after the last
 
 
-class Dependencies:
+class ByteDependencies:
     """The ops that last wrote and read each range of each storage."""
 
     def __init__(self) -> None:

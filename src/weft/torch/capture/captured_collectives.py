@@ -53,7 +53,7 @@ _FUNCTIONAL = {
 }
 
 
-class Groups:
+class GroupNames:
     """The process groups that a step used, by name, as a Workload has them."""
 
     def __init__(self, rank: int, num_ranks: int) -> None:

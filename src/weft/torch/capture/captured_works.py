@@ -38,7 +38,7 @@ _CALLS = (
 _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
-class Works:
+class CapturedWorks:
     """Which recorded ops each Work of a captured rank stands for."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import CaptureError
-from weft.torch.capture.captured_streams import Streams, stream_api
+from weft.torch.capture.captured_streams import CapturedStreams, stream_api
 from weft.torch.capture.emulated_kernels import gpu_kernels
 
 _CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ def is_gpu(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
 
 
-def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
+def gpu_patches(streams: CapturedStreams, rank: int, world_size: int) -> list[Patch]:
     """Return the patches that make ``torch`` answer as on a machine with GPUs."""
     count = min(world_size, DEVICES_PER_HOST)
     device = rank % count
@@ -312,7 +312,7 @@ _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 class AsOnGpu(TorchFunctionMode):
     """Redirects to the CPU what is asked of a GPU, and answers the user as one."""
 
-    def __init__(self, streams: Streams | None = None, device: int = 0) -> None:
+    def __init__(self, streams: CapturedStreams | None = None, device: int = 0) -> None:
         super().__init__()
         self._streams, self._device = streams, device
 

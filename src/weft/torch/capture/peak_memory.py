@@ -13,7 +13,7 @@ from weft.workload.step import Memory
 SETUP, GATHERED, OPTIMIZER, BACKWARD = "setup", "gathered", "optimizer", "backward"
 
 
-class Held:
+class HeldMemory:
     """Bytes that are held: by the phase in which they were asked for, now and at the most.
 
     A first step makes the state of its optimizer when forward and backward pass are over; from

@@ -29,9 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import CaptureError
 from weft.schedule.ir import Cost
-from weft.torch.capture.byte_dependencies import Dependencies, storage_of
-from weft.torch.capture.captured_collectives import Groups, fake_result, written_by
-from weft.torch.capture.captured_streams import Front, Streams, merge
+from weft.torch.capture.byte_dependencies import ByteDependencies, storage_of
+from weft.torch.capture.captured_collectives import GroupNames, fake_result, written_by
+from weft.torch.capture.captured_streams import CapturedStreams, Front, merge
 from weft.torch.capture.emulated_kernels import FUSED
 from weft.torch.capture.known_values import KnownValues
 from weft.torch.capture.op_costs import (
@@ -42,7 +42,7 @@ from weft.torch.capture.op_costs import (
     op_name,
     tensors_in,
 )
-from weft.torch.capture.peak_memory import Held
+from weft.torch.capture.peak_memory import HeldMemory
 from weft.workload.step import Collective, Op, Phase, Unsupported
 
 _NO_FUNCTION_MODES: Any = torch._C.DisableTorchFunction  # noqa: SLF001
@@ -69,7 +69,9 @@ MOST_READS = 4096
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while ``recording``, and always what memory is held."""
 
-    def __init__(self, groups: Groups, seen: Seen | None = None, *, as_gpu: bool = True) -> None:
+    def __init__(
+        self, groups: GroupNames, seen: Seen | None = None, *, as_gpu: bool = True
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
         self._as_gpu = as_gpu
@@ -78,12 +80,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._aside = self._uncounted = False
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
-        self.memory = Held()
+        self.memory = HeldMemory()
         self.memory.on_free = self._forget
-        self.streams = Streams(self.host_waits)
+        self.streams = CapturedStreams(self.host_waits)
         self.compiled = 0  # functions that torch.compile was asked to compile
         self._unknown: dict[str, Unsupported] = {}
-        self._dependencies = Dependencies()
+        self._dependencies = ByteDependencies()
         self.batch_from: int | None = None  # the first op of a batch that runs at once
         self._values = KnownValues()
         self.counters: set[int] = set()  # storages of the 0-dim state of optimizers

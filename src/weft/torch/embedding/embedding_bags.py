@@ -11,8 +11,8 @@ from weft.errors import UsageError
 from weft.fused import shard, table_wise
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.embedding.embedding_module import EmbeddingAllToAll
-from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
-from weft.torch.embedding.table_storage import Given, sources_of
+from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.table_storage import TableInput, sources_of
 
 
 class EmbeddingBags(nn.Module):
@@ -27,10 +27,10 @@ class EmbeddingBags(nn.Module):
 
     def __init__(
         self,
-        tables: Mapping[str, Given] | Sequence[Given],
+        tables: Mapping[str, TableInput] | Sequence[TableInput],
         *,
         holders: Sequence[int] | None = None,
-        optimizer: Rule | None = None,
+        optimizer: RowOptimizer | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
@@ -63,12 +63,14 @@ class EmbeddingBags(nn.Module):
         joined = torch.cat(pooled, 1) if pooled else torch.zeros(0, 0)
         if not self._all_hold:
             joined = self._as_long_as_others(joined)
-        rows: Tensor = _Exchanged.apply(joined, Parts(self._widths, self._rank), self.group)  # type: ignore[no-untyped-call]
+        rows: Tensor = _AllToAllRows.apply(
+            joined, ColumnParts(self._widths, self._rank), self.group
+        )  # type: ignore[no-untyped-call]
         return rows
 
     def fused(self) -> EmbeddingAllToAll:
         """Give the module that does both at once: the same values, the same rule."""
-        tables: dict[str, Given] = {t.name: (t.rows, t.dim) for t in self.sharding.tables}
+        tables: dict[str, TableInput] = {t.name: (t.rows, t.dim) for t in self.sharding.tables}
         tables |= {name: bag.weight for name, bag in self._held()}
         where = [table_wise(each.rank) for each in self.sharding.shards]
         made = EmbeddingAllToAll(
@@ -112,7 +114,7 @@ class EmbeddingBags(nn.Module):
         return [(name, bag) for name, bag in self.bags.items() if isinstance(bag, nn.EmbeddingBag)]
 
 
-class Parts(NamedTuple):
+class ColumnParts(NamedTuple):
     """The columns that each rank's tables have, and which rank this is."""
 
     widths: list[int]
@@ -125,11 +127,11 @@ class Parts(NamedTuple):
         )
 
 
-class _Exchanged(torch.autograd.Function):
+class _AllToAllRows(torch.autograd.Function):
     """All samples of own tables become own samples of all tables; gradients go back."""
 
     @staticmethod
-    def forward(ctx: Any, pooled: Tensor, parts: Parts, group: ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, pooled: Tensor, parts: ColumnParts, group: ProcessGroup | None) -> Tensor:
         samples = pooled.shape[0] // len(parts.widths)
         ctx.samples, ctx.parts, ctx.group = samples, parts, group
         theirs, mine = parts.lengths(samples)
@@ -168,7 +170,7 @@ def _placed(count: int, holders: Sequence[int] | None, num_ranks: int) -> list[A
     return [table_wise(rank) for rank in ranks]
 
 
-def _update_in_backward(weight: Tensor, rule: Rule, sums: Tensor | None) -> None:
+def _update_in_backward(weight: Tensor, rule: RowOptimizer, sums: Tensor | None) -> None:
     """Change the rows that have a gradient as soon as it is there, then drop it."""
 
     def update(parameter: Tensor) -> None:

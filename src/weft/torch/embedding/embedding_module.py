@@ -15,19 +15,19 @@ from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.embedding.bag_inputs import Bags, Tensors, bags_of
-from weft.torch.embedding.input_exchange import to_holders
-from weft.torch.embedding.intra_host_exchange import Exchange, Room
-from weft.torch.embedding.multi_host_exchange import SpreadExchange
-from weft.torch.embedding.rank_lookups import Lookups, Memory
-from weft.torch.embedding.row_gradients import Asked, gradients_of
-from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
-from weft.torch.embedding.table_storage import ELEMENTS, Given, memory_of_shard, sources_of
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.embedding.input_exchange import exchange_inputs
+from weft.torch.embedding.intra_host_exchange import HeapTensors, IntraHostExchange
+from weft.torch.embedding.multi_host_exchange import MultiHostExchange
+from weft.torch.embedding.rank_lookups import RankLookups, ShardMemory
+from weft.torch.embedding.row_gradients import GradientRequest, allocate_gradients
+from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.table_storage import ELEMENTS, TableInput, allocate_shard, sources_of
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 _KEPT = 8  # batch sizes for which memory is kept; the last batch of an epoch is one more
 
 
-class Part(NamedTuple):
+class StreamedRows(NamedTuple):
     """Some of this rank's samples, from number ``first`` on, and their rows."""
 
     first: int
@@ -49,12 +49,12 @@ class EmbeddingAllToAll(nn.Module):
 
     def __init__(
         self,
-        tables: Mapping[str, Given] | Sequence[Given],
+        tables: Mapping[str, TableInput] | Sequence[TableInput],
         *,
         sharding: Placements = "table-wise",
         pooling: str = "sum",
         inputs: str = "tables",
-        optimizer: Rule | None = None,
+        optimizer: RowOptimizer | None = None,
         sparse: bool = False,
         slices: int = SLICES,
         group: ProcessGroup | None = None,
@@ -74,7 +74,7 @@ class EmbeddingAllToAll(nn.Module):
         self.weights = nn.ParameterDict()
         for each in self._mine:
             source = sources[each.table]
-            memory = memory_of_shard(source, each)
+            memory = allocate_shard(source, each)
             self.weights[source.table.name] = nn.Parameter(memory, requires_grad=trains)
             if isinstance(optimizer, RowwiseAdagrad):
                 state = torch.zeros(memory.shape[0])
@@ -83,8 +83,8 @@ class EmbeddingAllToAll(nn.Module):
             raise UsageError("quantised tables cannot be trained.", "Leave the optimizer out.")
         # Lets the backward pass come here on every rank, also where no parameter wants a gradient.
         self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
-        self._room: Room | None = None
-        self._exchanges: dict[int, Exchange | SpreadExchange] = {}
+        self._room: HeapTensors | None = None
+        self._exchanges: dict[int, IntraHostExchange | MultiHostExchange] = {}
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -110,22 +110,22 @@ class EmbeddingAllToAll(nn.Module):
         indices: Tensors,
         offsets: Tensors | None = None,
         per_sample_weights: Tensors | None = None,
-    ) -> Iterator[Part]:
+    ) -> Iterator[StreamedRows]:
         """Give this rank's rows slice by slice, each when it is complete; without gradients."""
         bags = self._bags(indices, offsets, per_sample_weights)
         exchange = self._set(bags)
         for first, rows in exchange.stream(self._call("stream", bags)):
-            yield Part(first, rows)
+            yield StreamedRows(first, rows)
 
     def timeline(self, indices: Tensors, offsets: Tensors | None = None) -> Timeline:
         """Look bags up once and give what every rank did when; inside one host."""
         bags = self._bags(indices, offsets, None)
         exchange = self._set(bags)
-        if isinstance(exchange, SpreadExchange):
+        if isinstance(exchange, MultiHostExchange):
             raise UsageError("there is no timeline of ranks on several hosts.")
         return exchange.timeline(self._call("timeline", bags))
 
-    def look_up(self, bags: Bags) -> Tensor:
+    def lookup(self, bags: Bags) -> Tensor:
         """Pool bags into the outputs of all ranks; give this rank's."""
         exchange = self._set(bags)
         try:
@@ -135,18 +135,18 @@ class EmbeddingAllToAll(nn.Module):
                 f"{error}.", "Indices count from 0 to the rows of their table; offsets never fall."
             ) from error
 
-    def bring_back(self, bags: Bags, rows: Tensor, *, weights: bool) -> list[Tensor | None]:
+    def send_gradients(self, bags: Bags, rows: Tensor, *, weights: bool) -> list[Tensor | None]:
         """Let gradients of rows go to whoever holds the tables; give those of the parameters.
 
         The first is that of the weights of the bags, if it is asked for.
         """
         exchange = self._exchange(bags.samples)
         counts = exchange.sort(self._lookups(bags))
-        asked = Asked(self.optimizer, self.sparse, bags.weights if weights else None)
-        found, results = gradients_of(
+        asked = GradientRequest(self.optimizer, self.sparse, bags.weights if weights else None)
+        found, results = allocate_gradients(
             asked, list(self.weights.values()), counts, [self._state(s) for s in self._mine]
         )
-        exchange.bring_back(rows, results, self._call("backward", bags))
+        exchange.send_gradients(rows, results, self._call("backward", bags))
         return found.tensors()
 
     def extra_repr(self) -> str:
@@ -171,28 +171,28 @@ class EmbeddingAllToAll(nn.Module):
                     "weights get no gradients with inputs='samples'.",
                     "Pass inputs='tables', or weights.detach().",
                 )
-            return to_holders(self._channel, self.sharding, bags.flat())
+            return exchange_inputs(self._channel, self.sharding, bags.flat())
         if any(not self.sharding.of(rank) for rank in range(self.num_ranks)):
-            return bags._replace(samples=self._agreed(bags.samples))
+            return bags._replace(samples=self._batch_size(bags.samples))
         return bags
 
-    def _agreed(self, samples: int) -> int:
+    def _batch_size(self, samples: int) -> int:
         """Ask how large the batch is: a rank that holds no table cannot know."""
         counts = torch.zeros(self.num_ranks, dtype=torch.int64)
         mine = torch.tensor([samples if self._mine else -1])
         self._channel.all_gather(counts, mine, async_op=False)
         return int(counts.max())
 
-    def _set(self, bags: Bags) -> Exchange | SpreadExchange:
+    def _set(self, bags: Bags) -> IntraHostExchange | MultiHostExchange:
         exchange = self._exchange(bags.samples)
         exchange.set(self._lookups(bags))
         return exchange
 
-    def _lookups(self, bags: Bags) -> Lookups:
+    def _lookups(self, bags: Bags) -> RankLookups:
         given = [bags.addresses(number) for number in range(len(self._mine))]
-        return Lookups(self._mine, self._shards(), self._where(), given, self._is_mean)
+        return RankLookups(self._mine, self._shards(), self._where(), given, self._is_mean)
 
-    def _exchange(self, samples: int) -> Exchange | SpreadExchange:
+    def _exchange(self, samples: int) -> IntraHostExchange | MultiHostExchange:
         """Find what is prepared for batches of that size, or prepare it, together."""
         found = self._exchanges.pop(samples, None)
         if found is None:
@@ -202,15 +202,15 @@ class EmbeddingAllToAll(nn.Module):
         self._exchanges[samples] = found  # the last one used stands last
         return found
 
-    def _made(self, batch: Batch) -> Exchange | SpreadExchange:
+    def _made(self, batch: Batch) -> IntraHostExchange | MultiHostExchange:
         """Choose by where the ranks stand: shared memory inside a host, the wire between hosts."""
-        if isinstance(self._channel, SpreadChannel):
-            return SpreadExchange(self._channel, batch)
+        if isinstance(self._channel, MultiHostChannel):
+            return MultiHostExchange(self._channel, batch)
         if self._room is None:
-            self._room = Room(self._group)
-        return Exchange(self._room, batch)
+            self._room = HeapTensors(self._group)
+        return IntraHostExchange(self._room, batch)
 
-    def _shards(self) -> list[Memory]:
+    def _shards(self) -> list[ShardMemory]:
         tables = self.sharding.tables
         return [
             (
@@ -247,12 +247,12 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, module: EmbeddingAllToAll, bags: Bags, *tensors: Tensor | None) -> Tensor:
         del tensors  # they are here to get gradients
         ctx.module, ctx.bags = module, bags
-        return module.look_up(bags)
+        return module.lookup(bags)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         wants = ctx.needs_input_grad[3]
-        found = ctx.module.bring_back(ctx.bags, grads[0], weights=wants)
+        found = ctx.module.send_gradients(ctx.bags, grads[0], weights=wants)
         return (None, None, None, *found)
 
 

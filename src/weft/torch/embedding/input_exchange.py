@@ -9,7 +9,7 @@ from weft.torch.backend.channel import Channel
 from weft.torch.embedding.bag_inputs import Bags
 
 
-def to_holders(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
+def exchange_inputs(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
     """Give the bags of the whole batch for the tables held here; samples of rank 0 come first.
 
     Lengths travel before indices, so that every rank knows how much comes. All ranks have

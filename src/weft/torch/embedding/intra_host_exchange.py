@@ -17,14 +17,14 @@ from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.fsdp_heap import HeapBuffers
 from weft.torch.backend.group_functions import weft_group, world_of
-from weft.torch.embedding.rank_lookups import Lookups, Result
+from weft.torch.embedding.rank_lookups import GradientTarget, RankLookups
 
 _LOOK = 0.05  # seconds between looks whether those who send still do
 
 Bind = list[tuple[int, int, int]]
 
 
-class Room:
+class HeapTensors:
     """Tensors in the heap of a group, which other ranks read and write."""
 
     def __init__(self, group: ProcessGroup | None) -> None:
@@ -42,10 +42,10 @@ class Room:
         return found
 
 
-class Exchange:
+class IntraHostExchange:
     """Pools bags into the outputs of all ranks, and lets gradients come back."""
 
-    def __init__(self, room: Room, batch: Batch) -> None:
+    def __init__(self, room: HeapTensors, batch: Batch) -> None:
         self.batch = batch
         self._room = room
         self._world: World = room.world
@@ -55,7 +55,7 @@ class Exchange:
         for row, task in self._forward_tasks():
             self._here.set_task(row, *task)
 
-    def set(self, lookups: Lookups) -> None:
+    def set(self, lookups: RankLookups) -> None:
         """Say what is looked up next."""
         self._here.set(lookups.memory, lookups.where, lookups.bags, lookups.mean)
 
@@ -88,12 +88,12 @@ class Exchange:
         finally:
             work.wait()  # also if the caller wants no more: the others do
 
-    def sort(self, lookups: Lookups) -> list[int]:
+    def sort(self, lookups: RankLookups) -> list[int]:
         """Say whose gradients come next; give how many rows of each shard are asked for."""
         self._returning.set(lookups.memory, lookups.where, lookups.bags, lookups.mean)
         return self._returning.sort()
 
-    def bring_back(self, gradients: Tensor, results: list[Result], call: str) -> None:
+    def send_gradients(self, gradients: Tensor, results: list[GradientTarget], call: str) -> None:
         """Let every rank see its gradients, and change what this one holds by theirs."""
         self._returning.set_results(results)
         self._world.drain()

@@ -11,14 +11,14 @@ from torch import Tensor
 from weft._core import Pooling
 from weft.fused import Batch, Shard
 from weft.fused.embedding_all_to_all import FLOAT
-from weft.torch.embedding.rank_lookups import Lookups, Result
+from weft.torch.embedding.rank_lookups import GradientTarget, RankLookups
 from weft.torch.hosts.gloo_transport import Transfer
-from weft.torch.hosts.host_topology import Place
-from weft.torch.hosts.inter_host_session import Talk, wait_for
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.hosts.host_topology import HostTopology
+from weft.torch.hosts.inter_host_session import InterHostSession, wait_for
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 
-class Coming(NamedTuple):
+class IncomingSlice(NamedTuple):
     """A slice of another rank that is on its way."""
 
     source: int
@@ -27,7 +27,7 @@ class Coming(NamedTuple):
     transfers: list[Transfer]
 
 
-class Columns:
+class ShardColumns:
     """Where the columns of a rank's shards stand: in a row of the output, and in what it sends.
 
     Tables that several ranks hold rows of come behind the others, as partial sums.
@@ -86,19 +86,19 @@ class Columns:
         return self.pairs(self.partial, sum(shard.dim for shard in self.shards))
 
 
-class SpreadExchange:
+class MultiHostExchange:
     """What Exchange does inside a host, between hosts: slice by slice, in the order of need."""
 
-    def __init__(self, channel: SpreadChannel, batch: Batch) -> None:
+    def __init__(self, channel: MultiHostChannel, batch: Batch) -> None:
         self.batch = batch
         self._channel, self._rank = channel, channel.rank
         self._num_ranks = batch.sharding.num_ranks
-        self._columns = [Columns(batch, rank) for rank in range(self._num_ranks)]
+        self._columns = [ShardColumns(batch, rank) for rank in range(self._num_ranks)]
         mine = self._columns[self._rank]
         self._in_rows, self._in_blocks = mine.in_rows, mine.in_blocks
         self._kept, self._sent, self._returning = (Pooling(mine.width, 0) for _ in range(3))
 
-    def set(self, lookups: Lookups) -> None:
+    def set(self, lookups: RankLookups) -> None:
         """Say what is looked up next."""
         _set(self._kept, lookups, self._in_rows)
         _set(self._sent, lookups, self._in_blocks)
@@ -109,7 +109,7 @@ class SpreadExchange:
         for columns in self._columns:
             for to, _ in columns.joined:
                 out[:, to] = 0
-        self._channel.carry_out(self._forward, out, call)
+        self._channel.run_between_hosts(self._forward, out, call)
         return out
 
     def stream(self, call: str) -> Iterator[tuple[int, Tensor]]:
@@ -118,16 +118,16 @@ class SpreadExchange:
         for first, last in self.batch.slices_of(self._rank):
             yield first, out[first:last]
 
-    def sort(self, lookups: Lookups) -> list[int]:
+    def sort(self, lookups: RankLookups) -> list[int]:
         """Say whose gradients come next; give how many rows of each shard are asked for."""
         _set(self._returning, lookups, self._in_blocks)
         return self._returning.sort()
 
-    def bring_back(self, gradients: Tensor, results: list[Result], call: str) -> None:
+    def send_gradients(self, gradients: Tensor, results: list[GradientTarget], call: str) -> None:
         """Send gradients to whoever holds their tables, and change those held here."""
         self._returning.set_results(results)
         here = torch.empty(self.batch.samples, self._columns[self._rank].width)
-        self._channel.carry_out(self._backward, gradients, here, call)
+        self._channel.run_between_hosts(self._backward, gradients, here, call)
         if here.numel():
             self._returning.change(here.data_ptr(), self.batch.samples)
 
@@ -138,21 +138,21 @@ class SpreadExchange:
         for step in range(1, self._num_ranks):
             yield (self._rank + step) % self._num_ranks
 
-    def _forward(self, place: Place, out: Tensor, call: str) -> None:
+    def _forward(self, topology: HostTopology, out: Tensor, call: str) -> None:
         """Send the first slice before anything else: the wire has the most to do.
 
         What comes is put into rows while the next slices are on their way; only partial sums
         wait for each other.
         """
-        with place.talk(call, 0) as talk:
-            rooms = self._rooms(place)
-            coming: list[Coming] = []
-            with place.wire.behind():
+        with topology.session(call, 0) as session:
+            rooms = self._rooms(topology)
+            coming: list[IncomingSlice] = []
+            with topology.transport.background_scheduling():
                 for peer, number in product(self._peers(), range(self.batch.slices)):
                     block = self._pooled(peer, number, rooms)
-                    talk.send(block, peer)
-                    coming = coming or self._all_awaited(talk, rooms)
-                coming = coming or self._all_awaited(talk, rooms)
+                    session.send(block, peer)
+                    coming = coming or self._all_awaited(session, rooms)
+                coming = coming or self._all_awaited(session, rooms)
                 partial = dict(self._own(out, rooms))
             for each in coming:
                 wait_for(each.transfers)
@@ -160,7 +160,7 @@ class SpreadExchange:
                 partial[each.source, each.number] = each.block
             self._add_up(out, partial)
 
-    def _rooms(self, place: Place) -> Iterator[Tensor]:
+    def _rooms(self, topology: HostTopology) -> Iterator[Tensor]:
         """Give memory for all slices that come and go: the same in every call, with its pages."""
         widest = max(columns.width for columns in self._columns)
         most = max(
@@ -169,7 +169,7 @@ class SpreadExchange:
             for first, last in self.batch.slices_of(rank)
         )
         count = (2 * self._num_ranks - 1) * self.batch.slices
-        slots = place.slots(count, max(most * widest * FLOAT, 1))
+        slots = topology.slots(count, max(most * widest * FLOAT, 1))
         return iter(torch.from_numpy(slots))
 
     def _block(self, rank: int, number: int, holder: int, rooms: Iterator[Tensor]) -> Tensor:
@@ -179,9 +179,11 @@ class SpreadExchange:
         room = next(rooms)[: (last - first) * width * FLOAT]
         return room.view(torch.float32).view(last - first, width)
 
-    def _all_awaited(self, talk: Talk, rooms: Iterator[Tensor]) -> list[Coming]:
+    def _all_awaited(
+        self, session: InterHostSession, rooms: Iterator[Tensor]
+    ) -> list[IncomingSlice]:
         return [
-            Coming(source, number, block, talk.recv(block, source))
+            IncomingSlice(source, number, block, session.recv(block, source))
             for source, number in product(self._peers(), range(self.batch.slices))
             for block in [self._block(self._rank, number, source, rooms)]
         ]
@@ -218,14 +220,14 @@ class SpreadExchange:
             for to, at in self._columns[source].joined:
                 rows[:, to] += block[:, at]
 
-    def _backward(self, place: Place, gradients: Tensor, here: Tensor, call: str) -> None:
-        with place.talk(call, 0) as talk:
+    def _backward(self, topology: HostTopology, gradients: Tensor, here: Tensor, call: str) -> None:
+        with topology.session(call, 0) as session:
             rows = [here[slice(*self.batch.of(rank))] for rank in range(self._num_ranks)]
-            coming = [t for peer in self._peers() for t in talk.recv(rows[peer], peer)]
+            coming = [t for peer in self._peers() for t in session.recv(rows[peer], peer)]
             sent = []  # kept until the talk ends
             for peer in self._peers():
                 sent.append(self._wanted(gradients, peer))
-                talk.send(sent[-1], peer)
+                session.send(sent[-1], peer)
             rows[self._rank].copy_(self._wanted(gradients, self._rank))
             for transfer in coming:
                 transfer.wait()
@@ -237,7 +239,7 @@ class SpreadExchange:
         return torch.cat(parts, 1) if parts else gradients[:, :0]
 
 
-def _set(pooling: Pooling, lookups: Lookups, columns: Mapping[Shard, int]) -> None:
+def _set(pooling: Pooling, lookups: RankLookups, columns: Mapping[Shard, int]) -> None:
     """Let the shards that have a column be pooled there."""
     given = zip(lookups.shards, lookups.memory, lookups.bags, strict=True)
     chosen = [(memory, (columns[s], False, 0), bags) for s, memory, bags in given if s in columns]

@@ -4,16 +4,16 @@ from typing import NamedTuple
 
 from weft.fused import Shard
 
-Memory = tuple[str, int, int, int, int, int, int]
-Addresses = tuple[int, int, int, int, int, bool, bool]
-Result = tuple[int, float, float, int, int, int, int]
+ShardMemory = tuple[str, int, int, int, int, int, int]
+BagAddresses = tuple[int, int, int, int, int, bool, bool]
+GradientTarget = tuple[int, float, float, int, int, int, int]
 
 
-class Lookups(NamedTuple):
+class RankLookups(NamedTuple):
     """Shards with their memory, their columns and their bags, as the native core reads them."""
 
     shards: tuple[Shard, ...]
-    memory: list[Memory]
+    memory: list[ShardMemory]
     where: list[tuple[int, bool, int]]
-    bags: list[Addresses]
+    bags: list[BagAddresses]
     mean: bool

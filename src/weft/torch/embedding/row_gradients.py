@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 
 from weft._core import RowUpdate
-from weft.torch.embedding.rank_lookups import Result
-from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
+from weft.torch.embedding.rank_lookups import GradientTarget
+from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
 
 
-class Asked(NamedTuple):
+class GradientRequest(NamedTuple):
     """What becomes of gradients: a rule, or sparse or dense ones; those of weights, too."""
 
-    rule: Rule | None
+    rule: RowOptimizer | None
     sparse: bool
     weights: Tensor | None
 
 
 @dataclass
-class Found:
+class RowGradients:
     """Gradients of one backward pass, written while it runs."""
 
     sparse: bool
@@ -46,11 +46,11 @@ class Found:
         return torch.zeros_like(parameter).index_copy_(0, rows, sums)
 
 
-def gradients_of(
-    asked: Asked, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
-) -> tuple[Found, list[Result]]:
+def allocate_gradients(
+    asked: GradientRequest, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
+) -> tuple[RowGradients, list[GradientTarget]]:
     """Make room for the gradients of so many rows of each table; say where it lies."""
-    found = Found(asked.sparse, num_parameters=len(parameters))
+    found = RowGradients(asked.sparse, num_parameters=len(parameters))
     if asked.weights is not None:
         found.weights = torch.zeros_like(asked.weights)
     at = 0 if found.weights is None else found.weights.data_ptr()
@@ -61,7 +61,7 @@ def gradients_of(
             update, epsilon = RowUpdate.ROWWISE_ADAGRAD, rule.eps
         addresses = [0 if state is None else state.data_ptr() for state in states]
         return found, [(update, rule.lr, epsilon, state, 0, 0, at) for state in addresses]
-    results: list[Result] = []
+    results: list[GradientTarget] = []
     for parameter, count in zip(parameters, counts, strict=True):
         rows = torch.empty(count, dtype=torch.int64)
         sums = torch.empty(count, parameter.shape[1])

@@ -18,4 +18,4 @@ class RowwiseAdagrad:
     eps: float = 1e-8
 
 
-Rule = SGD | RowwiseAdagrad
+RowOptimizer = SGD | RowwiseAdagrad

@@ -12,7 +12,7 @@ from weft._core import TableElement
 from weft.errors import UsageError
 from weft.fused import Shard, Table
 
-Given = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
+TableInput = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
 ELEMENTS = {
     torch.float32: TableElement.FLOAT32,
     torch.bfloat16: TableElement.BFLOAT16,
@@ -23,7 +23,7 @@ _TAIL = 8  # bytes behind a row of a quantised table: its scale and its bias
 _LARGE_PAGE = 2 << 20
 
 
-class Source(NamedTuple):
+class TableSource(NamedTuple):
     """A table, and the values it begins with, if any were given."""
 
     table: Table
@@ -31,7 +31,7 @@ class Source(NamedTuple):
     dtype: torch.dtype
 
 
-def sources_of(tables: Mapping[str, Given] | Sequence[Given]) -> list[Source]:
+def sources_of(tables: Mapping[str, TableInput] | Sequence[TableInput]) -> list[TableSource]:
     """Read what tables a user wants; all of one dtype."""
     named = tables if isinstance(tables, Mapping) else {f"t{i}": t for i, t in enumerate(tables)}
     sources = [_source(name, given) for name, given in named.items()]
@@ -46,11 +46,11 @@ def sources_of(tables: Mapping[str, Given] | Sequence[Given]) -> list[Source]:
     return sources
 
 
-def _source(name: str, given: Given) -> Source:
+def _source(name: str, given: TableInput) -> TableSource:
     if "." in name or not name:
         raise UsageError(f"a table cannot be called {name!r}: state_dict needs names without dots.")
     if isinstance(given, tuple):
-        return Source(Table(name, *given), None, torch.float32)
+        return TableSource(Table(name, *given), None, torch.float32)
     values = given.weight.detach() if isinstance(given, nn.Module) else given.detach()
     if values.dtype not in ELEMENTS or values.dim() != 2:
         raise UsageError(
@@ -58,10 +58,10 @@ def _source(name: str, given: Given) -> Source:
             "A table has rows and columns of float32, bfloat16, float16, or of quantize_rows().",
         )
     columns = values.shape[1] - (_TAIL if values.dtype is torch.uint8 else 0)
-    return Source(Table(name, values.shape[0], columns), values, values.dtype)
+    return TableSource(Table(name, values.shape[0], columns), values, values.dtype)
 
 
-def memory_of_shard(source: Source, shard: Shard) -> Tensor:
+def allocate_shard(source: TableSource, shard: Shard) -> Tensor:
     """Give the elements of a shard: cut from what was given, or drawn as nn.EmbeddingBag does.
 
     What is drawn does not depend on how tables are cut.

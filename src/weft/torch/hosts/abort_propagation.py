@@ -9,8 +9,8 @@ from weft._core import FaultReason
 from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
 from weft.runtime import World
 from weft.torch.backend.c10d import Store
-from weft.torch.hosts.gloo_transport import Wire
-from weft.torch.hosts.host_map import Hosts
+from weft.torch.hosts.gloo_transport import GlooTransport
+from weft.torch.hosts.host_map import HostMap
 
 _KEY = "weft/failure"
 _PREFIX = "between hosts: "  # of a text that already has the group's ranks
@@ -25,11 +25,13 @@ _REASONS: dict[type[RunError], FaultReason] = {
 _KINDS = {reason: kind for kind, reason in _REASONS.items()}
 
 
-class Alarm:
+class AbortPropagator:
     """The first failure that a rank meets; it breaks the group and tells all others."""
 
-    def __init__(self, world: World, wire: Wire, hosts: Hosts, rank: int, store: Store) -> None:
-        self._world, self._wire, self._hosts = world, wire, hosts
+    def __init__(
+        self, world: World, transport: GlooTransport, hosts: HostMap, rank: int, store: Store
+    ) -> None:
+        self._world, self._transport, self._hosts = world, transport, hosts
         self._rank, self._store = rank, store
         self._lock = threading.Lock()
         self._failure: RunError | None = None
@@ -39,7 +41,7 @@ class Alarm:
         if self._failure is not None:
             raise self._failure
 
-    def raised(self, error: BaseException) -> RunError:
+    def propagate(self, error: BaseException) -> RunError:
         """Give the failure that an error on this rank means, after everyone was told."""
         with self._lock:
             if self._failure is None:
@@ -64,8 +66,8 @@ class Alarm:
             return None
         text = fault[2].decode(errors="replace").rstrip(".")
         if not text.startswith(_PREFIX):
-            mates = self._hosts.ranks[self._hosts.of[self._rank]]
-            text = re.sub(r"\brank (\d+)", lambda found: f"rank {mates[int(found[1])]}", text)
+            local_ranks = self._hosts.ranks[self._hosts.of[self._rank]]
+            text = re.sub(r"\brank (\d+)", lambda found: f"rank {local_ranks[int(found[1])]}", text)
             text = f"{text} (on host {self._hosts.names[self._hosts.of[self._rank]]})"
         failure = _KINDS[FaultReason(fault[0])](f"{text}.")
         failure.recent = self._world.recent()
@@ -89,4 +91,4 @@ class Alarm:
             self._world.fail(reason, self._world.rank, f"{prefix}{text.rstrip('.')}")
         with contextlib.suppress(RuntimeError):
             self._store.compare_set(_KEY, "", f"{int(reason)} {text}")
-        self._wire.close_all()
+        self._transport.close_all()

@@ -14,14 +14,14 @@ TRIES = 2  # of each length; the shorter time counts
 What = tuple[int, str]  # bytes of a broadcast, and its codec
 
 
-class Cut(NamedTuple):
+class ChunkChoice(NamedTuple):
     """How long pieces are, and whether the root waits for the last host, to learn the time."""
 
-    piece: int
+    nbytes: int
     timed: bool = False
 
 
-class Pace:
+class ChunkSizeTuner:
     """What one rank learned from the broadcasts that it was the root of."""
 
     def __init__(self) -> None:
@@ -29,30 +29,30 @@ class Pace:
         self._tried: dict[What, dict[int, list[float]]] = {}
         self.last = 0  # bytes of a piece of the last broadcast
 
-    def cut(self, nbytes: int, ratio: float | None = None, codec: str = "none") -> Cut:
+    def choose(self, nbytes: int, ratio: float | None = None, codec: str = "none") -> ChunkChoice:
         """Choose a length: on fast links one that was not tried yet, then the best."""
         usual = piece_bytes(nbytes, ratio)
         if nbytes < LONG:
-            return Cut(usual)
+            return ChunkChoice(usual)
         rates = self._rates.setdefault((nbytes, codec), [])
         if len(rates) < TRIES:
-            return Cut(usual, timed=True)
-        return self._tried_cut((nbytes, codec), usual) if max(rates) > FAST else Cut(usual)
+            return ChunkChoice(usual, timed=True)
+        return self._next_trial((nbytes, codec), usual) if max(rates) > FAST else ChunkChoice(usual)
 
-    def _tried_cut(self, what: What, usual: int) -> Cut:
+    def _next_trial(self, what: What, usual: int) -> ChunkChoice:
         tried = self._tried.setdefault(what, {})
         for factor in LONGER:
             longer = min(factor * usual, max(usual, what[0] // 4)) // WHOLE * WHOLE
             if len(tried.setdefault(longer, [])) < TRIES:
-                return Cut(longer, timed=True)
-        return Cut(min(tried, key=lambda length: min(tried[length])))
+                return ChunkChoice(longer, timed=True)
+        return ChunkChoice(min(tried, key=lambda length: min(tried[length])))
 
-    def note(self, what: What, cut: Cut, wire_bytes: int, seconds: float) -> None:
+    def record(self, what: What, cut: ChunkChoice, wire_bytes: int, seconds: float) -> None:
         """Learn from a broadcast that was timed: what a root has sent may be under way for long."""
-        self.last = cut.piece
+        self.last = cut.nbytes
         if not cut.timed:
             return
         if len(rates := self._rates[what]) < TRIES:
             rates.append(wire_bytes / seconds)
         else:
-            self._tried[what][cut.piece].append(seconds)
+            self._tried[what][cut.nbytes].append(seconds)

@@ -43,7 +43,7 @@ def pipelined(num_blocks: int, stages: Sequence[Callable[[int], None]]) -> None:
             stage(block)
 
 
-def asked_before(num_blocks: int, most: int) -> Iterator[range]:
+def receive_windows(num_blocks: int, most: int) -> Iterator[range]:
     """Say for every block which receives to ask for before it is passed on; ``most`` ahead of it.
 
     A receive takes 20 us to ask for. A few are enough to begin with, so that the next host does not

@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.errors import RankDiedError, RunError, RunTimeoutError
 from weft.torch.backend.c10d import Store
 from weft.torch.hosts.chunks import as_bytes
-from weft.torch.hosts.host_map import Hosts
+from weft.torch.hosts.host_map import HostMap
 
 _BREAK = (1 << 20) + 7  # a tag that nobody sends
 # A host's other ranks wait for its leader, which so gives up first and can tell them why.
@@ -24,10 +24,12 @@ _SOONER = 0.95
 class Transfer:
     """One message under way: ``wait`` for it before its memory is touched."""
 
-    __slots__ = ("_tensor", "_text", "_wire", "_work", "peer")
+    __slots__ = ("_tensor", "_text", "_transport", "_work", "peer")
 
-    def __init__(self, wire: "Wire", work: Any, tensor: Tensor, peer: int, text: str) -> None:
-        self._wire, self._work, self._tensor = wire, work, tensor
+    def __init__(
+        self, transport: "GlooTransport", work: Any, tensor: Tensor, peer: int, text: str
+    ) -> None:
+        self._transport, self._work, self._tensor = transport, work, tensor
         self.peer = peer
         self._text = text
 
@@ -37,23 +39,23 @@ class Transfer:
         if work is None:  # Gloo would wait for the next one
             return
         try:
-            work.wait(self._wire.patience)
+            work.wait(self._transport.timeout)
         except RuntimeError as error:
-            raise self._wire.failure(error, self.peer, self._text) from error
+            raise self._transport.failure(error, self.peer, self._text) from error
 
-    def wait_for_ever(self) -> None:
+    def wait_without_timeout(self) -> None:
         """Return when it has come, however late."""
         self._work.wait(timedelta(days=3650))
 
 
-class Wire:
+class GlooTransport:
     """One rank's connections to the ranks of a group, made by Gloo.
 
     Two ranks exchange the messages of one tag in their order. Memory belongs to the wire
     until the transfer has been waited for.
     """
 
-    def __init__(self, store: Store, rank: int, hosts: Hosts, timeout: timedelta) -> None:
+    def __init__(self, store: Store, rank: int, hosts: HostMap, timeout: timedelta) -> None:
         self._rank, self._hosts = rank, hosts
         self.set_timeout(timeout)
         size, others = len(hosts.of), _threads()
@@ -71,7 +73,7 @@ class Wire:
         ]
 
     @contextmanager
-    def behind(self) -> Iterator[None]:
+    def background_scheduling(self) -> Iterator[None]:
         """Let a caller who computes meanwhile keep its core until its turn is over.
 
         Gloo's thread does not sleep while a caller has hold of a connection, it asks again and
@@ -92,7 +94,7 @@ class Wire:
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a message take this long."""
-        self.patience = timeout * _SOONER
+        self.timeout = timeout * _SOONER
 
     def send(self, x: Tensor, to: int, tag: int) -> Transfer:
         """Send a contiguous tensor's bytes, at least one."""
@@ -114,7 +116,7 @@ class Wire:
         """Say which rank did not do its part, and how."""
         other = self._hosts.describe(peer)
         if "Timed out" in str(error):
-            seconds = self.patience.total_seconds()
+            seconds = self.timeout.total_seconds()
             return RunTimeoutError(
                 f"rank {self._rank} timed out after {seconds:g} s waiting {doing} {other}",
                 "If the others are only slow, give a longer timeout.",

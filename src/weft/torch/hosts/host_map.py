@@ -13,21 +13,23 @@ _HOST = "WEFT_HOST"
 
 
 @dataclass(frozen=True)
-class Hosts:
+class HostMap:
     """The hosts of a group, numbered by their first ranks; ``of[rank]`` is a rank's host."""
 
     of: tuple[int, ...]
     names: tuple[str, ...]
 
     @staticmethod
-    def told_apart(identities: Sequence[str]) -> "Hosts":
+    def from_identities(identities: Sequence[str]) -> "HostMap":
         """Number the hosts of ranks that say who their hosts are.
 
         >>> Hosts.told_apart(["a", "b", "a"])
         Hosts(of=(0, 1, 0), names=('a', 'b'))
         """
-        numbers = {identity: number for number, identity in enumerate(dict.fromkeys(identities))}
-        return Hosts(tuple(numbers[each] for each in identities), tuple(map(_shown, numbers)))
+        numbers = {
+            host_identity: number for number, host_identity in enumerate(dict.fromkeys(identities))
+        }
+        return HostMap(tuple(numbers[each] for each in identities), tuple(map(_shown, numbers)))
 
     @property
     def num(self) -> int:
@@ -48,7 +50,7 @@ class Hosts:
             return root
         return self.ranks[host][0]
 
-    def place(self, rank: int) -> int:
+    def local_rank(self, rank: int) -> int:
         """Give a rank's number among those of its host."""
         return self.ranks[self.of[rank]].index(rank)
 
@@ -71,7 +73,7 @@ class Hosts:
         return f"rank {rank} on host {self.names[self.of[rank]]}"
 
 
-def identity() -> str:
+def host_identity() -> str:
     """Say what must be equal for ranks to share memory: a boot, a mount, process numbers.
 
     A name in the environment can only tell hosts further apart, as network namespaces of one
@@ -84,5 +86,5 @@ def identity() -> str:
     return f"{name or os.uname().nodename}\n{name} {boot} {mount.st_dev} {processes}"
 
 
-def _shown(identity: str) -> str:
-    return identity.partition("\n")[0]
+def _shown(host_identity: str) -> str:
+    return host_identity.partition("\n")[0]

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from weft.errors import DisagreeError
-from weft.torch.hosts.gloo_transport import Transfer, Wire
-from weft.torch.hosts.host_map import Hosts
+from weft.torch.hosts.gloo_transport import GlooTransport, Transfer
+from weft.torch.hosts.host_map import HostMap
 
 HEADER, FIRST, SECOND, LENGTH = 1, 2, 3, 4  # tags: messages of one go in their order
 _HEADER_BYTES = 192
 
 
-class Talk:
+class InterHostSession:
     """What one rank says during a call; left without an error, everything has been said.
 
     Each host's leader compares what it was asked for with the one before it, before it takes
     something: in a ring it is then the same for all, or one of them finds that it is not.
     """
 
-    def __init__(self, wire: Wire, hosts: Hosts, rank: int, call: str) -> None:
-        self._wire, self._rank, self.call = wire, rank, call
+    def __init__(self, transport: GlooTransport, hosts: HostMap, rank: int, call: str) -> None:
+        self._transport, self._rank, self.call = transport, rank, call
         self._sent: list[Transfer] = []
         self._header: tuple[Transfer, Tensor] | None = None
         host = hosts.of[rank]
@@ -32,16 +32,16 @@ class Talk:
 
     def send(self, x: Tensor, to: int, tag: int = FIRST) -> list[Transfer]:
         """Send a tensor, if it has elements; it must stay until the talk ends."""
-        transfers = [self._wire.send(x, to, tag)] if x.numel() else []
+        transfers = [self._transport.send(x, to, tag)] if x.numel() else []
         self._sent += transfers
         return transfers
 
     def recv(self, x: Tensor, source: int, tag: int = FIRST) -> list[Transfer]:
         """Fill a tensor, if it has elements; wait for that."""
         self._require_same()
-        return [self._wire.recv(x, source, tag)] if x.numel() else []
+        return [self._transport.recv(x, source, tag)] if x.numel() else []
 
-    def __enter__(self) -> "Talk":  # noqa: PYI034 - Self needs Python 3.11
+    def __enter__(self) -> "InterHostSession":  # noqa: PYI034 - Self needs Python 3.11
         return self
 
     def __exit__(
@@ -58,8 +58,8 @@ class Talk:
         text = self.call.encode()[:_HEADER_BYTES].ljust(_HEADER_BYTES)
         mine = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         theirs = torch.empty_like(mine)
-        self._header = (self._wire.recv(theirs, before, HEADER), theirs)
-        self._sent.append(self._wire.send(mine, after, HEADER))
+        self._header = (self._transport.recv(theirs, before, HEADER), theirs)
+        self._sent.append(self._transport.send(mine, after, HEADER))
 
     def _require_same(self) -> None:
         if self._header is None:

@@ -16,19 +16,17 @@ from weft.compress.delta import is_delta
 from weft.errors import DisagreeError, RunError, RunTimeoutError, WeftError
 from weft.runtime import World
 from weft.torch.backend.c10d import PrefixStore, Store
-from weft.torch.backend.c10d_work import Handle
+from weft.torch.backend.c10d_work import Waitable
 from weft.torch.backend.channel import Channel, Splits
-from weft.torch.hosts import inter_host_encoded as between_encoded
-from weft.torch.hosts import inter_host_movement as between_moves
-from weft.torch.hosts import inter_host_reductions as between_reduces
-from weft.torch.hosts.abort_propagation import Alarm
-from weft.torch.hosts.gloo_transport import Wire
-from weft.torch.hosts.host_map import Hosts
-from weft.torch.hosts.host_topology import Place
-from weft.torch.hosts.inter_host_encoded import Way
-from weft.torch.hosts.intra_host import Inside
-from weft.torch.hosts.p2p_transport import FarMessage, Letters, Probe
-from weft.torch.hosts.serial_executor import Job, Jobs
+from weft.torch.hosts import inter_host_encoded, inter_host_movement, inter_host_reductions
+from weft.torch.hosts.abort_propagation import AbortPropagator
+from weft.torch.hosts.gloo_transport import GlooTransport
+from weft.torch.hosts.host_map import HostMap
+from weft.torch.hosts.host_topology import HostTopology
+from weft.torch.hosts.inter_host_encoded import BroadcastEncoding
+from weft.torch.hosts.intra_host import IntraHost
+from weft.torch.hosts.p2p_transport import InterHostMessage, OfferedReceive, P2PTransport
+from weft.torch.hosts.serial_executor import SerialExecutor, SerialJob
 
 _BY_LEADERS = "shared memory inside hosts, gloo between their leaders"
 _STRAIGHT = "shared memory inside hosts, gloo from rank to rank between them"
@@ -39,133 +37,141 @@ _PATHS = {
 }
 
 
-class SpreadChannel(Channel):
+class MultiHostChannel(Channel):
     """One rank's end: a world inside its host, a wire to the others.
 
     Calls run in their order, in a thread of their own if they are asynchronous. The wire
     moves bytes without the interpreter; the thread only looks after chunks.
     """
 
-    def __init__(self, world: World, store: Store, hosts: Hosts, rank: int) -> None:
+    def __init__(self, world: World, store: Store, hosts: HostMap, rank: int) -> None:
         super().__init__(world)
         self.hosts, self.rank = hosts, rank
         self.dispatch_cache = None  # it knows the calls of one world only
         self.progress_seconds = 0.0  # what waits for the wire leaves the core to others
         seconds = timedelta(seconds=world.timeout)
-        self._wire = Wire(PrefixStore("wire", store), rank, hosts, seconds)
-        self._alarm = Alarm(world, self._wire, hosts, rank, store)
-        self._place = Place(Inside(world), self._wire, hosts, rank)
-        self.pace = self._place.pace
-        self._jobs = Jobs("weft-hosts")
+        self._transport = GlooTransport(PrefixStore("wire", store), rank, hosts, seconds)
+        self._abort_propagator = AbortPropagator(world, self._transport, hosts, rank, store)
+        self._topology = HostTopology(IntraHost(world), self._transport, hosts, rank)
+        self.chunk_sizes = self._topology.chunk_sizes
+        self._executor = SerialExecutor("weft-hosts")
         self._deltas = Deltas(rank)
-        self._letters = Letters(self._wire, hosts, rank, self._alarm.raised)
+        self._p2p = P2PTransport(self._transport, hosts, rank, self._abort_propagator.propagate)
         _open_channels.add(self)
 
     def drain(self) -> None:
         """Wait for the calls under way."""
-        self._jobs.drain()
+        self._executor.drain()
 
-    def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> Job | None:
+    def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> SerialJob | None:
         """Join the ranks' inputs in their order."""
-        return self._do(between_moves.all_gather, out, x, async_op=async_op)
+        return self._submit(inter_host_movement.all_gather, out, x, async_op=async_op)
 
-    def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> Job | None:
+    def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> SerialJob | None:
         """Reduce in place, on every rank."""
-        return self._do(between_reduces.all_reduce, x, op, async_op=async_op)
+        return self._submit(inter_host_reductions.all_reduce, x, op, async_op=async_op)
 
-    def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> Job | None:
+    def reduce(self, x: Tensor, root: int, op: str, *, async_op: bool) -> SerialJob | None:
         """Reduce in place, on the root."""
-        return self._do(between_reduces.reduce, x, root, op, async_op=async_op)
+        return self._submit(inter_host_reductions.reduce, x, root, op, async_op=async_op)
 
-    def reduce_scatter(self, out: Tensor, x: Tensor, op: str, *, async_op: bool) -> Job | None:
+    def reduce_scatter(
+        self, out: Tensor, x: Tensor, op: str, *, async_op: bool
+    ) -> SerialJob | None:
         """Reduce, each rank its own part."""
-        return self._do(between_reduces.reduce_scatter, out, x, op, async_op=async_op)
+        return self._submit(inter_host_reductions.reduce_scatter, out, x, op, async_op=async_op)
 
     def broadcast(
-        self, x: Tensor, root: int, way: Way | None = None, *, async_op: bool
-    ) -> Job | None:
+        self, x: Tensor, root: int, encoding: BroadcastEncoding | None = None, *, async_op: bool
+    ) -> SerialJob | None:
         """Give every rank the root's tensor."""
-        if way is None:
-            return self._do(between_moves.broadcast, x, root, async_op=async_op)
-        if is_delta(way.codec):
-            act = partial(between_encoded.broadcast_change, self._deltas)
-            return self._do(act, x, root, way, async_op=async_op)
-        return self._do(between_encoded.broadcast, x, root, way, async_op=async_op)
+        if encoding is None:
+            return self._submit(inter_host_movement.broadcast, x, root, async_op=async_op)
+        if is_delta(encoding.codec):
+            act = partial(inter_host_encoded.broadcast_delta, self._deltas)
+            return self._submit(act, x, root, encoding, async_op=async_op)
+        return self._submit(inter_host_encoded.broadcast, x, root, encoding, async_op=async_op)
 
     def all_to_all(
         self, out: Tensor, x: Tensor, splits: Splits | None, *, async_op: bool
-    ) -> Job | None:
+    ) -> SerialJob | None:
         """Give each rank its part of every input; splits count elements: taken, given."""
         even = [out.numel() // len(self.hosts.of)] * len(self.hosts.of)
         taken, given = splits or (even, even)
         outs = torch.split(out.view(-1), list(taken))
         xs = torch.split(x.view(-1), list(given))
-        act = partial(between_moves.exchange, even=splits is None)
-        return self._do(act, outs, xs, async_op=async_op)
+        act = partial(inter_host_movement.exchange, even=splits is None)
+        return self._submit(act, outs, xs, async_op=async_op)
 
     def exchange(
         self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
-    ) -> Job | None:
+    ) -> SerialJob | None:
         """Give a tensor to each rank and take one of each, of any sizes."""
-        act = partial(between_moves.exchange, even=False)
-        return self._do(act, outs, xs, async_op=async_op)
+        act = partial(inter_host_movement.exchange, even=False)
+        return self._submit(act, outs, xs, async_op=async_op)
 
-    def give_all(self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool) -> Job | None:
+    def all_gather_list(
+        self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool
+    ) -> SerialJob | None:
         """Give every rank a tensor and take one of each: an all-gather into separate tensors."""
-        return self._do(between_moves.give_all, outs, x, async_op=async_op)
+        return self._submit(inter_host_movement.all_gather_list, outs, x, async_op=async_op)
 
-    def gather(self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool) -> Job | None:
+    def gather(
+        self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool
+    ) -> SerialJob | None:
         """Join the ranks' inputs on the root; others pass no output."""
-        return self._do(between_moves.gather, out, x, root, async_op=async_op)
+        return self._submit(inter_host_movement.gather, out, x, root, async_op=async_op)
 
-    def scatter(self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool) -> Job | None:
+    def scatter(
+        self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool
+    ) -> SerialJob | None:
         """Give each rank its part of the root's input."""
-        return self._do(between_moves.scatter, out, x, root, async_op=async_op)
+        return self._submit(inter_host_movement.scatter, out, x, root, async_op=async_op)
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Make a message to or from a rank; whoever looks at it carries it on."""
         self.require_healthy()
         if self._is_near(peer) and peer != self.rank:
             near = Channel(self.world)
-            return near.message(x, self.hosts.place(peer), tag, sends=sends)
-        return self._letters.message(x, peer, tag, sends=sends)
+            return near.message(x, self.hosts.local_rank(peer), tag, sends=sends)
+        return self._p2p.message(x, peer, tag, sends=sends)
 
     def probe(self, x: Tensor, peer: int, tag: int) -> Any:
         """Make a receive that takes only what has been sent."""
         message = self.message(x, peer, tag, sends=False)
-        return Probe(message) if isinstance(message, FarMessage) else message
+        return OfferedReceive(message) if isinstance(message, InterHostMessage) else message
 
     def require_healthy(self) -> None:
         """Raise if the group is broken."""
-        self._alarm.require_healthy()
+        self._abort_propagator.require_healthy()
         self.world.require_healthy()
 
-    def barrier(self, *, async_op: bool = False) -> Handle | None:
+    def barrier(self, *, async_op: bool = False) -> Waitable | None:
         """Meet all ranks; the ranks or the host that do not come in time are named."""
         return self.all_reduce(torch.zeros(1), "sum", async_op=async_op)
 
     def is_alive(self, peer: int) -> bool:
         """Whether a rank's process runs; the wire tells of those on other hosts."""
-        return not self._is_near(peer) or super().is_alive(self.hosts.place(peer))
+        return not self._is_near(peer) or super().is_alive(self.hosts.local_rank(peer))
 
-    def raise_died(self, peer: int, place: str) -> NoReturn:
+    def raise_died(self, peer: int, doing: str) -> NoReturn:
         """End the group, on every host: a rank of this host died."""
         try:
-            super().raise_died(self.hosts.place(peer), place)
+            super().raise_died(self.hosts.local_rank(peer), doing)
         except RunError as error:
-            raise self._alarm.raised(error) from error
+            raise self._abort_propagator.propagate(error) from error
 
-    def raise_late(self, peer: int, place: str) -> NoReturn:
+    def raise_late(self, peer: int, doing: str) -> NoReturn:
         """End the group, on every host: a rank, or any if it is -1, was waited for too long."""
         try:
             if self._is_near(peer):
-                super().raise_late(self.hosts.place(peer), place)
+                super().raise_late(self.hosts.local_rank(peer), doing)
             raise RunTimeoutError(
-                f"rank {self.rank} timed out after {self.world.timeout:g} s at {place}"
+                f"rank {self.rank} timed out after {self.world.timeout:g} s at {doing}"
                 f"{f'; {self.hosts.describe(peer)} did not come' if peer >= 0 else ''}."
             )
         except RunError as error:
-            raise self._alarm.raised(error) from error
+            raise self._abort_propagator.propagate(error) from error
 
     def missing(self, peer: int) -> str:
         """Say what an awaited rank does instead: not known between hosts."""
@@ -177,7 +183,7 @@ class SpreadChannel(Channel):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Let a rank wait this long for the others."""
-        self._wire.set_timeout(timeout)
+        self._transport.set_timeout(timeout)
         super().set_timeout(timeout)
 
     def paths(self) -> dict[str, str]:
@@ -190,46 +196,46 @@ class SpreadChannel(Channel):
 
     def abort(self) -> None:
         """Break the group: whoever waits for this rank stops, on every host."""
-        self._alarm.raised(RuntimeError(f"rank {self.rank} aborted the group"))
+        self._abort_propagator.propagate(RuntimeError(f"rank {self.rank} aborted the group"))
 
     def close(self) -> None:
         """Leave the group after what is under way."""
         _open_channels.discard(self)
-        self._jobs.close()
-        self._letters.close()
-        self._wire.close()
+        self._executor.close()
+        self._p2p.close()
+        self._transport.close()
         self.world.close()
 
     def end(self, error: BaseException | None) -> None:
         """Leave because the process ends, by an exception or well."""
         if error is not None:
-            self._alarm.raised(error)
+            self._abort_propagator.propagate(error)
         self.close()
 
-    def carry_out(self, act: Callable[..., None], *args: Any) -> None:
-        """Let this rank speak with those of other hosts: ``act(place, *args)``, in turn."""
-        self._do(act, *args, async_op=False)
+    def run_between_hosts(self, act: Callable[..., None], *args: Any) -> None:
+        """Let this rank speak with those of other hosts: ``act(doing, *args)``, in turn."""
+        self._submit(act, *args, async_op=False)
 
-    def _do(self, act: Callable[..., None], *args: Any, async_op: bool) -> Job | None:
+    def _submit(self, act: Callable[..., None], *args: Any, async_op: bool) -> SerialJob | None:
         self.require_healthy()
         try:
-            return self._jobs.do(partial(self._carry_out, act, args), async_op=async_op)
+            return self._executor.run(partial(self._run, act, args), async_op=async_op)
         except DisagreeError as error:  # of two threads at once, or what the others were told
-            raise self._alarm.raised(error) from error
+            raise self._abort_propagator.propagate(error) from error
 
-    def _carry_out(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _run(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         try:
             with torch.no_grad():
-                self._alarm.require_healthy()
-                act(self._place, *args)
+                self._abort_propagator.require_healthy()
+                act(self._topology, *args)
         except (Exception, KeyboardInterrupt) as error:
-            failure = self._alarm.raised(error)
+            failure = self._abort_propagator.propagate(error)
             if isinstance(error, WeftError | RuntimeError):
                 raise failure from error
             raise
 
 
-_open_channels: "weakref.WeakSet[SpreadChannel]" = weakref.WeakSet()
+_open_channels: "weakref.WeakSet[MultiHostChannel]" = weakref.WeakSet()
 
 
 @atexit.register

@@ -12,7 +12,7 @@ from weft.compress.native import Native
 _SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
 
 
-class Whole:
+class PlainEncoder:
     """Encodes pieces as they are."""
 
     def __init__(self, codec: Codec) -> None:
@@ -35,7 +35,7 @@ class Whole:
         return chunk
 
 
-class Changes:
+class DeltaEncoder:
     """Encodes what changed in each piece: while it is in the caches, and the next one comes."""
 
     def __init__(self, delta: Delta) -> None:
@@ -52,10 +52,10 @@ class Changes:
         return size
 
 
-Coder = Whole | Changes
+PieceEncoder = PlainEncoder | DeltaEncoder
 
 
-def shrinks(coder: Coder, data: Octets) -> float:
+def sampled_ratio(coder: PieceEncoder, data: Octets) -> float:
     """Give the ratio of some places of the data, far apart."""
     step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
     out = np.empty(coder.codec.room(_SAMPLE), np.uint8)
@@ -64,7 +64,7 @@ def shrinks(coder: Coder, data: Octets) -> float:
     return _SAMPLES * _SAMPLE / sum(coder.codec.encode(chunk, out) for chunk in chunks)
 
 
-class Aside:
+class BackgroundDecoder:
     """Decodes at once what is quick, and beside the wire what is a library of Python."""
 
     def __init__(self, codec: Codec) -> None:

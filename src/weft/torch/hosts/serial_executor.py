@@ -9,7 +9,7 @@ from weft.errors import DisagreeError, NotDoneError
 Act = Callable[[], None]
 
 
-class Job:
+class SerialJob:
     """One call: wait for it before its memory is touched."""
 
     def __init__(self, act: Act) -> None:
@@ -31,7 +31,7 @@ class Job:
         if self._error is not None:
             raise self._error
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Do it; its memory is given up with it."""
         act, self._act = self._act, None
         assert act is not None
@@ -43,7 +43,7 @@ class Job:
             self._over.set()
 
 
-class Jobs:
+class SerialExecutor:
     """A queue of calls and the thread that serves it; the first one that is left starts it.
 
     A call that nobody stands before and that its caller waits for is carried out by him.
@@ -54,14 +54,14 @@ class Jobs:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[SerialJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: Job | None = None
-        self._turn = threading.Lock()  # of who carries a call out
+        self._last: SerialJob | None = None
+        self._running = threading.Lock()  # of who carries a call out
         self._asking = threading.Lock()  # of what follows
         self._caller: int | None = None  # the thread that waits for its call
 
-    def do(self, act: Act, *, async_op: bool) -> Job | None:
+    def run(self, act: Act, *, async_op: bool) -> SerialJob | None:
         """Carry a call out, now or later."""
         me = threading.get_ident()
         with self._asking:
@@ -73,7 +73,7 @@ class Jobs:
                     "Every rank must make the same calls in the same order.",
                 )
             is_next = self._last is None or self._last.is_done()
-            job = None if is_next and not async_op else self._leave(act)
+            job = None if is_next and not async_op else self._enqueue(act)
             if async_op:
                 return job
             self._caller = me
@@ -81,7 +81,7 @@ class Jobs:
             if job is not None:
                 job.wait()
             else:
-                with self._turn:
+                with self._running:
                     act()
         finally:
             self._caller = caller
@@ -100,8 +100,8 @@ class Jobs:
             self._thread.join()
             self._thread = None
 
-    def _leave(self, act: Act) -> Job:
-        self._last = job = Job(act)
+    def _enqueue(self, act: Act) -> SerialJob:
+        self._last = job = SerialJob(act)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
@@ -110,5 +110,5 @@ class Jobs:
 
     def _serve(self) -> None:
         while (job := self._queue.get()) is not None:
-            with self._turn:
-                job.carry_out()
+            with self._running:
+                job.run()

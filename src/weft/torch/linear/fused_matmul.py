@@ -9,14 +9,14 @@ from weft.fused.tiles import Tiles
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.hosts.chunks import as_bytes
-from weft.torch.hosts.intra_host import join
-from weft.torch.hosts.multi_host_channel import SpreadChannel
-from weft.torch.linear.fusion_autotune import Chooser, Fuse
-from weft.torch.linear.inter_host_tiling import FarTiling
-from weft.torch.linear.intra_host_tiling import NearTiling
-from weft.torch.linear.tiling import Scattered, Tiling
+from weft.torch.hosts.intra_host import reduce_local
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
+from weft.torch.linear.fusion_autotune import Fuse, FusionAutotuner
+from weft.torch.linear.inter_host_tiling import InterHostTiling
+from weft.torch.linear.intra_host_tiling import IntraHostTiling
+from weft.torch.linear.tiling import ScatterCallbacks, Tiling
 
-NEAR_SLICES = 4
+INTRA_HOST_SLICES = 4
 TILE_BYTES = 512 << 10  # between hosts: shorter messages cost more of the core
 MOST_SLICES = 32
 LEAST_LINES = 128  # of a tile between hosts: with fewer rows a product takes longer
@@ -24,40 +24,42 @@ LEAST_LINES = 128  # of a tile between hosts: with fewer rows a product takes lo
 Also = Callable[[slice, Tensor], None]  # what else is done with those rows of everyone's input
 
 
-class Products:
+class FusedMatmul:
     """What multiplies for the modules of a group, and the memory that it needs for that."""
 
     def __init__(self, group: ProcessGroup | None, fuse: Fuse, slices: int | None) -> None:
         self._channel = channel = weft_group(group).channel
         self.rank, self.num_ranks = channel.rank, weft_group(group).size()
-        self._far = isinstance(channel, SpreadChannel)
+        self._is_multi_host = isinstance(channel, MultiHostChannel)
         self.tiling: Tiling = (
-            FarTiling(channel) if isinstance(channel, SpreadChannel) else NearTiling(channel.world)
+            InterHostTiling(channel)
+            if isinstance(channel, MultiHostChannel)
+            else IntraHostTiling(channel.world)
         )
         self._slices = slices
-        self.chooser = Chooser(channel, fuse)
+        self.autotuner = FusionAutotuner(channel, fuse)
 
     def tiles(self, extent: int, line: int) -> Tiles:
         """Cut lines: few tiles in shared memory, as many as the wire likes between hosts."""
         most = min(MOST_SLICES, max(extent // LEAST_LINES, 1))
-        wished = min(max(extent * line // TILE_BYTES, NEAR_SLICES), most)
-        slices = self._slices or (wished if self._far else NEAR_SLICES)
+        wished = min(max(extent * line // TILE_BYTES, INTRA_HOST_SLICES), most)
+        slices = self._slices or (wished if self._is_multi_host else INTRA_HOST_SLICES)
         return Tiles(self.num_ranks, extent, line, max(1, min(slices, extent)))
 
     def scatter(self, x: Tensor, right: Tensor, name: str) -> Tensor:
         """Give this rank's rows of the sum over ranks of ``x @ right``."""
-        call = _said(name, x, right)
+        call = _call_name(name, x, right)
         out = x.new_empty(x.shape[0] // self.num_ranks, right.shape[1])
-        self.chooser.do(
+        self.autotuner.do(
             call,
             lambda: self._scatter_fused(out, x, right, call),
-            lambda: self._scatter_apart(out, x, right),
+            lambda: self._scatter_unfused(out, x, right),
         )
         return out
 
     def gather(self, x: Tensor, right: Tensor, name: str, also: Also | None = None) -> Tensor:
         """Give everyone's rows ``x`` times ``right``."""
-        call = _said(name, x, right)
+        call = _call_name(name, x, right)
         out = x.new_empty(x.shape[0] * self.num_ranks, right.shape[1])
 
         def use(rows: slice, tile: Tensor) -> None:
@@ -70,18 +72,18 @@ class Products:
 
     def gather_for(self, x: Tensor, use: Also, call: str) -> None:
         """Let ``use`` see everyone's rows, whole or as they come."""
-        self.chooser.do(
-            call, lambda: self._gather_fused(x, use, call), lambda: self._gather_apart(x, use)
+        self.autotuner.do(
+            call, lambda: self._gather_fused(x, use, call), lambda: self._gather_unfused(x, use)
         )
 
     def reduce(self, x: Tensor, right: Tensor, name: str) -> Tensor:
         """Give the sum over ranks of ``x @ right``, on every rank."""
-        call = _said(name, x, right)
+        call = _call_name(name, x, right)
         out = x.new_empty(x.shape[0], right.shape[1])
-        self.chooser.do(
+        self.autotuner.do(
             call,
             lambda: self._reduce_fused(out, x, right, call),
-            lambda: self._reduce_apart(out, x, right),
+            lambda: self._reduce_unfused(out, x, right),
         )
         return out
 
@@ -90,7 +92,7 @@ class Products:
         splits = [[rows * x.shape[1] for rows in side] for side in (taken, given)]
         self._channel.all_to_all(out, x, (splits[0], splits[1]), async_op=False)
 
-    def agreed(self, counts: Tensor) -> Tensor:
+    def all_counts(self, counts: Tensor) -> Tensor:
         """Give the counts of all ranks."""
         shown = counts.new_empty(self.num_ranks, *counts.shape)
         self._channel.all_gather(shown, counts, async_op=False)
@@ -112,11 +114,11 @@ class Products:
         def take(number: int, parts: Mapping[int, Tensor]) -> None:
             rows = out[slice(*tiles.cut[number])]
             whole = {self.rank: rows, **{rank: _typed(part, out) for rank, part in parts.items()}}
-            join(rows, [whole[rank] for rank in sorted(whole)], "sum")
+            reduce_local(rows, [whole[rank] for rank in sorted(whole)], "sum")
 
-        self.tiling.scatter(tiles, Scattered(make, keep, take), call)
+        self.tiling.scatter(tiles, ScatterCallbacks(make, keep, take), call)
 
-    def _scatter_apart(self, out: Tensor, x: Tensor, right: Tensor) -> None:
+    def _scatter_unfused(self, out: Tensor, x: Tensor, right: Tensor) -> None:
         self._channel.reduce_scatter(out, torch.mm(x, right), "sum", async_op=False)
 
     def _gather_fused(self, x: Tensor, use: Also, call: str) -> None:
@@ -132,7 +134,7 @@ class Products:
 
         self.tiling.gather(tiles, as_bytes(x), (keep, used), call)
 
-    def _gather_apart(self, x: Tensor, use: Also) -> None:
+    def _gather_unfused(self, x: Tensor, use: Also) -> None:
         whole = x.new_empty(x.shape[0] * self.num_ranks, x.shape[1])
         self._channel.all_gather(whole, x, async_op=False)
         use(slice(0, whole.shape[0]), whole)
@@ -148,12 +150,12 @@ class Products:
         def take(number: int, parts: Mapping[int, Tensor]) -> None:
             first, last = tiles.cut[number]
             tile = x.new_empty(rows, last - first)
-            join(tile, [parts[rank].view(x.dtype) for rank in sorted(parts)], "sum")
+            reduce_local(tile, [parts[rank].view(x.dtype) for rank in sorted(parts)], "sum")
             out[:, first:last] = tile
 
         self.tiling.reduce(tiles, (make, take), call)
 
-    def _reduce_apart(self, out: Tensor, x: Tensor, right: Tensor) -> None:
+    def _reduce_unfused(self, out: Tensor, x: Tensor, right: Tensor) -> None:
         torch.mm(x, right, out=out)
         self._channel.all_reduce(out, "sum", async_op=False)
 
@@ -167,6 +169,6 @@ def _typed(room: Tensor, like: Tensor) -> Tensor:
     return room.view(like.dtype).view(-1, like.shape[1])
 
 
-def _said(name: str, x: Tensor, right: Tensor) -> str:
+def _call_name(name: str, x: Tensor, right: Tensor) -> str:
     sizes = " x ".join(map(str, (*x.shape, right.shape[1])))
     return f"{name}({sizes}, {str(x.dtype).removeprefix('torch.')})"

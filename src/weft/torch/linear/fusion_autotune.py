@@ -17,7 +17,7 @@ _TRIES = 3  # calls of each way; the first of them prepares memory and does not 
 
 
 @dataclass
-class _Trial:
+class _FusionTrial:
     """What the first calls of one shape took, in each way."""
 
     seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
@@ -35,7 +35,7 @@ class _Trial:
         return all(len(each) == _TRIES for each in self.seconds.values())
 
 
-class Chooser:
+class FusionAutotuner:
     """Lets every call of a shape be fused or not; with "auto" the first few calls decide.
 
     Both ways give the same result, so nothing is done for the measurement alone. All ranks
@@ -46,7 +46,7 @@ class Chooser:
         if fuse not in (True, False, "auto"):
             raise UsageError(f"fuse is {fuse!r}: expected True, False or 'auto'.")
         self._channel, self._fuse = channel, fuse
-        self._trials: dict[str, _Trial] = {}
+        self._trials: dict[str, _FusionTrial] = {}
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Chooser:
 
     def do(self, call: str, fused: Callable[[], T], apart: Callable[[], T]) -> T:
         """Carry a call out in the way that is chosen for its shape."""
-        trial = self._trials.setdefault(call, _Trial())
+        trial = self._trials.setdefault(call, _FusionTrial())
         if self._fuse != "auto" and trial.fused is None:
             trial.fused = bool(self._fuse)
             trial.reason = f"{'fused' if trial.fused else 'one after the other'}: asked for"
@@ -69,7 +69,7 @@ class Chooser:
             self._decide(trial)
         return result
 
-    def _decide(self, trial: _Trial) -> None:
+    def _decide(self, trial: _FusionTrial) -> None:
         mine = [min(trial.seconds[way][1:]) for way in (True, False)]
         slowest = torch.tensor(mine, dtype=torch.float64)
         self._channel.all_reduce(slowest, "max", async_op=False)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ProcessGroup
-from weft.torch.linear.fused_matmul import Products
+from weft.torch.linear.fused_matmul import FusedMatmul
 from weft.torch.linear.fusion_autotune import Fuse
 
 
@@ -34,7 +34,7 @@ class ParallelLinear(nn.Module):
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self._products = Products(group, fuse, slices)
+        self._matmul = FusedMatmul(group, fuse, slices)
         self.in_features, self.out_features = in_features, out_features
         whole = nn.Linear(in_features, out_features, bias=bias, dtype=dtype)
         self._cut_from(whole)
@@ -64,16 +64,16 @@ class ParallelLinear(nn.Module):
     @property
     def reasons(self) -> dict[str, str]:
         """What is done for each shape that came, fused or not, and why."""
-        return self._products.chooser.reasons
+        return self._matmul.autotuner.reasons
 
     def extra_repr(self) -> str:
         """Say what this rank holds."""
         held = tuple(self.weight.shape)
-        ranks = f"rank {self._products.rank} of {self._products.num_ranks}"
+        ranks = f"rank {self._matmul.rank} of {self._matmul.num_ranks}"
         return f"{self.in_features} to {self.out_features}, {ranks} holds {held}"
 
     def _cut_from(self, layer: nn.Linear) -> None:
-        parts, rank = self._products.num_ranks, self._products.rank
+        parts, rank = self._matmul.num_ranks, self._matmul.rank
         size = layer.weight.shape[self.cut]
         if size % parts:
             what = ("out_features", "in_features")[self.cut]
@@ -91,7 +91,7 @@ class ParallelLinear(nn.Module):
 
     def _flat(self, x: Tensor, features: int, *, shared_rows: bool = False) -> Tensor:
         """Give the input as rows; raise if it does not fit."""
-        name, parts = type(self).__name__, self._products.num_ranks
+        name, parts = type(self).__name__, self._matmul.num_ranks
         if x.dim() < 2 or x.shape[-1] != features or x.dtype is not self.weight.dtype:
             raise UsageError(
                 f"{name}: the input is {x.dtype} of shape {tuple(x.shape)}.",
@@ -117,8 +117,8 @@ class LinearReduceScatter(ParallelLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply, and add up what the ranks have for this one."""
         rows = self._flat(x, self.weight.shape[1], shared_rows=True)
-        y: Tensor = _Scatter.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return y.view(x.shape[0] // self._products.num_ranks, *x.shape[1:-1], y.shape[1])
+        y: Tensor = _Scatter.apply(self._matmul, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(x.shape[0] // self._matmul.num_ranks, *x.shape[1:-1], y.shape[1])
 
 
 class AllGatherLinear(ParallelLinear):
@@ -133,8 +133,8 @@ class AllGatherLinear(ParallelLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Gather rows, and multiply them as they come."""
         rows = self._flat(x, self.weight.shape[1])
-        y: Tensor = _Gather.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return y.view(x.shape[0] * self._products.num_ranks, *x.shape[1:-1], y.shape[1])
+        y: Tensor = _Gather.apply(self._matmul, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(x.shape[0] * self._matmul.num_ranks, *x.shape[1:-1], y.shape[1])
 
 
 class GemvAllReduce(ParallelLinear):
@@ -150,7 +150,7 @@ class GemvAllReduce(ParallelLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply, and add up what the ranks have."""
         rows = self._flat(x, self.weight.shape[1])
-        y: Tensor = _Reduce.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        y: Tensor = _Reduce.apply(self._matmul, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], y.shape[1])
 
 
@@ -159,11 +159,11 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        ctx.products, ctx.has_bias = products, bias is not None
+        ctx.matmul, ctx.has_bias = matmul, bias is not None
         ctx.save_for_backward(x, weight)
-        y = products.scatter(x, weight.t(), "LinearReduceScatter")
+        y = matmul.scatter(x, weight.t(), "LinearReduceScatter")
         return y if bias is None else y.add_(bias)
 
     @staticmethod
@@ -177,7 +177,7 @@ class _Scatter(torch.autograd.Function):
                 of_bias.add_(tile.sum(0))
 
         name = "LinearReduceScatter.backward"
-        of_x = ctx.products.gather(grads[0].contiguous(), weight, name, also)
+        of_x = ctx.matmul.gather(grads[0].contiguous(), weight, name, also)
         return None, of_x, of_weight, of_bias if ctx.has_bias else None
 
 
@@ -189,20 +189,20 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        ctx.products, ctx.has_bias = products, bias is not None
+        ctx.matmul, ctx.has_bias = matmul, bias is not None
         ctx.save_for_backward(x, weight)
-        y = products.gather(x.contiguous(), weight.t(), "AllGatherLinear")
+        y = matmul.gather(x.contiguous(), weight.t(), "AllGatherLinear")
         return y if bias is None else y.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         grad, of_weight = grads[0].contiguous(), torch.zeros_like(weight)
-        of_x = ctx.products.scatter(grad, weight, "AllGatherLinear.backward")
+        of_x = ctx.matmul.scatter(grad, weight, "AllGatherLinear.backward")
         call = f"AllGatherLinear.again({' x '.join(map(str, (*x.shape, weight.shape[0])))})"
-        ctx.products.gather_for(
+        ctx.matmul.gather_for(
             x.contiguous(), lambda rows, tile: of_weight.addmm_(grad[rows].t(), tile), call
         )
         return None, of_x, of_weight, grad.sum(0) if ctx.has_bias else None
@@ -213,11 +213,11 @@ class _Reduce(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
         ctx.has_bias = bias is not None
         ctx.save_for_backward(x, weight)
-        y = products.reduce(x.contiguous(), weight.t(), "GemvAllReduce")
+        y = matmul.reduce(x.contiguous(), weight.t(), "GemvAllReduce")
         return y if bias is None else y.add_(bias)
 
     @staticmethod

@@ -14,7 +14,7 @@ Take = Callable[[int, Mapping[int, Tensor]], None]  # the tiles of that number, 
 Use = Callable[[int, int, Tensor], None]  # of a rank, its tile of that number
 
 
-class Scattered(NamedTuple):
+class ScatterCallbacks(NamedTuple):
     """What a rank does while tiles are scattered.
 
     ``lines`` counts those that a rank really has for another, in tiles that are cut for more.
@@ -32,11 +32,11 @@ class Tiling(Protocol):
     Tiles are flat bytes. What ``take`` and ``use`` are given is theirs until they return.
     """
 
-    def scatter(self, tiles: Tiles, acts: Scattered, call: str) -> None:
+    def scatter(self, tiles: Tiles, callbacks: ScatterCallbacks, call: str) -> None:
         """Make tiles for all ranks, the own ones last; take those of the others."""
 
-    def gather(self, tiles: Tiles, mine: Tensor, acts: tuple[Keep, Use], call: str) -> None:
+    def gather(self, tiles: Tiles, mine: Tensor, callbacks: tuple[Keep, Use], call: str) -> None:
         """Show all ranks the tiles of ``mine``; keep them, then use those of the others."""
 
-    def reduce(self, tiles: Tiles, acts: tuple[Make, Take], call: str) -> None:
+    def reduce(self, tiles: Tiles, callbacks: tuple[Make, Take], call: str) -> None:
         """Make one set of tiles; take those of all ranks."""

@@ -6,18 +6,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.calibration.torch_op_calls import Like, OpCall  # noqa: E402
+from weft.calibration.torch_op_calls import OpCall, TensorSpec  # noqa: E402
 from weft.calibration.torch_op_times import (  # noqa: E402
-    Lined,
+    OpSequence,
     Repetition,
     groups,
+    merge_passes,
     repeat_ops,
-    together,
     typical,
 )
 
 pytestmark = pytest.mark.torch
-SMALL = OpCall("aten::relu", (Like((4,), (1,), "float32"),))
+SMALL = OpCall("aten::relu", (TensorSpec((4,), (1,), "float32"),))
 
 
 def test_ops_take_what_both_ranks_take_in_the_mean():
@@ -34,12 +34,14 @@ def test_the_middle_of_all_repetitions_counts_with_its_spread():
 
 def test_passes_are_put_together_by_rank_and_call():
     one, two = (Repetition(x, x) for x in (1.0, 2.0))
-    assert together([[[[one]], [[two]]], [[[two]], [[one]]]]) == [[[one, two]], [[two, one]]]
+    assert merge_passes([[[[one]], [[two]]], [[[two]], [[one]]]]) == [[[one, two]], [[two, one]]]
 
 
 def test_ops_are_cut_into_groups_whose_data_fit_into_memory():
-    table = Like((1 << 20, 64), (64, 1), "float32")  # 256 MiB, and a gradient of few of its rows
-    large = OpCall("aten::add_.Tensor", (table, Like((1 << 20, 64), (), "float32", rows=8)))
+    table = TensorSpec(
+        (1 << 20, 64), (64, 1), "float32"
+    )  # 256 MiB, and a gradient of few of its rows
+    large = OpCall("aten::add_.Tensor", (table, TensorSpec((1 << 20, 64), (), "float32", rows=8)))
     assert [len(each) for each in groups([SMALL] * 30)] == [24, 6]
     assert [len(each) for each in groups([SMALL, large, large, SMALL])] == [1, 1, 1, 1]
 
@@ -55,7 +57,7 @@ class _Alone:
 
 def test_ranks_meet_before_every_op_and_each_is_timed_twice():
     world = _Alone()
-    turns = Lined(cast("Any", world), [SMALL, SMALL]).repeated(3)
+    turns = OpSequence(cast("Any", world), [SMALL, SMALL]).repeated(3)
     assert [len(turn) for turn in turns] == [2, 2, 2]
     assert world.met == 6
     assert all(min(each) > 0 for turn in turns for each in turn)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.collective_values import expected, inputs
 from weft.collectives import algorithms, collective, fetch
 from weft.errors import DeadlockError, ScheduleError, UsageError
-from weft.gpu.device_streams import Immediate, streams_for
+from weft.gpu.device_streams import ImmediateStreams, streams_for
 from weft.gpu.peer_copies import PeerCopies
 from weft.schedule import Buffer, Flag, Program, Queue, Reduce, Schedule, Slice, Wait
 
@@ -99,7 +99,7 @@ def check(kind, schedule, copies, seed):
 @settings(max_examples=8, deadline=None)
 def test_every_rank_ends_with_what_it_should(kind, algorithm, num_ranks, share, seed):
     schedule = collective(kind, algorithm, num_ranks=num_ranks, nbytes=share * num_ranks)
-    for streams in (Immediate(), Late(seed)):
+    for streams in (ImmediateStreams(), Late(seed)):
         check(kind, schedule, PeerCopies(schedule, tensors_of(schedule), streams=streams), seed)
 
 
@@ -116,7 +116,7 @@ def test_copies_that_follow_each_other_are_given_to_torch_together():
     schedule = collective("all_gather", "dma-b2b", num_ranks=4, nbytes=64)
     issued = []
 
-    class Counting(Immediate):
+    class Counting(ImmediateStreams):
         def issue(self, stream, devices, work):
             issued.append(stream)
             super().issue(stream, devices, work)
@@ -126,7 +126,7 @@ def test_copies_that_follow_each_other_are_given_to_torch_together():
 
 
 def test_cpu_tensors_need_no_streams():
-    assert isinstance(streams_for([torch.device("cpu")]), Immediate)
+    assert isinstance(streams_for([torch.device("cpu")]), ImmediateStreams)
 
 
 class Recorded:

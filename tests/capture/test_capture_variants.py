@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tests.workload import torch_variants as variants
+from tests.capture import torch_variants as variants
 from weft.errors import CaptureError
 from weft.hardware import platform
 from weft.planner.predict import predict

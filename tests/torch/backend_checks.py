@@ -16,7 +16,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 import weft.torch
 from tests.torch.collective_cases import values
 from weft.errors import NotDoneError, UsageError
-from weft.torch.backend import fast_path as repeated
+from weft.torch.backend import fast_path
 
 CHECKS: dict[str, Callable[[], None]] = {}
 
@@ -368,10 +368,13 @@ def run_checks(names: list[str]) -> dict[str, str]:
 def calls_made_again_are_right_in_any_layout() -> None:
     """A call that the desk knows must not be mistaken for one of other memory."""
     size, rank = dist.get_world_size(), dist.get_rank()
-    desk_ways = [repeated.TENSORS, None]  # by the tensors' own table, and by their attributes
+    desk_ways = [
+        fast_path.TENSOR_READER,
+        None,
+    ]  # by the tensors' own table, and by their attributes
     assert desk_ways[0] is not None
     for way in desk_ways:
-        repeated.TENSORS = way
+        fast_path.TENSOR_READER = way
         for dtype in ("float32", "bfloat16", "int64", "bool", "float8_e5m2"):
             given = [each.view(size, 6) for each in everyone(6 * size, dtype=dtype)]
             want = torch.stack([each[rank] for each in given])
@@ -386,4 +389,4 @@ def calls_made_again_are_right_in_any_layout() -> None:
             except UsageError:
                 continue
             raise AssertionError("rows that the ranks cannot share")
-    repeated.TENSORS = desk_ways[0]
+    fast_path.TENSOR_READER = desk_ways[0]

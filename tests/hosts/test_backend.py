@@ -4,7 +4,7 @@ import pytest
 
 from tests.hosts.long_checks import LONG
 from tests.hosts.ranks import few, on_hosts
-from tests.torch.own_checks import CHECKS, run_checks
+from tests.torch.backend_checks import CHECKS, run_checks
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(240)]
 

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroup
 from torch.distributed import distributed_c10d
 
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
-from weft.torch.backend.c10d_work import DONE
+from weft.torch.backend.c10d_work import COMPLETED
 
 META = torch.device("meta")
 OPTIONS = object()  # what a caller gives as pg_options
@@ -114,7 +114,7 @@ class Noting(ProcessGroup):
 
     def _note(self, name):
         self.noted.append(name)
-        return DONE
+        return COMPLETED
 
 
 NOTED = {
@@ -150,7 +150,7 @@ def reach_backend():
 def reach_group():
     """What a process group in Python is asked for, by call."""
     dist.Backend.register_backend("noting", noting, extended_api=True, devices=["meta"])
-    group, found = world().inner("meta"), {}
+    group, found = world().device_group("meta"), {}
     for name, (call, _) in COALESCED.items():
         group.noted.clear()
         call()
@@ -166,7 +166,7 @@ def keep_options():
     """What the inner group of a group with pg_options is told."""
     dist.Backend.register_backend("noting", noting, extended_api=True, devices=["meta"])
     group = dist.new_group([1, 0], timeout=timedelta(seconds=40), pg_options=OPTIONS)
-    options, *others = group.inner("meta").told
+    options, *others = group.device_group("meta").told
     return options is OPTIONS, others
 
 
@@ -174,7 +174,7 @@ def end(how):
     """What the inner group is told when the group ends."""
     dist.Backend.register_backend("noting", noting, extended_api=True, devices=["meta"])
     group = dist.new_group([0, 1])
-    inner = group.inner("meta")
+    inner = group.device_group("meta")
     dist.barrier()
     getattr(group, how)()
     return inner.noted

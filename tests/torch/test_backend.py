@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.torch.own_checks import CHECKS, run_checks
+from tests.torch.backend_checks import CHECKS, run_checks
 from tests.torch.ranks import on_ranks
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]

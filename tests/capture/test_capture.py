@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tests.workload import torch_steps as steps
+from tests.capture import torch_steps as steps
 from weft.errors import CaptureError, UsageError
 from weft.hardware import platform
 from weft.planner.predict import predict

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from tests.torch.embedding_checks import run_checks
-from tests.torch.product_checks import CHECKS
+from tests.torch.matmul_checks import CHECKS
 from tests.torch.ranks import on_ranks
 from weft.errors import RunError
 from weft.torch import LinearReduceScatter

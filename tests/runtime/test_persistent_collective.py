@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.errors import RankDiedError, UsageError
 from weft.runtime import bind_persistent, prepare, prepare_collective, spawn
 from weft.schedule import SELF, Buffer, Kernel, Program, Queue, Schedule, Slice

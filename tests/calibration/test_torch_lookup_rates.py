@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 
 from weft.calibration.torch_lookup_rates import (  # noqa: E402
     ITEM,
-    Case,
+    LookupCase,
     Measured,
     cases,
     columns_of,
-    sharpened,
+    corrected_lookups,
 )
-from weft.calibration.torch_lookup_times import Stopwatch, Taken, Times, undisturbed  # noqa: E402
+from weft.calibration.torch_lookup_times import LookupTimes, Stopwatch, TimedLookup, undisturbed  # noqa: E402
 
 
 def test_every_way_to_look_up_is_measured():
@@ -29,7 +29,11 @@ def test_every_way_to_look_up_is_measured():
 
 
 def test_what_was_disturbed_does_not_count():
-    calm, slept, beside = Taken(1, 1.0, 0.99), Taken(2, 1.0, 0.5), Taken(3, 1.5, 1.0)
+    calm, slept, beside = (
+        TimedLookup(1, 1.0, 0.99),
+        TimedLookup(2, 1.0, 0.5),
+        TimedLookup(3, 1.5, 1.0),
+    )
     assert undisturbed([calm, slept, beside], usual=1.0) == [calm]
 
 
@@ -46,17 +50,17 @@ def test_lookups_that_took_half_as_long_again_are_priced_so():
     law = Lookups(start=1e-6, lookup=2e-8, memory_byte=1e-10)
     here = platform("cpu")
     device = replace(here.require_device(), lookups={"weft": law, "weft_backward": law})
-    given = [Case(Table("t", rows, 64, 20, 1.05), 256) for rows in (1000, 100_000)]
+    given = [LookupCase(Table("t", rows, 64, 20, 1.05), 256) for rows in (1000, 100_000)]
     columns = columns_of(given)
     taken = {
         name: 1.5 * core_seconds(columns, ITEM, law, backward=name.endswith("_backward"))
         for name in device.lookups
     }
     found: Measured = [
-        (case, {name: Times(float(taken[name][n]), 0.0, 2) for name in taken})
+        (case, {name: LookupTimes(float(taken[name][n]), 0.0, 2) for name in taken})
         for n, case in enumerate(given)
     ]
-    sharp = sharpened(replace(here, device=device), [found]).require_device().lookups
+    sharp = corrected_lookups(replace(here, device=device), [found]).require_device().lookups
     for name, each in sharp.items():
         again = core_seconds(columns, ITEM, each, backward=name.endswith("_backward"))
         assert again == pytest.approx(taken[name])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from weft.torch.hosts.gloo_transport import Wire
-from weft.torch.hosts.host_map import Hosts
+from weft.torch.hosts.gloo_transport import GlooTransport
+from weft.torch.hosts.host_map import HostMap
 
 pytestmark = pytest.mark.torch
 
@@ -21,11 +21,11 @@ def policies():
 def test_threads_of_the_wire_give_way_only_while_asked():
     others = set(policies())
     store = dist.HashStore()  # type: ignore[attr-defined]
-    wire = Wire(store, 0, Hosts.told_apart(["a"]), timedelta(seconds=30))
+    transport = GlooTransport(store, 0, HostMap.from_identities(["a"]), timedelta(seconds=30))
     before = policies()
-    with wire.behind():
+    with transport.background_scheduling():
         during = policies()
     assert {t for t, policy in during.items() if policy == os.SCHED_BATCH} == set(before) - others
     assert policies() == before
     assert os.SCHED_BATCH not in before.values()
-    wire.close()
+    transport.close()

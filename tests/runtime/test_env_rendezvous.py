@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.errors import RunError, RunTimeoutError, UsageError
-from weft.runtime import env_rendezvous as meeting
+from weft.runtime import env_rendezvous
 from weft.runtime.stale_segments import PREFIX, SHARED_MEMORY, remove_stale_segments
 
 SCRIPT = """
@@ -129,21 +129,24 @@ def test_an_environment_that_does_not_fit_is_an_error(monkeypatch, change, kind,
         else:
             monkeypatch.setenv(name, value)
     with pytest.raises(kind, match=text):
-        meeting.world(timeout=1)
+        env_rendezvous.world(timeout=1)
 
 
 def test_a_rank_without_rank_0_gives_up(monkeypatch, tmp_path):
     for name, value in environment(1, 2, tmp_path).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RunTimeoutError, match=r"timed out after 0.05 s: rank 0 did not come"):
-        meeting.world(timeout=0.05)
+        env_rendezvous.world(timeout=0.05)
 
 
 def test_two_launches_with_one_name_are_told_apart(tmp_path):
     path = tmp_path / "taken"
-    with meeting._held(path, 1) as file:
+    with env_rendezvous._held(path, 1) as file:
         assert os.fstat(file).st_mode & 0o777 == 0o600
-        with pytest.raises(RunTimeoutError, match="another world's"), meeting._held(path, 0.05):
+        with (
+            pytest.raises(RunTimeoutError, match="another world's"),
+            env_rendezvous._held(path, 0.05),
+        ):
             pass
     assert not path.exists()
 
@@ -172,8 +175,8 @@ def test_what_a_live_world_owns_stays(leftover, lock):
 def test_a_name_that_nobody_holds_is_not_believed(tmp_path):
     stale = tmp_path / "stale"
     stale.write_text("/weft-of-a-dead-launch")
-    assert meeting._read_if_held(stale) == ""
+    assert env_rendezvous._read_if_held(stale) == ""
     with stale.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert meeting._read_if_held(stale) == "/weft-of-a-dead-launch"
-    assert meeting._read_if_held(Path(tmp_path / "absent")) == ""
+        assert env_rendezvous._read_if_held(stale) == "/weft-of-a-dead-launch"
+    assert env_rendezvous._read_if_held(Path(tmp_path / "absent")) == ""

@@ -11,12 +11,12 @@ from weft.torch.hosts.chunks import (
     CHUNK,
     FIRST_ASKED,
     IN_FLIGHT,
-    asked_before,
     chunk_bytes,
     chunks,
     pipelined,
+    receive_windows,
 )
-from weft.torch.hosts.host_map import Hosts, identity
+from weft.torch.hosts.host_map import HostMap, host_identity
 
 pytestmark = pytest.mark.torch
 
@@ -25,16 +25,16 @@ names = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12)
 
 @given(names)
 def test_every_rank_stands_on_one_host_at_one_place(standing):
-    hosts = Hosts.told_apart(standing)
+    hosts = HostMap.from_identities(standing)
     assert [hosts.names[host] for host in hosts.of] == standing
     for rank in range(len(standing)):
-        assert hosts.ranks[hosts.of[rank]][hosts.place(rank)] == rank
+        assert hosts.ranks[hosts.of[rank]][hosts.local_rank(rank)] == rank
     assert sorted(rank for ranks in hosts.ranks for rank in ranks) == list(range(len(standing)))
 
 
 @given(names)
 def test_runs_hold_the_ranks_of_a_host_in_their_order(standing):
-    hosts = Hosts.told_apart(standing)
+    hosts = HostMap.from_identities(standing)
     for host in range(hosts.num):
         runs = hosts.runs(host)
         assert [r for first, last in runs for r in range(first, last)] == list(hosts.ranks[host])
@@ -43,7 +43,7 @@ def test_runs_hold_the_ranks_of_a_host_in_their_order(standing):
 
 @given(names, st.data())
 def test_a_root_speaks_for_its_host_and_first_ranks_for_the_others(standing, data):
-    hosts = Hosts.told_apart(standing)
+    hosts = HostMap.from_identities(standing)
     root = data.draw(st.integers(0, len(standing) - 1))
     for host in range(hosts.num):
         expected = root if hosts.of[root] == host else min(hosts.ranks[host])
@@ -78,7 +78,7 @@ def test_blocks_pass_the_stages_in_order_and_some_apart(num_blocks, num_stages):
 
 @given(st.integers(0, 300), st.integers(0, 100))
 def test_receives_are_asked_for_once_each_in_time_and_few_before_the_first(num_blocks, most):
-    asked = list(asked_before(num_blocks, most))
+    asked = list(receive_windows(num_blocks, most))
     assert [number for some in asked for number in some] == list(range(num_blocks))
     for block, some in enumerate(asked):
         assert some.stop > block
@@ -88,9 +88,9 @@ def test_receives_are_asked_for_once_each_in_time_and_few_before_the_first(num_b
 
 def test_a_name_tells_hosts_apart_but_never_joins_machines(monkeypatch):
     monkeypatch.delenv("WEFT_HOST", raising=False)
-    here = identity()
+    here = host_identity()
     monkeypatch.setenv("WEFT_HOST", "left")
-    left = identity()
+    left = host_identity()
     monkeypatch.setenv("WEFT_HOST", "right")
-    assert len({here, left, identity()}) == 3
+    assert len({here, left, host_identity()}) == 3
     assert left.split()[2:] == here.split()[1:]

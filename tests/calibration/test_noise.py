@@ -3,7 +3,7 @@
 import pytest
 
 from weft.calibration.codec_rates import CODECS, codec_rates
-from weft.calibration.noise import Watch, busy_seconds, foreign_share
+from weft.calibration.noise import NoiseMonitor, busy_seconds, foreign_share
 from weft.hardware.measured import Calm
 
 
@@ -15,7 +15,7 @@ def test_a_noisy_machine_is_noticed(foreign, spread, noisy):
 
 
 def test_a_watch_says_what_it_saw():
-    watch = Watch()
+    watch = NoiseMonitor()
     watch.look()
     found = watch.found()
     assert 0 <= found.foreign <= 1

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from weft.bench.drawn_models import Dlrm, Transformer  # noqa: E402
 from weft.bench.torch_models import training  # noqa: E402
-from weft.calibration.torch_op_calls import Like, OpCall  # noqa: E402
+from weft.calibration.torch_op_calls import OpCall, TensorSpec  # noqa: E402
 from weft.calibration.torch_op_grid import samples  # noqa: E402
 from weft.calibration.torch_op_times import OpTime  # noqa: E402
 from weft.calibration.torch_timed_steps import captured_step  # noqa: E402
@@ -94,14 +94,14 @@ def _parameters():
 
 
 def test_lookups_draw_their_rows_below_the_table_and_by_its_law():
-    rows = Like((10_000,), (1,), "int64", 50, 1.05).make(np.random.default_rng(0))
+    rows = TensorSpec((10_000,), (1,), "int64", 50, 1.05).make(np.random.default_rng(0))
     counts = np.bincount(rows.numpy(), minlength=50)
     assert counts.sum() == 10_000
     assert counts.max() > 5 * np.median(counts)
 
 
 def test_sparse_gradients_have_as_many_rows_as_were_looked_up():
-    made = Like((40, 4), (), "float32", 1, 0.0, 0, 12).make(np.random.default_rng(0))
+    made = TensorSpec((40, 4), (), "float32", 1, 0.0, 0, 12).make(np.random.default_rng(0))
     assert made.layout == torch.sparse_coo
     assert made._nnz() == 12
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.hosts.ranks import few, on_hosts
 from tests.torch.embedding_checks import run_checks
-from tests.torch.product_checks import CHECKS
+from tests.torch.matmul_checks import CHECKS
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(240)]
 
