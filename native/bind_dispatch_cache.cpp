@@ -68,13 +68,13 @@ class BufferView {
   bool has_;
 };
 
-// Tensors of one type, looked at without Python. The names of their dtypes are those by which
+// TensorReader of one type, looked at without Python. The names of their dtypes are those by which
 // calls are known at a desk.
-class Tensors {
+class TensorReader {
  public:
   // ``examples``: a tensor of each dtype, with the name. ValueError where the type's library
   // has no table of this version.
-  Tensors(nb::handle type, const nb::list& examples) : type_(nb::borrow(type)) {
+  TensorReader(nb::handle type, const nb::list& examples) : type_(nb::borrow(type)) {
     const nb::object capsule = nb::getattr(type, weft::dlpack::kAttribute, nb::none());
     if (!PyCapsule_IsValid(capsule.ptr(), weft::dlpack::kName)) throw nb::value_error("no table");
     table_ = static_cast<const weft::dlpack::Table*>(
@@ -145,7 +145,7 @@ class DispatchCache {
   }
 
   // The same for tensors. The first dimension of the output must have ``parts`` equal parts.
-  bool tensors(const Tensors& known, nb::handle kind, nb::handle out, nb::handle x, nb::handle op,
+  bool tensors(const TensorReader& known, nb::handle kind, nb::handle out, nb::handle x, nb::handle op,
                std::int64_t root, std::int64_t parts) {
     const auto from = known.look(x);
     const auto input = from ? weft::dlpack::bytes_of(*from) : std::nullopt;
@@ -215,7 +215,7 @@ class DispatchCache {
 }  // namespace
 
 void bind_dispatch_cache(nb::module_& module) {
-  nb::class_<Tensors>(module, "Tensors", "How tensors of a type are looked at without Python.")
+  nb::class_<TensorReader>(module, "TensorReader", "How tensors of a type are looked at without Python.")
       .def(nb::init<nb::handle, const nb::list&>(), nb::arg("kind"), nb::arg("examples"));
   nb::class_<DispatchCache>(module, "DispatchCache", "What was asked before, served at once.")
       .def(nb::init<Member&, nb::object>(), nb::arg("member"), nb::arg("failed"),

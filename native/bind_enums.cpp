@@ -42,6 +42,7 @@ void bind_enums(nb::module_& module) {
       .value("SIZE", Verdict::size)
       .value("CHECKSUM", Verdict::checksum)
       .value("CONTENT", Verdict::content);
+  module.def("verdict_reason", &weft::reason_of, nb::arg("verdict"), "What a verdict means, as text.");
 
   // weft.schedule.Kind has the same numbers: the schedule package does not need the native core,
   // so a test compares the two.

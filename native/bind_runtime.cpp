@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -210,14 +211,13 @@ void bind_member(nb::module_& module) {
              self.control().recorder(self.rank()).end(number);
            },
            nb::arg("number"))
-      .def("disagreement",
-           [](Member& self, int other) {
-             return self.control().disagreement(self.rank(), checked_rank(self, other));
+      .def("report",
+           [](Member& self, const std::tuple<int, int, std::int64_t, std::uint64_t, std::uint64_t>& abort,
+              std::string_view place) {
+             const auto& [cause, rank, row, have, want] = abort;
+             self.report({static_cast<weft::AbortCause>(cause), rank, row, have, want}, place);
            },
-           nb::arg("other"))
-      .def("doing",
-           [](Member& self, int rank) { return self.control().doing(checked_rank(self, rank)); },
-           nb::arg("rank"))
+           nb::arg("abort"), nb::arg("place"))
       .def("missing",
            [](Member& self, int awaited) { return self.control().missing(self.rank(), awaited); },
            nb::arg("awaited"))

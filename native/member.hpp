@@ -3,10 +3,8 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -18,6 +16,7 @@
 #include "control.hpp"
 #include "engine.hpp"
 #include "executor.hpp"
+#include "fault_text.hpp"
 #include "heap.hpp"
 #include "kernels.hpp"
 #include "p2p_slots.hpp"
@@ -217,6 +216,13 @@ class Member {
     }});
   }
 
+  // Reports why this rank stopped waiting at ``place``: every rank raises it then.
+  void report(const Abort& abort, std::string_view place) {
+    if (const auto fault = fault_of(abort, control_, rank_, place, timeout())) {
+      control_.fail(rank_, fault->reason, fault->rank, fault->text);
+    }
+  }
+
   // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
   std::uint64_t next_use() noexcept { return ++num_uses_; }
 
@@ -303,54 +309,6 @@ class Member {
     const Hooks& hooks;
     std::optional<Abort> abort;
   };
-
-  static std::string seconds_of(std::chrono::nanoseconds time) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%g", std::chrono::duration<double>(time).count());
-    return text.data();
-  }
-
-  void report(const Abort& abort, const std::string& call) {
-    const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(abort.rank);
-    switch (abort.cause) {
-      case AbortCause::fault:
-      case AbortCause::stopped:
-      case AbortCause::threads:
-        return;
-      case AbortCause::left:
-        control_.fail(rank_, FaultReason::died, abort.rank,
-                      other + " left the world " + control_.doing(abort.rank));
-        return;
-      case AbortCause::died:
-        control_.fail(rank_, FaultReason::died, abort.rank,
-                      other + " died (pid " + std::to_string(control_.pid(abort.rank)) + ") " +
-                          control_.doing(abort.rank));
-        return;
-      case AbortCause::timeout:
-        control_.fail(rank_, FaultReason::timeout, abort.rank,
-                      self + " timed out after " + seconds_of(timeout()) + " s " +
-                          control_.doing(rank_) + control_.missing(rank_, abort.rank));
-        return;
-      case AbortCause::disagree:
-        control_.fail(rank_, FaultReason::disagree, abort.rank, control_.disagreement(rank_, abort.rank));
-        return;
-      case AbortCause::size:
-        control_.fail(rank_, FaultReason::disagree, rank_,
-                      self + " gets " + std::to_string(abort.have) + " bytes from " + other +
-                          " where it wants " + std::to_string(abort.want) + " " +
-                          control_.doing(rank_));
-        return;
-      case AbortCause::codec:
-        control_.fail(rank_, FaultReason::raised, rank_,
-                      self + " cannot decode the chunk at byte " + std::to_string(abort.want) +
-                          ", in " + call);
-        return;
-      case AbortCause::slot:
-      case AbortCause::memory:
-        control_.fail(rank_, FaultReason::raised, rank_, self + " could not carry out " + call);
-        return;
-    }
-  }
 
   [[nodiscard]] bool has_core_for_worker() const noexcept {
     return has_core_for_worker_.load(std::memory_order_relaxed);

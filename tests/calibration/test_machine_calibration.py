@@ -119,7 +119,7 @@ def test_a_machine_that_was_not_measured_has_the_sizes_of_another():
 
 
 def test_a_named_size_is_taken_and_a_wrong_one_refused():
-    with pytest.raises(UsageError, match="WEFT_STREAMED_FROM is 'much': expected a size"):
+    with pytest.raises(UsageError, match=r"WEFT_STREAMED_FROM: expected a size .got 'much'."):
         set_streaming_threshold({"WEFT_STREAMED_FROM": "much"})
 
 

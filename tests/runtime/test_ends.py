@@ -143,8 +143,8 @@ def fork_and_go_on(world):
 def test_a_forked_child_is_told_that_it_is_no_rank_and_harms_nobody():
     (told, first), (_, second) = spawn(fork_and_go_on, 2, timeout=30)
     assert first == second == 4.0
-    text = "RunError: rank 0 is the process that forked this one, which has no world."
-    assert told == [text] * 5
+    assert len(told) == 5
+    assert all(text.startswith("RunError: ") and "forked from rank 0" in text for text in told)
 
 
 def test_a_forked_child_that_ends_by_an_exception_does_not_break_the_world(tmp_path):
@@ -177,7 +177,7 @@ def test_a_closed_world_refuses_calls_it_has_made_before():
     assert first[1] == second[1] == ("RunError", "this world is closed.")
     assert first[0] == (
         "RunError",
-        "all_reduce(80 bytes, float64, sum) was cut off: this world is closed.",
+        "all_reduce(80 bytes, float64, sum) was interrupted: this world is closed.",
     )
 
 

@@ -359,7 +359,7 @@ def test_a_child_that_is_forked_in_a_call_of_another_thread_leaves_the_world_alo
 
 
 def send_in_handler(world):
-    """What a signal handler is told that sends on the line it interrupted."""
+    """What a signal handler is told that sends on the queue it interrupted."""
     if world.rank == 1:
         world.recv(np.zeros(4), 0, 1)
         x = np.zeros(LONG // 8)
@@ -378,7 +378,7 @@ def send_in_handler(world):
     first, main = world.send(np.ones(LONG // 8), 1, async_op=True), threading.get_ident()
 
     def interrupt():
-        while not first.line._entered:  # until it is waited for
+        while not first.queue._entered:  # until it is waited for
             os.sched_yield()
         signal.pthread_kill(main, signal.SIGUSR1)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft._core import FRAME_HEAD, Codec, Verdict, seal
+from weft._core import FRAME_HEAD, Codec, Verdict, seal, verdict_reason
 from weft.errors import CodecError, UsageError
 
 Octets = NDArray[np.uint8]
@@ -13,14 +13,6 @@ FLOATS = {"float32": 1, "bfloat16": 2, "float16": 3}  # as the native core numbe
 _PAYLOAD = slice(16, 24)  # where the head has its length
 
 
-REASONS = {
-    Verdict.CUT: "it is cut short",
-    Verdict.VERSION: "it is of another version, or no frame at all",
-    Verdict.CODEC: "another codec made it",
-    Verdict.SIZE: "it holds a chunk of another size",
-    Verdict.CHECKSUM: "its checksum is wrong",
-    Verdict.CONTENT: "its content means nothing",
-}
 HINTS = {
     Verdict.VERSION: "All ranks must run the same version of weft.",
     Verdict.CODEC: "All ranks must ask for the same codec and dtype.",
@@ -33,7 +25,7 @@ def require_good(verdict: int, codec: str) -> None:
         return
     found = Verdict(verdict)
     failure = CodecError(
-        f"a frame cannot be decoded by {codec!r}: {REASONS[found]}.", HINTS.get(found, "")
+        f"a frame cannot be decoded by {codec!r}: {verdict_reason(found)}.", HINTS.get(found, "")
     )
     failure.verdict = found
     raise failure

@@ -1,4 +1,4 @@
-"""Schedules executed for real: processes of one machine over shared memory."""
+"""Execution of schedules by the processes of one machine, over shared memory."""
 
 from weft.runtime.bound_memory import RawMemory
 from weft.runtime.engine_threads import Engines

@@ -1,4 +1,4 @@
-"""Which algorithm carries out a call: one place, by sizes measured on a machine."""
+"""Selection of the algorithm of a collective call, by message size."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSelector:
-    """Thresholds in bytes of a rank's input, with what was measured where they stand.
+    """Thresholds in bytes of a rank's input; comments state the measurements behind them.
 
-    Those without ``oversubscribed`` are for a machine that was not calibrated: ``measured`` has its own.
-    Eager algorithms copy once more and meet once less. A meeting costs a microsecond
-    where every rank has a core, and tens of them where ranks take turns on one.
+    ``measured`` replaces those of ranks that have a core each, on a calibrated machine. Eager
+    algorithms copy once more and synchronize once less. A synchronization takes a microsecond
+    where every rank has a core, and tens of microseconds where ranks share one.
     """
 
-    # 2 ranks on 2 cores, all_gather of ordinary memory: 90 against 177 us at 64 KiB, 292
-    # against 171 at 256 KiB. In the heap the second copy wins nothing from 16 KiB on.
+    # 2 ranks on 2 cores, all_gather of ordinary memory, eager and pull: 90 and 177 us at 64 KiB,
+    # 292 and 171 us at 256 KiB. In the heap the second copy gains nothing from 16 KiB on.
     eager: int = 64 << 10
-    # 4 ranks on 2 cores, 64 KiB in the heap: 19 against 141 us.
+    # 4 ranks on 2 cores, 64 KiB in the heap, eager and pull: 19 and 141 us.
     eager_oversubscribed: int = 256 << 10
-    # Every rank reduces everything, so the work grows with the ranks: 2 ranks, ordinary
-    # memory, 42 against 94 us at 64 KiB, 94 against 196 at 256 KiB.
+    # Every rank reduces everything, so the work grows with the number of ranks. 2 ranks,
+    # ordinary memory, eager and pull: 42 and 94 us at 64 KiB, 94 and 196 us at 256 KiB.
     eager_reduced: int = 64 << 10
     eager_reduced_oversubscribed: int = 64 << 10
-    num_buffers: int = 2  # all wait for all: nobody can be further ahead
-    num_buffers_rooted: int = 8  # a root runs ahead of those that take
-    max_rotating_bytes: int = 256 << 10  # bytes of all copies: what stays in a core's cache
+    num_buffers: int = 2  # all wait for all: no rank is further ahead
+    num_buffers_rooted: int = 8  # a root runs ahead of the receivers
+    max_rotating_bytes: int = 256 << 10  # of all buffers: what stays in a core's cache
 
     def measured(self, cores: Cores | None) -> AlgorithmSelector:
-        """Give the choice for a machine, where ranks that have a core each were measured."""
+        """Return the thresholds measured on a machine with a core for every rank."""
         if cores is None or not (cores.eager_up_to and cores.eager_reduced_up_to):
             return self
         return replace(self, eager=cores.eager_up_to, eager_reduced=cores.eager_reduced_up_to)
 
     def algorithm(self, kind: str, nbytes: int, num_ranks: int, *, oversubscribed: bool) -> str:
-        """Name the algorithm; ``nbytes`` counts as the catalogue does."""
+        """Return the algorithm; ``nbytes`` counts as in the catalogue of collectives."""
         plain = "direct" if kind in ("gather", "scatter", "barrier") else "pull"
         if num_ranks > MOST_EAGER:
             return plain
@@ -56,7 +56,7 @@ class AlgorithmSelector:
         return plain
 
     def num_buffers_of(self, kind: str, nbytes: int) -> int:
-        """Say how many copies of its scratch an eager algorithm has; a barrier has none."""
+        """Return the number of scratch buffers that an eager algorithm rotates through."""
         if kind == "barrier":
             return 1
         if kind not in ROOTED:

@@ -1,4 +1,8 @@
-"""Who has which part of a rank's region: the same on every rank, because all ask alike."""
+"""First-fit allocation of a rank's region of the heap.
+
+All ranks allocate and free in the same order, so each computes the same offsets without
+communication.
+"""
 
 import mmap
 from bisect import insort
@@ -10,42 +14,40 @@ PAGE = mmap.PAGESIZE
 
 
 class BlockAllocator:
-    """First fit over whole pages.
-
-    Ranks take and give back in one order, so each computes the same offsets without talking.
-    """
+    """First fit over whole pages."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._taken: list[tuple[int, int]] = []  # start, stop: sorted
+        self._blocks: list[tuple[int, int]] = []  # start, stop: sorted
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._blocks)
 
     def allocate(self, nbytes: int) -> int:
-        """Give the offset of ``nbytes`` that nobody has."""
+        """Return the offset of ``nbytes`` free bytes."""
         size = round_up(nbytes, PAGE)
         start = 0
-        for begin, end in self._taken:
+        for begin, end in self._blocks:
             if begin - start >= size:
                 break
             start = end
         if start + size > self._nbytes:
             raise RunError(
-                f"{format_size(nbytes)} do not fit a rank's {format_size(self._nbytes)} of heap.",
-                "Close what is prepared and no longer needed, or give /dev/shm more room.",
+                f"out of heap memory: cannot allocate {format_size(nbytes)} of a rank's "
+                f"{format_size(self._nbytes)}.",
+                "Close prepared schedules that are no longer needed, or make /dev/shm larger.",
             )
         if size:
-            insort(self._taken, (start, start + size))
+            insort(self._blocks, (start, start + size))
         return start
 
     def free(self, start: int) -> None:
-        """Let others have what was taken at ``start``."""
-        self._taken = [block for block in self._taken if block[0] != start]
+        """Free the block that was allocated at ``start``."""
+        self._blocks = [block for block in self._blocks if block[0] != start]
 
 
 def round_up(value: int, unit: int) -> int:
-    """Give the next multiple of ``unit``.
+    """Return the next multiple of ``unit``.
 
     >>> round_up(65, 64)
     128

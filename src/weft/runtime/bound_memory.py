@@ -1,4 +1,4 @@
-"""Memory that a caller brings: arrays, or an address somebody vouches for."""
+"""Memory of the caller that is bound to the buffers of a schedule: arrays, or raw addresses."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from weft.errors import RunError, UnknownNameError, UsageError, nearest
 from weft.runtime.heap_layout import HeapLayout
 from weft.schedule import Kind
 
-STAGED_BYTES = 32 << 10  # bytes: copying so little into the heap is cheaper than a system call
+STAGED_BYTES = 32 << 10  # up to this size a copy into the heap is cheaper than a system call
 
 
-class RawMemory(NamedTuple):  # a tuple is made in a third of the time of a frozen dataclass
-    """``nbytes`` from ``address`` on; whoever passes it keeps them alive and in one piece."""
+class RawMemory(NamedTuple):  # made in a third of the time of a frozen dataclass
+    """``nbytes`` from ``address`` on; the caller keeps the memory alive."""
 
     address: int
     nbytes: int
@@ -28,18 +28,20 @@ Bind = tuple[int, int, int]
 
 
 def address_and_size(memory: Bindable, *, writable: bool = True) -> tuple[int, int]:
-    """Give address and bytes of an array or Memory."""
+    """Return address and bytes of an array or RawMemory."""
     if isinstance(memory, RawMemory):
         return memory.address, memory.nbytes
     try:
         return address_of(memory, writable)
     except (ValueError, BufferError) as error:
-        what = "written to" if writable and not memory.flags.writeable else "one piece"
-        raise RunError(f"the array cannot be bound: it is not {what} ({error}).") from error
+        what = "read-only" if writable and not memory.flags.writeable else "not contiguous"
+        raise RunError(
+            f"the array cannot be bound: it is {what} ({error}).", "Pass a contiguous copy of it."
+        ) from error
 
 
 def bytes_of(memory: Bindable) -> NDArray[np.uint8]:
-    """Give the bytes of an array or Memory, without a copy."""
+    """Return the bytes of an array or RawMemory, without a copy."""
     address, nbytes = address_and_size(memory)
     if isinstance(memory, RawMemory):
         return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
@@ -50,7 +52,7 @@ _names: dict[Any, str] = {}
 
 
 def dtype_of(x: Bindable) -> str:
-    """Give the name of the dtype."""
+    """Return the name of the dtype."""
     if isinstance(x, RawMemory):
         return x.dtype
     name = _names.get(x.dtype)
@@ -62,18 +64,22 @@ def dtype_of(x: Bindable) -> str:
 def parts_of(
     memory: Bindable, splits: Sequence[int] | None, num_ranks: int, *, writable: bool
 ) -> list[tuple[int, int]]:
-    """Cut memory into one part for each rank: address and bytes. Splits count elements."""
+    """Split memory into one part for each rank: address and bytes. Splits count elements."""
     address, nbytes = address_and_size(memory, writable=writable)
     if splits is None:
         if nbytes % num_ranks:
-            raise UsageError(f"{nbytes} bytes cannot be shared evenly by {num_ranks} ranks.")
+            raise UsageError(
+                f"all_to_all: {nbytes} bytes are not divisible by {num_ranks} ranks.",
+                "Pass splits, or pad the array.",
+            )
         sizes = [nbytes // num_ranks] * num_ranks
     else:
         item = 1 if isinstance(memory, RawMemory) else memory.itemsize
         sizes = [count * item for count in splits]
         if len(sizes) != num_ranks or sum(sizes) != nbytes or min(sizes) < 0:
             raise UsageError(
-                f"splits {list(splits)} do not cut {nbytes} bytes for {num_ranks} ranks."
+                f"splits: expected {num_ranks} sizes that add up to {nbytes} bytes "
+                f"(got {list(splits)})."
             )
     parts = []
     for size in sizes:
@@ -83,9 +89,10 @@ def parts_of(
 
 
 def unbacked_buffers(layout: HeapLayout, *, stages: bool) -> frozenset[int]:
-    """Give the buffers that need no memory in the heap when the caller always binds his.
+    """Return the buffers that need no heap memory if the caller always binds memory.
 
-    Others need a copy there where it is small, or where nobody can read ordinary memory.
+    Other ranks read a staged copy of small buffers, or of all where they cannot read the memory
+    of another process; these buffers need heap memory.
     """
     return frozenset(
         number
@@ -99,7 +106,7 @@ def unbacked_buffers(layout: HeapLayout, *, stages: bool) -> frozenset[int]:
 
 
 class Binder:
-    """Turns what a caller binds into numbers, after looking whether it fits."""
+    """Converts bound memory into the form of the native core, after checking its size."""
 
     def __init__(self, layout: HeapLayout, rank: int, *, elastic: bool) -> None:
         table = layout.table
@@ -115,27 +122,25 @@ class Binder:
         self._fixed = set(np.unique(table.access_buffer[fixed]).tolist())
 
     def binds(self, memory: Mapping[str, Bindable]) -> list[Bind]:
-        """Give buffer number, address and bytes of everything bound."""
+        """Return buffer number, address and bytes of everything bound."""
         binds = [self._bind(name, what) for name, what in memory.items()]
         for number in self._needed:
             if self._buffers[number] not in memory:
-                raise RunError(f"{self._name} needs memory for {self._buffers[number]!r}.")
+                raise RunError(f"bind: {self._buffers[number]!r} of {self._name} is missing.")
         return binds
 
     def _bind(self, name: str, memory: Bindable) -> Bind:
         if name not in self._buffers:
             raise UnknownNameError(
-                f"{self._name} has no buffer {name!r}.", nearest(name, self._buffers)
+                f"bind: {self._name} has no buffer {name!r}.", nearest(name, self._buffers)
             )
         number = self._buffers.index(name)
         if number in self._fixed or self._roles[number] == "scratch":
             raise RunError(
-                f"nothing can be bound to {name!r} of {self._name}.",
-                "Kernels, scratch and codecs of other ranks use the schedule's own memory.",
+                f"bind: {name!r} of {self._name} cannot be bound.",
+                "Scratch, and buffers of kernels and remote codecs, use the schedule's memory.",
             )
         address, nbytes = address_and_size(memory, writable=self._roles[number] != "in")
         if self._sizes is not None and nbytes != self._sizes[number]:
-            raise RunError(
-                f"what is bound to {name!r} has {nbytes} bytes, the buffer {self._sizes[number]}."
-            )
+            raise RunError(f"bind: {name!r} has {nbytes} bytes, expected {self._sizes[number]}.")
         return number, address, nbytes

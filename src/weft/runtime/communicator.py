@@ -1,4 +1,4 @@
-"""A Crew: some processes of one machine that share a heap, meet in it and fail together."""
+"""A Communicator: processes of one machine that share a heap, synchronize and fail together."""
 
 import atexit
 import contextlib
@@ -25,12 +25,12 @@ from weft.runtime.streaming_stores import set_streaming_threshold
 T = TypeVar("T", bound="Communicator")
 DEFAULT_TIMEOUT = 300.0
 _MOST_ADDRESSES = 1 << 45  # a quarter of what Linux gives a process on x86-64
-_TO_START = 60.0  # seconds at least for the others to start: they import their modules first
-_MOST_SHOWN = 960  # bytes that a rank can show the others at once
+_TO_START = 60.0  # seconds, at least: the other ranks import their modules first
+_MOST_SHOWN = 960  # bytes of one payload of ``agree``
 
 
 class Communicator(Faults):
-    """What a World is before it computes anything: ranks, their heap, their threads.
+    """Ranks, their heap and their threads: what a World has before its collectives.
 
     Its methods are collective: every rank calls them, in the same order, from one thread at a
     time (``exclusive``). ``set_timeout``, ``recent`` and ``close`` may be called by any thread.
@@ -48,18 +48,20 @@ class Communicator(Faults):
         engines.require_possible()
         set_streaming_threshold()
         super().__init__(_enter(name, rank, max(timeout, _TO_START)), rank, timeout)
-        # The rest of its region a rank uses as it likes, without the others' knowledge.
+        # The rest of a rank's region is its private arena, which needs no agreement of the ranks.
         self.common_bytes = self.member.region_bytes // PAGE * 3 // 4 * PAGE
         self.blocks = BlockAllocator(self.common_bytes)
         self.engines = Engines()
         self._numbers: dict[str, int] = {}
-        self._callers_cores: Cores | None = None  # where the calling thread was before
+        self._callers_cores: Cores | None = None  # affinity of the calling thread before
         masks = self._masks()
         self._num_cores = num_cores(masks)
         self._own_core = own_core(rank, masks)
         self.stages = not (self._can_read_all() or (allow_sibling_reads() and self._can_read_all()))
         self.member.set_staging(self.stages, STAGED_BYTES)
-        if rank == 0:  # all have mapped it: without a name nothing is left, whoever is killed
+        if (
+            rank == 0
+        ):  # all have mapped it; without a name nothing is left behind, whoever is killed
             self.member.unlink()
         self.member.set_timeout(timeout)
         self.engine_numbers(())
@@ -68,7 +70,7 @@ class Communicator(Faults):
         _open_worlds.add(self)
 
     def agree(self, call: str, payload: bytes = b"") -> list[bytes]:
-        """Give what every rank passed; all must have made the same ``call``."""
+        """Return the payloads of all ranks; raise unless all make the same ``call``."""
         self.require_healthy()
         mine = call.encode()[:400] + b"\0" + payload
         with self.exclusive(call):
@@ -80,14 +82,14 @@ class Communicator(Faults):
         return [text for _, text in shown]
 
     def reserve(self, block: int, nbytes: int) -> None:
-        """Take memory of this rank's region; where there is no more, say what to do."""
+        """Commit memory of this rank's region."""
         try:
             self.member.reserve(self.region(self.rank) + block, nbytes)
         except OSError as error:
             raise out_of_shared_memory(error) from error
 
     def attempt(self, what: str, act: Callable[[], None]) -> WeftError | None:
-        """Call ``act`` on every rank; where it fails on one, give why on all of them."""
+        """Call ``act`` on every rank; if it fails on one, return the failure on all of them."""
         failure: WeftError | None = None
         try:
             act()
@@ -99,21 +101,21 @@ class Communicator(Faults):
         if failure is None and complaints:
             rank, text = complaints[0]
             message, _, hint = text.decode(errors="replace").partition("\0")
-            return RunError(f"rank {rank} gave up at {what}: {message}", hint)
+            return RunError(f"rank {rank} failed at {what}: {message}", hint)
         return failure
 
     def region(self, rank: int) -> int:
-        """Give the offset in the heap at which a rank's region starts."""
+        """Return the offset in the heap at which a rank's region starts."""
         return self.member.control_bytes + rank * self.member.region_bytes
 
     @property
     def is_oversubscribed(self) -> bool:
-        """Whether ranks take turns on a core."""
+        """Whether there are more ranks than cores."""
         return self.num_ranks > self._num_cores
 
     @property
     def has_core_for_worker(self) -> bool:
-        """Whether work in the background runs beside the callers, or in turns with them."""
+        """Whether the worker thread has a core besides that of the calling thread."""
         return self.engines != Engines() or 2 * self.num_ranks <= self._num_cores
 
     @property
@@ -123,13 +125,13 @@ class Communicator(Faults):
         return {"heap": "shared memory", "ordinary": ordinary}
 
     def drain(self) -> None:
-        """Wait for what was handed to the worker: calls keep their order."""
+        """Wait for the jobs of the worker, so that calls keep their order."""
         if not self.member.is_idle():
-            self.require_healthy()  # a forked child has no worker that could end anything
+            self.require_healthy()  # a forked child has no worker
             self.member.drain()
 
     def engine_numbers(self, queues: tuple[str, ...]) -> dict[str, int]:
-        """Give a number to the engine of each of these queues; one queue keeps its engine."""
+        """Return the engine number of each queue; a queue keeps its engine."""
         for queue in queues:
             taken = len(self._numbers)
             self._numbers.setdefault(queue, taken % (self.engines.number or taken + 1) + 1)
@@ -140,9 +142,9 @@ class Communicator(Faults):
         return self._numbers
 
     def set_engines(self, engines: Engines) -> None:
-        """Say where this rank's engines and worker run, and how urgently; each rank for itself.
+        """Set the cores and priority of this rank's engines and worker; each rank for itself.
 
-        Threads are started anew, since one that was made nice cannot be made urgent again. The
+        Threads are restarted, since an unprivileged thread cannot lower its nice value again. The
         number of engines holds for schedules that are prepared from now on.
         """
         if engines == self.engines:
@@ -157,7 +159,7 @@ class Communicator(Faults):
             self._place_threads()
 
     def threads(self) -> tuple[int, ...]:
-        """Give the numbers by which the kernel knows the worker and the engines of this rank."""
+        """Return the kernel thread ids of the worker and the engines of this rank."""
         return tuple(self.member.start_threads(self._num_engines))
 
     @property
@@ -165,13 +167,13 @@ class Communicator(Faults):
         return max(self._numbers.values(), default=0)
 
     def _place_threads(self) -> None:
-        """What has no place of its own is started when it is needed."""
+        """Start and place the threads; without Engines they start when they are first needed."""
         if self.engines != Engines():
             for thread in self.threads():
                 self.engines.place(thread)
 
     def _move_caller(self, cores: Cores | None) -> None:
-        """Put the calling thread on its cores, or back where it was."""
+        """Pin the calling thread to its cores, or restore its affinity."""
         before = self._callers_cores
         if cores is None:
             self._callers_cores = None
@@ -181,20 +183,20 @@ class Communicator(Faults):
             move(0, cores)
 
     def close(self) -> None:
-        """Leave the world. Arrays of its buffers stay valid, nothing else does."""
+        """Leave the world. Arrays of its buffers stay valid, everything else is closed."""
         if not self._closed:
             self._closed = "this world is closed."
-            self.member.leave()  # first: its worker may be in what was prepared
+            self.member.leave()  # first: its worker may be executing a prepared schedule
             self._move_caller(None)
             self.invalidate(self._closed)
 
     def invalidate(self, why: str) -> None:
-        """Let every call from now on raise ``why``."""
+        """Make every later call raise ``why``."""
         self._closed = why
         _open_worlds.discard(self)
 
     def set_timeout(self, seconds: float) -> None:
-        """Let this rank wait so long for the others at any one place."""
+        """Set how many seconds this rank waits for the others at any one point."""
         require_timeout(seconds)
         self.timeout = seconds
         self.member.set_timeout(seconds)
@@ -213,11 +215,11 @@ class Communicator(Faults):
         self.close()
 
     def __del__(self) -> None:
-        """Leave, with Python's lock given away: a codec of the worker may be waiting for it.
+        """Leave with the GIL released: a Python codec of the worker may be waiting for it.
 
-        Should the worker itself drop the last reference, another thread has to end it.
+        If the worker itself drops the last reference, another thread has to join it.
         """
-        member = getattr(self, "member", None)  # there is none where opening the heap failed
+        member = getattr(self, "member", None)  # missing if opening the heap failed
         if member is None or self._closed:
             return
         if member.is_worker():
@@ -234,7 +236,7 @@ class Communicator(Faults):
     def _wait_for_all(self, call: str) -> None:
         try:
             abort = self.member.barrier()
-        except BaseException as error:  # this rank has come and yet was not there
+        except BaseException as error:  # this rank arrived at the barrier, but does not go on
             self.fail_with(error, f" at {call}")
             raise
         if abort:
@@ -250,7 +252,7 @@ class Communicator(Faults):
                 raise self._recorded(failure)
 
     def _can_read_all(self) -> bool:
-        """Try whether every rank may read the memory of every other, as the system allows it."""
+        """Check whether every rank may read the memory of every other one."""
         probe = (ctypes.c_uint64 * 1)()
         shown = self.agree("memory", ctypes.addressof(probe).to_bytes(8, "little"))
         mine = all(
@@ -260,7 +262,7 @@ class Communicator(Faults):
         return all(answer == b"y" for answer in self.agree("memory read", b"y" if mine else b"n"))
 
     def _masks(self) -> list[int]:
-        """Give the cores that every rank may use, a bit for each; a pinned rank has one."""
+        """Return the affinity of every rank as a bit mask."""
         mine = sum(1 << core for core in os.sched_getaffinity(0))
         shown = self.agree("world", mine.to_bytes(512, "little"))
         return [int.from_bytes(mask, "little") for mask in shown]
@@ -271,7 +273,7 @@ _open_worlds: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 
 @atexit.register
 def close_open_worlds() -> None:
-    """A process that ends well leaves; one that ends by an exception tells the others."""
+    """Close the open worlds of a process that exits; report its exception to the other ranks."""
     for world in list(_open_worlds):
         error = getattr(sys, "last_value", None)
         if error is not None:
@@ -279,22 +281,22 @@ def close_open_worlds() -> None:
         world.close()
 
 
-def _disown_worlds() -> None:
-    """A forked child is no rank: its calls would be taken for those of its parent."""
+def _invalidate_worlds() -> None:
+    """Invalidate the worlds of a forked child: it is not a rank."""
     for world in list(_open_worlds):
         world.invalidate(
-            f"rank {world.rank} is the process that forked this one, which has no world."
+            f"this process was forked from rank {world.rank} and is not a rank of its world."
         )
 
 
-os.register_at_fork(after_in_child=_disown_worlds)
+os.register_at_fork(after_in_child=_invalidate_worlds)
 
 
 def out_of_shared_memory(error: OSError) -> RunError:
-    """Say what to do where the system has no more shared memory."""
+    """Return the error of a system that has no more shared memory."""
     return RunError(
         f"{error.strerror}.",
-        "Give /dev/shm more room (in a container: --shm-size), or take less at once.",
+        "Make /dev/shm larger (in a container: --shm-size), or allocate less.",
     )
 
 
@@ -303,25 +305,25 @@ def _enter(name: str, rank: int, timeout: float) -> Member:
         return Member(name, rank, timeout)
     except (OSError, RuntimeError, IndexError) as error:
         raise RunError(
-            f"rank {rank} cannot enter its world: {error}.",
-            "Start every rank once, with one version of weft, while who started them still runs.",
+            f"rank {rank} cannot join its world: {error}.",
+            "Start every rank once, with one version of weft, while their launcher still runs.",
         ) from error
 
 
 def create_segment(num_ranks: int) -> Launcher:
-    """Create the shared memory of a world; what dead ones left behind is removed first."""
+    """Create the shared memory of a world, after removing stale segments of dead ones."""
     if num_ranks < 1:
-        raise UsageError(f"a world has at least one rank, not {num_ranks}.")
-    with contextlib.suppress(OSError):  # a directory that cannot be listed holds nothing of ours
+        raise UsageError(f"ranks: must be >= 1 (got {num_ranks}).")
+    with contextlib.suppress(OSError):  # not fatal: only old files stay
         remove_stale_segments()
     room = os.statvfs(SHARED_MEMORY)
-    # Addresses for twice the room there is: memory is what runs out, not a hole of its size.
-    # No blocks are as many as one likes.
+    # Addresses for twice the size of /dev/shm, so that fragmentation of the region never fails
+    # before memory does. A size of zero means that there is no limit.
     nbytes = min(2 * room.f_blocks * room.f_frsize or _MOST_ADDRESSES, _MOST_ADDRESSES // num_ranks)
     try:
         return Launcher(num_ranks, round_up(nbytes, PAGE))
     except OSError as error:
         raise RunError(
-            f"no shared memory for {num_ranks} ranks: {error.strerror}.",
-            f"Look at {SHARED_MEMORY}: its room, its permissions.",
+            f"cannot create shared memory for {num_ranks} ranks: {error.strerror}.",
+            f"Check the size and the permissions of {SHARED_MEMORY}.",
         ) from error

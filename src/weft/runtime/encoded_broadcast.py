@@ -1,4 +1,4 @@
-"""Which call a broadcast with a codec is."""
+"""Signatures of broadcasts with a codec."""
 
 from weft.compress import codec_of, is_lossless
 from weft.compress.delta import is_delta
@@ -9,7 +9,7 @@ from weft.runtime.prepared_cache import KEEP_ROOT, CallKey
 def encoded_broadcast_key(
     codec: str, nbytes: int, dtype: str, root: int, *, keep_root: bool
 ) -> CallKey:
-    """Give the call; an unknown codec or one for other values raises, on every rank alike."""
+    """Return the call key; raise for an unknown codec or one that does not take the dtype."""
     name = codec_of(codec, dtype).name
     op = KEEP_ROOT if keep_root and not is_lossless(name) else ""
     return ("broadcast", nbytes, dtype, op, root, f"chain+{name}")
@@ -18,14 +18,15 @@ def encoded_broadcast_key(
 def require_compatible(
     codec: str, algorithm: str | None, *, keep_root: bool, async_op: bool
 ) -> None:
-    """Raise where a codec is asked for together with what it cannot go with."""
+    """Raise if a codec is combined with arguments that it does not support."""
     if algorithm is not None:
         raise UsageError(
-            f"codec {codec!r} goes along a chain, not by {algorithm!r}.", "Leave one of them out."
+            f"codec: {codec!r} works with the chain algorithm only (got algorithm {algorithm!r}).",
+            "Omit one of them.",
         )
     if is_delta(codec) and (keep_root or async_op):
         what = "keep_root" if keep_root else "async_op"
         raise UsageError(
-            f"{codec!r} has no {what}: all ranks remember the same bytes, in order.",
-            f"Leave {what} out, or use {codec.partition('+')[2]!r}.",
+            f"{what}: not supported by codec {codec!r}, which needs the same history on all ranks.",
+            f"Omit {what}, or use codec {codec.partition('+')[2]!r}.",
         )

@@ -1,4 +1,4 @@
-"""Where the threads of a world run besides the caller's: how many, on which cores, how urgently."""
+"""Number, cores and priority of the threads that a world runs besides the calling one."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from weft.errors import UsageError, nearest
 VARIABLE = "WEFT_ENGINES"
 REST = "rest"
 POLICIES = {"other": os.SCHED_OTHER, "batch": os.SCHED_BATCH, "idle": os.SCHED_IDLE}
-_MOST = 64  # engines: a queue each of as many links as any node has
+_MOST = 64  # engines: more than any node has links
 _NICEST = 19
 _LAST_CORE = 1 << 16
 
@@ -21,12 +21,12 @@ Cores = Collection[int]  # kept as a frozenset
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The copy engines of a rank and its worker: threads that run beside the calling one.
+    """The copy engines of a rank and its worker: threads besides the calling one.
 
-    ``number`` of engines share the copy and nic queues; without it every queue has its own.
+    ``number`` engines share the copy and nic queues; without it every queue has its own.
     ``cores`` are those that engines and worker may use, ``nice`` (-20 to 19) and ``policy``
-    (other, batch, idle) say how urgent they are, and ``caller`` the cores of the calling
-    thread: a set, or ``"rest"`` for all that the engines leave. What is not given stays.
+    (other, batch, idle) set their priority, and ``caller`` the cores of the calling thread: a
+    set, or ``"rest"`` for all that the engines do not use. What is not given stays unchanged.
     """
 
     number: int | None = None
@@ -36,17 +36,18 @@ class Engines:
     caller: Cores | str | None = None
 
     def __post_init__(self) -> None:
-        """Take any collection of cores, and refuse what no machine has."""
+        """Normalize the cores and check the ranges of all fields."""
         object.__setattr__(self, "cores", _cores(self.cores, "cores"))
         if self.caller != REST:
             object.__setattr__(self, "caller", _cores(self.caller, "caller"))
         elif self.cores is None:
-            raise UsageError("caller='rest' needs cores.", "Say which cores the engines take.")
+            raise UsageError("caller: 'rest' needs cores.", "Pass the cores of the engines, too.")
         _require_whole("number", self.number, 1, _MOST)
         _require_whole("nice", self.nice, -_NICEST - 1, _NICEST)
         if self.policy is not None and self.policy not in POLICIES:
             raise UsageError(
-                f"no scheduling policy is called {self.policy!r}.", nearest(self.policy, POLICIES)
+                f"policy: unknown scheduling policy {self.policy!r}.",
+                nearest(self.policy, POLICIES),
             )
 
     @classmethod
@@ -61,7 +62,7 @@ class Engines:
         return cls(**values)
 
     def __str__(self) -> str:
-        """Write what is given as ``parse`` reads it."""
+        """Return the fields that are set, in the form that ``parse`` reads."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return ",".join(
             f"{key}={_ranges(value) if isinstance(value, frozenset) else value}"
@@ -70,20 +71,20 @@ class Engines:
         )
 
     def cores_of_caller(self) -> Cores | None:
-        """Give the cores of the calling thread, where they are said."""
+        """Return the cores of the calling thread, None if they are not set."""
         if self.caller != REST:
             assert not isinstance(self.caller, str)
             return self.caller
         rest = allowed_cores() - frozenset(self.cores or ())
         if not rest:
             raise UsageError(
-                f"engines on cores {_ranges(self.cores or ())} leave no core to the caller.",
+                f"cores: engines on {_ranges(self.cores or ())} leave no core for the caller.",
                 f"This process may use {_ranges(allowed_cores())}.",
             )
         return rest
 
     def require_possible(self) -> None:
-        """Try all of it on a thread that ends at once, so that a refusal changes nothing."""
+        """Check on a short-lived thread that the system allows all settings."""
         if self == Engines():
             return
         failures: list[UsageError] = []
@@ -102,25 +103,25 @@ class Engines:
             raise failures[0]
 
     def place(self, thread: int) -> None:
-        """Give a thread, by the number the kernel knows it by, its cores and its urgency."""
+        """Set the cores and the priority of a thread, by its kernel thread id."""
         move(thread, self.cores)
         if self.policy is not None:
             try:
                 os.sched_setscheduler(thread, POLICIES[self.policy], os.sched_param(0))
             except PermissionError as error:
-                raise UsageError(f"this user may not choose the policy {self.policy!r}.") from error
+                raise UsageError(f"policy: permission denied for {self.policy!r}.") from error
         if self.nice is not None:
             try:
                 os.setpriority(os.PRIO_PROCESS, thread, self.nice)
             except PermissionError as error:
                 raise UsageError(
-                    f"this user may not make threads more urgent: nice {self.nice}.",
-                    "Use 0 to 19, or have RLIMIT_NICE (ulimit -e) raised.",
+                    f"nice: permission denied for {self.nice}.",
+                    "Use 0 to 19, or raise RLIMIT_NICE (ulimit -e).",
                 ) from error
 
 
 def engines_from(environment: Mapping[str, str]) -> Engines:
-    """Give what the environment says; nothing in particular where it is silent."""
+    """Return the Engines of the environment variable WEFT_ENGINES, or the defaults."""
     try:
         return Engines.parse(environment.get(VARIABLE, ""))
     except UsageError as error:
@@ -128,21 +129,24 @@ def engines_from(environment: Mapping[str, str]) -> Engines:
 
 
 def engines_of(rank: int, engines: "Engines | Iterable[Engines] | None") -> Engines:
-    """Give what a rank is told: the same as all, its own, or what the environment says."""
+    """Return the Engines of a rank: common to all, its own, or those of the environment."""
     if engines is None:
         return engines_from(os.environ)
     if isinstance(engines, Engines):
         return engines
-    told = list(engines)
-    if rank >= len(told):
-        raise UsageError(f"{len(told)} Engines do not say those of rank {rank}.")
-    return told[rank]
+    given = list(engines)
+    if rank >= len(given):
+        raise UsageError(
+            f"engines: no entry for rank {rank} (got {len(given)} entries).",
+            "Pass one Engines for each rank, or one for all.",
+        )
+    return given[rank]
 
 
 def allowed_cores() -> frozenset[int]:
-    """Give the cores that threads of this process may be put on: its group's, not its own mask's.
+    """Return the cores of this process's cgroup, whatever its own affinity mask is.
 
-    The kernel cuts a wish for every core down to what is allowed.
+    A thread asks for every core; the kernel reduces that to what is allowed.
     """
     found: list[frozenset[int]] = []
 
@@ -158,20 +162,20 @@ def allowed_cores() -> frozenset[int]:
 
 
 def move(thread: int, cores: Cores | None) -> None:
-    """Put a thread (0: the calling one) on these cores; None leaves it where it is."""
+    """Pin a thread (0: the calling one) to these cores; None leaves it unchanged."""
     if cores is None:
         return
     missing = sorted(core for core in cores if core >= _num_cores())
     if missing:
         raise UsageError(
-            f"core {missing[0]} does not exist.",
+            f"cores: core {missing[0]} does not exist.",
             f"This machine has cores {_ranges(range(_num_cores()))}.",
         )
     refused = frozenset(cores) - allowed_cores()
     if refused:
         raise UsageError(
-            f"core {_ranges(refused)} is not allowed to this process.",
-            f"It may use {_ranges(allowed_cores())}, as its cgroup says.",
+            f"cores: {_ranges(refused)} is not allowed for this process.",
+            f"Use cores of its cgroup: {_ranges(allowed_cores())}.",
         )
     os.sched_setaffinity(thread, cores)
 
@@ -185,7 +189,7 @@ def _cores(cores: Cores | str | None, name: str) -> frozenset[int] | None:
         return None
     found = frozenset(cores) if not isinstance(cores, str) else _read_ranges(cores, name)
     if not found:
-        raise UsageError(f"{name} is empty.", "Give one core or more, or leave it out.")
+        raise UsageError(f"{name}: must not be empty.", f"Pass one core or more, or omit {name}.")
     for core in found:
         _require_whole(name, core, 0, _LAST_CORE)
     return found
@@ -195,16 +199,16 @@ def _require_whole(name: str, value: object, least: int, most: int) -> None:
     if value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise UsageError(f"{name} is {value!r}: expected a whole number from {least} to {most}.")
+        raise UsageError(f"{name}: expected an integer from {least} to {most} (got {value!r}).")
 
 
 def _pair(part: str) -> tuple[str, str]:
     key, equals, word = part.partition("=")
     known = [each.name for each in fields(Engines)]
     if key not in known:
-        raise UsageError(f"engines have no {key!r}.", nearest(key, known))
+        raise UsageError(f"unknown setting {key!r}.", nearest(key, known))
     if not equals or not word:
-        raise UsageError(f"{key} has no value.", "Write it as number=2,cores=1,nice=10.")
+        raise UsageError(f"{key}: the value is missing.", "Write it as number=2,cores=1,nice=10.")
     return key, word
 
 
@@ -216,7 +220,7 @@ def _value(key: str, word: str) -> Any:
     try:
         return int(word)
     except ValueError:
-        raise UsageError(f"{key} is {word!r}: expected a whole number.") from None
+        raise UsageError(f"{key}: expected an integer (got {word!r}).") from None
 
 
 def _read_ranges(text: str, name: str) -> frozenset[int]:
@@ -225,15 +229,15 @@ def _read_ranges(text: str, name: str) -> frozenset[int]:
         spans = [(int(first), int(last if dash else first)) for first, dash, last in pairs]
     except ValueError:
         raise UsageError(
-            f"{name} is {text!r}: expected cores.", "Write them as 1, as 0-3 or as 0-1+4."
+            f"{name}: expected cores (got {text!r}).", "Write them as 1, 0-3 or 0-1+4."
         ) from None
-    for _, last in spans:  # before they are listed
+    for _, last in spans:  # before the ranges are expanded
         _require_whole(name, last, 0, _LAST_CORE)
     return frozenset(core for first, last in spans for core in range(first, last + 1))
 
 
 def _ranges(cores: Iterable[int]) -> str:
-    """Write cores with runs joined.
+    """Return cores as text, with consecutive ones as ranges.
 
     >>> _ranges({0, 1, 2, 5})
     '0-2+5'

@@ -1,4 +1,8 @@
-"""Find the world that a launcher such as torchrun started, from its environment."""
+"""Rendezvous of ranks started by a launcher such as torchrun, by its environment variables.
+
+Rank 0 creates the shared memory and writes its name into a locked file in /dev/shm, whose own name
+follows from the environment; the other ranks read it there.
+"""
 
 import fcntl
 import hashlib
@@ -24,17 +28,17 @@ _NAMING = (
     "TORCHELASTIC_RESTART_COUNT",
     "WORLD_SIZE",
 )
-_LOOK = 0.002  # seconds between looks for rank 0
+_POLL_SECONDS = 0.002  # seconds between polls for rank 0
 _calls = itertools.count()
 
 
 def world(*, timeout: float = DEFAULT_TIMEOUT, engines: Engines | None = None) -> World:
     """Join the other ranks that the launcher of this process started on this machine.
 
-    ``timeout`` is how many seconds a rank waits for the others at any one place; ``engines``
-    says where this rank's threads run, and without it WEFT_ENGINES does.
+    ``timeout`` is how many seconds a rank waits for the others at any one point; ``engines``
+    sets the cores of this rank's threads, by default those of WEFT_ENGINES.
     """
-    rank, num_ranks = _place(os.environ)
+    rank, num_ranks = _rank_and_size(os.environ)
     engines = engines_of(rank, engines)
     path = SHARED_MEMORY / f"{PREFIX}{_name(os.environ, next(_calls))}"
     if rank > 0:
@@ -49,52 +53,52 @@ def world(*, timeout: float = DEFAULT_TIMEOUT, engines: Engines | None = None) -
 
 
 def free_port() -> int:
-    """Find a port that nobody listens at, where ranks that are yet to be started can meet."""
+    """Return a port that is free now, for the rendezvous of ranks to be started."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
 
 
-def _place(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Give this process's rank and the number of ranks."""
+def _rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return this process's rank and the number of ranks."""
     missing = [name for name in _NEEDED if name not in environment]
     if missing:
         raise UsageError(
-            f"the environment does not say which rank this is: {', '.join(missing)} not set.",
+            f"environment: {', '.join(missing)} not set.",
             "Start the script with torchrun, or start ranks from Python with weft.spawn.",
         )
     try:
         rank, num_ranks, _, local_ranks = (int(environment[name]) for name in _NEEDED)
     except ValueError as error:
-        raise UsageError(f"the launcher's environment holds no number: {error}.") from error
+        raise UsageError(f"environment: expected integers ({error}).") from error
     if local_ranks != num_ranks:
         raise RunError(
-            f"{num_ranks} ranks stand on several machines, {local_ranks} on this one.",
-            "A weft world lives on one machine so far: start all ranks there.",
+            f"environment: WORLD_SIZE is {num_ranks}, but LOCAL_WORLD_SIZE is {local_ranks}.",
+            "weft.world() needs all ranks on one machine; use torch.distributed across machines.",
         )
     if not 0 <= rank < num_ranks:
-        raise UsageError(f"RANK is {rank}, which is not one of {num_ranks} ranks.")
+        raise UsageError(f"environment: RANK must be from 0 to {num_ranks - 1} (got {rank}).")
     return rank, num_ranks
 
 
 def _name(environment: Mapping[str, str], call: int) -> str:
-    """Give a name that the ranks of one launch share, and no others of this user."""
+    """Return a name that is common to the ranks of one launch and unique for this user."""
     parts = [str(os.geteuid()), str(call), *(environment.get(name, "") for name in _NAMING)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @contextmanager
 def _held(path: Path, timeout: float) -> Iterator[int]:
-    """Create ``path`` and own it, as a held lock shows, until all have come."""
+    """Create and lock ``path`` until all ranks have joined."""
     deadline = time.monotonic() + timeout
     while (file := _created(path)) is None:
         if time.monotonic() > deadline:
             raise RunTimeoutError(
-                f"rank 0 timed out after {timeout:g} s: {path.name} is another world's, with the "
-                "same MASTER_ADDR and MASTER_PORT.",
-                "Give this launch another port or run id.",
+                f"rank 0 timed out after {timeout:g} s: {path.name} belongs to another world with "
+                "the same MASTER_ADDR and MASTER_PORT.",
+                "Use another port or run id for this launch.",
             )
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     try:
         yield file
     finally:
@@ -110,22 +114,22 @@ def _created(path: Path) -> int | None:
             _require_own(path.stat(follow_symlinks=False), path)
         return None
     fcntl.flock(file, fcntl.LOCK_EX)
-    if is_at(file, path):  # nobody took it for a left one before it was locked
+    if is_at(file, path):  # nobody removed it as stale before it was locked
         return file
     os.close(file)
     return None
 
 
 def _found(path: Path, timeout: float) -> str:
-    """Give the name that rank 0 wrote; a file that nobody holds is from a dead launch."""
+    """Return the name that rank 0 wrote; an unlocked file is from a dead launch."""
     deadline = time.monotonic() + timeout
     while not (name := _read_if_held(path)):
         if time.monotonic() > deadline:
             raise RunTimeoutError(
                 f"weft.world() timed out after {timeout:g} s: rank 0 did not come.",
-                "Every rank must call weft.world(), rank 0 too.",
+                "Call weft.world() on every rank, including rank 0.",
             )
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     return name
 
 
@@ -152,8 +156,8 @@ def _require_own(info: os.stat_result, path: Path) -> None:
 
 
 def _taken(path: Path) -> RunError:
-    """Say that another user took the name first: it follows from the launcher's port and id."""
+    """Return the error of a name that another user has taken."""
     return RunError(
         f"{path} belongs to another user.",
-        "Give this launch another port, or a run id that nobody can guess.",
+        "Use another port, or a run id that cannot be guessed.",
     )

@@ -1,4 +1,4 @@
-"""Arrays in the heap of a world."""
+"""Arrays in the symmetric heap of a world."""
 
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ from weft.runtime.engine_threads import Engines
 
 
 class HeapCommunicator(Communicator):
-    """A crew that shares arrays."""
+    """A communicator whose ranks allocate symmetric arrays."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class HeapCommunicator(Communicator):
         self._blocks: dict[int, int] = {}  # by address
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> NDArray[Any]:
-        """Give an array that all ranks can reach, at the same offset on all of them.
+        """Return an array that all ranks can reach, at the same offset on all of them.
 
-        Collective, with equal bytes everywhere; ``free`` gives it back, closing the world too.
+        Collective: every rank passes the same number of bytes. ``free`` and ``close`` release it.
         """
         kind = np.dtype(dtype)
         lengths = (shape,) if isinstance(shape, int) else shape
         if min(lengths, default=0) < 0:
-            raise UsageError(f"no array has the shape {shape}.")
+            raise UsageError(f"empty: shape must not be negative (got {shape}).")
         nbytes = prod(lengths) * kind.itemsize
         with self.exclusive(f"empty({nbytes} bytes)"):
             self.drain()
@@ -44,17 +44,20 @@ class HeapCommunicator(Communicator):
             if failure := self.attempt(taken, lambda: self.reserve(block, nbytes)):
                 self.blocks.free(block)
                 raise failure
-        for rank in range(self.num_ranks):  # nobody pays for the first touch later
+        for rank in range(self.num_ranks):  # page faults now, not in the first collective
             self.member.populate(self.region(rank) + block, nbytes)
         array: NDArray[Any] = self.member.view(self.region(self.rank) + block, nbytes).view(kind)
         self._blocks[address_and_size(array)[0]] = block
         return array.reshape(shape)
 
     def free(self, array: NDArray[Any]) -> None:
-        """Give the memory of an array of ``empty`` back. Collective; the array is invalid then."""
+        """Release an array of ``empty``. Collective; the array is invalid afterwards."""
         address, nbytes = address_and_size(array)
         if address not in self._blocks:
-            raise RunError("this array is not one that empty() of this world returned.")
+            raise RunError(
+                "free: the array was not allocated by empty() of this world.",
+                "Pass the array itself, not a view or a copy of it.",
+            )
         with self.exclusive(f"free({nbytes} bytes)"):
             self.drain()
             self.agree(f"free({nbytes} bytes)")

@@ -1,4 +1,4 @@
-"""Where a schedule's flags, doorbells, places, stamps and buffers lie in a rank's region."""
+"""Offsets of a schedule's flags, doorbells, timestamps and buffers in a rank's region."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from weft.schedule import Kind, Table
 
 Ints = NDArray[np.int64]
 
-CACHE_LINE = 64  # a flag or doorbell has a cache line of its own
-STAMP_BYTES = 16  # bytes a row: begin and end, nanoseconds
-LOCATION_BYTES = 16  # bytes a buffer: where it lies in this execution, and how much there is of it
+CACHE_LINE = 64  # a flag or doorbell has its own: no false sharing
+STAMP_BYTES = 16  # of a row: begin and end, nanoseconds
+LOCATION_BYTES = 16  # of a buffer: its address in this execution and its size
 
 
 @dataclass(frozen=True)
 class HeapLayout:
     """Offsets from the start of a block, the same for every rank.
 
-    A buffer takes the room of its largest rank; memory is reserved for each rank's own size.
-    ``unbacked`` buffers have none: the caller's memory is bound to them in every execution.
-    Of scratch there are ``num_buffers`` copies, used by one execution after another.
+    A buffer takes the address space of its largest rank; memory is committed for each rank's own
+    size. ``unbacked`` buffers have none: the caller's memory is bound to them in every execution.
+    Executions rotate through ``num_buffers`` copies of the scratch.
     """
 
     table: Table
@@ -37,7 +37,7 @@ class HeapLayout:
         return self.table.thread_rank[self.table.thread]
 
     def rows_of(self, rank: int) -> Ints:
-        """Give the rows that a rank executes, in order."""
+        """Return the rows that a rank executes, in order."""
         return np.flatnonzero(self.rank_of_row == rank)
 
     @cached_property
@@ -49,19 +49,19 @@ class HeapLayout:
 
     @property
     def doorbells(self) -> int:
-        """Where the doorbells start, one a queue; flags stand before them."""
+        """Where the doorbells start, one per queue; flags precede them."""
         return self.table.schedule.num_flags * CACHE_LINE
 
     @cached_property
     def backed_bytes(self) -> Ints:
-        """Bytes of memory that each buffer has of its own on each rank."""
+        """Bytes of heap memory behind each buffer on each rank."""
         backed_bytes: Ints = self.sizes.copy()
         backed_bytes[list(self.unbacked)] = 0
         return backed_bytes
 
     @cached_property
     def buffer_stride(self) -> Ints:
-        """How far the next copy of a buffer lies: nowhere, unless it is scratch that rotates."""
+        """The distance to the next copy of a buffer; 0 unless it is scratch that rotates."""
         scratch = [buffer.role == "scratch" for buffer in self.table.schedule.buffers]
         largest = self.backed_bytes.max(axis=1, initial=0)
         rotates = np.asarray(scratch, bool) & (self.num_buffers > 1)
@@ -69,7 +69,7 @@ class HeapLayout:
 
     @cached_property
     def shared(self) -> NDArray[np.bool_]:
-        """Whether other ranks touch a buffer: by buffer and rank."""
+        """Whether other ranks access a buffer: by buffer and rank."""
         table = self.table
         row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
         foreign = self.rank_of_row[row_of] != table.access_rank
@@ -79,25 +79,25 @@ class HeapLayout:
 
     @property
     def locations(self) -> int:
-        """Where the places start, one a buffer."""
+        """Where the locations start, one per buffer."""
         return self.doorbells + len(self.table.queues) * CACHE_LINE
 
     @property
     def stamps(self) -> int:
-        """Where the stamps start."""
+        """Where the timestamps start."""
         return self.locations + round_up(
             len(self.table.schedule.buffers) * LOCATION_BYTES, CACHE_LINE
         )
 
     @cached_property
     def _front(self) -> int:
-        """Bytes of all that is no buffer."""
+        """Bytes of everything before the first buffer."""
         most = np.bincount(self.rank_of_row, minlength=1).max(initial=0)
         return self.stamps + int(most) * STAMP_BYTES
 
     @cached_property
     def buffers(self) -> Ints:
-        """Where each buffer starts: large ones on a page."""
+        """Where each buffer starts; large ones are page-aligned."""
         offsets, at = [], self._front
         sizes = (
             self.backed_bytes.max(axis=1, initial=0) + (self.num_buffers - 1) * self.buffer_stride
@@ -114,18 +114,17 @@ class HeapLayout:
         return int(self.buffers[-1])
 
     def ranges(self, rank: int) -> Iterator[tuple[int, int]]:
-        """Give what a rank needs memory for: offset and bytes."""
+        """Yield the ranges that a rank needs memory for: offset and bytes."""
         yield 0, self._front
         sizes = (self.backed_bytes[:, rank] + (self.num_buffers - 1) * self.buffer_stride).tolist()
         yield from zip(self.buffers[:-1].tolist(), sizes, strict=True)
 
 
 def require_rotation(layout: HeapLayout) -> None:
-    """Raise where ranks that run ahead could touch what others still use.
+    """Raise if ranks that run ahead could overwrite what others still read.
 
-    A rank may leave before the others when they reach no memory of its but scratch, whose
-    copies rotate, and when a flag tells the state of one rank: a sum of several would let
-    one of them stand for another.
+    A rank may leave before the others if they access only its scratch, whose copies rotate, and
+    if every flag is raised by one rank: in a sum of several, one rank could stand for another.
     """
     table = layout.table
     scratch = np.asarray([b.role == "scratch" for b in table.schedule.buffers], bool)
@@ -136,13 +135,13 @@ def require_rotation(layout: HeapLayout) -> None:
     several = len(table.queues) > 1 or len(pairs) != len(np.unique(pairs[:, 0]))
     if several or not scratch.any() or (layout.shared.any(axis=1) & ~scratch).any():
         raise ScheduleError(
-            f"{table.schedule.name} cannot rotate its scratch: it has none, or ranks touch other "
-            "memory of each other, or raise one flag together."
+            f"{table.schedule.name} cannot rotate its scratch: it has none, or ranks access other "
+            "memory of each other, or several ranks raise one flag."
         )
 
 
 def require_bounds(layout: HeapLayout) -> None:
-    """Raise where a command touches what the schedule does not declare."""
+    """Raise if a command accesses memory that the schedule does not declare."""
     table, num_ranks = layout.table, layout.table.schedule.num_ranks
     _require_ranks(table, "flag", table.flag_rank, table.flag_index, table.schedule.num_flags)
     _require_ranks(table, "queue", table.target_rank, table.target_queue, len(table.queues))
@@ -153,9 +152,9 @@ def require_bounds(layout: HeapLayout) -> None:
     inside &= (offset >= 0) & (nbytes >= 0) & (offset <= room) & (nbytes <= room - offset)
     for access in np.flatnonzero(~inside)[:1]:
         raise BoundsError(
-            f"{table.where(row_of[access])} touches bytes {offset[access]} to "
+            f"{table.where(row_of[access])}: out of bounds (bytes {offset[access]} to "
             f"{offset[access] + nbytes[access]} of {table.buffers[table.access_buffer[access]]}"
-            f"@{rank[access]}, which has {room[access]}."
+            f"@{rank[access]}, which has {room[access]})."
         )
 
 
@@ -166,8 +165,8 @@ def _require_ranks(
     wrong = (rank < 0) | (rank >= table.schedule.num_ranks) | (index < 0) | (index >= number)
     for row in np.flatnonzero(named & wrong)[:1]:
         raise BoundsError(
-            f"{table.where(row)} names {what} {index[row]} of rank {rank[row]}; there are "
-            f"{number} on each of {table.schedule.num_ranks} ranks."
+            f"{table.where(row)}: no {what} {index[row]} on rank {rank[row]} (there are {number} "
+            f"on each of {table.schedule.num_ranks} ranks)."
         )
 
 
@@ -175,13 +174,13 @@ _EQUAL = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE)
 
 
 def require_equal_sizes(table: Table) -> None:
-    """Raise where a command's slices differ in size but must not."""
+    """Raise if the slices of a command differ in size but must be equal."""
     first = np.minimum(table.access_start[:-1], max(len(table.access_nbytes) - 1, 0))
     row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
     wanted = table.access_nbytes[first[row_of]] if len(row_of) else table.access_nbytes
     wrong = np.isin(table.kind[row_of], _EQUAL) & (table.access_nbytes != wanted)
     for access in np.flatnonzero(wrong)[:1]:
         raise ScheduleError(
-            f"{table.where(row_of[access])} joins slices of {wanted[access]} and "
-            f"{table.access_nbytes[access]} bytes."
+            f"{table.where(row_of[access])}: slices differ in size ({wanted[access]} and "
+            f"{table.access_nbytes[access]} bytes)."
         )

@@ -1,4 +1,4 @@
-"""Kernels of a schedule called with arrays of the heap."""
+"""Calls of a schedule's kernels with arrays of the heap."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ Op = Callable[[list[Bytes], list[Bytes]], Any]
 
 
 class KernelError(Exception):
-    """An op raised: its own error is the cause. Never leaves the runtime."""
+    """An op raised; its error is the cause. Internal to the runtime."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -45,12 +45,12 @@ class KernelCalls:
         for op in dict.fromkeys(self._op_of.values()):
             if op not in ops:
                 raise RunError(
-                    f"{self._placed.layout.table.schedule.name} calls op {op!r}, which is not given.",
+                    f"ops: {op!r} of {self._placed.layout.table.schedule.name} is missing.",
                     nearest(op, ops) or "Pass ops={name: callable(inputs, outputs)}.",
                 )
 
     def caller(self, ops: Mapping[str, Op]) -> Callable[[int], None]:
-        """Give what calls the kernel of a row."""
+        """Return the function that calls the kernel of a row."""
 
         def call(number: int) -> None:
             try:

@@ -1,4 +1,4 @@
-"""The rows of one rank as the native core reads them: offsets, thresholds, strands."""
+"""The rows of one rank as columns of the native core: offsets, thresholds, instruction streams."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,20 +15,23 @@ from weft.schedule import Kernel, Kind, Reduce, Table
 
 Ints = NDArray[np.int64]
 
-CALLED = ("stream", "host")  # queues of the calling thread
-ENGINES = ("copy", "nic")  # queues with an engine; inside a machine a nic is one more
+CALLED = ("stream", "host")  # queues that the calling thread executes
+ENGINES = (
+    "copy",
+    "nic",
+)  # queues with an engine thread each; on one machine a nic is another copy engine
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedLayout:
-    """A layout put at a place in the heap: ``region(rank)`` plus ``block``."""
+    """A layout at an address of the heap: ``region(rank)`` plus ``block``."""
 
     layout: HeapLayout
     region: Callable[[int], int]
     block: int
 
     def start(self, rank: Any) -> Any:
-        """Give where the block of a rank, or of each of an array of ranks, starts."""
+        """Return where the block of a rank starts, or of each of an array of ranks."""
         first, step = self.region(0), self.region(1) - self.region(0)
         return first + rank * step + self.block
 
@@ -41,7 +44,7 @@ def build_program(
     *,
     elastic: bool = False,
 ) -> Program:
-    """Give the native program of ``rank``; where elastic, slices are as long as what is bound."""
+    """Build the native program of ``rank``; if elastic, slices are as long as the bound memory."""
     table = placed.layout.table
     rows = placed.layout.rows_of(rank)
     named, reduction = _reductions(table, rows)
@@ -78,12 +81,12 @@ def build_program(
 
 
 def engine_queues(table: Table) -> tuple[str, ...]:
-    """Give the queues that need an engine, on whichever rank."""
+    """Return the queues that need an engine, on any rank."""
     for name in table.queues:
         if _kind_of(name) not in CALLED + ENGINES:
             raise ScheduleError(
-                f"{table.schedule.name} has a queue {name!r}, which nothing runs.",
-                "Queues are called stream0, copy0, nic0 (or a higher number) and host.",
+                f"{table.schedule.name}: unknown queue {name!r}.",
+                "Use stream0, copy0, nic0 (or a higher number) or host.",
             )
     return tuple(name for name in table.queues if _kind_of(name) in ENGINES)
 
@@ -93,16 +96,16 @@ def _kind_of(queue: str) -> str:
 
 
 def _kinds(table: Table, rows: Ints) -> Ints:
-    """Give the kinds; what somebody else executes is a mere mark, like a Call."""
+    """Return the kinds; external kernels become Call rows, which do nothing here."""
     external = [isinstance(c, Kernel) and c.external for c in table.commands]
     marked = np.asarray(external, bool)[table.command[rows]]
     return np.where(marked, Kind.CALL, table.kind[rows]).astype(np.int64)
 
 
 def _accesses(layout: HeapLayout, rows: Ints) -> tuple[Ints, Ints]:
-    """Give where the slices of each row start, and of each slice where it lies.
+    """Return where the slices of each row start, and the slices.
 
-    That is rank, buffer, offset, bytes, and how far the same slice of the next copy lies.
+    A slice is rank, buffer, offset, bytes, and the distance to the same slice of the next buffer.
     """
     table = layout.table
     counts = table.access_start[rows + 1] - table.access_start[rows]
@@ -115,7 +118,7 @@ def _accesses(layout: HeapLayout, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _locations(placed: PlacedLayout) -> Ints:
-    """Give where the word that places a buffer lies: by rank and buffer."""
+    """Return the offset of the word that holds a buffer's location: by rank and buffer."""
     flat = placed.layout.table.schedule
     first = placed.start(np.arange(flat.num_ranks, dtype=np.int64)) + placed.layout.locations
     locations: Ints = first[:, None] + np.arange(len(flat.buffers), dtype=np.int64) * LOCATION_BYTES
@@ -123,7 +126,7 @@ def _locations(placed: PlacedLayout) -> Ints:
 
 
 def _own(placed: PlacedLayout, rank: int) -> Ints:
-    """Give of each buffer its home, the bytes there, its size, and who uses it how."""
+    """Return for each buffer: backing offset and bytes, size, shared, read, written."""
     layout = placed.layout
     roles = [buffer.role for buffer in layout.table.schedule.buffers]
     columns = (
@@ -161,10 +164,10 @@ def _signals(table: Table) -> Ints:
 
 
 def _waits(placed: PlacedLayout, rows: Ints, streams: Ints) -> Ints:
-    """Give what each wait holds for.
+    """Return the condition of each wait.
 
-    Where scratch rotates, the waits at a rank's end are for what nobody needs before the
-    same copy comes round again: they hold for an execution so much earlier.
+    Where scratch buffers rotate, the last waits of a rank protect a buffer that is not reused
+    before ``num_buffers`` executions: they wait for an execution so much earlier.
     """
     table, result = placed.layout.table, _no_conditions(rows)
     here = table.kind[rows] == Kind.WAIT
@@ -178,7 +181,7 @@ def _waits(placed: PlacedLayout, rows: Ints, streams: Ints) -> Ints:
 
 
 def _last_waits(waits: NDArray[np.bool_], streams: Ints) -> Ints:
-    """Give the waits after which a strand does nothing more."""
+    """Return the waits at the end of each instruction stream."""
     found: list[int] = []
     for begin, end, launch, _ in streams.tolist():
         at = end
@@ -203,7 +206,7 @@ def _raises(placed: PlacedLayout, rows: Ints) -> Ints:
 
 
 def _gates(placed: PlacedLayout, rank: int, rows: Ints) -> tuple[Ints, Ints]:
-    """Give for each row the doorbell it needs and the flag that holds it back."""
+    """Return for each row the doorbell that submits it and the flag that releases it."""
     table, gate, hold = placed.layout.table, _no_conditions(rows), _no_conditions(rows)
     submits = np.flatnonzero((table.kind == Kind.SUBMIT) & (table.target_rank == rank))
     queue_of_row = table.thread_queue[table.thread[rows]]
@@ -225,17 +228,17 @@ def _gates(placed: PlacedLayout, rank: int, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _require_one_host(table: Table, feeding: Ints) -> None:
-    """Raise where it is open which Submit hands a held command over."""
+    """Raise if several host queues submit held commands to one queue: the order is undefined."""
     if (table.flag_rank[feeding] >= 0).any() and len(np.unique(table.thread[feeding])) > 1:
         first, last = table.where(feeding[0]), table.where(feeding[-1])
         raise ScheduleError(
-            f"{first} and {last} feed one queue and hold: their order is open.",
-            "Let one host queue feed a queue whose commands are held.",
+            f"{first} and {last} submit held commands to one queue: their order is undefined.",
+            "Submit held commands of a queue from one host queue.",
         )
 
 
 def _reductions(table: Table, rows: Ints) -> tuple[list[tuple[str, str]], Ints]:
-    """Give the kinds of reductions, and which of them each row is."""
+    """Return the distinct reductions, and the index of the one that each row uses."""
     named: dict[tuple[str, str], int] = {}
     numbers = np.full(len(table.commands), -1, np.int64)
     for number in np.unique(table.command[rows]).tolist():
@@ -257,7 +260,7 @@ def _require_reduction(table: Table, dtype: str, op: str) -> None:
 def _instruction_streams(
     table: Table, rank: int, rows: Ints, engine_numbers: Mapping[str, int]
 ) -> Ints:
-    """Give begin, end, launching row and runner of each thread; rows count from 0 here."""
+    """Return begin, end, launching row and runner of each thread; rows count from 0 here."""
     mine = np.flatnonzero(table.thread_rank == rank)
     launch = table.thread_launch[mine]
     runners = np.asarray([engine_numbers.get(name, 0) for name in table.queues], np.int64)

@@ -1,4 +1,8 @@
-"""Messages from one rank to another, matched by tag."""
+"""Point-to-point messages between ranks of a world, matched by tag.
+
+Short messages are copied into a slot of the receiver (eager); of long ones the slot holds the
+address, and the receiver reads the sender's memory (rendezvous).
+"""
 
 import threading
 from collections import deque
@@ -22,23 +26,23 @@ from weft.runtime.faults import AbortTuple
 
 
 def open_p2p_slots(comm: Communicator) -> None:
-    """Make room for the messages of a world. Collective."""
+    """Allocate the message slots of a world. Collective."""
     nbytes = p2p_bytes(comm.num_ranks)
     block = comm.blocks.allocate(nbytes)
-    if failure := comm.attempt("mail", lambda: comm.reserve(block, nbytes)):
+    if failure := comm.attempt("message slots", lambda: comm.reserve(block, nbytes)):
         raise failure
     open_p2p(comm.member, comm.region(0) + block, comm.region(1) - comm.region(0))
 
 
 class Message:
-    """One that is sent or received: ``wait`` for it before its memory is touched.
+    """A send or a receive: ``wait`` for it before its memory is reused.
 
-    Nobody carries it on but the two ranks themselves, in ``wait`` and ``is_done``; what stands
-    before it in its ``queue`` is carried on first. Where no rank may read another's memory, a
-    long one goes in parts that fit a slot.
+    It makes progress only in ``wait`` and ``is_done`` of the two ranks; messages before it in its
+    ``queue`` progress first. Where ranks may not read each other's memory, a long message is sent
+    in parts that fit a slot.
 
-    Threads: any of them may wait for it or look at it once it is in a line (``MessageQueues.join``). One
-    without a line is carried on by one thread at a time.
+    Threads: any of them may wait for it or test it once it is in a queue (``MessageQueues.join``).
+    One that is in no queue is used by one thread at a time.
     """
 
     queue: "MessageQueue | None" = None
@@ -51,20 +55,20 @@ class Message:
         self._keep: Any = memory
         self._parts = list(_parts(address, self._nbytes, cut=comm.stages))
         self._num_parts = len(self._parts)
-        self._slot: int | None = None  # of a part that the receiver has yet to read
+        self._slot: int | None = None  # of a part that the receiver has not read yet
 
     def is_done(self) -> bool:
-        """Return whether it has come or gone; carries it on as far as that goes at once."""
-        return self._go_on(waits=False)
+        """Return whether it is complete, after making progress without waiting."""
+        return self._progress(waits=False)
 
     @property
     def has_started(self) -> bool:
-        """Whether a part of it has come or gone: no other message may use its memory then."""
+        """Whether a part of it was transferred: no other message may use its memory then."""
         return len(self._parts) < self._num_parts
 
     def wait(self) -> None:
-        """Return when it has come or gone."""
-        self._go_on(waits=True)
+        """Return when it is complete."""
+        self._progress(waits=True)
 
     def __repr__(self) -> str:
         return _described(self._nbytes, self._peer, self._tag, sends=self._sends)
@@ -73,12 +77,12 @@ class Message:
     def posted(
         cls, comm: Communicator, memory: Bindable, peer: int, tag: int, slot: int
     ) -> "Message":
-        """Make a message of one that was posted, so that its memory stays until it was read."""
+        """Create the message of a posted slot, which keeps its memory until it was read."""
         message = cls(comm, memory, peer, tag, sends=True)
         message._slot = slot
         return message
 
-    def _go_on(self, *, waits: bool) -> bool:
+    def _progress(self, *, waits: bool) -> bool:
         queue = self.queue
         while self._parts:
             if queue is None:
@@ -95,7 +99,7 @@ class Message:
         return True
 
     def step(self, *, waits: bool) -> bool:
-        """Carry its next part on, being the first in line; tell whether that has come or gone."""
+        """Transfer the next part of the first message of a queue; return whether it is complete."""
         if not self._step(waits=waits):
             return False
         if not self._parts and self.queue is not None:
@@ -104,7 +108,7 @@ class Message:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it has come or gone."""
+        """Whether all of it was transferred."""
         return not self._parts
 
     def _step(self, *, waits: bool) -> bool:
@@ -144,29 +148,29 @@ class Message:
 
 
 class MessageQueue:
-    """The messages with one peer and tag that are not over, in their order.
+    """The incomplete messages with one peer and tag, in their order.
 
-    Threads: one at a time carries the first message on (``enter`` to ``leave``). It may wait in the
-    native core for long; others that wait sleep until it has come a step further, and others that
-    only look do not wait for it.
+    Threads: one at a time advances the first message (``enter`` to ``leave``). It may wait in the
+    native core for long; other threads that wait sleep until it has advanced, and those that only
+    test do not wait for it.
     """
 
     __slots__ = ("_busy", "_entered", "_stepped", "_waiting", "messages")
 
     def __init__(self, stepped: threading.Condition) -> None:
         self.messages: deque[Message] = deque()
-        self._busy = threading.RLock()  # which the thread that has it may take again
-        self._entered = False  # of that thread: a signal handler sees that it interrupted a step
+        self._busy = threading.RLock()  # reentrant, for signal handlers
+        self._entered = False  # lets a signal handler see that it interrupted a step
         self._stepped = stepped
         self._waiting = 0
 
     @property
     def first(self) -> Message:
-        """The message that is carried on; for the thread that entered."""
+        """The message to advance; for the thread that entered."""
         return self.messages[0]
 
     def enter(self, message: Message, *, waits: bool) -> bool:
-        """Take the line to carry it on, unless ``message`` is over or another thread has it."""
+        """Enter the queue, unless ``message`` is complete or another thread is inside."""
         if self._busy.acquire(blocking=False):
             if self._entered:
                 self._busy.release()
@@ -181,7 +185,7 @@ class MessageQueue:
         with self._stepped:
             self._waiting += 1
             try:
-                # Who has the line leaves it by its own deadline, and tells those that it sees here.
+                # The thread inside leaves by its own deadline and notifies those that wait here.
                 while not message.is_complete:
                     if self._busy.acquire(blocking=False):
                         self._entered = True
@@ -192,7 +196,7 @@ class MessageQueue:
                 self._waiting -= 1
 
     def leave(self) -> None:
-        """Hand the connection to another thread."""
+        """Let another thread enter."""
         self._entered = False
         self._busy.release()
         if self._waiting:
@@ -203,35 +207,35 @@ class MessageQueue:
     def _refuse(message: Message, *, waits: bool) -> bool:
         if waits:
             raise UsageError(
-                f"a signal handler cannot wait for {message}: the call that it interrupted has "
-                "the same peer and tag.",
+                f"a signal handler cannot wait for {message}: the interrupted call has the same "
+                "peer and tag.",
                 "Use another tag.",
             )
         return False
 
 
 class MessageQueues:
-    """The lines of a world by direction, peer and tag. Threads: any.
+    """The message queues of a world by direction, peer and tag. Threads: any.
 
-    Where nothing stands in line and no message goes in parts, a call needs no line (``has``):
-    the native core lets the threads that send and receive take turns.
+    If no message is pending and none is sent in parts, a call needs no queue (``has``): the native
+    core synchronizes the threads that send and receive.
     """
 
-    _MANY = 64  # lines, after which those without a message are dropped
+    _MANY = 64  # queues, after which empty ones are dropped
 
     def __init__(self) -> None:
         self._queues: dict[tuple[bool, int, int], MessageQueue] = {}
-        self._lock = threading.RLock()  # a signal handler may send inside of a call
+        self._lock = threading.RLock()  # reentrant: a signal handler may send inside of a call
         self._stepped = threading.Condition()
 
     def has(self, key: tuple[bool, int, int]) -> bool:
-        """Return whether a message stands in that line."""
+        """Return whether a message is pending in that queue."""
         queue = self._queues.get(key)
         return queue is not None and bool(queue.messages)
 
     def join(self, message: Message, key: tuple[bool, int, int]) -> None:
-        """Put a message at the end of its line."""
-        with self._lock:  # or a line might be dropped that is about to have a message
+        """Append a message to its queue."""
+        with self._lock:  # else a queue could be dropped that is about to get a message
             queue = self._queues.get(key)
             if queue is None:
                 if len(self._queues) >= self._MANY:
@@ -243,9 +247,9 @@ class MessageQueues:
             message.queue = queue
 
     def clear(self) -> None:
-        """Forget all lines; threads that wait in one still end.
+        """Drop all queues; threads that wait in one still end.
 
-        Without the lock: a forked child does this, and who had the lock may be no thread of it.
+        Without the lock: a forked child calls this, and the owner of the lock may not exist in it.
         """
         self._queues = {}
 
@@ -253,7 +257,7 @@ class MessageQueues:
 def send_now(
     comm: Communicator, queues: MessageQueues, memory: Bindable, peer: int, tag: int
 ) -> None:
-    """Send a message that nothing stands before, in one part."""
+    """Send a message in one part, with no message pending before it."""
     address, nbytes = _checked(comm, memory, peer, tag, sends=True)
     member = comm.member
     slot, abort = p2p_post(member, peer, tag, address, nbytes, True)
@@ -261,7 +265,7 @@ def send_now(
         assert slot is not None
         try:
             abort = p2p_wait_sent(member, peer, slot)
-        except BaseException:  # a signal handler raised: the other rank may still read it
+        except BaseException:  # from a signal handler: the other rank may still read it
             queues.join(Message.posted(comm, memory, peer, tag, slot), (True, peer, tag))
             raise
     if abort is not None:
@@ -269,7 +273,7 @@ def send_now(
 
 
 def receive_now(comm: Communicator, memory: Bindable, peer: int, tag: int) -> None:
-    """Receive a message that nothing stands before, in one part."""
+    """Receive a message in one part, with no message pending before it."""
     address, nbytes = _checked(comm, memory, peer, tag, sends=False)
     size, abort = p2p_take(comm.member, peer, tag, address, nbytes, True)
     if abort is not None:
@@ -282,11 +286,13 @@ def receive_now(comm: Communicator, memory: Bindable, peer: int, tag: int) -> No
 def _checked(
     comm: Communicator, memory: Bindable, peer: int, tag: int, *, sends: bool
 ) -> tuple[int, int]:
-    """Return address and bytes of a message's memory; raise where there can be no such message."""
+    """Return address and bytes of a message's memory; raise if peer or tag are invalid."""
     if not 0 <= peer < comm.num_ranks or peer == comm.rank:
-        raise UsageError(f"rank {comm.rank} has no messages with rank {peer}.")
+        raise UsageError(
+            f"peer: rank {comm.rank} cannot exchange messages with rank {peer} of {comm.num_ranks}."
+        )
     if tag < 0:
-        raise UsageError(f"a tag counts from zero, it is not {tag}.")
+        raise UsageError(f"tag: must be >= 0 (got {tag}).")
     comm.require_healthy()
     return address_and_size(memory, writable=not sends)
 
@@ -298,7 +304,7 @@ def _described(nbytes: int, peer: int, tag: int, *, sends: bool) -> str:
 def _raise_other_size(comm: Communicator, peer: int, size: int, message: str) -> NoReturn:
     text = f"rank {peer} sends {size} bytes, rank {comm.rank} receives {message}"
     comm.fail(FaultReason.DISAGREE, peer, text)
-    raise DisagreeError(f"{text}.", "Both sides of a message must be equally long.")
+    raise DisagreeError(f"{text}.", "Send and receive the same number of bytes.")
 
 
 def _parts(address: int, nbytes: int, *, cut: bool) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,8 @@
-"""Prepared schedules by what is asked for, the least recently used closed first."""
+"""An LRU cache of prepared schedules by call signature.
+
+World.all_gather(..) ── DispatchCache (native) ── hit: one step into the executor
+└── miss: PreparedCache ── prepare on all ranks, then execute
+"""
 
 import weakref
 from typing import Any, NamedTuple
@@ -12,56 +16,60 @@ from weft.runtime.communicator import Communicator
 from weft.runtime.prepared_schedule import PreparedSchedule, prepare
 from weft.schedule import Schedule
 
-MAX_PREPARED = 256  # prepared at once
-MAX_PREPARED_BYTES = 256 << 20  # of heap that they take on a rank, together
+MAX_PREPARED = 256  # schedules
+MAX_PREPARED_BYTES = 256 << 20  # of heap on a rank, of all of them together
 
 
-KEEP_ROOT = "keep root"  # in place of an operator: a broadcast has none
-_APART = ("all_gather", "all_to_all")  # some of their algorithms work in place
+KEEP_ROOT = "keep root"  # stands in the field ``op``, which a broadcast does not need
+# Kinds that have an input and an output, although some of their algorithms work in place.
+_OUT_OF_PLACE = ("all_gather", "all_to_all")
 
-# A plain tuple is a third of the time of a call: kind, nbytes, dtype, op, root, algorithm.
+# kind, nbytes, dtype, op, root, algorithm. A plain tuple: making a NamedTuple would take a third
+# of the time of a small call.
 CallKey = tuple[str, int, str, str, int, str]
 
 
 class CallSignature(NamedTuple):
-    """What all ranks of a call must ask alike."""
+    """The arguments of a collective call that must be equal on all ranks."""
 
     kind: str
     nbytes: int
     dtype: str
     op: str
-    root: int  # -1: there is none
+    root: int  # -1: no root
     algorithm: str
 
     def __str__(self) -> str:
         if self.kind == "barrier":
             return self.kind
-        parts = [f"{self.nbytes} bytes"] if self.kind != "exchange" else []  # of any sizes
+        parts = (
+            [f"{self.nbytes} bytes"] if self.kind != "exchange" else []
+        )  # sizes may differ between ranks
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []
         return f"{self.kind}({', '.join(parts)})"
 
 
 class PreparedCall(NamedTuple):
-    """A prepared schedule and the name its calls go by."""
+    """A prepared schedule and the name of its calls in errors and in the flight recorder."""
 
     prepared: PreparedSchedule
     call: str
 
 
 class PreparedCache:
-    """The first use of a call prepares it, on all ranks together.
+    """Prepares a schedule when a signature is first used, on all ranks together.
 
     ``desk`` serves those that were made before, without coming here. Both are for the thread that
     has the turn (``Communicator.alone``); the desk takes it itself.
     """
 
     def __init__(self, comm: Communicator) -> None:
-        # No circle: a closed world's memory and descriptors go with the last who knows it.
+        # A weak reference: a cycle would keep the memory and descriptors of a closed world.
         self._comm = weakref.ref(comm)
         self.selector = AlgorithmSelector()
         self._ready: dict[CallKey, PreparedCall] = {}
-        here = weakref.ref(self)  # the desk must not keep alive what keeps it alive
+        here = weakref.ref(self)  # weak for the same reason
 
         def failed(call: str, abort: Any, error: BaseException | None) -> None:
             if (cache := here()) is not None:
@@ -70,16 +78,16 @@ class PreparedCache:
         self.dispatch_cache = DispatchCache(comm.member, failed)
 
     def find(self, asked: CallKey) -> PreparedCall:
-        """Give what is prepared for a call."""
+        """Return the prepared schedule of a call; prepare it if there is none."""
         if ready := self._ready.get(asked):
             return ready
         comm = self._comm()
         assert comm is not None
         with comm.exclusive(str(CallSignature(*asked))):
-            return self._make(asked)
+            return self._prepare(asked)
 
     def keep(self, asked: CallKey, dtype: object) -> None:
-        """Let the desk serve this call, whose dtype the caller knows by that object."""
+        """Add a call to the dispatch cache, which finds it by the caller's dtype object."""
         kind, nbytes, _, op, root, algorithm = asked
         if not algorithm:
             ready = self.find(asked)
@@ -89,27 +97,27 @@ class PreparedCache:
 
     def _raise_abort(self, call: str, abort: Any, error: BaseException | None) -> None:
         comm = self._comm()
-        assert comm is not None  # who makes the call has it
+        assert comm is not None  # the caller holds it
         if error is not None:
             comm.fail_with(error, f" in {call}")
             return
         for ready in self._ready.values():
             if ready.call == call:
                 ready.prepared.raise_aborted(abort, call)
-        comm.raise_abort(abort, lambda _: call)  # all was forgotten meanwhile: the world is closed
+        comm.raise_abort(abort, lambda _: call)  # the world was closed meanwhile
 
     def clear(self) -> None:
-        """Forget everything: the next use is a first one."""
+        """Remove all entries."""
         self.dispatch_cache.clear()
         self._ready.clear()
 
-    def _make(self, asked: CallKey) -> PreparedCall:
+    def _prepare(self, asked: CallKey) -> PreparedCall:
         comm, question = self._comm(), CallSignature(*asked)
         assert comm is not None
         call = str(question)
         comm.require_healthy()
         comm.drain()
-        # Shown before anybody waits: a rank that asks something else is found out.
+        # Recorded before anybody waits, so that a rank that makes another call is detected.
         number = comm.member.begin_call(call)
         comm.agree(f"{call} as call {number}")
         elastic = question.kind == "exchange"
@@ -119,15 +127,15 @@ class PreparedCache:
         num_buffers = 1
         if algorithm == "eager" and comm.num_ranks > 1:
             num_buffers = self.selector.num_buffers_of(question.kind, question.nbytes)
-        self._make_room()
+        self._evict()
         prepared = prepare(schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers)
         comm.member.end_call(number)
         ready = PreparedCall(prepared, call)
         self._ready[asked] = ready
         return ready
 
-    def _make_room(self) -> None:
-        """Close the oldest: the same ones on every rank, because all ask alike."""
+    def _evict(self) -> None:
+        """Close the least recently used: the same on every rank, as all make the same calls."""
         while self._ready and (
             len(self._ready) >= MAX_PREPARED
             or sum(ready.prepared.nbytes for ready in self._ready.values()) > MAX_PREPARED_BYTES
@@ -139,7 +147,7 @@ class PreparedCache:
             self._ready.pop(oldest).prepared.close()
 
     def algorithm_of(self, kind: str, nbytes: int) -> str:
-        """Name the algorithm of a call that names none."""
+        """Return the algorithm of a call that names none."""
         comm = self._comm()
         assert comm is not None
         return self.selector.algorithm(
@@ -161,18 +169,20 @@ def _schedule_of(asked: CallSignature, num_ranks: int, algorithm: str) -> Schedu
     if num_ranks == 1:
         return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
     made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
-    if asked.kind in _APART and any(buffer.name == "data" for buffer in made.buffers):
+    if asked.kind in _OUT_OF_PLACE and any(buffer.name == "data" for buffer in made.buffers):
         raise UsageError(
-            f"{algorithm!r} {asked.kind} works in place, a call has an input and an output.",
-            "Prepare its schedule with weft.prepare, or name another algorithm.",
+            f"algorithm: {algorithm!r} {asked.kind} works in place, but a call has an input and an "
+            "output.",
+            "Prepare its schedule with weft.prepare, or choose another algorithm.",
         )
     return made
 
 
 def _require_order(op: str, algorithm: str) -> None:
-    """Raise where an operator needs all sources at once and the algorithm joins them in turn."""
+    """Raise if an operator needs all inputs at once and the algorithm reduces them one by one."""
     if (op == "avg" or op.startswith("premul")) and algorithm not in ("pull", "eager"):
         raise UsageError(
-            f"{op.partition(':')[0]} cannot be computed by {algorithm!r}.",
+            f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected pull or "
+            "eager).",
             "Leave the algorithm out.",
         )

@@ -1,4 +1,8 @@
-"""Run: the interpreter of schedules on real memory."""
+"""Execution of schedules on real memory: ``prepare`` once, ``run`` many times.
+
+Schedule ── write_out ──▶ Table ── HeapLayout ──▶ memory in the heap
+└───── build_program ──▶ native Program ── run ──▶ Timeline
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +38,7 @@ def run(
     data: Mapping[str, NDArray[Any]] | None = None,
     ops: Mapping[str, Op] | None = None,
 ) -> Timeline:
-    """Execute ``schedule`` once, together with all ranks; give the spans of all of them.
+    """Execute ``schedule`` once, together with all ranks; return the spans of all of them.
 
     ``data`` holds this rank's arrays by buffer name: they are copied in before, and those of
     ``out`` and ``inout`` buffers back afterwards. ``ops`` holds the kernels by name, called
@@ -56,13 +60,13 @@ def prepare(
     elastic: bool = False,
     num_buffers: int = 1,
 ) -> "PreparedSchedule":
-    """Give every rank memory for ``schedule``, so that it can be executed again and again.
+    """Allocate memory for ``schedule`` on every rank, so that it can be executed many times.
 
     ``bound``: every execution binds the caller's memory to the in, out and inout buffers,
-    which need none of their own then. ``elastic``: every slice of the schedule is a whole
-    buffer, and as long as what is bound to it. ``num_buffers``: copies of the scratch, so that a
-    rank may leave an execution before the others have read what it gave them, and come so
-    many executions ahead of them. Collective: every rank passes the same.
+    which then need no backing memory. ``elastic``: every slice of the schedule is a whole
+    buffer, and as long as what is bound to it. ``num_buffers``: scratch buffers to rotate
+    through, so that a rank may leave an execution before the others have read its data, and be
+    so many executions ahead of them. Collective: every rank passes the same.
     """
     with world.exclusive(f"prepare {schedule.name}"):
         return _prepare(schedule, world, bound=bound, elastic=elastic, num_buffers=num_buffers)
@@ -84,7 +88,8 @@ def _prepare(
             )
     if schedule.num_ranks != world.num_ranks:
         raise RunError(
-            f"{schedule.name} is for {schedule.num_ranks} ranks, this world has {world.num_ranks}."
+            f"{schedule.name}: wrong number of ranks (got {schedule.num_ranks}, this world has "
+            f"{world.num_ranks})."
         )
     return PreparedSchedule(
         schedule, world, bound=bound or elastic, elastic=elastic, num_buffers=num_buffers
@@ -92,9 +97,9 @@ def _prepare(
 
 
 class PreparedSchedule:
-    """A schedule with its memory in the heap of a world. Made by ``prepare``.
+    """A schedule with its memory in the heap of a world. Created by ``prepare``.
 
-    Close it, on every rank, to give the memory back; arrays of its buffers are invalid then.
+    Close it on every rank to release the memory; arrays of its buffers are invalid afterwards.
     """
 
     def __init__(
@@ -129,14 +134,14 @@ class PreparedSchedule:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of heap that it takes on a rank."""
+        """Bytes of heap that it uses on a rank."""
         return self._layout.nbytes
 
     def buffer(self, name: str) -> Bytes:
-        """Give this rank's bytes of a buffer, without a copy."""
+        """Return this rank's bytes of a buffer, without a copy."""
         if name not in self.table.buffers:
             raise UnknownNameError(
-                f"{self.schedule.name} has no buffer {name!r}.", nearest(name, self.table.buffers)
+                f"{self.schedule.name}: no buffer {name!r}.", nearest(name, self.table.buffers)
             )
         number = self.table.buffers.index(name)
         offset = self._placed.start(self.world.rank) + int(self._layout.buffers[number])
@@ -170,21 +175,21 @@ class PreparedSchedule:
         timeline: bool = False,
         call: str = "",
     ) -> Timeline | None:
-        """Execute once more; with ``timeline`` (on every rank) give the spans of all ranks.
+        """Execute once; with ``timeline`` (on every rank) return the spans of all ranks.
 
         ``bind`` names memory of this rank that stands for its buffers, in this execution
-        only: arrays of ``world.empty``, any other array, or a Memory. ``call`` is what ranks
-        that wait for this one are told it does.
+        only: arrays of ``world.empty``, any other array, or a Memory. ``call`` is its
+        name in the flight recorder and in errors of waiting ranks.
         """
         if self._closed:
-            raise RunError(f"{self.schedule.name} is closed; prepare it again.")
+            raise RunError(f"{self.schedule.name} is closed.", "Prepare it again.")
         self.world.require_healthy()
         binds = self.binds(bind or {})
         self._execute(ops or {}, binds, timeline=timeline, call=call)
         return self.timeline() if timeline else None
 
     def binds(self, bind: Mapping[str, Bindable]) -> list[tuple[int, int, int]]:
-        """Give what is bound as the native core reads it."""
+        """Return the bound memory in the form of the native core."""
         return self._binder.binds(bind)
 
     def execute(
@@ -195,7 +200,7 @@ class PreparedSchedule:
         *,
         stamps: bool = False,
     ) -> None:
-        """Execute in this thread, as the collective call of that name; ``stamps`` for timeline."""
+        """Execute in this thread, as the call of that name; ``stamps`` are for ``timeline``."""
         try:
             abort = self.program.run(self.world.member, stamps, kernels, binds, call)
         except BaseException as error:
@@ -205,13 +210,13 @@ class PreparedSchedule:
             self.raise_aborted(abort, call)
 
     def raise_aborted(self, abort: AbortTuple, call: str) -> None:
-        """Raise what made a call of that name give up."""
+        """Raise why a call of that name was aborted."""
         self.world.raise_abort(abort, lambda row: f"{call} ({self.where(row)})")
 
     def submit(
         self, binds: list[tuple[int, int, int]], call: str, kernels: NativeKernels | None = None
     ) -> int:
-        """Let the world's worker execute it after what it has; give the job's number."""
+        """Submit an execution to the world's worker; return the number of the job."""
         job = self.program.submit(self.world.member, binds, call, kernels)
         if job == 0:
             self.world.raise_second_thread(call)
@@ -226,12 +231,10 @@ class PreparedSchedule:
                 yield number, command.op, [*command.reads, *command.writes]
 
     def take(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Load arrays into which ``store`` will copy the results."""
+        """Load arrays into which ``store`` will copy the results; check that they are writable."""
         for name in self._results(arrays):
             if not arrays[name].flags.writeable:
-                raise RunError(
-                    f"the array for {name!r} cannot be written to.", "Pass a copy of it."
-                )
+                raise RunError(f"{name}: the array is read-only.", "Pass a copy of it.")
         self.load(arrays)
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -240,7 +243,7 @@ class PreparedSchedule:
             self.buffer(name)[:] = _bytes_of(name, array, len(self.buffer(name)))
 
     def store(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Copy ``out`` and ``inout`` buffers of this rank into the arrays given."""
+        """Copy ``out`` and ``inout`` buffers of this rank into the given arrays."""
         for name in self._results(arrays):
             here = self.buffer(name)
             _bytes_of(name, arrays[name], len(here))[:] = here
@@ -250,14 +253,14 @@ class PreparedSchedule:
         return [name for name in written if name in arrays]
 
     def on_all_ranks(self, what: str, act: Callable[[], None]) -> None:
-        """Call ``act`` on every rank; if it fails on one, give up and raise on all of them."""
+        """Call ``act`` on every rank; if it fails on one, release the memory and raise on all."""
         if failure := self.world.attempt(what, act):
             self._closed = True
             self._free_memory()
             raise failure
 
     def close(self) -> None:
-        """Give the memory back. Collective."""
+        """Release the memory. Collective."""
         with self.world.exclusive(f"close {self.schedule.name}"):
             if not self._closed:
                 self.world.drain()
@@ -274,7 +277,7 @@ class PreparedSchedule:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:  # else the others may never come to close it with us
+        if error is None:  # after an error the other ranks may never call close
             self.close()
 
     def __repr__(self) -> str:
@@ -290,7 +293,7 @@ class PreparedSchedule:
         self._kernels = KernelCalls(world.member, self._placed, rank)
 
     def _map_peers(self) -> None:
-        """Let no execution pay for the first touch of a peer's pages."""
+        """Touch the pages of all peers, so that no execution has page faults."""
         for rank in range(self.world.num_ranks):
             for offset, nbytes in self._layout.ranges(rank):
                 self.world.member.populate(self._placed.start(rank) + offset, nbytes)
@@ -323,7 +326,7 @@ class PreparedSchedule:
             self.world.raise_abort(abort, self.where)
 
     def where(self, number: int) -> str:
-        """Name the command of a row of this rank."""
+        """Return the name of the command of a row of this rank."""
         return self.table.where(self._kernels.rows[number]) if number >= 0 else self.schedule.name
 
     def _raise_of_op(self, error: KernelError) -> NoReturn:
@@ -335,7 +338,7 @@ class PreparedSchedule:
         ) from cause
 
     def timeline(self) -> Timeline:
-        """Read the stamps of all ranks; nobody starts again before all have read them."""
+        """Read the timestamps of all ranks. Collective: all read before any overwrites them."""
         self.world.agree(f"timeline of {self.schedule.name}")
         stamps = np.zeros((self.table.num_rows, 2), np.uint64)
         for rank in range(self.world.num_ranks):
@@ -352,7 +355,7 @@ class PreparedSchedule:
 
 def _bytes_of(name: str, array: NDArray[Any], nbytes: int) -> Bytes:
     if not array.flags.c_contiguous:
-        raise RunError(f"the array for {name!r} is not contiguous.", "Pass a copy of it.")
+        raise RunError(f"{name}: the array is not contiguous.", "Pass a copy of it.")
     if array.nbytes != nbytes:
-        raise RunError(f"the array for {name!r} has {array.nbytes} bytes, the buffer {nbytes}.")
+        raise RunError(f"{name}: wrong size (got {array.nbytes} bytes, expected {nbytes}).")
     return array.reshape(-1).view(np.uint8)

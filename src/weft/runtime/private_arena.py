@@ -1,4 +1,4 @@
-"""Heap memory of one rank alone: no other rank has to take any at the same time."""
+"""The private arena of a rank: heap memory that it allocates without the other ranks."""
 
 import errno
 import threading
@@ -18,17 +18,17 @@ Part = tuple[int, int]  # address, bytes
 
 
 class Allocation(NamedTuple):
-    """Some bytes of the heap."""
+    """A block of the arena and its bytes."""
 
     block: int
     bytes: NDArray[np.uint8]
 
 
 class PrivateArena:
-    """The end of this rank's region, which the others do not know.
+    """The end of this rank's region.
 
-    They find what lies there by the place that is published with a call, as all bound memory.
-    Threads: any may take and give back.
+    Other ranks find memory in it by the location that is published with each call, as for all
+    bound memory. Threads: any may allocate and free.
     """
 
     def __init__(self, comm: HeapCommunicator) -> None:
@@ -37,22 +37,21 @@ class PrivateArena:
         self._blocks = BlockAllocator(comm.member.region_bytes - comm.common_bytes)
         heap = comm.member.view(0, comm.region(comm.num_ranks))
         self._heap = range(address_and_size(heap)[0], address_and_size(heap)[0] + heap.size)
-        self._held: list[tuple[Work, list[Allocation]]] = []  # until a work is done
-        self._lock = (
-            threading.RLock()
-        )  # of blocks and what is held; collected memory comes back at any time
+        self._held: list[tuple[Work, list[Allocation]]] = []  # freed when the work is done
+        # Reentrant: the garbage collector may free memory at any time.
+        self._lock = threading.RLock()
 
     def is_shared(self, address: int) -> bool:
-        """Tell whether all ranks can reach what lies there."""
+        """Return whether an address is in the heap, which all ranks can access."""
         return address in self._heap
 
     @property
     def num_allocations(self) -> int:
-        """How many pieces are taken."""
+        """The number of allocated blocks."""
         return len(self._blocks)
 
     def allocate(self, nbytes: int) -> Allocation:
-        """Take memory; OSError when there is no more of it."""
+        """Allocate memory; raise OSError if there is not enough."""
         try:
             with self._lock:
                 block = self._blocks.allocate(nbytes)
@@ -66,35 +65,35 @@ class PrivateArena:
             raise
         return Allocation(block, self._member.view(self._start + block, nbytes))
 
-    def free(self, lent: Allocation) -> None:
-        """Give memory back; nobody may use it any more."""
-        self._member.release(self._start + lent.block, lent.bytes.size)
+    def free(self, allocation: Allocation) -> None:
+        """Free memory; nobody may use it any more."""
+        self._member.release(self._start + allocation.block, allocation.bytes.size)
         with self._lock:
-            self._blocks.free(lent.block)
+            self._blocks.free(allocation.block)
 
     def copies(self, parts: Sequence[Part]) -> tuple[list[Part], list[Allocation]]:
-        """Give parts that all can read, and what was taken for them. One part is copied once."""
+        """Return parts that all ranks can read, and the allocations of those that were copied."""
         self._free_done()
         found: dict[Part, Allocation] = {}
         try:
             for address, nbytes in parts:
                 if nbytes and not self.is_shared(address) and (address, nbytes) not in found:
-                    lent = found[address, nbytes] = self.allocate(nbytes)
-                    lent.bytes[:] = bytes_of(RawMemory(address, nbytes))
+                    allocation = found[address, nbytes] = self.allocate(nbytes)
+                    allocation.bytes[:] = bytes_of(RawMemory(address, nbytes))
         except OSError:
             self.release(list(found.values()), after=None)
             raise
-        there = {part: address_and_size(lent.bytes)[0] for part, lent in found.items()}
+        there = {part: address_and_size(allocation.bytes)[0] for part, allocation in found.items()}
         return [(there.get(part, part[0]), part[1]) for part in parts], list(found.values())
 
     def release(self, taken: list[Allocation], after: Work | None) -> None:
-        """Give back what was taken, when that work is done."""
+        """Free allocations when a work is done."""
         if after is not None and taken:
             with self._lock:
                 self._held.append((after, taken))
             return
-        for lent in taken:
-            self.free(lent)
+        for allocation in taken:
+            self.free(allocation)
 
     def _free_done(self) -> None:
         with self._lock:

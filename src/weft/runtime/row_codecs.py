@@ -1,4 +1,4 @@
-"""What encodes and decodes the rows of a rank, and which copies are of encoded chunks."""
+"""The codecs of a rank's Encode and Decode rows, and the copies that move encoded chunks."""
 
 from typing import Any
 
@@ -16,16 +16,18 @@ Ints = NDArray[np.int64]
 
 
 class PythonCoder:
-    """A codec that is a library of Python, as the native core calls it: it answers numbers."""
+    """A codec implemented in Python, as the native core calls it: it returns numbers."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self.room = codec.room
         self.encode = codec.encode
-        codec.encode(np.zeros(4, np.uint8), np.empty(codec.room(4), np.uint8))  # is it there?
+        codec.encode(
+            np.zeros(4, np.uint8), np.empty(codec.room(4), np.uint8)
+        )  # fails now if its library is missing
 
     def decode(self, frame: Octets, chunk: Octets) -> int:
-        """Fill ``chunk``, or say what is wrong with its frame."""
+        """Fill ``chunk``; return what is wrong with its frame."""
         try:
             self._codec.decode(frame, chunk)
         except CodecError as error:
@@ -34,13 +36,13 @@ class PythonCoder:
 
 
 def coder_of(name: str, dtype: str) -> Any:
-    """Give what the native core takes for a codec: its own, or one that it calls back."""
+    """Return a codec of the native core, or an object that the core calls back."""
     codec = codec_of(name, dtype)
     return codec.core if isinstance(codec, Native) else PythonCoder(codec)
 
 
 def coders_of(table: Table, rows: Ints) -> tuple[list[Any], Ints]:
-    """Give the codecs, and which of them each row uses; -1 of what goes as it is."""
+    """Return the codecs, and the index of the one that each row uses; -1 for none."""
     named: dict[tuple[str, str], int] = {}
     numbers = np.full(len(table.commands), -1, np.int64)
     for number in np.unique(table.command[rows]).tolist():
@@ -51,7 +53,7 @@ def coders_of(table: Table, rows: Ints) -> tuple[list[Any], Ints]:
 
 
 def slot_copies(table: Table, rows: Ints) -> Ints:
-    """Tell which rows copy a slot: bytes that some rank encodes into, or decodes from."""
+    """Return which rows copy a slot: bytes that some rank encodes into or decodes from."""
     first = table.access_start[:-1]
     encodes, decodes = table.kind == Kind.ENCODE, table.kind == Kind.DECODE
     slots = {*_places(table, first[encodes] + 1), *_places(table, first[decodes])}
@@ -63,6 +65,6 @@ def slot_copies(table: Table, rows: Ints) -> Ints:
 
 
 def _places(table: Table, accesses: Any) -> list[tuple[int, int, int]]:
-    """Give buffer, offset and bytes: a slot lies at the same place on every rank."""
+    """Return buffer, offset and bytes of accesses; a slot has the same on every rank."""
     columns = (table.access_buffer, table.access_offset, table.access_nbytes)
     return list(zip(*(column[accesses].tolist() for column in columns), strict=True))

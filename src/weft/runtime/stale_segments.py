@@ -1,7 +1,7 @@
-"""What a killed world left in /dev/shm, told apart from what a live one owns.
+"""Removal of files that killed worlds left in /dev/shm.
 
-Every file there has an owner who holds a lock on it for as long as it lives; the kernel
-drops the lock when the owner ends, however it ends. So what can be locked has no owner.
+Every file of a live world is locked by its owner, and the kernel drops the lock when the owner
+ends, however it ends. So a file that can be locked is stale.
 """
 
 import fcntl
@@ -13,14 +13,14 @@ PREFIX = "weft-"
 
 
 def remove_stale_segments() -> list[str]:
-    """Remove this user's files that have no owner; give their names."""
-    return [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*") if _remove_if_left(path)]
+    """Remove this user's files that have no owner; return their names."""
+    return [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*") if _remove_if_stale(path)]
 
 
-def _remove_if_left(path: Path) -> bool:
+def _remove_if_stale(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # gone meanwhile, or another user's
+    except OSError:  # removed meanwhile, or another user's
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,9 +35,9 @@ def _remove_if_left(path: Path) -> bool:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Tell whether ``path`` still names the open file.
+    """Return whether ``path`` still names the open file.
 
-    Only who holds the file's lock removes it, so for that one the answer stays true.
+    Only the holder of the lock removes the file, so for the holder the answer stays true.
     """
     try:
         return os.path.samestat(os.fstat(fd), path.stat(follow_symlinks=False))

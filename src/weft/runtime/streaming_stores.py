@@ -1,4 +1,4 @@
-"""The size from which copies go past the caches: named, or measured on this machine."""
+"""The size from which copies use streaming (non-temporal) stores: configured or measured."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ VARIABLE = "WEFT_STREAMED_FROM"
 
 @cache
 def measured_cores() -> Cores | None:
-    """Give what was measured of this machine, if it was; a file of another one does not count."""
+    """Return what was measured on this machine, None if it is not calibrated."""
     with suppress(PlatformError):
         if is_calibrated() and (device := platform("here").device):
             return device.shared
@@ -24,14 +24,14 @@ def measured_cores() -> Cores | None:
 
 
 def set_streaming_threshold(environment: Mapping[str, str] = os.environ) -> None:
-    """Let copies go past the caches from the size that is named, or else that was measured."""
+    """Set the threshold from WEFT_STREAMED_FROM, or from the calibration of this machine."""
     named = environment.get(VARIABLE)
     if named is not None:
         try:
             set_streamed_from(parse_size(named))
         except SizeError as error:
             raise UsageError(
-                f"{VARIABLE} is {named!r}: expected a size.", "Write it as 512KiB."
+                f"{VARIABLE}: expected a size (got {named!r}).", "Write it as 512KiB."
             ) from error
     elif (found := measured_cores()) is not None:
         set_streamed_from(found.streamed_from)

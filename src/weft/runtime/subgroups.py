@@ -1,4 +1,4 @@
-"""Worlds of some ranks of a world."""
+"""Worlds of a subset of the ranks of a world."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -11,7 +11,7 @@ W = TypeVar("W", bound=Communicator)
 
 
 def join_group(comm: Communicator, ranks: Sequence[int], kind: type[W]) -> W | None:
-    """Let the first of ``ranks`` launch a world and the others join it.
+    """Create a world of ``ranks``: the first creates its segment, the others join it.
 
     All ranks of the crew meet twice: when the name is known, and when all have come, so that
     no launcher is closed early. Groups that share no rank are made at the same time.
@@ -19,7 +19,9 @@ def join_group(comm: Communicator, ranks: Sequence[int], kind: type[W]) -> W | N
     chosen = sorted(set(ranks))
     outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]
     if not chosen or len(chosen) != len(ranks) or outside:
-        raise UsageError(f"ranks {list(ranks)} are no group of {comm.num_ranks} ranks.")
+        raise UsageError(
+            f"ranks: expected distinct ranks from 0 to {comm.num_ranks - 1} (got {list(ranks)})."
+        )
     made = None
     with comm.exclusive("group"), ExitStack() as stack:
         comm.drain()

@@ -1,4 +1,4 @@
-"""A World: ranks of one machine that share memory and compute together."""
+"""A World: the collectives and messages of the ranks of one machine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,16 +33,16 @@ IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's sche
 
 
 class World(HeapCommunicator):
-    """One rank's view of its world; ``weft.spawn`` and ``weft.world`` make it.
+    """One rank's view of its world; created by ``weft.spawn`` and ``weft.world``.
 
-    Collectives take contiguous numpy arrays or a Memory, fastest in arrays of ``empty``.
+    Collectives take contiguous numpy arrays or RawMemory, and are fastest on arrays of ``empty``.
     ``x`` is this rank's input. ``algorithm`` names one of weft.collectives; ``async_op``
     returns a Work at once. All ranks make the same calls in the same order.
 
     Threads: several threads of a rank may send and receive at once, to and from the same or
     different ranks, and wait for a Work or a Message, while one of them makes collective calls. Two
-    threads that make collective calls at once need a ``group`` each; in one world the second is
-    refused, and the world ends with a DisagreeError on all ranks. The messages of one thread with
+    threads that make collective calls at once need a ``group`` each; in one world the second call
+    fails, with a DisagreeError on all ranks. The messages of one thread with
     one peer and tag keep their order.
     """
 
@@ -61,12 +61,12 @@ class World(HeapCommunicator):
         self._in_flight: list[Work] = []
         self._queues = MessageQueues()
         self._deltas = Deltas(rank)
-        # What another rank can make fail comes last: a world that is closed then is a whole one.
+        # Last, because another rank can make it fail: close() then finds all attributes.
         open_p2p_slots(self)
-        self._cache.selector = self._agreed_choice()
+        self._cache.selector = self._agreed_selector()
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
-        """Return when every rank has come here."""
+        """Wait until every rank has called it."""
         self.require_healthy()
         return self._call(("barrier", 0, "", "", -1, ""), [], None, async_op=async_op)
 
@@ -80,7 +80,8 @@ class World(HeapCommunicator):
         here, nbytes = address_and_size(x, writable=False)
         if total != nbytes * self.num_ranks:
             raise UsageError(
-                f"all_gather of {nbytes} bytes by {self.num_ranks} ranks does not fill {total}."
+                f"all_gather: output is {total} bytes, expected {nbytes}*{self.num_ranks} = "
+                f"{nbytes * self.num_ranks}."
             )
         asked = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
         binds = [(IN, here, nbytes), (OUT, there, total)]
@@ -104,7 +105,8 @@ class World(HeapCommunicator):
         here, total = address_and_size(x, writable=False)
         if total != nbytes * self.num_ranks:
             raise UsageError(
-                f"reduce_scatter of {total} bytes by {self.num_ranks} ranks leaves not {nbytes}."
+                f"reduce_scatter: output is {nbytes} bytes, expected {total}/{self.num_ranks} = "
+                f"{total / self.num_ranks:g}."
             )
         asked = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
         binds = [(IN, here, total), (OUT, there, nbytes)]
@@ -137,8 +139,8 @@ class World(HeapCommunicator):
     ) -> Work | None:
         """Copy the root's ``x`` into that of all ranks.
 
-        With a ``codec`` it travels encoded. After a lossy one all ranks hold the same bytes, the
-        root too, unless ``keep_root``.
+        With a ``codec`` it is sent encoded. After a lossy one all ranks hold the same bytes, also
+        the root, unless ``keep_root``.
         """
         if codec is not None and codec != "none":
             require_compatible(codec, algorithm, keep_root=keep_root, async_op=async_op)
@@ -186,7 +188,7 @@ class World(HeapCommunicator):
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Reduce ``x`` over all ranks into the root's; those of the others stay."""
+        """Reduce ``x`` over all ranks into the root's ``x``; the others stay unchanged."""
         here, nbytes = address_and_size(x)
         asked = ("reduce", nbytes, dtype_of(x), op, self._root(root), algorithm or "")
         binds = [(IN, here, nbytes), (OUT, here, nbytes if self.rank == root else 0)]
@@ -202,9 +204,9 @@ class World(HeapCommunicator):
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Part j of rank i's ``x`` becomes part i of rank j's ``out``.
+        """Copy part j of rank i's ``x`` to part i of rank j's ``out``.
 
-        Splits are elements for each rank (bytes of a Memory); without them parts are even.
+        Splits are elements for each rank (bytes of RawMemory); without them parts are equal.
         """
         if out_splits is None and in_splits is None:
             if not (algorithm or async_op) and self.dispatch_cache.arrays(
@@ -214,7 +216,7 @@ class World(HeapCommunicator):
             there, total = address_and_size(out)
             here, nbytes = address_and_size(x, writable=False)
             if total != nbytes:
-                raise UsageError(f"all_to_all of {nbytes} bytes does not fill {total}.")
+                raise UsageError(f"all_to_all: output is {total} bytes, expected {nbytes}.")
             asked = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
             binds = [(IN, here, nbytes), (OUT, there, total)]
             return self._call_and_cache(asked, binds, out, x, async_op=async_op)
@@ -225,10 +227,11 @@ class World(HeapCommunicator):
     def exchange(
         self, outs: Sequence[Bindable], xs: Sequence[Bindable], *, async_op: bool = False
     ) -> Work | None:
-        """Give ``xs[j]`` to rank j and fill ``outs[i]`` with what rank i gives: any sizes."""
+        """Send ``xs[j]`` to rank j and receive ``outs[i]`` from rank i, of any sizes."""
         if len(outs) != self.num_ranks or len(xs) != self.num_ranks:
             raise UsageError(
-                f"{len(xs)} parts given and {len(outs)} taken by {self.num_ranks} ranks."
+                f"exchange: expected {self.num_ranks} inputs and outputs (got {len(xs)} and "
+                f"{len(outs)})."
             )
         sent = [address_and_size(x, writable=False) for x in xs]
         received = [address_and_size(out) for out in outs]
@@ -247,7 +250,7 @@ class World(HeapCommunicator):
     def scatter(
         self, out: Bindable, x: Bindable | None, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
-        """Give every rank its part of the root's ``x``; the others pass None."""
+        """Send every rank its part of the root's ``x``; the others pass None."""
         there, nbytes = address_and_size(out)
         binds = [(OUT, there, nbytes)]
         binds += self._at_root(IN, x, nbytes * self.num_ranks, root)
@@ -255,7 +258,7 @@ class World(HeapCommunicator):
         return self._call(asked, binds, (out, x), async_op=async_op)
 
     def send(self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False) -> Message | None:
-        """Send ``x`` to a rank that receives it; little of it goes without waiting for that."""
+        """Send ``x`` to a rank; short messages return before they are received."""
         return self._message(x, to, tag, sends=True, async_op=async_op)
 
     def recv(
@@ -265,40 +268,42 @@ class World(HeapCommunicator):
         return self._message(x, source, tag, sends=False, async_op=async_op)
 
     def group(self, ranks: Sequence[int]) -> "World | None":
-        """Make a world of some ranks; None on those that are not among them.
+        """Create a world of some ranks; return None on the others.
 
-        Every rank of this world calls it, with the group that it will be in, if any.
+        Every rank of this world calls it, with the ranks of its group.
         """
         return join_group(self, ranks, World)
 
     def algorithm_of(self, kind: str, nbytes: int) -> str:
-        """Name the algorithm of a call that names none; bytes as the catalogue counts them."""
+        """Return the default algorithm of a call; bytes count as in the catalogue."""
         return self._cache.algorithm_of(kind, nbytes)
 
-    def _agreed_choice(self) -> AlgorithmSelector:
-        """Take the first rank's: a file that only some can read must not part them."""
+    def _agreed_selector(self) -> AlgorithmSelector:
+        """Return the thresholds of rank 0: all must agree, even if only some can read the file."""
         mine = AlgorithmSelector().measured(measured_cores())
-        shown = self.agree("choice", f"{mine.eager} {mine.eager_reduced}".encode())
+        shown = self.agree("thresholds", f"{mine.eager} {mine.eager_reduced}".encode())
         eager, reduced = map(int, shown[0].split())
         return replace(mine, eager=eager, eager_reduced=reduced)
 
     def _call_and_cache(
         self, asked: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
     ) -> Work | None:
-        """Carry out a call that the desk will serve the next time."""
+        """Execute a call and add it to the dispatch cache."""
         work = self._call(asked, binds, (out, x), async_op=async_op)
         self._cache.keep(asked, x.dtype)
         return work
 
     def invalidate(self, why: str) -> None:
-        """Let every call from now on raise ``why``: what was prepared is not found again."""
+        """Make every later call raise ``why``; drop what was prepared."""
         super().invalidate(why)
         self._cache.clear()
         self._in_flight.clear()
         self._queues.clear()
 
     def _call(self, asked: CallKey, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
-        if not self.member.try_enter_call():  # as alone() does; a context is a microsecond more
+        if (
+            not self.member.try_enter_call()
+        ):  # as exclusive() does; a context manager takes a microsecond more
             self.raise_second_thread(str(CallSignature(*asked)))
         try:
             ready = self._cache.find(asked)
@@ -311,7 +316,7 @@ class World(HeapCommunicator):
             if not async_op:
                 work.wait()
                 return None
-            # Dropping a Work must not take the memory away from under it.
+            # If the caller drops the Work, its memory must stay alive.
             self._in_flight = [each for each in self._in_flight if not each.is_done()]
             self._in_flight.append(work)
             return work
@@ -331,7 +336,7 @@ class World(HeapCommunicator):
         message = Message(self, x, peer, tag, sends=sends)
         self._queues.join(message, key)
         if async_op:
-            message.is_done()  # a message that can go goes now
+            message.is_done()  # starts it at once, if possible
             return message
         message.wait()
         return None
@@ -367,10 +372,10 @@ class World(HeapCommunicator):
             return []
         address, size = (0, 0) if memory is None else address_and_size(memory)
         if size != nbytes:
-            raise UsageError(f"the root's memory has {size} bytes, {nbytes} are needed.")
+            raise UsageError(f"root: the memory is {size} bytes, expected {nbytes}.")
         return [(number, address, size)]
 
     def _root(self, root: int) -> int:
         if not 0 <= root < self.num_ranks:
-            raise UsageError(f"root {root} is not one of {self.num_ranks} ranks.")
+            raise UsageError(f"root: must be from 0 to {self.num_ranks - 1} (got {root}).")
         return root

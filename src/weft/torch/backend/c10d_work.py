@@ -197,8 +197,8 @@ class PendingWork(Work):
 class FutureCompleter:
     """A thread that waits for works whose futures somebody asked for; started by the first.
 
-    ``progress_seconds`` is how many seconds whoever asks for a future carries its work out himself before
-    it is left to the thread.
+    ``progress_seconds`` is how long the thread that asks for a future makes progress itself before
+    the work is left to this one.
     """
 
     def __init__(self, progress_seconds: float = 0.0) -> None:

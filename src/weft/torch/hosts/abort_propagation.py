@@ -6,8 +6,9 @@ import threading
 import time
 
 from weft._core import FaultReason
-from weft.errors import DisagreeError, RankDiedError, RunError, RunTimeoutError
+from weft.errors import RankDiedError, RunError
 from weft.runtime import World
+from weft.runtime.faults import ERRORS
 from weft.torch.backend.c10d import Store
 from weft.torch.hosts.gloo_transport import GlooTransport
 from weft.torch.hosts.host_map import HostMap
@@ -16,13 +17,8 @@ _KEY = "weft/failure"
 _PREFIX = "between hosts: "  # of a text that already has the group's ranks
 _FOR_A_REASON = 0.3  # seconds: who closes a connection says why before
 _LOOK = 0.02
-_REASONS: dict[type[RunError], FaultReason] = {
-    RunTimeoutError: FaultReason.TIMEOUT,
-    RankDiedError: FaultReason.DIED,
-    DisagreeError: FaultReason.DISAGREE,
-    RunError: FaultReason.RAISED,
-}
-_KINDS = {reason: kind for kind, reason in _REASONS.items()}
+# Subclasses first: RunError is the base of the others.
+_REASONS = {kind: reason for reason, kind in reversed(ERRORS.items())}
 
 
 class AbortPropagator:
@@ -69,7 +65,7 @@ class AbortPropagator:
             local_ranks = self._hosts.ranks[self._hosts.of[self._rank]]
             text = re.sub(r"\brank (\d+)", lambda found: f"rank {local_ranks[int(found[1])]}", text)
             text = f"{text} (on host {self._hosts.names[self._hosts.of[self._rank]]})"
-        failure = _KINDS[FaultReason(fault[0])](f"{text}.")
+        failure = ERRORS[FaultReason(fault[0])](f"{text}.")
         failure.recent = self._world.recent()
         return failure
 
@@ -80,7 +76,7 @@ class AbortPropagator:
             while time.monotonic() < deadline:
                 if self._store.check([_KEY]):
                     reason, _, text = self._store.get(_KEY).decode().partition(" ")
-                    return _KINDS[FaultReason(int(reason))](text)
+                    return ERRORS[FaultReason(int(reason))](text)
                 time.sleep(_LOOK)
         return None
 

@@ -170,7 +170,8 @@ class P2PConnection:
     def _match(self, message: InterHostMessage, control: ControlMessage, text: Tensor) -> None:
         if control.nbytes != message.memory.numel():
             message.failure = DisagreeError(
-                f"rank {self.peer} sends {control.nbytes} bytes, rank {self._rank} takes {message}.",
+                f"rank {self.peer} sends {control.nbytes} bytes, rank {self._rank} receives "
+                f"{message}.",
                 "Both sides of a message must be equally long.",
             )
         elif control.nbytes <= INLINE:
