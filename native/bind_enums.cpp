@@ -34,7 +34,7 @@ void bind_enums(nb::module_& module) {
       .value("THREADS", AbortCause::threads);
 
   using weft::Verdict;
-  nb::enum_<Verdict>(module, "Verdict", nb::is_arithmetic(), "What is wrong with a frame.")
+  nb::enum_<Verdict>(module, "FrameStatus", nb::is_arithmetic(), "What is wrong with a frame.")
       .value("GOOD", Verdict::good)
       .value("CUT", Verdict::cut)
       .value("VERSION", Verdict::version)
@@ -42,7 +42,7 @@ void bind_enums(nb::module_& module) {
       .value("SIZE", Verdict::size)
       .value("CHECKSUM", Verdict::checksum)
       .value("CONTENT", Verdict::content);
-  module.def("verdict_reason", &weft::reason_of, nb::arg("verdict"), "What a verdict means, as text.");
+  module.def("frame_status_reason", &weft::reason_of, nb::arg("status"), "What a verdict means, as text.");
 
   // weft.schedule.Kind has the same numbers: the schedule package does not need the native core,
   // so a test compares the two.

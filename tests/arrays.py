@@ -21,19 +21,19 @@ from weft.compress import codec_of
 from weft.schedule import (
     Broadcast,
     Command,
+    CommandLocation,
     Copy,
     Decode,
     Encode,
     Kernel,
     Launch,
-    Place,
     Reduce,
     Schedule,
     Signal,
     Submit,
     Swap,
     Wait,
-    write_out,
+    expand,
 )
 from weft.schedule.schedule import commands_of
 
@@ -54,7 +54,9 @@ class Thread:
     """A queue or a lane: its commands, the lanes its launches start, how far it has come."""
 
     rank: int
-    commands: list[tuple[Place, Command, int]] = field(default_factory=list)  # with fed numbers
+    commands: list[tuple[CommandLocation, Command, int]] = field(
+        default_factory=list
+    )  # with fed numbers
     lanes: dict[int, list[Thread]] = field(default_factory=lambda: defaultdict(list))  # by id
     next: int = 0
     running: list[Thread] = field(default_factory=list)
@@ -76,7 +78,7 @@ class Machine:
     ) -> None:
         self.random = random.Random(seed)
         self.ops = ops or {}
-        table = write_out(schedule)
+        table = expand(schedule)
         self.memory: dict[tuple[int, str], Bytes] = {
             (rank, b.name): np.zeros(b.size_on(rank), np.uint8)
             for b in table.schedule.buffers
@@ -98,7 +100,7 @@ class Machine:
         signals = (c.flag for _, c in rows if isinstance(c, Signal))
         self.raised_each = Counter((flag.rank, flag.index) for flag in signals)
         self.flags: Counter[Any] = Counter()
-        self.order: list[Place] = []
+        self.order: list[CommandLocation] = []
 
     def run(self) -> None:
         """Execute the schedule once more."""
@@ -157,7 +159,7 @@ class Machine:
             thread.next += 1
         return started or thread.next > before
 
-    def _may(self, place: Place, command: Command, fed: int, execution: int) -> bool:
+    def _may(self, place: CommandLocation, command: Command, fed: int, execution: int) -> bool:
         key = (place.rank, place.queue)
         if fed >= 0 and key in self.fed_queues and not self._handed_over(key, fed, execution):
             return False

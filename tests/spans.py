@@ -18,8 +18,8 @@ from weft.schedule import (
     Slice,
     Submit,
     Wait,
+    expand,
     shifted,
-    write_out,
 )
 from weft.timeline import Timeline
 
@@ -47,7 +47,7 @@ def timed(made, times, **options):
     pairs = [(np.nan, np.nan) if pair is None else pair for pair in times]
     start, end = np.array(pairs, np.float64).reshape(-1, 2).T
     options = {"basis": "predicted", "platform": "paper", **options}
-    return Timeline.from_table(write_out(made), start, end, **options)
+    return Timeline.from_table(expand(made), start, end, **options)
 
 
 def overlapping():
@@ -86,7 +86,7 @@ def called():
         ("copy0", 2): (5, 8),
         ("copy0", 3): (8, 9),
     }
-    table = write_out(made)
+    table = expand(made)
     queues = [table.queues[table.thread_queue[thread]] for thread in table.thread]
     times = [rows[queue, int(number)] for queue, number in zip(queues, table.id, strict=True)]
     return timed(made, times)

@@ -17,7 +17,7 @@ from weft.c3.strategies import ENGINES
 from weft.collectives import KINDS, algorithms, collective, uneven_all_to_all
 from weft.hardware import platform
 from weft.runtime import World, run, spawn
-from weft.schedule import Kind, Schedule, write_out
+from weft.schedule import CommandKind, Schedule, expand
 from weft.simulator import simulate
 from weft.timeline import Timeline
 
@@ -117,7 +117,7 @@ def test_simulate_and_run_keep_the_same_order(num_ranks, name):
     predicted = simulate(schedule, platform("mi300x-8"), collapse=False)
     measured = executed(num_ranks)[0][name][1]
     assert (predicted.basis, measured.basis) == ("predicted", "measured")
-    assert predicted.num_spans == measured.num_spans == write_out(schedule).num_rows
+    assert predicted.num_spans == measured.num_spans == expand(schedule).num_rows
     assert order(predicted) == order(measured)
 
 
@@ -125,7 +125,7 @@ def order(timeline: Timeline) -> dict[tuple[int, str, int], list[int]]:
     """The ids by (rank, queue, lane), as they follow each other in time."""
     threads: dict[tuple[int, str, int], list[tuple[float, float, int]]] = {}
     for span in timeline.spans():
-        if span.kind != Kind.CALL:  # it lies around others, not between them
+        if span.kind != CommandKind.CALL:  # it lies around others, not between them
             place = (span.rank, span.queue, span.lane)
             threads.setdefault(place, []).append((span.start, span.end, span.id))
     return {place: [ident for _, _, ident in sorted(times)] for place, times in threads.items()}

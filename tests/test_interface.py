@@ -15,7 +15,7 @@ import weft
 from weft.errors import UsageError
 from weft.models.tables import Shard
 from weft.planner.sharding import ShardingPlan
-from weft.schedule import write_out
+from weft.schedule import expand
 from weft.serving.outcome import Outcome
 from weft.trace import analyze
 from weft.units import brief
@@ -147,9 +147,7 @@ RESULTS = {
     "plan": lambda _, workload: weft.plan(workload, "mi300x-8", mode="heuristic"),
     "choice": lambda _, workload: weft.plan(workload, "mi300x-8", mode="heuristic").choices[0],
     "schedule": lambda *_: weft.collective("all_reduce", "ring", num_ranks=8, nbytes=1 << 20),
-    "table": lambda *_: write_out(
-        weft.collective("all_reduce", "ring", num_ranks=8, nbytes=1 << 20)
-    ),
+    "table": lambda *_: expand(weft.collective("all_reduce", "ring", num_ranks=8, nbytes=1 << 20)),
     "analysis": lambda path, _: analyze([step_trace(path)]),
     "rank analysis": lambda path, _: analyze([step_trace(path)]).ranks[0],
     "critical path": lambda path, _: analyze([step_trace(path)]).ranks[0].path,

@@ -22,7 +22,6 @@ ROOMS: dict[str, set[str]] = {
     "workload": {"schedule", "hardware"},
     "collectives": {"schedule", "hardware", "compress"},
     "fused": {"schedule", "collectives"},
-    "sdma": {"schedule"},
     "cost": {"schedule", "hardware"},
     "simulator": {"schedule", "timeline", "hardware", "cost", "_core"},
     "runtime": {"schedule", "timeline", "hardware", "collectives", "compress", "_core"},

@@ -85,7 +85,7 @@ _HOMES = {
 _PACKAGES = frozenset(
     {
         *("c3", "calibration", "collectives", "compress", "cost", "errors", "fused", "gpu"),
-        *("hardware", "models", "planner", "report", "runtime", "schedule", "sdma", "serving"),
+        *("hardware", "models", "planner", "report", "runtime", "schedule", "serving"),
         *("simulator", "step", "sweep", "timeline", "torch", "trace", "units", "validate"),
         *("whatif", "workload"),
     }

@@ -29,7 +29,7 @@ class AbortCause(IntEnum):
     CODEC = 9
     THREADS = 10
 
-class Verdict(IntEnum):
+class FrameStatus(IntEnum):
     GOOD = 0
     CUT = 1
     VERSION = 2
@@ -38,7 +38,7 @@ class Verdict(IntEnum):
     CHECKSUM = 5
     CONTENT = 6
 
-def verdict_reason(verdict: Verdict) -> str: ...
+def frame_status_reason(status: FrameStatus) -> str: ...
 
 class CommandKind(IntEnum):
     KERNEL = 0

@@ -148,7 +148,9 @@ def test_the_rule_shares_engines_among_peers_as_the_simulator_does(num_engines):
 
 
 @pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
-@pytest.mark.parametrize("name", ["h100-8", "l40s-8", "mi210-4", "mi250x-8", "mi300x-8", "v100-8"])
+@pytest.mark.parametrize(
+    "name", ["h100-8", "l40s-8-nop2p", "mi210-4", "mi250x-8", "mi300x-8", "v100-8"]
+)
 def test_the_rule_sees_all_levels_of_a_node_as_the_simulator_does(name, kind):
     pricer = Pricer(platform(name))
     scenario = Scenario("", Gemm(8192, 8192, 8192, pricer.dtype), kind, 1 << 30)

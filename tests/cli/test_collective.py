@@ -78,10 +78,10 @@ def test_what_a_library_took_stands_beside_all_others(capsys):
 
 
 @pytest.mark.parametrize(
-    ("on", "words"), [("h100-8", "8 ranks are in one level"), ("h100-8x2", "has 2")]
+    ("on", "words"), [("h100-8", "8 ranks are in one level"), ("cpux2", "has 2")]
 )
 def test_what_is_named_must_apply(capsys, on, words):
-    name = "nccl" if on == "h100-8x2" else "hierarchical"
+    name = "nccl" if on == "cpux2" else "hierarchical"
     assert main([*QUICK[:3], on, "--algorithm", f"{name},all"]) == 2
     told = capsys.readouterr().err
     assert words in told

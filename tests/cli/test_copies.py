@@ -33,13 +33,13 @@ def test_a_table_is_printed_and_rows_are_written(tmp_path, capsys):
         ((), "which hardware? --on is missing"),
         (("--on", "mi300x-8", "--way", "per-cop"), "Did you mean 'per-copy'?"),
         (("--on", "mi300x-8", "--way", "b2b", "--engines", "9"), "Use 1 to 2."),
-        (("--on", "mi300x-8", "--count", "0"), "nothing to fetch"),
+        (("--on", "mi300x-8", "--count", "0"), "num_blocks and block_bytes must"),
         (
             (
                 "--on",
                 "switch(8)@1GB/s",
             ),
-            "how its devices reach their host",
+            "platform switch(8)@1GB/s does not",
         ),
     ],
 )

@@ -71,11 +71,11 @@ def test_the_schedule_that_was_run_is_written(tmp_path):
     [
         (lambda text: text[:300], "truncated: it ends after 300 bytes", "Write or copy it again."),
         (lambda _: "", "truncated: it ends after 0 bytes", "Write or copy it again."),
-        (lambda _: "weft", "this is not JSON", ""),
-        (lambda _: '{"weft": "0.1.0"}', "this is not a weft schedule", '"version": 1'),
+        (lambda _: "weft", "Expecting value at line", ""),
+        (lambda _: '{"weft": "0.1.0"}', "not a weft schedule", '"version": 1'),
         (
             lambda text: text.replace('"version": 1', '"version": 3'),
-            "the schedule is of version 3; this weft reads up to version 1",
+            "version 3 is not supported (this weft reads up to version 1",
             "Upgrade weft",
         ),
         (
@@ -95,12 +95,12 @@ def test_the_schedule_that_was_run_is_written(tmp_path):
         ),
         (
             lambda text: text.replace('"num_ranks": 8', '"num_ranks": 99999999'),
-            "num_ranks is 99,999,999; 1,048,576 is the limit",
+            "is 99,999,999, expected at most 1,048,576",
             "",
         ),
         (
             lambda text: text.replace('"count": 7', '"count": 8'),
-            "Wait holds for 8 signals of flag 1@0, which gets 7",
+            "Wait waits for 8 signals of flag 1@0, which receives 7",
             "Add the missing Signals",
         ),
         (
@@ -120,7 +120,7 @@ def test_a_bad_file_is_answered_in_a_line_or_two(file, capsys, change, says, hin
 
 def test_wrong_use_of_a_file_is_answered_in_a_line_or_two(file, capsys, tmp_path):
     assert (
-        "there is no file"
+        "file not found"
         in refused(capsys, "collective", tmp_path / "no.json", "--on", "mi300x-8")[0]
     )
     assert "--on is missing" in refused(capsys, "collective", file)[0]

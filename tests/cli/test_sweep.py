@@ -57,7 +57,7 @@ def test_failing_cells_are_rows_too_and_the_sweep_goes_on(tmp_path, capsys):
     assert main([*machines, "--block", "4KiB", *ONE, "--json", "-o", str(file)]) == 1
     whole = json.loads(capsys.readouterr().out)
     assert (whole["cells"], whole["failed"]) == (2, 1)
-    assert "how its devices reach their host" in whole["results"][1]["error"]
+    assert "PlatformError: platform switch(8)@1GB/s does" in whole["results"][1]["error"]
     assert whole["results"][0]["seconds"] > 0
 
 
@@ -67,7 +67,7 @@ def test_a_sweep_that_is_done_asks_nothing_again(tmp_path, capsys, monkeypatch):
     arguments = [*COPIES, "--block", "4KiB,8KiB", *ONE, "-o", str(file)]
     assert main(arguments) == 0
     first = file.read_text()
-    monkeypatch.setattr("weft.sweep.local._Crew.hire", None)  # nobody may be asked
+    monkeypatch.setattr("weft.sweep.local._WorkerPool.start_worker", None)  # nobody may be asked
     file.unlink()
     assert main(arguments) == 0
     assert file.read_text() == first

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.arrays import Machine
-from weft.collectives.blocks import gather_blocks
+from weft.collectives.block_gather import gather_blocks
 from weft.errors import UsageError
 from weft.schedule.check import check
 
@@ -24,5 +24,5 @@ def test_blocks_stand_in_the_order_asked_for(numbers, block_bytes):
 
 @pytest.mark.parametrize("number", [-1, 10])
 def test_a_block_that_is_not_there_is_refused(number):
-    with pytest.raises(UsageError, match=f"block {number} is not in a pool of 10"):
+    with pytest.raises(UsageError, match=f"block {number} is out of range"):
         gather_blocks([number], 4, 10)

@@ -88,9 +88,9 @@ def test_messages_are_encoded_on_every_hop():
 
 
 def test_wrong_codecs_are_told():
-    with pytest.raises(UnknownNameError, match="no codec is called 'pak'"):
+    with pytest.raises(UnknownNameError, match="codec 'pak'"):
         collective("broadcast", "chain+pak", num_ranks=2, nbytes=64)
-    with pytest.raises(UsageError, match="not int32"):
+    with pytest.raises(UsageError, match="int32"):
         collective("broadcast", "chain+pack", num_ranks=2, nbytes=64, dtype="int32")
     with pytest.raises(UnknownNameError):
         collective("all_gather", "chain+pack", num_ranks=2, nbytes=64)

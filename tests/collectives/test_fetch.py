@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.arrays import Machine
-from weft.collectives import WAYS, fetch, fetch_platform
+from weft.collectives import FETCH_METHODS, fetch, fetch_platform
 from weft.errors import PlatformError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.schedule import check
@@ -17,23 +17,23 @@ from weft.simulator import simulate
 MACHINE = platform("mi300x-8")
 
 
-def seconds(num_blocks, block_bytes, way, *, engines=1, machine=MACHINE):
-    schedule = fetch(num_blocks, block_bytes, way, engines=engines)
-    return simulate(schedule, fetch_platform(machine, way, engines=engines)).seconds
+def seconds(num_blocks, block_bytes, method, *, engines=1, machine=MACHINE):
+    schedule = fetch(num_blocks, block_bytes, method, engines=engines)
+    return simulate(schedule, fetch_platform(machine, method, engines=engines)).seconds
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", FETCH_METHODS)
 @given(num_blocks=st.integers(1, 150), block_bytes=st.integers(1, 9))
-def test_every_block_arrives(way, num_blocks, block_bytes):
-    machine = Machine(fetch(num_blocks, block_bytes, way), seed=num_blocks)
+def test_every_block_arrives(method, num_blocks, block_bytes):
+    machine = Machine(fetch(num_blocks, block_bytes, method), seed=num_blocks)
     machine.memory[1, "pool"][:] = np.arange(num_blocks * block_bytes) * 7 % 251
     machine.run()
     assert np.array_equal(machine.memory[0, "cache"], machine.memory[1, "pool"])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_fetch_is_a_sound_schedule(way):
-    check.check(fetch(70, 64, way))
+@pytest.mark.parametrize("method", FETCH_METHODS)
+def test_a_fetch_is_a_sound_schedule(method):
+    check.check(fetch(70, 64, method))
 
 
 def test_engines_share_the_blocks():
@@ -52,8 +52,8 @@ def test_a_loop_pays_a_call_for_every_block():
 def test_large_blocks_are_bound_by_the_link_in_every_way():
     assert MACHINE.host is not None
     floor = 64 * (16 << 20) / MACHINE.host.link_rate
-    for way in WAYS:
-        assert floor < seconds(64, 16 << 20, way) < 1.15 * floor
+    for method in FETCH_METHODS:
+        assert floor < seconds(64, 16 << 20, method) < 1.15 * floor
 
 
 def test_a_faster_link_to_the_host_helps_large_blocks_and_not_small_ones():
@@ -67,7 +67,7 @@ def test_a_faster_link_to_the_host_helps_large_blocks_and_not_small_ones():
 
 
 def test_more_engines_than_serve_the_host_are_refused():
-    with pytest.raises(UsageError, match="mi300x has 2 engines for copies from its host, 3 were"):
+    with pytest.raises(UsageError, match="mi300x has 2"):
         fetch_platform(MACHINE, "b2b", engines=3)
 
 
@@ -80,16 +80,16 @@ def test_a_device_without_engines_can_only_fetch_by_kernel():
 
 
 def test_a_platform_that_does_not_know_its_host_says_so():
-    with pytest.raises(PlatformError, match="how its devices reach their host"):
+    with pytest.raises(PlatformError, match="platform mi300x-8 does not"):
         fetch_platform(replace(MACHINE, host=None), "per-copy")
 
 
 def test_wrong_counts_and_names_are_refused():
-    with pytest.raises(UnknownNameError, match="no way to fetch is called 'loop'"):
+    with pytest.raises(UnknownNameError, match="method 'loop'"):
         fetch(1, 1, "loop")
-    with pytest.raises(UsageError, match="nothing to fetch"):
+    with pytest.raises(UsageError, match="num_blocks and block_bytes must"):
         fetch(0, 4096, "per-copy")
-    with pytest.raises(UsageError, match="cannot be shared by 4 engines"):
+    with pytest.raises(UsageError, match="among 4"):
         fetch(3, 4096, "b2b", engines=4)
-    with pytest.raises(UsageError, match="per-copy uses one engine or none, not 2"):
+    with pytest.raises(UsageError, match=r"\(got 2"):
         fetch(3, 4096, "per-copy", engines=2)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from weft.compress import codec_of, triton_codecs
-from weft.compress.codec import encoded
+from weft.compress.codec_registry import encoded
 from weft.compress.frame import Octets
 
 HEAD = 32

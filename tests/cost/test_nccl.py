@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.collectives.library import opaque
+from weft.collectives.opaque import opaque
 from weft.cost.nccl import law_seconds, library_price, links_of, on_curve, own_seconds
 from weft.errors import PlatformError, UnknownNameError, UsageError
 from weft.hardware import Level, platform
@@ -139,7 +139,9 @@ def test_what_was_not_measured_is_marked():
     assert large.note == "outside measured sizes (512 B to 512 MiB)"
     between = library_price(platform("h100-8", num_ranks=6), "all_gather", 6 << 20)
     assert between.note == "between measured numbers of ranks (2, 4, 8)"
-    assert library_price(platform("h200-8"), "all_gather", 1 << 20).note.startswith("inherited: H")
+    assert library_price(platform("h200-8"), "all_gather", 1 << 20).note.startswith(
+        "inherited: curves of h1"
+    )
 
 
 def test_ranks_between_the_measured_lie_between_them():
@@ -148,6 +150,24 @@ def test_ranks_between_the_measured_lie_between_them():
         for n in range(2, 9)
     ]
     assert prices == sorted(prices)
+
+
+def test_a_healthy_node_of_l40s_is_as_fast_as_a_pair_of_the_broken_one():
+    healthy = library_price(platform("l40s-8"), "all_gather", 1 << 29).seconds
+    assert 7 / 8 * (1 << 29) / healthy == pytest.approx(19.6e9, rel=0.1)
+
+
+def test_no_pcie_switch_reduces():
+    seconds = library_price(platform("h100-pcie-8"), "all_reduce", 1 << 30).seconds
+    assert 1.75 * (1 << 30) / seconds < 39.2e9 * 1.05
+
+
+def test_a_rack_goes_on_where_the_tables_end():
+    found = library_price(platform("gb200-nvl72"), "all_gather", 72 << 24)
+    eight = library_price(platform("b200-8"), "all_gather", 8 << 24)
+    assert "beyond measured numbers of ranks (2, 4, 8)" in found.note
+    assert found.high > eight.high
+    assert 64 / 8 * eight.seconds < found.seconds < 72 / 7 * eight.seconds
 
 
 def test_v100_reaches_the_published_bus_rate():
@@ -181,9 +201,16 @@ def test_a_slow_level_between_halves_makes_a_node_slower():
         assert flat < halves[2] < halves[1] < halves[0]
 
 
+@given(kind=kinds, outer=st.floats(1e9, 1e12))
+def test_a_node_cut_in_halves_is_never_faster_than_a_whole_one(kind, outer):
+    whole = platform("h100-8")
+    halves = two_levels("h100", whole.levels[0].rate, outer)
+    assert links_of(halves, kind) <= links_of(whole, kind)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_node_whose_devices_are_all_as_close_as_a_pair_is_faster(kind):
-    node = platform("l40s-8")
+    node = platform("l40s-8-nop2p")
     flat = replace(node, levels=(replace(node.levels[0], size=8),), node_levels=1)
     slow, fast = (library_price(each, kind, 1 << 26).seconds for each in (node, flat))
     assert fast < 0.2 * slow  # pairs reach 19.6 GB/s, halves of the node 1.17 GB/s
@@ -211,7 +238,8 @@ def test_a_faster_level_never_makes_a_node_slower(device, kind, inner, outer, fa
         ("h100-8", "broadcast", {}, "not measured for broadcast", "all_gather"),
         ("h100-8", "all_gather", {"version": "1.0"}, "nccl 1.0 was not measured", "2.29.2"),
         ("h100-8", "all_reduce", {"version": "2.23"}, "2.23 all_reduce", "other versions"),
-        ("h100-8x2", "all_gather", {}, "inside one node, h100-8x2 has 2", "hierarchical"),
+        ("h100-8x2", "all_gather", {"version": "2.23"}, "2.23 was not measured between", "2.29.2"),
+        ("cpux2", "all_gather", {}, "inside one node, cpux2 has 2", "hierarchical"),
         ("switch(8)@1GB/s", "all_gather", {}, "a network without any", "h100"),
     ],
 )
@@ -222,7 +250,7 @@ def test_what_cannot_be_priced_says_why(spec, kind, options, words, hint):
 
 
 def test_a_machine_fitted_count_by_count_has_nothing_between():
-    machine = platform("l40s-8")
+    machine = platform("l40s-8-nop2p")
     three = replace(machine, levels=(replace(machine.levels[0], size=3),), node_levels=1)
     with pytest.raises(UsageError, match="not measured on 3 ranks") as caught:
         library_price(three, "all_gather", 3 << 10)

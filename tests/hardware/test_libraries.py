@@ -13,7 +13,7 @@ every_device = pytest.mark.parametrize("device", DEVICES)
 
 def test_the_only_library_measured_is_nccl():
     assert library_names() == ("nccl",)
-    assert set(MEASURED) < set(DEVICES)
+    assert set(MEASURED) == set(DEVICES)
 
 
 @every_device
@@ -21,7 +21,7 @@ def test_a_library_belongs_to_a_device_of_the_catalogue(device):
     known = library("nccl", device)
     assert known.device == device == platform(f"{device}-8").require_device().name
     assert known.node in platform_names()
-    assert known.basis == ("fitted" if device in MEASURED else "inherited")
+    assert known.basis == "fitted"
     assert known.source
 
 
@@ -75,12 +75,15 @@ def test_links_of_the_catalogue_are_those_of_the_rings(device):
 
 def test_reductions_inside_the_switch_are_found_where_switches_reduce():
     inside = {d for d in DEVICES for fit in library("nccl", d).fits if fit.in_switch}
-    assert inside == {"h100", "h200", "b200", "b300"}
+    assert inside == {"h100", "b200"}
 
 
 def test_a_stand_in_has_the_curves_of_its_sibling():
-    assert library("nccl", "h200").fits == library("nccl", "h100").fits
-    assert library("nccl", "b300").node == "b200-8"
+    known = library("nccl", "h200", "h100")
+    assert known.fits == library("nccl", "h100").fits
+    assert (known.device, known.basis) == ("h200", "inherited")
+    assert "curves of h100" in known.source
+    assert library("nccl", "b300", "b200").node == "b200-8"
 
 
 def test_an_unmeasured_device_names_the_measured_ones():

@@ -152,7 +152,7 @@ def codecs_of(found):
 
 
 def test_a_codec_is_taken_only_within_the_budget():
-    machine = platform("l40s-8")  # slow links
+    machine = platform("l40s-8-nop2p")  # slow links
     exact = plan(gathers(), machine, host=NO_HOST)
     assert exact.choices[0].settings.get("codec", "pack") == "pack"
     assert "above the budget of 0" in codecs_of(exact)["int8"]

@@ -16,7 +16,7 @@ from weft.schedule import Group
 from weft.workload import NO_HOST, Collective, Memory, Op, Workload
 
 MIB = 1 << 20
-SLOW = quiet("l40s-8")  # slow links
+SLOW = quiet("l40s-8-nop2p")  # slow links
 
 
 def choice(**more):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.planner.toy import MACHINE
 from weft.collectives import collective
-from weft.errors import UnknownNameError, UsageError
+from weft.cost.nccl import library_price
+from weft.errors import UnknownNameError
 from weft.hardware.network import Level
 from weft.hardware.platform import Host
 from weft.planner import prices as prices_module
@@ -248,12 +249,17 @@ def test_an_algorithm_that_does_not_apply_has_no_price():
     assert seconds_by(NODES.resized(2), "all_reduce", "hierarchical", 64) is None  # has one level
 
 
-def test_where_no_algorithm_applies_that_is_said(monkeypatch):
+def test_where_no_algorithm_applies_the_slowest_link_bounds_it(monkeypatch):
     monkeypatch.setitem(prices_module._ALGORITHMS, "all_to_all", ())
-    with pytest.raises(
-        UsageError, match="no algorithm prices all_to_all of 64 bytes among 8 ranks"
-    ):
-        seconds("all_to_all", 64)
+    found = price("all_to_all", 10**9)
+    assert found.model == "link"
+    assert found.seconds == pytest.approx(5e-6 + 7 / 8 * 1e9 / 10e9)
+
+
+def test_an_unknown_collective_is_named():
+    with pytest.raises(UnknownNameError, match="'all_gathr'") as caught:
+        price("all_gathr", 64)
+    assert "all_gather" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -275,20 +281,34 @@ def test_inside_a_node_the_measured_library_counts_and_its_range_is_narrow():
     assert (found.low, found.high) == pytest.approx((low * found.seconds, high * found.seconds))
 
 
+TWO_NODES = replace(MACHINE, levels=(*MACHINE.levels, replace(OUTER, size=2)))
+
+
 @pytest.mark.parametrize(
     ("library", "ranks", "kind"),
     [
         ("no library", (0, 1), "all_reduce"),
-        ("nccl", (0, 8), "all_reduce"),  # two nodes
         ("nccl", (0, 1), "gather"),  # nobody measured it
     ],
 )
 def test_all_else_is_simulated_with_a_wide_range(library, ranks, kind):
-    two = replace(MACHINE, levels=(*MACHINE.levels, replace(OUTER, size=2)))
-    found = price(kind, GIB, ranks, two, library)
+    found = price(kind, GIB, ranks, TWO_NODES, library)
     low, high = SIMULATED_RANGE
     assert found.model == "simulated"
     assert (found.low, found.high) == pytest.approx((low * found.seconds, high * found.seconds))
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "all_to_all", "send", "broadcast"])
+def test_between_nodes_the_algorithms_of_the_library_count(kind):
+    found = price(kind, GIB, (0, 8), TWO_NODES, "nccl")
+    expected = library_price(
+        replace(TWO_NODES, levels=TWO_NODES.levels[1:], node_levels=0), kind, GIB
+    )
+    assert found.model == "nccl, its algorithms"
+    assert found.seconds == expected.seconds
+    assert (found.low, found.high) == pytest.approx(
+        (expected.low * found.seconds, expected.high * found.seconds)
+    )
 
 
 def test_the_library_is_that_of_the_machine():

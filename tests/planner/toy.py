@@ -11,6 +11,7 @@ from weft.planner.candidates import Candidate, CollectiveGroup
 from weft.planner.evaluation import StepEvaluator
 from weft.planner.prices import Prices
 from weft.schedule import Cost
+from weft.step import StepEngine
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
 
 GATHER = Collective("all_gather", 1 << 20)
@@ -43,7 +44,8 @@ def step_of(*ops: Op, ranks: int = 2, **more: Any) -> Workload:
 
 
 def evaluator_of(workload: Workload, machine: Platform = MACHINE) -> StepEvaluator:
-    return StepEvaluator(workload, machine, Prices(machine), NO_HOST)
+    prices = Prices(machine)
+    return StepEvaluator(StepEngine(workload, machine, prices, host=NO_HOST), prices)
 
 
 def group_of(

@@ -8,7 +8,7 @@ import pytest
 from tests.arrays import Machine
 from tests.runtime.cases import CASES, OPS
 from weft.runtime import prepare, run, spawn
-from weft.schedule import Kind, write_out
+from weft.schedule import CommandKind, expand
 from weft.timeline import Span
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
@@ -62,7 +62,7 @@ def test_every_byte_is_the_reference_interpreters(executed, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_command_has_a_span_and_each_thread_keeps_its_order(executed, name):
-    table = write_out(CASES[name](len(executed)))
+    table = expand(CASES[name](len(executed)))
     for results in executed:
         timeline = results[name][1]
         assert timeline.num_spans == table.num_rows
@@ -70,7 +70,7 @@ def test_every_command_has_a_span_and_each_thread_keeps_its_order(executed, name
         assert (timeline.end >= timeline.start).all()
         threads: dict[tuple[int, str, int], list[Span]] = {}
         for span in timeline.spans():
-            if span.kind != Kind.CALL:
+            if span.kind != CommandKind.CALL:
                 threads.setdefault((span.rank, span.queue, span.lane), []).append(span)
         for spans in threads.values():
             in_time = sorted(spans, key=lambda span: (span.start, span.end, span.id))

@@ -7,7 +7,7 @@ from tests.runtime.cases import SIZE, own
 from tests.runtime.test_faults import error_of, stream
 from weft.collectives import collective
 from weft.compress import codec_of
-from weft.compress.codec import encoded
+from weft.compress.codec_registry import encoded
 from weft.runtime import RawMemory, prepare, run, spawn
 from weft.schedule import Decode
 
@@ -118,8 +118,8 @@ def refused(world):
 
 def test_wrong_calls_are_told_and_break_nothing():
     wanted = (
-        "not int64",
-        "no codec is called 'pak'",
+        "int64",
+        "codec 'pak'",
         "got algorithm 'tree'",
         "async_op: not supported by codec 'delta+pack'",
     )

@@ -237,7 +237,7 @@ def test_only_what_the_launcher_started_is_let_in(monkeypatch):
 
 CODED = """
     import threading
-    from weft.compress import codec
+    from weft.compress import codec_registry
     from weft.compress.frame import Framed
 
     begun, go_on = threading.Event(), threading.Event()
@@ -257,7 +257,7 @@ CODED = """
         def decode(self, frame, chunk):
             self._framed.read(frame, chunk)
 
-    codec.CODECS["slow"] = Slow
+    codec_registry.CODECS["slow"] = Slow
     y = np.ones(1000, np.float32)
 """
 

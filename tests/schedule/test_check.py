@@ -84,15 +84,15 @@ def test_a_schedule_of_nothing_is_right():
 
 
 def test_a_schedule_is_for_somebody():
-    refused(Schedule("nobody", 0, ()), ScheduleError, "nobody has 0 ranks.")
+    refused(Schedule("nobody", 0, ()), ScheduleError, "nobody", "num_ranks is 0,")
 
 
 def test_a_program_is_for_ranks_that_exist():
-    refused(made(ranks=(0, 3)), ScheduleError, "a program is for rank 3; made has 3 ranks.")
+    refused(made(ranks=(0, 3)), ScheduleError, "rank 3, expected 0 to 2")
 
 
 def test_a_queue_has_one_of_the_known_names():
-    refused(made(("strem0", ())), ScheduleError, "no queue is called 'strem0'")
+    refused(made(("strem0", ())), ScheduleError, "'strem0'")
 
 
 def test_a_queue_of_a_rank_stands_in_one_program():
@@ -100,7 +100,7 @@ def test_a_queue_of_a_rank_stands_in_one_program():
     refused(
         made(("copy0", ()), ranks=EVERYONE, more=(twice,)),
         ScheduleError,
-        "two programs have copy0@1.",
+        "copy0@1 ",
     )
 
 
@@ -110,18 +110,18 @@ def test_a_lane_does_not_launch():
     lanes = Launch((Repeat(2, (inner,)),))
     hidden = Launch(((Repeat(2, (inner,)),),))
     for outer in (loop, lanes, hidden):
-        named = "stream0@0 lane 0 #1 Launch cannot stand on a lane"
+        named = "stream0@0 lane 0 #1 Launch cannot run on a lane"
         refused(made(("stream0", [outer])), ScheduleError, named)
 
 
 @pytest.mark.parametrize(
     ("queue", "command", "named"),
     [
-        ("stream0", COPY, "stream0@0 #1 Copy cannot stand on a stream"),
-        ("copy0", Kernel("x"), "copy0@0 #1 Kernel cannot stand on a copy"),
-        ("nic0", Reduce((own("in"),), own("out")), "nic0@0 #1 Reduce cannot stand on a nic"),
-        ("host", COPY, "host@0 #1 Copy cannot stand on a host"),
-        ("stream0", Submit(SELF, "copy0", 1), "stream0@0 #1 Submit cannot stand on a stream"),
+        ("stream0", COPY, "stream0@0 #1 Copy cannot run on a stream"),
+        ("copy0", Kernel("x"), "copy0@0 #1 Kernel cannot run on a copy"),
+        ("nic0", Reduce((own("in"),), own("out")), "nic0@0 #1 Reduce cannot run on a nic"),
+        ("host", COPY, "host@0 #1 Copy cannot run on a host"),
+        ("stream0", Submit(SELF, "copy0", 1), "stream0@0 #1 Submit cannot run on a stream"),
         ("stream0", Launch(((Submit(SELF, "copy0", 1),),)), "stream0@0 lane 0 #2 Submit cannot"),
     ],
 )
@@ -155,12 +155,21 @@ def test_a_rank_waits_for_its_own_flags():
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        (Copy(own("in", 1), own("out")), "copy0@0 #0 Copy touches bytes 1 to 9 of in@0, which has"),
-        (Copy(own("in", -1), own("out")), "copy0@0 #0 Copy touches bytes -1 to 7 of in@0"),
-        (Copy(own("in"), Slice(1, "tmp", 0, 8)), "touches bytes 0 to 8 of tmp@1, which has 4."),
-        (Copy(own("in", 4, -4), own("out", 4, -4)), "touches bytes 4 to 0 of in@0"),
-        (Repeat(3, (Copy(own("in", Rel(0, (3,)), 4), own("out", 0, 4)),)), "copy0@0 #2 Copy touch"),
-        (Copy(own("in", 1 << 62, 1 << 62), own("out")), f"touches bytes {1 << 62} to {1 << 63} of"),
+        (
+            Copy(own("in", 1), own("out")),
+            "copy0@0 #0 Copy accesses bytes 1 to 9 of in@0, which has",
+        ),
+        (Copy(own("in", -1), own("out")), "copy0@0 #0 Copy accesses bytes -1 to 7 of in@0"),
+        (Copy(own("in"), Slice(1, "tmp", 0, 8)), "accesses bytes 0 to 8 of tmp@1, which has 4."),
+        (Copy(own("in", 4, -4), own("out", 4, -4)), "accesses bytes 4 to 0 of in@0"),
+        (
+            Repeat(3, (Copy(own("in", Rel(0, (3,)), 4), own("out", 0, 4)),)),
+            "copy0@0 #2 Copy access",
+        ),
+        (
+            Copy(own("in", 1 << 62, 1 << 62), own("out")),
+            f"accesses bytes {1 << 62} to {1 << 63} of",
+        ),
         (Copy(own("in"), own("out", 0, 4)), "copy0@0 #0 Copy has slices of different sizes."),
         (
             Broadcast(own("in", 0, 4), (own("out", 0, 4), own("out", 4, 3))),
@@ -177,24 +186,24 @@ def test_a_wait_has_its_signals():
     refused(
         made(("copy0", commands), ranks=EVERYONE),
         FlagError,
-        "copy0@0 #1 Wait holds for 2 signals of flag 0@0, which gets 1.",
+        "copy0@0 #1 Wait waits for 2 signals of flag 0@0, which receives 1.",
     )
 
 
 def test_a_wait_for_more_than_32_bits_has_its_signals():
-    refused(made(("copy0", [wait(0, 1 << 32)])), FlagError, "holds for 4294967296 signals")
+    refused(made(("copy0", [wait(0, 1 << 32)])), FlagError, "waits for 4294967296 signals")
 
 
 @pytest.mark.parametrize("queue", ["copy0", "cpy0"])
 def test_a_submit_feeds_a_queue_that_has_commands(queue):
     commands = [Submit(AFTER, queue, 1)]
-    named = f"host@0 #0 Submit feeds {queue}@1, which has no co"
+    named = f"host@0 #0 Submit submits to {queue}@1, which has no co"
     refused(made(("host", commands)), FlagError, named)
 
 
 def test_a_submit_hands_over_something():
     queues = (("host", [Submit(SELF, "copy0", 2), Submit(SELF, "copy0", -1)]), ("copy0", [COPY]))
-    refused(made(*queues), ScheduleError, "host@0 #1 Submit hands over -1 commands")
+    refused(made(*queues), ScheduleError, "host@0 #1 Submit: count is -1,")
 
 
 def test_a_queue_is_fed_all_its_commands():
@@ -207,7 +216,7 @@ def test_ranks_that_wait_for_each_other_never_start():
     refused(
         made(("copy0", commands)),
         FlagError,
-        "copy0@0 #0 Wait holds for 1 signals of flag 0@0, which gets 0.",
+        "copy0@0 #0 Wait waits for 1 signals of flag 0@0, which receives 0.",
     )
     refused(
         made(("copy0", commands), ranks=EVERYONE),
@@ -218,7 +227,9 @@ def test_ranks_that_wait_for_each_other_never_start():
 
 def test_the_first_stuck_commands_are_named_and_the_others_counted():
     crossed = [(f"copy{k}", [wait(k), signal(SELF, 5 - k)]) for k in range(6)]
-    with pytest.raises(DeadlockError, match=r"^6 commands can never start: .* and 2 more\.$"):
+    with pytest.raises(
+        DeadlockError, match=r"^deadlock: 6 commands can never start: .* and 2 more\.$"
+    ):
         check(made(*crossed, num_flags=6))
 
 
@@ -235,13 +246,15 @@ def test_what_is_held_for_good_never_starts():
 
 def test_a_hold_that_nobody_releases_is_missed():
     submit = Submit(SELF, "copy0", 1, hold=Flag(SELF, 0))
-    refused(made(("host", [submit]), ("copy0", [COPY])), FlagError, "flag 0@0, which gets 0")
+    refused(made(("host", [submit]), ("copy0", [COPY])), FlagError, "flag 0@0, which receives 0")
 
 
 def test_nobody_is_touched_before_it_has_entered():
     early = made(("copy0", FROM_SEND), ranks=EVERYONE)
-    refused(early, RaceError, " #0 Copy may touch the buffers of rank ")
-    with pytest.raises(RaceError, match=r"copy0@. #0 Copy may touch the buffers of rank . before "):
+    refused(early, RaceError, " #0 Copy may access the buffers of rank ")
+    with pytest.raises(
+        RaceError, match=r"copy0@. #0 Copy may access the buffers of rank . before "
+    ):
         check(early)
 
 
@@ -249,17 +262,19 @@ def test_nobody_is_touched_after_it_has_left():
     refused(
         made(("copy0", [*GREET, SEND]), ranks=EVERYONE),
         RaceError,
-        "copy0@0 #2 Copy may still touch the buffers of rank 1 after that rank has left.",
+        "copy0@0 #2 Copy may still access the buffers of rank 1 after that rank has left.",
     )
     early = [*GREET, signal(AFTER, SENT), SEND, wait(SENT)]
-    refused(made(("copy0", early), ranks=EVERYONE), RaceError, "copy0@0 #3 Copy may still touch")
+    refused(made(("copy0", early), ranks=EVERYONE), RaceError, "copy0@0 #3 Copy may still access")
     check(made(("copy0", [*GREET, *FROM_SEND]), ranks=EVERYONE))
 
 
 def test_two_writes_have_an_order():
     queues = (("copy0", [COPY, signal(SELF, 0)]), ("copy1", [COPY, signal(SELF, 1)]))
     end = ("stream0", [wait(0), wait(1)])
-    refused(made(*queues, end), RaceError, "copy0@0 #0 Copy and copy1@0 #0 Copy touch the same byt")
+    refused(
+        made(*queues, end), RaceError, "copy0@0 #0 Copy and copy1@0 #0 Copy access the same byt"
+    )
     ordered = (("copy0", [COPY, signal(SELF, 0)]), ("copy1", [wait(0), COPY]))
     check(made(*ordered))
 
@@ -267,7 +282,7 @@ def test_two_writes_have_an_order():
 def test_a_write_and_a_read_have_an_order():
     read = Copy(own("out"), own("tmp"))
     late = (("copy0", [COPY, signal(SELF, 0)]), ("copy1", [read, wait(0)]))
-    refused(made(*late), RaceError, "copy0@0 #0 Copy and copy1@0 #0 Copy touch the same bytes")
+    refused(made(*late), RaceError, "copy0@0 #0 Copy and copy1@0 #0 Copy access the same bytes")
     check(made(("copy0", [COPY, signal(SELF, 0)]), ("copy1", [wait(0), read])))
 
 
@@ -308,7 +323,7 @@ def told_by_two(*first):
 def test_who_is_an_execution_ahead_does_not_stand_for_another():
     """Rank 1 may raise the flag twice before rank 2 has entered, unless it waits for rank 0."""
     ahead = told_by_two(signal(0, READY))
-    refused(ahead, RaceError, "copy0@0 #1 Copy may touch the buffers of rank 2 before that rank")
+    refused(ahead, RaceError, "copy0@0 #1 Copy may access the buffers of rank 2 before that rank")
     with pytest.raises(RaceError) as caught:
         check(ahead)
     assert "No wait is sure of flag 0@0: several raise it" in caught.value.hint
@@ -325,12 +340,14 @@ def rotated(place, nbytes=16):
 def test_offsets_of_ranks_that_are_alike_lie_in_the_buffer():
     place = Rel(0, (), (Term(Index(Group(4)), 4),))
     check(rotated(place))
-    refused(rotated(Rel(1, (), place.terms)), BoundsError, "copy0@3 #0 Copy touches bytes 13 to 17")
+    refused(
+        rotated(Rel(1, (), place.terms)), BoundsError, "copy0@3 #0 Copy accesses bytes 13 to 17"
+    )
 
 
 def test_a_table_of_equal_entries_moves_an_offset_too():
     terms = (Term(Index(Group(4)), 4), Term(Index(Group(4)), table=(1,) * 4))
-    refused(rotated(Rel(0, (), terms)), BoundsError, "copy0@3 #0 Copy touches bytes 13 to 17")
+    refused(rotated(Rel(0, (), terms)), BoundsError, "copy0@3 #0 Copy accesses bytes 13 to 17")
 
 
 def side_by_side(first, second, *more):

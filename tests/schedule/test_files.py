@@ -24,11 +24,11 @@ from weft.schedule import (
     Repeat,
     Schedule,
     Slice,
+    expand,
     from_json,
     load,
     save,
     to_json,
-    write_out,
 )
 
 SAMPLE = Path(__file__).parents[1] / "data" / "schedule-v1.json"
@@ -104,7 +104,7 @@ def refusal(text):
 
 def test_a_truncated_file_says_where_it_ends():
     text = to_json(SMALL)
-    assert refusal(text[:200]).startswith("the file is truncated: it ends after 200 bytes, in ")
+    assert refusal(text[:200]).startswith("the file is truncated: it ends after 200 bytes, inside ")
     assert "ends after 0 bytes" in refusal("")
 
 
@@ -117,19 +117,19 @@ def test_every_truncation_is_noticed():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("not json", "this is not JSON: Expecting value at line 1, column 1."),
+        ("not json", "invalid JSON: Expecting value at line 1, column 1."),
         ('{"weft" "schedule"}', "Expecting ':' delimiter at line 1, column 9."),
-        ("[]", "this is not a weft schedule."),
-        ("{}", "this is not a weft schedule."),
-        ('{"weft": "0.1.0", "verb": "collective"}', "this is not a weft schedule."),
+        ("[]", "not a weft schedule."),
+        ("{}", "not a weft schedule."),
+        ('{"weft": "0.1.0", "verb": "collective"}', "not a weft schedule."),
         ('{"weft": "schedule"}', "version is missing: expected a whole number."),
         ('{"weft": "schedule", "version": "1"}', "version is '1': expected a whole number"),
         ('{"weft": "schedule", "version": 0}', "version is 0: expected a whole number from 1 on."),
         (
             '{"weft": "schedule", "version": 7}',
-            "version 7; this weft reads up to version 1. Upgrade weft, or",
+            "version 7 is not supported (this weft reads up to version 1)",
         ),
-        ('{"weft": "schedule", "version": 1, "x": %s}' % ("9" * 5000), "this is not JSON: "),
+        ('{"weft": "schedule", "version": 1, "x": %s}' % ("9" * 5000), "invalid JSON: "),
     ],
 )
 def test_what_is_no_schedule_is_refused(text, says):
@@ -170,8 +170,8 @@ KERNEL = {"kind": "Kernel", "op": "x"}
         (("num_ranks",), True, "num_ranks is True: expected a whole number."),
         (("num_ranks",), 0, "num_ranks is 0: expected a whole number from 1 on."),
         (("num_flags",), -1, "num_flags is -1: expected a whole number from 0 on."),
-        (("num_ranks",), 10**12, "num_ranks is 1,000,000,000,000; 1,048,576 is the limit."),
-        (("num_flags",), 10**12, "the file has 2,000,000,000,000 flags in all; 67,108,864 is"),
+        (("num_ranks",), 10**12, "num_ranks is 1,000,000,000,000, expected at most 1,048,576."),
+        (("num_flags",), 10**12, "the file has 2,000,000,000,000 flags in total"),
         (("programs",), {}, "programs is {}: expected a list."),
         (PROGRAM, [], "programs[0] is []: expected a Program."),
         ((*PROGRAM, "ranks"), "all", "ranks is 'all': expected a range: start, stop and step or a"),
@@ -200,7 +200,7 @@ KERNEL = {"kind": "Kernel", "op": "x"}
         ((*SRC, "rank"), TABLE, "src.rank.table is (1, 2): expected 3 positions."),
         ((*GROUP, "stride"), 0, "src.rank.index.group.stride is 0: expected a whole number from 1"),
         ((*GROUP, "ranks"), [-1], "src.rank.index.group.ranks is -1: expected a whole number from"),
-        ((*GROUP, "ranks"), [10**9], "src.rank.index.group is a group of more than 1,048,576 rank"),
+        ((*GROUP, "ranks"), [10**9], "src.rank.index.group: group of more than 1,048,576 rank"),
         (COPY, {**KERNEL, "external": 1}, "body[0].external is 1: expected true or false."),
         (COPY, {**KERNEL, "cost": {"flops": "x"}}, "cost.flops is 'x': expected a number."),
         (COPY, {**KERNEL, "cost": {"flops": 10**400}}, "0000: expected a number."),
@@ -217,7 +217,7 @@ def test_more_queues_than_memory_are_refused():
     text = json.dumps(
         {"weft": "schedule", "version": 1, "name": "x", "num_ranks": 1 << 20, "programs": [program]}
     )
-    assert "has 20,971,520 queues in all; 16,777,216 is the limit." in refusal(text)
+    assert "has 20,971,520 queues in total, expected at most 16,777,216." in refusal(text)
 
 
 def with_commands(*items):
@@ -240,7 +240,7 @@ def test_loops_in_loops_that_never_end_are_refused(tmp_path):
     command = {"kind": "Kernel", "op": "x"}
     for _ in range(50):
         command = loop(10**12, command)
-    with pytest.raises(TooLargeError, match=r"x of 1 ranks would be written out as 1,0[0,]* comm"):
+    with pytest.raises(TooLargeError, match=r"schedule x: 1 ranks expand to 1,0[0,]* comm"):
         load(written(tmp_path, with_commands(command)))
 
 
@@ -248,14 +248,14 @@ def test_a_loop_around_nothing_costs_nothing(tmp_path):
     empty = loop(10**12, loop(10**12), {"kind": "Launch", "lanes": [[loop(10**12)]]})
     launch = {"kind": "Launch", "lanes": [loop(10**12), [], [loop(10**12, loop(0, empty))]]}
     schedule = load(written(tmp_path, with_commands(loop(10**12, loop(0, empty)), launch)))
-    assert write_out(schedule).num_rows == 1
+    assert expand(schedule).num_rows == 1
 
 
 def test_slices_beyond_measure_are_refused(tmp_path):
     slices = [{"rank": 0, "buffer": "x", "offset": 0, "nbytes": 0}] * 100
     kernel = {"kind": "Kernel", "op": "x", "reads": slices}
     whole = with_commands(loop(1_000_000, kernel)) | {"buffers": [{"name": "x", "nbytes": 0}]}
-    with pytest.raises(TooLargeError, match="written out as 100,000,000 slices; 30,000,000 is"):
+    with pytest.raises(TooLargeError, match="100,000,000 slices, expected at most 30,000,000"):
         load(written(tmp_path, whole))
 
 
@@ -263,7 +263,7 @@ def test_slices_beyond_measure_are_refused(tmp_path):
 def test_nesting_without_end_is_refused(depth):
     loops = '{"kind": "Repeat", "count": 1, "body": [' * depth + "]}" * depth
     text = json.dumps(with_commands("here")).replace('"here"', loops)
-    assert "commands stand inside more than 64 others" in refusal(text)
+    assert "nested more than 64 deep" in refusal(text)
     assert "more than 64" in refusal("[" * depth * 1000)
 
 
@@ -276,9 +276,9 @@ def test_as_much_nesting_as_is_allowed_can_be_read_and_checked(tmp_path):
 
 def test_a_file_that_is_no_text_or_not_there_is_refused(tmp_path):
     path = tmp_path / "x.json"
-    with pytest.raises(FormatError, match="there is no file"):
+    with pytest.raises(FormatError, match=r"x\.json"):
         load(path)
-    with pytest.raises(FormatError, match="cannot be read: Is a directory"):
+    with pytest.raises(FormatError, match="Is a directory"):
         load(tmp_path)
     path.write_bytes(b'{"weft": "\xff')
     with pytest.raises(FormatError, match="byte 10 is not UTF-8"):

@@ -216,7 +216,7 @@ def test_a_schedule_without_calls_stays_what_it_is():
 def test_a_call_inside_a_loop_or_a_launch_is_refused(wrap):
     call = Call("move", pass_on(6), Group(6), (("src", "a", 0), ("dst", "b", 0)))
     schedule = outer(Program(range(6), (Queue("stream0", (wrap(call),)),)))
-    with pytest.raises(ScheduleError, match="a Call stands inside a loop or a Launch of stream0"):
+    with pytest.raises(ScheduleError, match="stream0: a Call"):
         inline(schedule)
 
 
@@ -236,7 +236,7 @@ OTHER = replace(ONE, buffers=(("src", "b", 0), ("dst", "a", 0)))
     ],
 )
 def test_calls_of_one_name_are_one_call(programs):
-    with pytest.raises(ScheduleError, match="two calls of outer are named 'move'"):
+    with pytest.raises(ScheduleError, match=r"schedule outer: .* named 'move'"):
         inline(outer(*programs))
 
 
@@ -247,7 +247,7 @@ def calling(schedule, group, num_ranks=12):
 
 
 def test_a_call_has_as_many_ranks_as_what_it_calls():
-    with pytest.raises(ScheduleError, match="from first of 3 ranks with groups of 4"):
+    with pytest.raises(ScheduleError, match="has 3 ranks, expected 4"):
         inline(calling(from_first(3), Group(4)))
 
 
@@ -255,7 +255,7 @@ def test_groups_of_what_is_called_nest_in_those_of_the_call():
     """Halving and doubling of six ranks is done by groups of four and of six."""
     six = collective("all_reduce", "halving-doubling", num_ranks=6, nbytes=SIZE)
     for group in (Group(6), Group(6, 1, tuple(range(12)))):
-        with pytest.raises(ScheduleError, match=r"all calls halving-doubling .* do not nest in"):
+        with pytest.raises(ScheduleError, match=r"call all: halving-doubling .* do not nest in"):
             inline(calling(six, group))
     before, after = executed(calling(six, Group(6), num_ranks=6))
     total = sum(before[rank, "a"][:SIZE] for rank in range(6))

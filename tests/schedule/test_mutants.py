@@ -104,5 +104,5 @@ def test_what_is_seen_at_a_glance_is_what_the_whole_look_says(kind, algorithm, d
     at_a_glance = _refused(schedule)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("heard_from_owner", "answered_to_owner"):
-            patch.setattr(races.SureSignals, name, lambda _, acts: acts.row < 0)
+            patch.setattr(races.CertainSignals, name, lambda _, acts: acts.row < 0)
         assert _refused(schedule) == at_a_glance

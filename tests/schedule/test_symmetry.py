@@ -28,7 +28,7 @@ from weft.schedule import (
     Wait,
     shifted,
 )
-from weft.schedule.symmetry import (
+from weft.schedule.rank_symmetry import (
     BOTH,
     FLIP,
     NEITHER,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from weft.errors import NoPlanError, UnknownNameError, UsageError
 from weft.hardware import platform
-from weft.models.transformer import MODELS, Piece
+from weft.models.transformer import Piece
+from weft.models.zoo import MODELS
 from weft.serving import FETCHES, Engine, Fetcher, Forward, Limits, Load, Question, kv_cache
 from weft.serving.requests import arriving
 

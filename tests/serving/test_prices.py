@@ -2,11 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from weft.collectives import WAYS, fetch, fetch_platform
+from weft.collectives import FETCH_METHODS, fetch, fetch_platform
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
-from weft.models.transformer import MODELS, Piece
+from weft.models.transformer import Piece
 from weft.models.transformer_step import build
+from weft.models.zoo import MODELS
 from weft.serving import REDUCTIONS, Fetcher, Forward, kv_cache
 from weft.serving.cache import weight_bytes
 from weft.simulator import simulate
@@ -16,7 +17,7 @@ LLAMA = replace(MODELS["llama-70b"], tp=8)
 MIXTRAL = replace(MODELS["mixtral-8x7b"], tp=1, ep=8)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", FETCH_METHODS)
 @pytest.mark.parametrize("block", [4 << 10, 32 << 10])
 def test_the_line_through_two_fetches_meets_a_longer_one(way, block):
     network = fetch_platform(MACHINE, way, block_bytes=block)

@@ -20,7 +20,7 @@ NETWORKS = (
     "mi300x-8",
     "mi250x-8",
     "h100-8",
-    "l40s-8",
+    "l40s-8-nop2p",
     "mi300x-8x2",
 )
 LARGE = (

@@ -295,7 +295,7 @@ def test_without_peer_links_every_byte_passes_the_hosts_memory_twice():
 
 
 def test_eight_l40s_are_held_up_by_their_links_then_by_the_host():
-    found = platform("l40s-8")
+    found = platform("l40s-8-nop2p")
     assert found.host is not None
     one = made(8, {0: (queue("nic0", move(0, 1, 100 * MB)),)})
     assert simulate(one, found).seconds == close(100 * MB / found.levels[0].rate)

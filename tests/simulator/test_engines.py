@@ -27,7 +27,7 @@ from tests.simulator.paper import (
 )
 from weft.collectives import collective
 from weft.hardware import Level, platform
-from weft.schedule import Broadcast, Flag, Kind, Slice, Submit, Swap
+from weft.schedule import Broadcast, CommandKind, Flag, Slice, Submit, Swap
 from weft.simulator import simulate
 
 MOVING = 1000 * US  # 10 MB at 10 GB/s
@@ -218,7 +218,7 @@ def test_prelaunching_takes_control_and_schedule_out_of_the_time(algorithm, queu
         simulate(collective("all_gather", name, num_ranks=8, nbytes=8192), network)
         for name in (algorithm, f"{algorithm}+prelaunch")
     )
-    submits, held = plain.of(kind=Kind.SUBMIT), ahead.of(kind=Kind.SUBMIT)
+    submits, held = plain.of(kind=CommandKind.SUBMIT), ahead.of(kind=CommandKind.SUBMIT)
     control = (submits.end - submits.start).sum()
     assert held.end.max() == 0
     assert -held.start.min() == pytest.approx(control)

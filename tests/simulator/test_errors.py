@@ -30,7 +30,7 @@ from weft.errors import (
     UsageError,
 )
 from weft.hardware import Level, platform
-from weft.schedule import Cost, Kernel, Submit, write_out
+from weft.schedule import Cost, Kernel, Submit, expand
 from weft.simulator import simulate
 from weft.simulator.pricing import price
 from weft.simulator.symmetry import platform_symmetry
@@ -106,9 +106,9 @@ def test_a_submission_to_a_queue_without_commands():
 def test_what_is_too_large_to_be_written_out():
     schedule = collective("all_reduce", "ring", num_ranks=8192, nbytes=8193)
     error = refused(TooLargeError, schedule, platform("switch(8192)@1GiB/s"))
-    assert "ring all_reduce of 8,192 ranks would be written out as 469," in str(error)
-    assert "30,000,000 is the limit" in str(error)
-    assert "a size that the ranks divide" in error.hint
+    assert "schedule ring all_reduce: 8,192 ranks expand to 469," in str(error)
+    assert "most 30,000,000" in str(error)
+    assert "the ranks divide" in error.hint
 
 
 @pytest.mark.parametrize("units", [0, -1, 101])
@@ -164,7 +164,7 @@ def columns_of_a_launch():
     ranks = {0: (stream, queue("nic0", tell(0)), queue("host", Submit(0, "nic0", 1)))}
     network = machine()
     symmetry = platform_symmetry(made(2, ranks), network, collapse=False)
-    table = write_out(made(2, ranks))
+    table = expand(made(2, ranks))
     return price(table, network, symmetry)
 
 

@@ -15,7 +15,7 @@ from weft.collectives import uneven_all_to_all
 from weft.hardware import platform
 from weft.simulator import simulate
 
-MACHINES = ("mi300x-8", "h100-8", "l40s-8", "mi300x-8x2")
+MACHINES = ("mi300x-8", "h100-8", "l40s-8-nop2p", "mi300x-8x2")
 
 # Transfers that set out sooner may meet others on a shared link that they would have missed, so
 # a whole collective may end a little later (as scheduling anomalies do): seen 0.06 % on a ring.

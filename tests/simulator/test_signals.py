@@ -32,11 +32,11 @@ from tests.simulator.paper import (
 )
 from weft.hardware import Level, Platform
 from weft.schedule import (
+    CommandKind,
     Copy,
     Cost,
     Flag,
     Kernel,
-    Kind,
     Queue,
     Reduce,
     Slice,
@@ -192,7 +192,7 @@ def test_commands_that_only_order_others_take_no_time_by_themselves():
     work = made(1, {0: (queue("stream0", launch(units=1), tell(0)), queue("stream1", hear()))})
     timeline = simulate(work, machine(1, device=FREE))
     assert timeline.seconds == 0
-    assert set(timeline.kind.tolist()) == {Kind.LAUNCH, Kind.SIGNAL, Kind.WAIT}
+    assert set(timeline.kind.tolist()) == {CommandKind.LAUNCH, CommandKind.SIGNAL, CommandKind.WAIT}
 
 
 def test_a_host_tells_one_of_another_node_over_the_links_between_them():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.simulator.reference import Flow, Send, finish_times
 from weft.collectives import uneven_all_to_all
 from weft.hardware import platform
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.simulator import simulate
 
 LATENCY = 500e-9
@@ -46,7 +46,7 @@ def simulated(sizes, queue, tolerance=0.0):
     timeline = simulate(schedule, network, tolerance=tolerance, collapse=False)
     ends: dict[tuple[int, int], float] = {}
     for rank in range(n):
-        copies = timeline.of(rank=rank, kind=Kind.COPY)
+        copies = timeline.of(rank=rank, kind=CommandKind.COPY)
         chosen = copies.lane != 0  # the local copy stands in the first lane
         by_peer = dict(zip(peers(n, rank), (copies.end[chosen] - LATENCY).tolist(), strict=True))
         ends |= {(rank, dst): end for dst, end in by_peer.items()}

@@ -18,7 +18,7 @@ from weft.hardware import platform
 from weft.models.building import Ops
 from weft.models.named import generate
 from weft.planner.prices import Prices
-from weft.schedule import Cost, Group, Kind
+from weft.schedule import CommandKind, Cost, Group
 from weft.step import Execution, StepEngine
 from weft.step.contention import contention
 from weft.workload import NO_HOST, Collective, Op, Step, Workload
@@ -76,25 +76,47 @@ def test_without_contention_a_step_takes_its_longest_chain(step):
     assert engine.run(pressure=0).seconds == pytest.approx(expected, rel=1e-5)
 
 
-@settings(deadline=None, max_examples=20)
-@given(steps())
-def test_a_replay_of_durations_alone_takes_what_a_run_without_contention_takes(step):
-    engine = engine_of(step, MACHINE)
-    places = list(engine.layout.row)
-    rows = np.array([engine.layout.row[place] for place in places])
-    seconds = np.array([engine.seconds[place] for place in places])
-    found = engine.replay(rows, seconds, np.ones(len(rows))).seconds
-    assert found == pytest.approx(engine.run(pressure=0).seconds, rel=1e-9)
-
-
-def test_a_replayed_kernel_of_many_waves_holds_up_what_is_launched_behind_it():
-    both = step_of(kernel("long", 1.0), kernel("short", 0.1, stream="other"), ranks=1)
+@pytest.mark.parametrize("pressure", [0.0, 1.0])
+def test_a_kernel_of_many_waves_holds_up_what_is_launched_behind_it(pressure):
+    waves = Cost(tiles=4 * MACHINE.require_device().units)
+    both = step_of(
+        kernel("long", 1.0, cost=waves), moves(0.1, what=Collective("barrier", 0)), ranks=8
+    )
     engine = engine_of(both, MACHINE)
-    rows = np.array([engine.layout.row[0, n] for n in (0, 1)])
-    durations, waves = np.array([1.0, 0.1]), np.array([4.0, 1.0])
-    assert engine.replay(rows, durations, waves).span((0, 1))[0] == pytest.approx(0.75)
-    first = engine.replay(rows, durations, waves, [(0, "other")])
+    assert engine.run(pressure=pressure).span((0, 1))[0] == pytest.approx(0.75)
+    first = engine.run({(0, 1): Execution(0.1, first=True)}, pressure=1.0)
     assert first.span((0, 1))[0] == pytest.approx(0.0, abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(steps())
+def test_contention_can_be_divided_out_of_recorded_durations(step):
+    """A step recorded with contention is run as it was recorded."""
+    engine = engine_of(step, H100)
+    run = engine.run()
+    ops = tuple(
+        replace(op, seconds=engine.device.launch + run.length((0, n)))
+        for n, op in enumerate(step.steps[0].ops)
+    )
+    recorded = engine_of(replace(step, steps=(replace(step.steps[0], ops=ops),)))
+    again = recorded.decontended()
+    assert again.run().seconds == pytest.approx(run.seconds, rel=0.03)
+    found, given = again.seconds, recorded.seconds
+    assert all(found[place] <= given[place] * (1 + 1e-9) for place in found)
+    known = recorded.decontended(engine.seconds)
+    assert known.seconds == pytest.approx(engine.seconds, rel=1e-3)
+
+
+def test_a_collective_that_waits_holds_its_units_and_moves_afterwards():
+    waits = replace(moves(1.0), waiting=2.0)
+    engine = engine_of(step_of(waits, ranks=2), MACHINE.resized(2))
+    assert engine.run().span((0, 0)) == pytest.approx((0.0, 3.0))
+
+
+def test_a_stream_idles_before_a_pause_ends():
+    paused = replace(kernel("late", 1.0), pause=2.0)
+    run = engine_of(step_of(paused, ranks=1), MACHINE.resized(1)).run()
+    assert run.span((0, 0)) == pytest.approx((2.0, 3.0))
 
 
 def test_ranks_that_wait_for_each_other_are_named():
@@ -308,7 +330,7 @@ def test_ops_that_run_alone_lose_nothing():
 def test_the_kernels_of_a_queue_are_the_ops_of_its_stream_in_order():
     step = generate("gpt2", 8, {"layers": "2"})
     timeline = engine_of(step, host=None).run().timeline()
-    compute = timeline.of(queue="stream0", kind=(Kind.KERNEL, Kind.COPY))
+    compute = timeline.of(queue="stream0", kind=(CommandKind.KERNEL, CommandKind.COPY))
     stream = step.steps[0].ops[0].stream
     names = [op.name for op in step.steps[0].ops if op.stream == stream and op.kind != "host"]
     assert [compute.names[n] for n in compute.name.tolist()] == names

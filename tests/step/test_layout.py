@@ -6,7 +6,7 @@ import pytest
 
 from weft.errors import WorkloadError
 from weft.hardware import platform
-from weft.schedule import Cost, Group, Kind
+from weft.schedule import CommandKind, Cost, Group
 from weft.step import StepEngine
 from weft.workload import NO_HOST, Collective, HostModel, Op, Step, Workload
 
@@ -137,7 +137,7 @@ def test_splits_for_other_ranks_are_refused():
 
 def test_equal_ranks_are_simulated_once():
     timeline = timeline_of(alike(kernel(1e-3), all_reduce(1000, 0), num_ranks=1024))
-    assert (timeline.kind == Kind.COPY).sum() == 1
+    assert (timeline.kind == CommandKind.COPY).sum() == 1
 
 
 def test_a_measured_duration_stands_before_the_price():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import FormatError, SizeError, UsageError
-from weft.sweep import Answer, Journal, cells_of
+from weft.sweep import CellAnswer, Journal, cells_of
 
 values = st.lists(st.integers(1, 10**6), min_size=1, max_size=4, unique=True)
 
@@ -50,7 +50,7 @@ def test_networks_keep_their_commas():
     [
         (["predict", "--on", ","], UsageError, "no cells"),
         (["predict", "--set", "batch="], UsageError, "no cells"),
-        (["predict", "--set", "batch=1,1"], UsageError, "are the same"),
+        (["predict", "--set", "batch=1,1"], UsageError, "this sweep has duplicate"),
         (["predict", "gpt2", "--on"], UsageError, "--on needs a value"),
         (["copies", "--block", "4KiB:1KiB"], SizeError, "is empty"),
     ],
@@ -63,7 +63,7 @@ def test_sweeps_of_nothing_are_refused(words, error, said):
 def test_ten_million_cells_are_refused_before_they_are_made():
     many = ",".join(map(str, range(1, 3201)))
     words = ["predict", "--set", f"batch={many}", "--set", f"layers={many}"]
-    with pytest.raises(UsageError, match="10240000 cells are more than the 100000"):
+    with pytest.raises(UsageError, match="of 10240000 cells exceeds the limit of 100000"):
         cells_of(words)
 
 
@@ -76,8 +76,8 @@ def sweep(count=3):
 def test_a_journal_is_continued(tmp_path):
     file = tmp_path / "a.sweep.jsonl"
     first = Journal.open(sweep(), file)
-    first.add(Answer(1, [{"seconds": 2.0}]))
-    first.add(Answer(2, error="its process died", again=True))
+    first.add(CellAnswer(1, [{"seconds": 2.0}]))
+    first.add(CellAnswer(2, error="its process died", again=True))
     again = Journal.open(sweep(), file)
     assert again.open_cells == [0, 2]
     assert (
@@ -88,7 +88,7 @@ def test_a_journal_is_continued(tmp_path):
             {"batch": "3", "error": "its process died"},
         ]
     )
-    again.add(Answer(2, [{"seconds": 3.0}]))
+    again.add(CellAnswer(2, [{"seconds": 3.0}]))
     last = Journal.open(sweep(), file)
     assert (last.open_cells, last.failed) == ([0], 0)
 
@@ -97,12 +97,12 @@ def test_a_journal_is_continued(tmp_path):
 def test_a_line_that_was_cut_is_asked_again(tmp_path, cut):
     file = tmp_path / "a.sweep.jsonl"
     journal = Journal.open(sweep(), file)
-    journal.add(Answer(0, [{"seconds": 1.0}]))
-    journal.add(Answer(1, [{"seconds": 2.0}]))
+    journal.add(CellAnswer(0, [{"seconds": 1.0}]))
+    journal.add(CellAnswer(1, [{"seconds": 2.0}]))
     file.write_bytes(file.read_bytes()[:-cut])
     again = Journal.open(sweep(), file)
     assert again.open_cells == [1, 2]
-    again.add(Answer(1, [{"seconds": 2.0}]))
+    again.add(CellAnswer(1, [{"seconds": 2.0}]))
     assert Journal.open(sweep(), file).open_cells == [2]
 
 
@@ -117,13 +117,13 @@ def test_results_of_another_sweep_are_refused(tmp_path):
 def test_what_is_no_journal_is_refused(tmp_path, text):
     file = tmp_path / "a.sweep.jsonl"
     file.write_text(text)
-    with pytest.raises(FormatError, match="holds no results of a sweep"):
+    with pytest.raises(FormatError, match="not a journal of a sweep"):
         Journal.open(sweep(), file)
 
 
 def test_a_journal_is_lines_of_json(tmp_path):
     file = tmp_path / "a.sweep.jsonl"
-    Journal.open(sweep(), file).add(Answer(0, [{"seconds": 1.0}]))
+    Journal.open(sweep(), file).add(CellAnswer(0, [{"seconds": 1.0}]))
     head, line = map(json.loads, file.read_text().splitlines())
     assert head["cells"] == 3
     assert line == {"number": 0, "rows": [{"seconds": 1.0}]}

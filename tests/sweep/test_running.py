@@ -6,18 +6,18 @@ import pytest
 
 from tests.sweep.asked import ask
 from weft.errors import RunError, UsageError
-from weft.sweep import Cell, local, on_dask, on_this_machine
+from weft.sweep import SweepCell, local, run_local, run_on_dask
 
 needs_dask = pytest.mark.skipif(not find_spec("distributed"), reason="distributed is not installed")
 
 
 def cells(*words):
-    return [Cell(tuple(each.split()), ()) for each in words]
+    return [SweepCell(tuple(each.split()), ()) for each in words]
 
 
 def answers(asked, numbers=None, *, workers=2, timeout=60.0):
     numbers = range(len(asked)) if numbers is None else numbers
-    found = on_this_machine(asked, list(numbers), ask, workers=workers, timeout=timeout)
+    found = run_local(asked, list(numbers), ask, workers=workers, timeout=timeout)
     return {answer.number: answer for answer in found}
 
 
@@ -46,9 +46,9 @@ def test_a_process_that_died_between_cells_is_given_one_and_heard_of():
     mine, theirs = multiprocessing.Pipe()
     theirs.close()
     worker, tries = local._Worker(None, mine), {0: 0}
-    local._give(worker, deque([0]), cells("give 1"), tries)
-    assert local._heard([worker], 60.0) == [worker]
-    assert local._taken(worker, tries, 60.0) is None  # it is tried again
+    local._assign(worker, deque([0]), cells("give 1"), tries)
+    assert local._wait_for_workers([worker], 60.0) == [worker]
+    assert local._take_answer(worker, tries, 60.0) is None  # it is tried again
     mine.close()
 
 
@@ -63,7 +63,7 @@ def test_a_cell_that_takes_too_long_is_given_up():
 @pytest.mark.multiprocess
 def test_whoever_stops_listening_leaves_no_process_behind():
     before = set(multiprocessing.active_children())
-    found = on_this_machine(cells("give 1", "hang"), [0, 1], ask, workers=2, timeout=60.0)
+    found = run_local(cells("give 1", "hang"), [0, 1], ask, workers=2, timeout=60.0)
     assert next(found).rows == [{"value": 1}]
     found.close()
     assert set(multiprocessing.active_children()) <= before
@@ -71,8 +71,8 @@ def test_whoever_stops_listening_leaves_no_process_behind():
 
 @pytest.mark.parametrize(("workers", "timeout"), [(0, 1.0), (1, 0.0)])
 def test_nobody_answers_nothing(workers, timeout):
-    with pytest.raises(UsageError, match="answer nothing"):
-        next(on_this_machine(cells("give 1"), [0], ask, workers=workers, timeout=timeout))
+    with pytest.raises(UsageError, match="workers and timeout must"):
+        next(run_local(cells("give 1"), [0], ask, workers=workers, timeout=timeout))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def cluster():
 @pytest.mark.multiprocess
 def test_a_cluster_of_two_answers_cells(cluster):
     asked = cells("give 1", "fail no", *(f"give {n}" for n in range(20)))
-    found = on_dask(
+    found = run_on_dask(
         asked, [0, 1, *range(5, 22)], ask, address=cluster.scheduler_address, timeout=60
     )
     by_number = {answer.number: answer for answer in found}
@@ -111,7 +111,7 @@ def test_a_cluster_of_two_answers_cells(cluster):
 @pytest.mark.multiprocess
 def test_a_cell_that_kills_workers_is_said_and_the_others_are_answered(cluster):
     asked = cells("die", "give 2")
-    found = on_dask(asked, [0, 1], ask, address=cluster.scheduler_address, timeout=60.0)
+    found = run_on_dask(asked, [0, 1], ask, address=cluster.scheduler_address, timeout=60.0)
     by_number = {answer.number: answer for answer in found}
     assert "KilledWorker" in by_number[0].error
     assert by_number[1].rows == [{"value": 2}]
@@ -120,7 +120,7 @@ def test_a_cell_that_kills_workers_is_said_and_the_others_are_answered(cluster):
 @needs_dask
 @pytest.mark.multiprocess
 def test_a_cell_that_takes_too_long_is_given_up_on_a_cluster(cluster):
-    found = on_dask(cells("hang"), [0], ask, address=cluster.scheduler_address, timeout=2.0)
+    found = run_on_dask(cells("hang"), [0], ask, address=cluster.scheduler_address, timeout=2.0)
     (answer,) = found
     assert answer.error == "gave no answer in 2 s"
 
@@ -129,7 +129,7 @@ def test_a_cell_that_takes_too_long_is_given_up_on_a_cluster(cluster):
 def test_no_scheduler_is_said(monkeypatch):
     monkeypatch.setattr("weft.sweep.dask_cluster._CONNECT", 0.5)
     with pytest.raises(UsageError, match=r"no Dask scheduler answers at .tcp://127\.0\.0\.1:9"):
-        next(on_dask(cells("give 1"), [0], ask, address="tcp://127.0.0.1:9", timeout=1.0))
+        next(run_on_dask(cells("give 1"), [0], ask, address="tcp://127.0.0.1:9", timeout=1.0))
 
 
 @needs_dask
@@ -141,10 +141,10 @@ def test_a_scheduler_without_workers_is_said(monkeypatch):
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty,
         pytest.raises(RunError, match="has no workers"),
     ):
-        next(on_dask(cells("give 1"), [0], ask, address=empty.scheduler_address, timeout=1.0))
+        next(run_on_dask(cells("give 1"), [0], ask, address=empty.scheduler_address, timeout=1.0))
 
 
 def test_without_dask_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    with pytest.raises(UsageError, match="needs distributed"):
-        next(on_dask(cells("give 1"), [0], ask, address="x", timeout=1.0))
+    with pytest.raises(UsageError, match="needs the package distributed"):
+        next(run_on_dask(cells("give 1"), [0], ask, address="x", timeout=1.0))

@@ -8,16 +8,16 @@ from weft.collectives import KINDS, algorithms, collective
 from weft.hardware import platform
 from weft.schedule import (
     SELF,
+    CommandKind,
     Encode,
     Flag,
     Kernel,
-    Kind,
     Launch,
     Reduce,
     Signal,
     Swap,
     Wait,
-    write_out,
+    expand,
 )
 from weft.simulator import simulate
 from weft.timeline import Activity, Timeline
@@ -72,7 +72,9 @@ def test_spans_carry_the_names_of_what_ran():
 
 def test_a_call_lasts_from_its_first_command_to_its_last():
     timeline = called()
-    spans = {(s.queue, s.id): (s.start, s.end) for s in timeline.spans() if s.kind == Kind.CALL}
+    spans = {
+        (s.queue, s.id): (s.start, s.end) for s in timeline.spans() if s.kind == CommandKind.CALL
+    }
     assert spans == {("stream0", 1): (4, 9), ("copy0", 0): (5, 9)}
 
 
@@ -132,7 +134,7 @@ def test_filters_keep_what_they_name():
     assert timeline.of(rank=1).num_spans == 5
     assert timeline.of(queue="stream").num_spans == 10
     assert timeline.of(queue="stream1").num_spans == 0
-    copies = timeline.of(kind=(Kind.COPY, Kind.WAIT))
+    copies = timeline.of(kind=(CommandKind.COPY, CommandKind.WAIT))
     assert [s.name for s in copies.spans()] == ["Copy", "Wait", "Copy", "Wait"]
     assert copies.parent.tolist() == [-1] * 4
 
@@ -220,7 +222,7 @@ def test_waiting_equals_counting_ticks(waits, moves):
 
 def test_ranks_written_out_of_order_keep_their_weights():
     made = schedule(("copy0", (copy(),)), num_ranks=4)
-    table = write_out(made, [3, 1])
+    table = expand(made, [3, 1])
     ones = np.ones(2)
     timeline = Timeline.from_table(
         table, 0 * ones, ones, basis="predicted", joules=ones, represents=[1, 3]

@@ -104,9 +104,9 @@ def test_traces_need_a_file_to_write(capsys):
 
 
 def test_an_unknown_device_needs_a_machine_to_start_from(tmp_path):
-    devices = [{"id": 0, "name": "Tesla T4", "numSms": 40}]
+    devices = [{"id": 0, "name": "Quadro K6000", "numSms": 40}]
     path = written(tmp_path / "a.json", steps(), deviceProperties=devices)
-    with pytest.raises(UsageError, match="Tesla T4"):
+    with pytest.raises(UsageError, match="Quadro K6000"):
         calibrated_from([path])
     assert calibrated_from([path], "l40s-8").name == "l40s-8-traced"
 

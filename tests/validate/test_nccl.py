@@ -12,8 +12,9 @@ from weft.cost.fit_errors import geomean_error, within_20
 from weft.cost.least_squares import non_negative_least_squares
 from weft.cost.nccl import law_seconds
 from weft.hardware import platform
-from weft.hardware.libraries import library
+from weft.hardware.libraries import algorithm_fit, library
 from weft.validate import find_group, nccl, nccl_tables
+from weft.validate.nccl_algorithms_fit import fitted_algorithms
 from weft.validate.nccl_fit import (
     FIRST_KNOTS,
     STEP_KNOTS,
@@ -158,14 +159,23 @@ def test_without_tables_the_recorded_errors_are_shown(monkeypatch, tmp_path):
     assert all(target.met and target.note.startswith("recorded") for target in limited)
     chose = (nccl.HELD_BACK, nccl.FAR_OFF)
     assert all(target.fitted == target.name.endswith(chose) for target in limited)
-    assert {name.split()[0] for name in (t.name for t in limited)} == set(nccl.LIMITED)
+    first = {name.split()[0] for name in (t.name for t in limited)}
+    assert first == {*nccl.LIMITED, "between"}
+
+
+@pytest.mark.data
+def test_the_algorithms_between_nodes_are_what_the_logs_give(data):
+    again, kept = fitted_algorithms(data), algorithm_fit("nccl")
+    assert dict(again.law) == kept.law
+    for kind, error in kept.held_out.items():
+        assert again.held_out[kind] == pytest.approx(error, abs=1e-4)
 
 
 @pytest.mark.data
 @pytest.mark.parametrize("device", TABLES)
 def test_the_catalogue_is_what_the_tables_give(data, device):
-    again = fitted_library(read_cells(data, TABLES[device]), platform(f"{device}-8"))
     kept = library("nccl", device)
+    again = fitted_library(read_cells(data, TABLES[device]), platform(kept.node))
     rounded = [replace(fit, errors=kept.fits[0].errors) for fit in again.fits]
     assert rounded == [replace(fit, errors=kept.fits[0].errors) for fit in kept.fits]
     for new, old in zip(again.fits, kept.fits, strict=True):
@@ -177,7 +187,7 @@ def test_what_was_left_out_is_predicted_as_well_as_promised(data, monkeypatch):
     monkeypatch.setenv("WEFT_DATA", str(data))
     found = list(find_group("nccl").targets())
     assert [t.name for t in found if t.met is False] == []
-    assert sum(t.met is True for t in found) == 55
+    assert sum(t.met is True for t in found) == 61
     unseen = [t for t in found if "elsewhere" in t.name or "gb200" in t.name]
     assert len(unseen) == 16
     assert all(t.weft < (10 if "larger" in t.name else 3) for t in unseen)

@@ -8,7 +8,7 @@ import pytest
 from weft.hardware import platform
 from weft.trace import read
 from weft.whatif import errors_of, replay, what_if
-from weft.whatif.job import job_of, together
+from weft.whatif.job import job_of, job_replay
 
 pytestmark = pytest.mark.data
 
@@ -32,7 +32,7 @@ def test_a_step_is_put_together_from_the_others(data, path):
 
 def test_what_ranks_wait_for_each_other_comes_out_of_the_simulation(data):
     folder = data / "param_dlrm_8xV100/kineto"
-    job = together(job_of([read(folder / f"rank{r}.pt.trace.json.gz") for r in range(8)]))
+    job = job_replay(job_of([read(folder / f"rank{r}.pt.trace.json.gz") for r in range(8)]))
     waits = job.waits(job.run()).sum(axis=1)
     assert np.abs(waits / job.waited.sum(axis=1) - 1).max() <= 0.1
 

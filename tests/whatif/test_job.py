@@ -13,7 +13,7 @@ from weft.hardware import platform
 from weft.trace.kineto import read_kineto
 from weft.trace.reading import jobs_of
 from weft.whatif import what_if_job, what_if_jobs
-from weft.whatif.job import job_of, straggler, together, without_straggler
+from weft.whatif.job import job_of, job_replay, straggler, without_straggler
 
 MOVES = 40.0  # microseconds of each collective once both ranks are there
 
@@ -48,14 +48,14 @@ def _host_before_last(step):
 
 
 def test_waiting_comes_out_as_the_traces_show_it(tmp_path):
-    job = together(job_of(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 300.0)])))
+    job = job_replay(job_of(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 300.0)])))
     run = job.run()
     assert job.waits(run) == pytest.approx(job.waited, abs=3e-6)
-    assert all(abs(each.error) < 0.02 for each in job.replays(run))
+    assert all(abs(each.error) < 0.02 for each in job.model.replays)
 
 
 def test_the_rank_that_others_wait_for_is_found_and_brought_in_time(tmp_path):
-    job = together(job_of(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 10.0)])))
+    job = job_replay(job_of(traces(tmp_path, [(50.0, 10.0), (500.0, 10.0), (90.0, 10.0)])))
     run = job.run()
     assert straggler(job, run) == 1
     after = job.run(without_straggler(job, 1))
@@ -71,11 +71,11 @@ def test_a_rank_that_is_late_by_its_kernels_is_brought_in_time_by_them(tmp_path)
         )
         for n in range(3)
     ]
-    job = together(job_of([read_kineto(path) for path in paths]))
+    job = job_replay(job_of([read_kineto(path) for path in paths]))
     assert straggler(job, job.run()) == 1
     after = job.run(without_straggler(job, 1))
     assert job.waits(after)[0, 0] == pytest.approx(60e-6, abs=3e-6)
-    assert job.run().step - after.step == pytest.approx(640e-6, rel=0.02)
+    assert job.run().seconds - after.seconds == pytest.approx(640e-6, rel=0.02)
 
 
 def test_a_change_that_changes_nothing_on_any_rank_says_so(tmp_path):

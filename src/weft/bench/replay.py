@@ -17,7 +17,7 @@ from weft.hardware import platform
 from weft.trace import Trace, read
 from weft.whatif import errors_of, replay, what_if
 from weft.whatif.calls import calls_of
-from weft.whatif.job import Together, job_of, straggler, together, without_straggler
+from weft.whatif.job import JobReplay, job_of, job_replay, straggler, without_straggler
 from weft.whatif.replay import measured_periods
 
 QUESTION = "How close does a replayed trace come to what was measured, and a changed one?"
@@ -79,13 +79,13 @@ def _ranks(folder: Path) -> Iterator[Row]:
     """What ranks wait for each other, with all of them and without the one that is late."""
     began = time.perf_counter()
     paths = sorted((folder / RANKS).glob("rank*.json.gz"))
-    job = together(job_of([read(path) for path in paths]))
+    job = job_replay(job_of([read(path) for path in paths]))
     base = job.run()
     found, shown = job.waits(base).sum(axis=1), job.waited.sum(axis=1)
     most = float(np.abs(found / shown - 1).max())
     case = {
         "trace": "dlrm_8xV100",
-        "ranks": len(job.traces),
+        "ranks": len(job.calls),
         "what": "waiting, the rank it is most wrong of",
     }
     yield _row(
@@ -95,7 +95,7 @@ def _ranks(folder: Path) -> Iterator[Row]:
     yield _without(job, straggler(job, base))
 
 
-def _without(job: Together, late: int) -> Row:
+def _without(job: JobReplay, late: int) -> Row:
     """At the first collective the traces say what others wait without a rank: for the next."""
     began = time.perf_counter()
     predicted = np.delete(job.waits(job.run(without_straggler(job, late)))[:, 0], late)
@@ -105,7 +105,7 @@ def _without(job: Together, late: int) -> Row:
     error = float(abs(predicted.sum() / shown.sum() - 1))
     case = {
         "trace": "dlrm_8xV100",
-        "ranks": len(job.traces),
+        "ranks": len(job.calls),
         "what": f"first waiting without rank {late}",
     }
     return _row(
@@ -114,9 +114,9 @@ def _without(job: Together, late: int) -> Row:
     )  # fmt: skip
 
 
-def _first_starts(job: Together) -> NDArray[np.float64]:
-    pairs = zip(job.ready, job.calls, strict=True)
-    return np.array([each.recording.calls.gpu_start[calls[0]] for each, calls in pairs])
+def _first_starts(job: JobReplay) -> NDArray[np.float64]:
+    pairs = zip(job.model.ranks, job.calls, strict=True)
+    return np.array([each.calls.gpu_start[calls[0]] for each, calls in pairs])
 
 
 def _moved(folder: Path) -> Iterator[Row]:

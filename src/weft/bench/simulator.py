@@ -10,7 +10,7 @@ from weft.bench.cost import Cost, cost_of
 from weft.bench.rows import Options, Row
 from weft.collectives import collective, uneven_all_to_all
 from weft.hardware import platform
-from weft.schedule import Kind, Schedule
+from weft.schedule import CommandKind, Schedule
 from weft.simulator import simulate
 
 QUESTION = "Does the simulator give the right answer on large machines, and at what cost?"
@@ -155,7 +155,7 @@ def batching_errors(name: str) -> tuple[float, float]:
     case = CASES[name]
     schedule, network = _schedule(case), platform(case.network)
     batched, exact = (
-        simulate(schedule, network, tolerance=tolerance).of(kind=Kind.COPY)
+        simulate(schedule, network, tolerance=tolerance).of(kind=CommandKind.COPY)
         for tolerance in (case.tolerance, 0.0)
     )
     moves = exact.nbytes > 0

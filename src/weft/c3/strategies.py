@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.collectives import collective, engines
+from weft.collectives import collective, dma_per_rank
 from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware.dtypes import product_bytes
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 STRATEGIES = tuple(name for name, strategy in ALL.items() if strategy.of_pairs)
 ENGINES: dict[str, Callable[..., Schedule]] = {
-    "all_gather": engines.all_gather,
-    "all_to_all": engines.all_to_all,
-    "reduce_scatter": engines.reduce_scatter,
-    "all_reduce": engines.all_reduce,
-    "broadcast": engines.broadcast,
+    "all_gather": dma_per_rank.all_gather,
+    "all_to_all": dma_per_rank.all_to_all,
+    "reduce_scatter": dma_per_rank.reduce_scatter,
+    "all_reduce": dma_per_rank.all_reduce,
+    "broadcast": dma_per_rank.broadcast,
 }
 COLLECTIVES = tuple(ENGINES)
 COMPUTE, COMM = "stream0", "stream1"

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def complete_way(incomplete: str) -> list[str]:
     """Complete the last of a list of ways."""
-    from weft.collectives import WAYS
+    from weft.collectives import FETCH_METHODS
 
-    return complete_list(incomplete, ("all", *WAYS))
+    return complete_list(incomplete, ("all", *FETCH_METHODS))
 
 
 def copies(
@@ -41,11 +41,13 @@ def copies(
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
     """Price every way to fetch the blocks."""
-    from weft.collectives import WAYS
+    from weft.collectives import FETCH_METHODS
     from weft.units import parse_sizes
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
-    cases = [(size, name) for size in parse_sizes(block) for name in names(way, WAYS, "way")]
+    cases = [
+        (size, name) for size in parse_sizes(block) for name in names(way, FETCH_METHODS, "way")
+    ]
     rows = [_price(machine, count, *case, engines) for case in track(cases, "pricing")]
     _show(machine, rows, json=json)
     if path:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from weft.collectives.library import opaque
+from weft.collectives.opaque import opaque
 from weft.cost.nccl import LibraryPrice, library_price, own_seconds
 from weft.errors import UsageError
 from weft.hardware import Platform

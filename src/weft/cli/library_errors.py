@@ -11,8 +11,14 @@ from weft.units import format_size
 
 def known_libraries(platform: Platform) -> list[Library]:
     """Give the libraries that can be priced on a platform."""
-    device = platform.device.name if platform.device else ""
-    return [library(name, device) for name in library_names() if device in library_devices(name)]
+    device = platform.device
+    if device is None:
+        return []
+    return [
+        library(name, device.name, device.like)
+        for name in library_names()
+        if {device.name, device.like} & {*library_devices(name)}
+    ]
 
 
 def error_rows(known: Library) -> list[dict[str, Any]]:

@@ -85,16 +85,15 @@ def plan(
     workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:
         from weft.planner.planning import check_mode
-        from weft.whatif.planned import plan_trace
+        from weft.whatif.planned import plan_recorded
 
         check_mode(mode)
         there = None if on is None else machine_of(on)
-        found = plan_trace(traces, on=there, limits=limits, anyway=anyway)
-        timelines: tuple[Timeline, ...] = ()
+        step = plan_recorded(traces, on=there, limits=limits, mode=mode, anyway=anyway)
     else:
         machine = machine_of(on, ranks)
         step = planned_step(workload, machine, given, mode, limits, anyway=anyway)
-        found, timelines = step.plan, (step.baseline, step.planned)
+    found, timelines = step.plan, (step.baseline, step.planned)
     if json:
         rows = [choice.as_row() for choice in found.choices]
         print_json("plan", found.platform, rows, **found.totals())
@@ -158,11 +157,6 @@ def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]", *, quiet
 
         write(path, plan_page(plan, timelines), quiet=quiet)
     elif path.suffix == ".gz":
-        if not timelines:
-            raise UsageError(
-                f"cannot write {str(path)!r}: the plan of a trace has no timeline yet",
-                "Use weft whatif -o for the timelines of a recorded step.",
-            )
         write_timelines(path, *timelines, quiet=quiet)
     elif path.suffix == ".csv":
         write(path, [flat(choice.as_row()) for choice in plan.choices], quiet=quiet)

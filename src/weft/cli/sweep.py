@@ -13,7 +13,7 @@ from weft.cli.outputs import output_path, print_json, told
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from weft.sweep import Answer, Journal, Sweep
+    from weft.sweep import CellAnswer, Journal, Sweep
 
 VERBS = ("predict", "collective", "c3", "copies", "kernel", "plan", "serve", "shard")
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -95,17 +95,17 @@ def _arrow() -> Any:
 
 def _answers(
     found: "Sweep", journal: "Journal", workers: int | None, dask: str | None, timeout: float
-) -> "Iterator[Answer]":
+) -> "Iterator[CellAnswer]":
     from weft.cli.progress import track
     from weft.cli.sweep_cell import ask
-    from weft.sweep import on_dask, on_this_machine
+    from weft.sweep import run_local, run_on_dask
 
     numbers = journal.open_cells
     if dask is not None:
-        answers = on_dask(found.cells, numbers, ask, address=dask, timeout=timeout)
+        answers = run_on_dask(found.cells, numbers, ask, address=dask, timeout=timeout)
     else:
         cores = len(os.sched_getaffinity(0)) if workers is None else workers
-        answers = on_this_machine(found.cells, numbers, ask, workers=cores, timeout=timeout)
+        answers = run_local(found.cells, numbers, ask, workers=cores, timeout=timeout)
     yield from track(answers, f"{len(found.cells)} cells", len(numbers))
 
 

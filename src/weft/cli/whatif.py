@@ -49,7 +49,7 @@ def whatif(
     """Answer for each job among the traces."""
     from weft.trace import read
     from weft.whatif import what_if_jobs
-    from weft.whatif.job_answer import require_known
+    from weft.whatif.answer import require_known
 
     path = output_path(output, (".html", ".json", ".csv"))
     machine, names = None if on is None else machine_of(on), words(strategy)

@@ -8,12 +8,12 @@ from weft.collectives.catalogue import (
     engine_algorithms,
 )
 from weft.collectives.direct import uneven_all_to_all
-from weft.collectives.fetch import WAYS, fetch, fetch_platform
+from weft.collectives.fetch import FETCH_METHODS, fetch, fetch_platform
 
 __all__ = [
     "ENGINE_FEATURES",
+    "FETCH_METHODS",
     "KINDS",
-    "WAYS",
     "algorithms",
     "collective",
     "engine_algorithms",

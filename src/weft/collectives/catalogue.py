@@ -1,4 +1,4 @@
-"""Every collective weft can build, by name."""
+"""The table of all collectives and their algorithms, by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.schedule import Schedule
 
 
-# By the name of an algorithm of DMA engines, what engines need beyond single copies.
+# By DMA algorithm: the engine features it needs beyond plain copies.
 ENGINE_FEATURES: dict[str, tuple[str, ...]] = {}
 
 
@@ -93,8 +93,9 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
 KINDS = tuple(BUILDERS)
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+SHARED_MEMORY = ("pull", "eager")  # ranks read the memory of others
 MOST_EAGER = 64
-# With a codec behind a plus: chain+pack, p2p+int8:64.
+# Written with a codec after a plus: chain+pack, p2p+int8:64.
 COMPRESSED: dict[str, Callable[..., Schedule]] = {
     "chain": compressed.chain,
     "p2p": compressed.p2p,
@@ -102,14 +103,14 @@ COMPRESSED: dict[str, Callable[..., Schedule]] = {
 
 
 def algorithms(kind: str) -> tuple[str, ...]:
-    """The names of the algorithms that exist for ``kind``."""
+    """Return the names of the algorithms that exist for ``kind``."""
     if kind not in BUILDERS:
-        raise UnknownNameError(f"no collective is called {kind!r}.", nearest(kind, KINDS))
+        raise UnknownNameError(f"unknown collective {kind!r}.", nearest(kind, KINDS))
     return tuple(BUILDERS[kind])
 
 
 def engine_algorithms(kind: str, device: Device) -> tuple[str, ...]:
-    """Return the algorithms of ``kind`` that the DMA engines of a device can carry out."""
+    """Return the algorithms of ``kind`` that the DMA engines of a device can execute."""
     if device.engine_refusal(kind):
         return ()
     return tuple(
@@ -128,10 +129,10 @@ def collective(
     node_size: int | None = None,
     **options: Any,
 ) -> Schedule:
-    """Build ``kind`` by ``algorithm``. ``nbytes`` counts as nccl-tests does.
+    """Build the collective ``kind`` by ``algorithm``. ``nbytes`` counts as in nccl-tests.
 
-    That is the vector for broadcast and all_reduce, the total output for all_gather and
-    gather, the total input for reduce_scatter, all_to_all and scatter.
+    That is the vector for broadcast and all_reduce, the total output for all_gather and gather, and
+    the total input for reduce_scatter, all_to_all and scatter.
     """
     known = algorithms(kind)
     shape, plus, codec = algorithm.partition("+")
@@ -142,24 +143,27 @@ def collective(
             why = ": DMA engines copy, they do not add" if adds else ""
             hint = f"For {kind}: {', '.join(known)}."
             raise UsageError(f"{algorithm!r} does not apply to {kind}{why}.", hint)
-        what = f"no algorithm is called {algorithm!r}."
-        raise UnknownNameError(what, nearest(algorithm, known))
+        raise UnknownNameError(f"unknown algorithm {algorithm!r}.", nearest(algorithm, known))
     if num_ranks < 2:
-        raise UsageError(f"{kind} needs at least 2 ranks, not {num_ranks}.")
+        raise UsageError(f"{kind}: num_ranks is {num_ranks}, expected 2 or more.")
     if nbytes < 0:
-        raise UsageError(f"a collective cannot move {nbytes} bytes.")
+        raise UsageError(f"{kind}: nbytes is {nbytes}, expected 0 or more.")
     _check_options(kind, num_ranks, options)
     if algorithm == "hierarchical":
         options["node_size"] = node_size or 0
-    elif algorithm.startswith(("dma", "pull", "eager")) and node_size and num_ranks > node_size:
+    elif (
+        node_size
+        and num_ranks > node_size
+        and (algorithm in ENGINE_FEATURES or algorithm in SHARED_MEMORY)
+    ):
         raise UsageError(
-            f"{algorithm} {kind} of {num_ranks} ranks spans nodes of {node_size}; engines are "
-            "fed, and the memory of others is read, inside a node only.",
+            f"{algorithm} {kind} works inside one node, but {num_ranks} ranks span nodes of "
+            f"{node_size}.",
             "Use hierarchical, ring or direct between nodes.",
         )
     if algorithm == "eager" and num_ranks > MOST_EAGER:
         raise UsageError(
-            f"eager {kind} is for up to {MOST_EAGER} ranks, not {num_ranks}.",
+            f"eager {kind}: num_ranks is {num_ranks}, expected at most {MOST_EAGER}.",
             "Use pull, direct or ring.",
         )
     build = partial(COMPRESSED[shape], codec=codec) if with_codec else BUILDERS[kind][algorithm]
@@ -169,6 +173,8 @@ def collective(
 def _check_options(kind: str, num_ranks: int, options: dict[str, Any]) -> None:
     root, dtype = options.get("root", 0), options.get("dtype", "uint8")
     if not 0 <= root < num_ranks:
-        raise UsageError(f"rank {root} is none of {num_ranks} ranks.", f"Use 0 to {num_ranks - 1}.")
+        raise UsageError(
+            f"root: rank {root} is out of range ({num_ranks} ranks).", f"Use 0 to {num_ranks - 1}."
+        )
     if kind in REDUCING and dtype not in ITEM_BYTES:
-        raise UnknownNameError(f"no dtype is called {dtype!r}.", nearest(dtype, ITEM_BYTES))
+        raise UnknownNameError(f"unknown dtype {dtype!r}.", nearest(dtype, ITEM_BYTES))

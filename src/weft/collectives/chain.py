@@ -1,4 +1,4 @@
-"""Broadcasts along a line of ranks: the chunked chain, and scatter + all-gather."""
+"""Broadcasts along a chain of ranks: pipelined in pieces, and scatter followed by all-gather."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ READY, SENT, READY_ROOT, GATHERED = 0, 1, 2, 3
 
 
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None) -> Schedule:
-    """Each rank passes piece k to the next while piece k+1 arrives.
+    """Build a pipelined chain: each rank forwards piece k to the next while piece k+1 arrives.
 
-    K pieces of C bytes take (n - 2 + K) C / rate, and one latency a hop: a piece leaves as soon
-    as the one before it has left, not when that has arrived.
+    K pieces of C bytes take (n - 2 + K) C / rate, plus one latency per hop: a piece is sent as soon
+    as the previous one has left, without waiting for its arrival.
     """
     piece = piece or default_piece(nbytes)
     group = Group(num_ranks)
@@ -65,7 +65,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None =
 
 
 def scatter_all_gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """The root scatters chunks, a ring gathers them; nothing is sent back to the root."""
+    """Build a scatter from the root and a ring all-gather; nothing is sent back to the root."""
     chunks = Chunks(Group(num_ranks), nbytes)
     group = chunks.group
     after, before = shifted(group, 1), shifted(group, -1)

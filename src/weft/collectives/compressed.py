@@ -1,7 +1,7 @@
-"""Broadcasts along a line of ranks that send encoded pieces.
+"""Broadcasts along a chain of ranks that send encoded pieces.
 
-At the level of the collective the root encodes each piece once and everyone passes the encoded
-bytes on; between points every hop decodes what came and encodes it again.
+In ``chain``, the root encodes each piece once and the others forward the encoded bytes. In ``p2p``,
+every hop decodes what it received and encodes it again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     Body = Callable[[Value, int, Value], Items]
 
 READY, SENT, ENCODED, DECODED = 0, 1, 2, 3
-SLOT_HEAD = 8  # the length of what a slot holds stands in front of it
-_PIECE = 256 << 10  # stays in a second-level cache from encoding to sending
-_LEAST_PIECES = 16  # a short vector is cut finer: the line must fill
+SLOT_HEAD = 8  # the actual length of the encoded data is stored in front of it
+_PIECE = 256 << 10  # stays in the second-level cache from encoding to sending
+_LEAST_PIECES = 16  # a short vector is cut into more pieces, so that the pipeline fills
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """A vector in pieces, each with a slot for what is made of it."""
+    """A vector in pieces, each with a slot for its encoded form."""
 
     nbytes: int
     piece: int
@@ -50,38 +50,38 @@ class _Pieces:
 
     @property
     def slot(self) -> int:
-        """The bytes of a slot, at which the next one starts: lines are not shared."""
+        """The size of a slot in bytes, padded so that slots do not share cache lines."""
         room = codec_of(self.codec, self.dtype).room(self.piece)
         return -(-(SLOT_HEAD + room) // 64) * 64
 
     @property
     def count(self) -> int:
-        """How many pieces there are: at least one, which may be empty."""
+        """The number of pieces: at least one, which may be empty."""
         return max(1, -(-self.nbytes // self.piece))
 
     def each(self, body: Body) -> Items:
-        """Give the commands of ``body`` for every piece in turn."""
+        """Return the commands of ``body`` for every piece in turn."""
         return in_pieces(self.nbytes, self.piece, body)[0]
 
     def slot_of(self, number: Value) -> Value:
-        """Where the slot of a piece starts; pieces count from one."""
+        """Return the offset of the slot of a piece; pieces count from one."""
         if isinstance(number, int):
             return (number - 1) * self.slot
         return Rel(0, (self.slot,))
 
     def send(self, number: Value, to: RankValue, slots: str = "slots") -> Items:
-        """Give a slot to the next rank: as many bytes of it as it holds."""
+        """Return commands that send the used bytes of a slot to the next rank."""
         place = self.slot_of(number)
         copy = Copy(own(slots, place, self.slot), Slice(to, "slots", place, self.slot))
         return (copy, signal(to, SENT))
 
     def encode(self, offset: Value, size: int, number: Value, slots: str = "slots") -> Encode:
-        """Make a piece into its slot."""
+        """Return the command that encodes a piece into its slot."""
         slot = own(slots, self.slot_of(number), self.slot)
         return Encode(own("data", offset, size), slot, self.codec, self.dtype)
 
     def decode(self, offset: Value, size: int, number: Value) -> Decode:
-        """Make a slot into its piece."""
+        """Return the command that decodes a slot into its piece."""
         slot = own("slots", self.slot_of(number), self.slot)
         return Decode(slot, own("data", offset, size), self.codec, self.dtype)
 
@@ -97,10 +97,11 @@ def chain(
     ratio: float | None = None,
     keep_root: bool = False,
 ) -> Schedule:
-    """The root encodes piece k while piece k-1 is under way; others pass it on and decode aside.
+    """Build a chain in which the root encodes and the others forward and decode.
 
-    After a lossy codec the root decodes too, so that all ranks hold the same bytes, unless
-    ``keep_root``. K pieces take (n - 2 + K) times the slowest of encoding, sending and decoding.
+    The root encodes piece k while piece k-1 is sent. With a lossy codec the root also decodes, so
+    that all ranks hold the same bytes, unless ``keep_root``. K pieces take (n - 2 + K) times the
+    slowest of encoding, sending and decoding.
     """
     pieces = _cut(nbytes, piece, codec, dtype)
     after = shifted(Group(num_ranks), 1)
@@ -132,9 +133,9 @@ def p2p(
     piece: int | None = None,
     ratio: float | None = None,
 ) -> Schedule:
-    """Every hop is a message of its own: encoded by who sends it, decoded by who gets it.
+    """Build a chain of messages, each encoded by its sender and decoded by its receiver.
 
-    A lossy codec is applied again on each hop, and the root keeps what it had: ranks may differ.
+    A lossy codec is applied again on each hop, and the root keeps its input: ranks may differ.
     """
     pieces = _cut(nbytes, piece, codec, dtype)
     after = shifted(Group(num_ranks), 1)
@@ -159,7 +160,7 @@ def p2p(
 
 def _cut(nbytes: int, piece: int | None, codec: str, dtype: str) -> _Pieces:
     item = ITEM_BYTES.get(dtype, 1)
-    whole = -(-nbytes // _LEAST_PIECES // 4096) * 4096  # blocks of a codec stay whole
+    whole = -(-nbytes // _LEAST_PIECES // 4096) * 4096  # codec blocks stay whole
     piece = piece or max(4096, min(_PIECE, whole))
     return _Pieces(nbytes, -(-piece // item) * item, codec, dtype)
 
@@ -173,7 +174,7 @@ def _line(
     ratio: float | None,
     slots: tuple[str, ...],
 ) -> Schedule:
-    """A program for the root, one for those in the middle, one for the last."""
+    """Build one program for the root, one for the middle ranks, one for the last rank."""
     line = [(root + place) % num_ranks for place in range(num_ranks)]
     parts = zip((line[:1], line[1:-1], line[-1:]), lanes, strict=True)
     programs = tuple(Program(tuple(ranks), (launched(*each),)) for ranks, each in parts if ranks)

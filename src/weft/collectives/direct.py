@@ -1,4 +1,4 @@
-"""Direct algorithms: every rank writes to every other in one step, a lane for each peer."""
+"""Direct algorithms: every rank writes to every other rank in one step, one lane per peer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ READY, SENT, DONE, REDUCED = 0, 1, 2, 3
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """Every rank writes its part to every other."""
+    """Build an all-gather in which every rank writes its part to every other."""
     chunk = divided(nbytes, num_ranks, "all_gather")
     chunks = Chunks(Group(num_ranks), nbytes)
     mine, place = own("in", 0, chunk), Index(chunks.group)
@@ -60,7 +60,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
 
 
 def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
-    """Chunk j of rank i becomes chunk i of rank j."""
+    """Build an all-to-all: chunk j of rank i becomes chunk i of rank j."""
     divided(nbytes, num_ranks, "all_to_all")
     chunks = Chunks(Group(num_ranks), nbytes)
     place, theirs = Index(chunks.group), Index(chunks.group, 1, (1,))
@@ -72,22 +72,21 @@ def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
 
 
 def uneven_all_to_all(sizes: Sequence[Sequence[int]], *, queue: str = "stream0") -> Schedule:
-    """Rank i sends ``sizes[i][j]`` bytes to rank j; both sides pack by rank.
+    """Build an all-to-all in which rank i sends ``sizes[i][j]`` bytes to rank j, packed by rank.
 
-    On ``stream0`` a lane for each peer, all in flight at once; on a nic or copy queue the
-    sends of a rank go one after another.
+    On ``stream0`` there is a lane per peer, all in flight at once; on a nic or copy queue the sends
+    of a rank run one after another.
     """
     num_ranks = len(sizes)
     if any(len(row) != num_ranks for row in sizes) or any(s < 0 for row in sizes for s in row):
         raise UsageError(
-            f"the sizes of an uneven all_to_all of {num_ranks} ranks must be a {num_ranks} x "
-            f"{num_ranks} table of bytes, none negative."
+            f"sizes: expected a {num_ranks} x {num_ranks} table of non-negative byte counts."
         )
     group = Group(num_ranks)
     columns = list(zip(*sizes, strict=True))
     table = tuple(s for row in sizes for s in row)
     send_at = tuple(at for row in sizes for at in accumulate((0, *row[:-1])))
-    # Where rank i's bytes start at rank j: looked up by i (own row) and j (moved index).
+    # Offset of rank i's bytes at rank j: looked up by i (own row) and j (shifted index).
     receive = [list(accumulate((0, *column[:-1]))) for column in columns]
     receive_at = tuple(receive[j][i] for i in range(num_ranks) for j in range(num_ranks))
 
@@ -117,7 +116,7 @@ def uneven_all_to_all(sizes: Sequence[Sequence[int]], *, queue: str = "stream0")
 def reduce_scatter(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Every rank sends chunk j to rank j, which adds them up."""
+    """Build a reduce-scatter in which every rank sends chunk j to rank j, which reduces them."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     add = add_up(chunks, "in", own("out", 0, chunk), dtype, op)
@@ -128,7 +127,7 @@ def reduce_scatter(
 
 
 def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """A direct reduce-scatter and a direct all-gather in one kernel."""
+    """Build a direct reduce-scatter and a direct all-gather in one kernel."""
     group = Group(num_ranks)
     chunks = Chunks(group, nbytes, ITEM_BYTES[dtype])
     place, peer = Index(group), shifted(group, 1, 1)
@@ -156,7 +155,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 def reduce_in_place(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """A reduce-scatter that leaves chunk i of ``data`` reduced on rank i; takes any size."""
+    """Build a reduce-scatter that leaves chunk i of ``data`` reduced on rank i, for any size."""
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     add = add_up(chunks, "data", chunks.slice(SELF, "data", Index(chunks.group)), dtype, op)
     to_peer = (wait(READY, num_ranks - 1), _to_slot(chunks, "data"))
@@ -166,7 +165,7 @@ def reduce_in_place(
 
 
 def gather_in_place(num_ranks: int, nbytes: int, *, dtype: str = "uint8") -> Schedule:
-    """An all-gather of chunk i of ``data`` from rank i; takes any size."""
+    """Build an all-gather of chunk i of ``data`` from rank i, for any size."""
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     place, peer = Index(chunks.group), shifted(chunks.group, 1, 1)
     copy = Copy(chunks.slice(SELF, "data", place), chunks.slice(peer, "data", place))
@@ -175,14 +174,14 @@ def gather_in_place(num_ranks: int, nbytes: int, *, dtype: str = "uint8") -> Sch
 
 
 def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:
-    """Every rank tells every other that it came."""
-    del nbytes  # a barrier moves nothing; the parameter makes all builders alike
+    """Build a barrier in which every rank signals every other."""
+    del nbytes  # a barrier moves no data; the parameter keeps the signatures of all builders equal
     lane = (to_all(Group(num_ranks), SENT), wait(SENT, num_ranks - 1))
     return schedule_of("direct barrier", num_ranks, [launched(lane)], (), 2)
 
 
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """The root writes to every other rank, a lane each."""
+    """Build a broadcast in which the root writes to every other rank, one lane per rank."""
     group = Group(num_ranks)
     data = own("data", 0, nbytes)
     peer = shifted(group, 1, 1)
@@ -198,7 +197,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """The root writes chunk j to rank j."""
+    """Build a scatter in which the root writes chunk j to rank j."""
     chunks = Chunks(Group(num_ranks), nbytes)
     peer, theirs = shifted(chunks.group, 1, 1), Index(chunks.group, 1, (1,))
     part = chunks.slice(SELF, "in", theirs)
@@ -220,7 +219,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """Every rank writes its part to the root."""
+    """Build a gather in which every rank writes its part to the root."""
     chunks = Chunks(Group(num_ranks), nbytes)
     there = chunks.slice(root, "out", Index(chunks.group))
     mine = own("in", 0, there.nbytes)
@@ -240,10 +239,10 @@ def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def send_recv(num_ranks: int, nbytes: int, *, root: int = 0, to: int = -1) -> Schedule:
-    """Rank ``root`` sends to rank ``to`` (the last one by default); the others do nothing."""
+    """Build a send from rank ``root`` to rank ``to`` (default: the last); other ranks are idle."""
     to = to % num_ranks
     if root == to:
-        raise UsageError(f"rank {root} cannot send to itself.", "Name another receiver.")
+        raise UsageError(f"to: rank {root} cannot send to itself.", "Name another receiver.")
     copy = Copy(own("in", 0, nbytes), Slice(to, "out", 0, nbytes))
     sender = launched((wait(READY), copy, signal(to, SENT)))
     receiver = launched((signal(root, READY), wait(SENT)))
@@ -256,14 +255,14 @@ def send_recv(num_ranks: int, nbytes: int, *, root: int = 0, to: int = -1) -> Sc
 
 
 def _exchange(group: Group, to_peer: Items, local: Items, after: Items = ()) -> Queue:
-    """A lane for each peer, and one that greets, works locally and waits for the others."""
+    """Return one lane per peer, and one that signals readiness, works locally and waits."""
     others = group.size - 1
     first = (to_all(group, READY), *local, wait(SENT, others), *after)
     return launched(first, Repeat(others, (*to_peer, signal(shifted(group, 1, 1), SENT))))
 
 
 def _to_slot(chunks: Chunks, source: str) -> Copy:
-    """Iteration k sends the chunk of the peer k + 1 places on into its slot k."""
+    """Return the copy that sends, in iteration k, the chunk of peer k + 1 into its slot k."""
     part = chunks.slice(SELF, source, Index(chunks.group, 1, (1,)))
     peer, slot = shifted(chunks.group, 1, 1), chunks.largest
     return Copy(part, Slice(peer, "scratch", Rel(0, (slot,)), part.nbytes))
@@ -279,7 +278,7 @@ def _rooted(
     at_root: Items = (),
     buffers: tuple[Buffer, ...],
 ) -> Schedule:
-    """The root runs ``from_root`` in a lane for each peer, the others ``elsewhere``."""
+    """Build: the root runs ``from_root`` in one lane per peer, the others ``elsewhere``."""
     others = tuple(r for r in range(group.size) if r != root)
     queue = launched(at_root, Repeat(group.size - 1, from_root))
     programs = (Program((root,), (queue,)), Program(others, (launched(elsewhere),)))

@@ -1,9 +1,9 @@
-"""Collectives moved by DMA engines, fed by one host thread for all ranks of a node.
+"""Collectives moved by DMA engines; one host thread submits for all ranks of a node.
 
-The commands of the literature on latency-bound DMA collectives (arXiv 2511.06605): plain peer
-copies, broadcast (one read, two writes), swap in place, back to back on one engine, and
-each of them prelaunched. Ranks tell the host that they are ready and learn from it that
-all is done, which stands in for the one process that owns all GPUs.
+The variants follow the literature on latency-bound DMA collectives (arXiv 2511.06605): plain peer
+copies, broadcast (one read, two writes), swap in place, back to back on one engine, and each of
+them prelaunched. Ranks signal the host that they are ready, and the host signals completion; this
+stands in for the single process that owns all GPUs in the paper.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
     Queues = list[tuple[Command, ...]]
 
-HOST = 0  # the rank whose host thread feeds everyone
+HOST = 0  # the rank whose host thread submits for all ranks
 READY, DONE, RELEASE = 0, 1, 2
-SYNC = 3  # the first of the completions: every engine queue has one, and the host looks at each
+SYNC = 3  # the first completion flag: every engine queue has one, and the host waits for each
 
 
 def all_gather(
     num_ranks: int, nbytes: int, *, feature: str = "pcpy", prelaunch: bool = False
 ) -> Schedule:
-    """In place: rank i's part stands at chunk i of ``data`` and goes to everyone."""
+    """Build an in-place all-gather: rank i's part is chunk i of ``data`` and goes to all ranks."""
     divided(nbytes, num_ranks, "all_gather")
     chunks = Chunks(Group(num_ranks), nbytes)
     place = Index(chunks.group)
@@ -73,7 +73,7 @@ def all_gather(
 def all_to_all(
     num_ranks: int, nbytes: int, *, feature: str = "pcpy", prelaunch: bool = False
 ) -> Schedule:
-    """Chunk j of rank i becomes chunk i of rank j; ``swap`` in place, the others not."""
+    """Build an all-to-all; ``swap`` exchanges chunks in place, the other features do not."""
     divided(nbytes, num_ranks, "all_to_all")
     chunks = Chunks(Group(num_ranks), nbytes)
     name = f"{_name(feature, prelaunch)} all_to_all"
@@ -99,7 +99,7 @@ def all_to_all(
 
 
 def one_copy(nbytes: int) -> Schedule:
-    """One copy from rank 0 to rank 1, from the call of the host to its being seen done."""
+    """Build one copy from rank 0 to rank 1, from the host call to the observed completion."""
     copy = Copy(own("in", 0, nbytes), Slice(1, "out", 0, nbytes))
     engine = Queue("copy0", (copy, signal(HOST, SYNC)), host=HOST)
     fed = (wait(READY), Submit(SELF, "copy0", 2), wait(SYNC), signal(1, DONE))
@@ -110,7 +110,7 @@ def one_copy(nbytes: int) -> Schedule:
 
 
 def _swaps(chunks: Chunks) -> list[tuple[range, Queues]]:
-    """Each pair of ranks once; the pairs half way round belong to the lower half."""
+    """Return each pair of ranks once; pairs at distance n/2 belong to the lower half."""
     group, half = chunks.group, chunks.group.size // 2
     swaps: Queues = [
         (
@@ -133,14 +133,14 @@ def _name(feature: str, prelaunch: bool) -> str:  # noqa: FBT001 - one caller ab
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Consecutive ranks that use as many engines: what each engine of theirs does, relatively."""
+    """Consecutive ranks that use equally many engines: the relative commands of each engine."""
 
     ranks: range
     engines: Queues
     first_sync: int
 
     def program(self, group: Group, local: Items) -> Program:
-        """The queues of these ranks: their engines, and ``local`` work on a stream."""
+        """Return the queues of these ranks: their engines, and ``local`` work on a stream."""
         place = Term(Index(group, -self.ranks.start), len(self.engines))
         queues = [
             Queue(
@@ -153,7 +153,7 @@ class _Block:
         return Program(self.ranks, (*queues, *((launched(local),) if local else ())))
 
     def submits(self, group: Group, release: Flag | None) -> Repeat:
-        """What the host hands over: one rank after another, all engines of each."""
+        """Return the Submits of the host: one rank after another, all engines of each."""
         rank = shifted(group, self.ranks.start, 1)
         body = tuple(
             Submit(rank, f"copy{number}", len(commands) + 1, release)
@@ -163,7 +163,7 @@ class _Block:
 
     @property
     def num_syncs(self) -> int:
-        """One completion for each engine of each rank."""
+        """The number of completions: one per engine of each rank."""
         return len(self.ranks) * len(self.engines)
 
 
@@ -176,9 +176,9 @@ def _fed(
     prelaunch: bool,
     local: Items = (),
 ) -> Schedule:
-    """Ranks run their ``moves``, an engine each and one sync an engine, fed by one host.
+    """Build a schedule in which ranks run ``moves``, one per engine, submitted by one host.
 
-    ``local`` is what a rank does to its own memory on a stream.
+    ``local`` is the work of a rank on its own memory, on a stream.
     """
     blocks: list[_Block] = []
     for ranks, engines in moves:
@@ -199,7 +199,7 @@ def _fed(
 def _host_thread(
     group: Group, blocks: Sequence[_Block], num_syncs: int, *, prelaunch: bool
 ) -> Items:
-    """Hand everything over (ahead of time: release it), then look at every completion."""
+    """Return host commands that submit (or release) everything, then wait for completions."""
     release = Flag(SELF, RELEASE) if prelaunch else None
     submits: Items = tuple(block.submits(group, release) for block in blocks if block.engines)
     ready = wait(READY, group.size - 1)

@@ -1,10 +1,9 @@
-"""Eager algorithms: a rank lays its bytes out in the heap, and whoever wants them takes them.
+"""Eager algorithms: a rank copies its data into the symmetric heap, and peers read it from there.
 
-Nobody touches a caller's memory but the caller, so it need not be reachable, and a rank that
-only gives does not wait for those that take. That costs one more copy: it is for little.
-Every flag has one rank that raises it, so a rank may run ahead of the others where the
-scratch rotates: then only the wait for what others give remains, and those at the end hold
-for an earlier execution.
+Only the caller accesses its own memory, so that memory need not be shared, and a sender does not
+wait for its receivers. The price is one more copy, so this suits small messages. Every flag has a
+single sender, so a rank may run ahead if the scratch buffers rotate: then it waits only for data
+from others, and the waits at the end apply to an earlier execution.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """Every rank takes the parts of all others."""
+    """Build an all-gather in which every rank reads the parts of all others."""
     chunk = divided(nbytes, num_ranks, "all_gather")
 
     def take(me: int, peer: int) -> Items:
@@ -44,7 +43,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
 
 
 def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
-    """Chunk j of rank i becomes chunk i of rank j."""
+    """Build an all-to-all: chunk j of rank i becomes chunk i of rank j."""
     chunk = divided(nbytes, num_ranks, "all_to_all")
 
     def take(me: int, peer: int) -> Items:
@@ -58,7 +57,7 @@ def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
 
 
 def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """Every rank adds up everything, in the order of ranks: all get the same bits."""
+    """Build an all-reduce in which every rank reduces in rank order: all get the same bits."""
 
     def join(me: int) -> Items:
         sources = tuple(_laid(me, rank, nbytes, "data") for rank in range(num_ranks))
@@ -71,7 +70,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 def reduce_scatter(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Every rank adds up its chunk of all inputs."""
+    """Build a reduce-scatter in which every rank reduces its chunk of all inputs."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
 
     def join(me: int) -> Items:
@@ -86,7 +85,7 @@ def reduce_scatter(
 
 
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """Every rank takes what the root has laid out; the root waits for nobody's bytes."""
+    """Build a broadcast in which every rank reads from the root, which waits for no data."""
     data = own("data", 0, nbytes)
 
     def taken(me: int) -> Items:
@@ -96,7 +95,7 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """Every rank takes its chunk of what the root has laid out."""
+    """Build a scatter in which every rank reads its chunk from the root."""
     chunks = Chunks(Group(num_ranks), nbytes)
     starts, sizes = chunks.offsets, chunks.sizes
 
@@ -111,7 +110,7 @@ def scatter(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """The root takes what all others have laid out."""
+    """Build a gather in which the root reads from all others."""
     chunks = Chunks(Group(num_ranks), nbytes)
     starts, sizes = chunks.offsets, chunks.sizes
 
@@ -126,7 +125,7 @@ def gather(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 def reduce(
     num_ranks: int, nbytes: int, *, root: int = 0, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """The root adds up what all have laid out, in the order of ranks."""
+    """Build a reduce in which the root reduces all inputs in rank order."""
     sources = tuple(
         Slice(rank, "in" if rank == root else "scratch", 0, nbytes) for rank in range(num_ranks)
     )
@@ -140,7 +139,7 @@ def reduce(
 
 
 def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:  # noqa: ARG001 - as all builders
-    """Every rank tells every other that it has come."""
+    """Build a barrier in which every rank signals every other."""
     programs = tuple(
         _program(me, (*_ready(me, num_ranks), *(_there(peer) for peer in _others(me, num_ranks))))
         for me in range(num_ranks)
@@ -156,7 +155,7 @@ def _everyone(
     buffers: tuple[Buffer, ...],
     join: Callable[[int], Items] = lambda _: (),
 ) -> Schedule:
-    """All lay out ``mine`` and take from all others; ``join`` follows when all is there."""
+    """Build: all ranks publish ``mine`` and read from all others, then run ``join``."""
     programs = []
     for me in range(num_ranks):
         others = _others(me, num_ranks)
@@ -177,7 +176,7 @@ def _from_root(
     taken: Callable[[int], Items],
     buffers: tuple[Buffer, ...],
 ) -> Schedule:
-    """The root lays out a slice, and does what else there is; the others take from it."""
+    """Build: the root publishes a slice and does its own work; the others read the slice."""
     whole, local = given
     others = _others(root, num_ranks)
     laid = (Copy(whole, own("scratch", 0, whole.nbytes)), *_ready(root, num_ranks), *local)
@@ -195,7 +194,7 @@ def _to_root(
     buffers: tuple[Buffer, ...],
     after: Items = (),
 ) -> Schedule:
-    """All others lay out their input; the root takes from each, then does ``after``."""
+    """Build: all others publish their input; the root reads each one, then runs ``after``."""
     others = _others(root, num_ranks)
     items = take(root)
     for peer in others:
@@ -222,32 +221,32 @@ def _program(rank: int, items: Items) -> Program:
 
 
 def _others(me: int, num_ranks: int) -> tuple[int, ...]:
-    """Give the other ranks, the next one first: not all of them ask the same one at once."""
+    """Return the other ranks, the next one first, so that not all read from the same rank."""
     return tuple((me + k) % num_ranks for k in range(1, num_ranks))
 
 
 def _ready(me: int, num_ranks: int) -> Items:
-    """Tell every other rank that my bytes are there."""
+    """Return signals to every other rank that my data is published."""
     return tuple(signal(peer, 2 * me) for peer in _others(me, num_ranks))
 
 
 def _there(rank: int) -> Wait:
-    """Hold until a rank's bytes are there."""
+    """Return a wait for the data of ``rank``."""
     return wait(2 * rank)
 
 
 def _done(me: int, peer: int) -> Signal:
-    """Tell a rank that I need its bytes no more."""
+    """Return a signal to ``peer`` that I have read its data."""
     return signal(peer, 2 * me + 1)
 
 
 def _released(by: tuple[int, ...]) -> Items:
-    """Hold until these ranks need my bytes no more."""
+    """Return waits until these ranks have read my data."""
     return tuple(wait(2 * rank + 1) for rank in by)
 
 
 def _laid(me: int, rank: int, nbytes: int, buffer: str = "in") -> Slice:
-    """What a rank gives: my own from where it is, that of others from their scratch."""
+    """Return the published data of a rank: my own from its buffer, that of others from scratch."""
     return Slice(rank, buffer if rank == me else "scratch", 0, nbytes)
 
 

@@ -1,9 +1,9 @@
-"""Many small copies from the host's memory to a device: blocks of a KV cache fetched back.
+"""Many small copies from host memory to a device: fetching blocks of a KV cache.
 
-The host's memory stands as rank 1 of a platform of two ranks whose link is the device's link
-to its host. Four ways: a call of the runtime for each block (``per-copy``), one call for all
-(``batched``), commands written to the engines' queues directly, many to a doorbell and one
-signal at the end (``b2b``), and one kernel that reads the host's memory itself (``kernel``).
+Host memory is rank 1 of a two-rank platform whose link is the device's link to its host. There are
+four methods: one runtime call per block (``per-copy``), one call for all (``batched``), commands
+written directly to the engine queues with many per doorbell and one signal at the end (``b2b``),
+and one kernel that reads host memory itself (``kernel``).
 """
 
 from __future__ import annotations
@@ -20,86 +20,91 @@ if TYPE_CHECKING:
     from weft.collectives.parts import Items
     from weft.hardware import Platform
 
-WAYS = ("per-copy", "batched", "b2b", "kernel")
+FETCH_METHODS = ("per-copy", "batched", "b2b", "kernel")
 DEVICE, HOST_MEMORY = 0, 1
-READY, DONE, SYNC = 0, 1, 2  # completions count on from the last
-PER_DOORBELL = 64  # commands that b2b hands over at once: the engine begins while more are built
-WORKGROUPS = 64  # of the kernel: so many blocks are under way at once
+READY, DONE, SYNC = 0, 1, 2  # completion flags count on from the last
+PER_DOORBELL = 64  # commands that b2b submits at once: the engine starts while more are written
+WORKGROUPS = 64  # of the kernel: this many blocks are in flight at once
 
 
-def fetch(num_blocks: int, block_bytes: int, way: str, *, engines: int = 1) -> Schedule:
-    """Bring ``num_blocks`` blocks from the host's memory to the device, one of WAYS."""
-    if way not in WAYS:
-        raise UnknownNameError(f"no way to fetch is called {way!r}.", nearest(way, WAYS))
+def fetch(num_blocks: int, block_bytes: int, method: str, *, engines: int = 1) -> Schedule:
+    """Build copies of ``num_blocks`` blocks from host memory to the device.
+
+    ``method`` is one of FETCH_METHODS.
+    """
+    if method not in FETCH_METHODS:
+        raise UnknownNameError(f"unknown fetch method {method!r}.", nearest(method, FETCH_METHODS))
     if num_blocks < 1 or block_bytes < 1:
         raise UsageError(
-            f"{num_blocks} blocks of {block_bytes} bytes are nothing to fetch.", "Use 1 or more."
+            f"num_blocks and block_bytes must be positive (got {num_blocks} and {block_bytes}).",
+            "Use 1 or more.",
         )
-    if way == "b2b" and not 1 <= engines <= num_blocks:
+    if method == "b2b" and not 1 <= engines <= num_blocks:
         raise UsageError(
-            f"{num_blocks} blocks cannot be shared by {engines} engines.",
+            f"engines: {num_blocks} blocks cannot be divided among {engines} engines.",
             f"Use 1 to {num_blocks} engines.",
         )
-    if engines != 1 and way != "b2b":
+    if engines != 1 and method != "b2b":
         raise UsageError(
-            f"{way} uses one engine or none, not {engines}.", "Use b2b for several engines."
+            f"engines: {method} uses one engine or none (got {engines}).",
+            "Use b2b for several engines.",
         )
-    if way == "kernel":
+    if method == "kernel":
         queues = _by_kernel(num_blocks, block_bytes)
     else:
-        queues = _by_engines(num_blocks, block_bytes, way, engines)
+        queues = _by_engines(num_blocks, block_bytes, method, engines)
     total = num_blocks * block_bytes
     buffers = (Buffer("pool", (0, total), "in"), Buffer("cache", (total, 0), "out"))
     owner = Queue("host", (signal(DEVICE, READY), wait(DONE)))
     programs = (Program((DEVICE,), queues), Program((HOST_MEMORY,), (owner,)))
-    return Schedule(f"{way} fetch", 2, programs, buffers, SYNC + engines)
+    return Schedule(f"{method} fetch", 2, programs, buffers, SYNC + engines)
 
 
 def fetch_platform(
-    platform: Platform, way: str, *, engines: int = 1, block_bytes: int = 0
+    platform: Platform, method: str, *, engines: int = 1, block_bytes: int = 0
 ) -> Platform:
-    """One device of ``platform`` and its host's memory, with what ``way`` pays for a command.
+    """Return a platform of one device and its host's memory, with the overheads of ``method``.
 
-    Through the runtime, blocks of more than ``small_copy`` bytes go one behind the other.
+    Through the runtime, blocks of more than ``small_copy`` bytes are copied one after another.
     """
     if platform.host is None:
         raise PlatformError(
-            f"{platform.name} does not say how its devices reach their host",
-            "Give its file a [host] table with memory_rate, link_rate and link_latency.",
+            f"platform {platform.name} does not describe the link to its host",
+            "Add a [host] table with memory_rate, link_rate and link_latency to its file.",
         )
     device = platform.require_device()
     link = Level("switch", 2, platform.host.link_rate, platform.host.link_latency)
-    if way != "kernel":
+    if method != "kernel":
         dma = device.require_dma()
         if not 1 <= engines <= dma.host_engines:
             raise UsageError(
-                f"{device.name} has {dma.host_engines} engines for copies from its host, "
-                f"{engines} were asked for.",
+                f"engines: {device.name} has {dma.host_engines} engines for copies from its host "
+                f"(got {engines}).",
                 f"Use 1 to {dma.host_engines}.",
             )
         calls = {"per-copy": dma.call, "batched": dma.batched_call}
-        call = calls.get(way, dma.doorbell + dma.control)
+        call = calls.get(method, dma.doorbell + dma.control)
         called = replace(dma, control=max(call - dma.doorbell, 0.0))
-        if way in calls and block_bytes > dma.small_copy:
+        if method in calls and block_bytes > dma.small_copy:
             called = replace(called, start=dma.large_start)
         device = replace(device, dma=called)
     return replace(platform, device=device, levels=(link,), node_levels=1, staged=False)
 
 
 def _share(num_blocks: int, parts: int, part: int) -> range:
-    """The blocks of one of several equal parts."""
+    """Return the blocks of one of several equal parts."""
     return range(num_blocks * part // parts, num_blocks * (part + 1) // parts)
 
 
 def _blocks(which: range, block_bytes: int) -> Items:
-    """Copies of consecutive blocks, one after another."""
+    """Return copies of consecutive blocks, one after another."""
     place = Rel(which.start * block_bytes, (block_bytes,))
     src = Slice(HOST_MEMORY, "pool", place, block_bytes)
     return (Repeat(len(which), (Copy(src, own("cache", place, block_bytes)),)),)
 
 
-def _by_engines(num_blocks: int, block_bytes: int, way: str, engines: int) -> tuple[Queue, ...]:
-    each = PER_DOORBELL if way == "b2b" else 1
+def _by_engines(num_blocks: int, block_bytes: int, method: str, engines: int) -> tuple[Queue, ...]:
+    each = PER_DOORBELL if method == "b2b" else 1
     queues, submits, waits = [], [], []
     for number in range(engines):
         which = _share(num_blocks, engines, number)
@@ -125,5 +130,5 @@ def _by_kernel(num_blocks: int, block_bytes: int) -> tuple[Queue, ...]:
 
 
 def _host(commands: Items) -> Queue:
-    """The thread that feeds the device, between the entry and the exit of the pool's owner."""
+    """Return the host queue: ``commands`` between the entry and the exit of the pool's owner."""
     return Queue("host", (wait(READY), *commands, signal(HOST_MEMORY, DONE)))

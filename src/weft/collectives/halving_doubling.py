@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: log2(n) steps, the peer differs in one bit of its number."""
+"""Recursive halving and doubling: log2(n) steps; the peer differs in one bit of its rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """Recursive doubling: each step doubles what a rank has."""
+    """Build an all-gather by recursive doubling: each step doubles the data of a rank."""
     _power_of_two(num_ranks, "all_gather")
     chunk = divided(nbytes, num_ranks, "all_gather")
     steps = _Steps(Chunks(Group(num_ranks), nbytes))
@@ -51,11 +51,11 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
 def reduce_scatter(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Recursive halving: each step sends away half of what is left and adds the other half."""
+    """Build a reduce-scatter by recursive halving: send one half, reduce the other."""
     _power_of_two(num_ranks, "reduce_scatter")
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     steps = _Steps(Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype]))
-    # Sums grow in a copy of the input, which the caller keeps.
+    # Partial sums are kept in a copy, because the caller keeps its input.
     copy_in = Copy(own("in", 0, nbytes), own("sums", 0, nbytes))
     place = steps.chunks.slice(SELF, "sums", Index(steps.chunks.group))
     copy_out = Copy(place, own("out", 0, chunk))
@@ -67,7 +67,10 @@ def reduce_scatter(
 
 
 def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """Halving, then doubling. Ranks beyond a power of two fold into the first ones."""
+    """Build an all-reduce by halving, then doubling.
+
+    Ranks beyond the largest power of two first reduce into the ranks below it.
+    """
     power = 1 << (num_ranks.bit_length() - 1)
     extra = num_ranks - power
     steps = _Steps(Chunks(Group(power), nbytes, ITEM_BYTES[dtype]))
@@ -105,8 +108,8 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 def _power_of_two(num_ranks: int, what: str) -> None:
     if num_ranks & (num_ranks - 1):
         raise UsageError(
-            f"halving-doubling {what} needs a power of two, not {num_ranks} ranks.",
-            "ring and direct take any number.",
+            f"halving-doubling {what}: num_ranks is {num_ranks}, expected a power of two.",
+            "Use ring or direct, which take any number of ranks.",
         )
 
 
@@ -114,7 +117,8 @@ def _power_of_two(num_ranks: int, what: str) -> None:
 class _Steps:
     """The steps over chunks: step s pairs ranks whose positions differ by n / 2^(s+1).
 
-    Flags of step s: s a peer is ready, steps + s halves came, 2 steps + s doubles came.
+    Flags of step s: s for a peer that is ready, steps + s for received halves, 2 steps + s for
+    received doubles.
     """
 
     chunks: Chunks
@@ -131,7 +135,7 @@ class _Steps:
         return Buffer("scratch", self._scratch_at(self.count))
 
     def _scratch_at(self, step: int) -> int:
-        """Each step receives into a place of its own: a fast peer is a step ahead of us."""
+        """Return the offset of a step's own receive buffer: a peer may be one step ahead."""
         return sum(self._largest(self.distance(s)) for s in range(step))
 
     def _largest(self, span: int) -> int:
@@ -139,7 +143,7 @@ class _Steps:
         return max(at[j + span] - at[j] for j in range(0, n, span))
 
     def _kept(self, distance: int, flip: int) -> Index:
-        """The first chunk of the part that this rank (or its peer) keeps."""
+        """Return the first chunk of the part that this rank (or its peer) keeps."""
         group = self.chunks.group
         return Index(group, flip, xor=True, mask=~(distance - 1) & (group.size - 1))
 
@@ -148,7 +152,7 @@ class _Steps:
         return tuple(signal(peer, step) for step, peer in enumerate(peers))
 
     def reduce(self, buffer: str, dtype: str, op: str) -> Items:
-        """Halving: send the half the peer keeps, add what it sends of mine."""
+        """Return the halving steps: send the half the peer keeps, reduce what it sends of mine."""
         items: Items = ()
         for step in range(self.count):
             d = self.distance(step)
@@ -168,7 +172,7 @@ class _Steps:
         return items
 
     def gather(self, buffer: str, *, greeted: bool) -> Items:
-        """Doubling: exchange all that either has. ``greeted``: peers are known to be ready."""
+        """Return the doubling steps. ``greeted``: peers are known to be ready."""
         items: Items = ()
         for step in reversed(range(self.count)):
             d = self.distance(step)

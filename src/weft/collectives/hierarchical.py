@@ -1,4 +1,4 @@
-"""Two levels: inside a node, and between the ranks of equal number of all nodes."""
+"""Two-level algorithms: inside a node, and between ranks with the same local rank."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from weft.schedule import (
 def all_reduce(
     num_ranks: int, nbytes: int, *, node_size: int, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Reduce-scatter inside, halving-doubling all-reduce between, all-gather inside."""
+    """Build: reduce-scatter inside nodes, all-reduce between nodes, all-gather inside nodes."""
     num_nodes = _num_nodes(num_ranks, node_size)
     inside = Group(node_size)
     chunks = Chunks(inside, nbytes, ITEM_BYTES[dtype])
@@ -68,7 +68,7 @@ def all_reduce(
 
 
 def broadcast(num_ranks: int, nbytes: int, *, node_size: int, root: int = 0) -> Schedule:
-    """A binomial tree between nodes from the root, then its peers write inside theirs."""
+    """Build a binomial tree between nodes, followed by a direct broadcast inside nodes."""
     num_nodes = _num_nodes(num_ranks, node_size)
     leader = root % node_size
     across = tree.binomial_broadcast(num_nodes, nbytes, root=root // node_size)
@@ -87,7 +87,7 @@ def broadcast(num_ranks: int, nbytes: int, *, node_size: int, root: int = 0) -> 
 
 
 def all_gather(num_ranks: int, nbytes: int, *, node_size: int) -> Schedule:
-    """A ring between the ranks of equal number, then every rank writes its column inside."""
+    """Build a ring between ranks with the same local rank, then direct writes inside nodes."""
     num_nodes = _num_nodes(num_ranks, node_size)
     chunk = divided(nbytes, num_ranks, "all_gather")
     column = chunk * num_nodes
@@ -111,7 +111,7 @@ def all_gather(num_ranks: int, nbytes: int, *, node_size: int) -> Schedule:
 
 
 def _spread_columns(node_size: int, num_nodes: int, chunk: int) -> Schedule:
-    """Every rank writes the chunks of its column to all ranks of its node, itself included."""
+    """Build: every rank writes the chunks of its column to all ranks of its node."""
     group = Group(node_size)
     ready, sent = 0, 1
     place = Rel(0, (0, node_size * chunk), (Term(Index(group), chunk),))
@@ -134,7 +134,7 @@ def _num_nodes(num_ranks: int, node_size: int) -> int:
         several = node_size > 1 and num_ranks != node_size
         what = f"do not fill nodes of {node_size} ranks" if several else "are in one level"
         raise UsageError(
-            f"hierarchical needs two levels: {num_ranks} ranks {what}.",
+            f"hierarchical: needs two levels of ranks, but {num_ranks} ranks {what}.",
             "Choose a cluster such as mi300x-8x2, or another algorithm.",
         )
     return num_ranks // node_size

@@ -1,9 +1,8 @@
-"""Pull algorithms: a rank reads what it needs straight from its peers' memory.
+"""Pull algorithms: a rank reads what it needs directly from its peers' memory.
 
-Every byte of a result is moved once, by the rank that wants it, and only inputs are touched
-by others. A reduction reads all its sources at once, in the order of ranks, so that results
-do not depend on who computes which part. Made for shared memory, where reading is as cheap
-as writing.
+Every byte of a result is moved once, by the rank that needs it, and others access only inputs. A
+reduction reads all its sources at once, in rank order, so that results do not depend on who
+computes which part. Made for shared memory, where reading is as cheap as writing.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ if TYPE_CHECKING:
     from weft.collectives.parts import Items
 
 READY, DONE = 0, 1
-PIECE = 128 << 10  # what is reduced and written on while it is in the second-level cache
-SHARED_WORK = 128 << 10  # from here on the root of a broadcast writes its share
+PIECE = 128 << 10  # reduced and forwarded while it is in the second-level cache
+SHARED_WORK = 128 << 10  # from this size on, the root of a broadcast writes a share itself
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """Every rank reads the parts of all others."""
+    """Build an all-gather in which every rank reads the parts of all others."""
     chunk = divided(nbytes, num_ranks, "all_gather")
     chunks = Chunks(Group(num_ranks), nbytes)
     theirs, place = Index(chunks.group, 1, (1,)), Index(chunks.group)
@@ -62,7 +61,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
 
 
 def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
-    """Chunk j of rank i becomes chunk i of rank j."""
+    """Build an all-to-all: chunk j of rank i becomes chunk i of rank j."""
     divided(nbytes, num_ranks, "all_to_all")
     chunks = Chunks(Group(num_ranks), nbytes)
     place, theirs = Index(chunks.group), Index(chunks.group, 1, (1,))
@@ -76,7 +75,7 @@ def all_to_all(num_ranks: int, nbytes: int) -> Schedule:
 def reduce_scatter(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Every rank adds up its chunk of all inputs."""
+    """Build a reduce-scatter in which every rank reduces its chunk of all inputs."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     add = Reduce(_everyones(chunks), own("out", 0, chunk), dtype, op)
@@ -85,10 +84,10 @@ def reduce_scatter(
 
 
 def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """Every rank adds up its chunk and writes it to all, piece by piece.
+    """Build an all-reduce in which every rank reduces its chunk and writes it to all, in pieces.
 
-    A piece of chunk i is touched by rank i alone, everywhere: it reads all of them, then
-    overwrites them. So there is nothing to wait for between the two.
+    A piece of chunk i is accessed only by rank i, on all ranks: it reads all copies, then
+    overwrites them. So no synchronization is needed between the two.
     """
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     programs = []
@@ -106,7 +105,7 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 def reduce(
     num_ranks: int, nbytes: int, *, root: int = 0, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Every rank adds up its chunk of all inputs into the root's output."""
+    """Build a reduce in which every rank reduces its chunk of all inputs into the root's output."""
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     result = chunks.slice(root, "out", Index(chunks.group))
     add = Reduce(_everyones(chunks), result, dtype, op)
@@ -117,7 +116,10 @@ def reduce(
 
 
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """Every rank reads from the root, which writes a share itself where that is worth it."""
+    """Build a broadcast in which every rank reads from the root.
+
+    For large messages the root writes a share itself.
+    """
     group = Group(num_ranks)
     share = nbytes // num_ranks // 64 * 64 if nbytes >= SHARED_WORK else 0
     peer = shifted(group, 1, 1)
@@ -133,9 +135,9 @@ def broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
 
 
 def exchange(num_ranks: int, nbytes: int = 1) -> Schedule:
-    """Rank i reads ``to{i}`` of rank j into its ``from{j}``: whole buffers of any size.
+    """Build: rank i reads ``to{i}`` of rank j into its ``from{j}``, for whole buffers of any size.
 
-    An all-to-all of uneven parts, when it is run with slices as long as what is bound.
+    This is an uneven all-to-all when it runs with slices as long as the bound buffers.
     """
     ranks = range(num_ranks)
     buffers = [Buffer(f"to{r}", nbytes, "in") for r in ranks]
@@ -157,21 +159,21 @@ def exchange(num_ranks: int, nbytes: int = 1) -> Schedule:
 
 
 def _pulling(group: Group, local: Items, each: Items) -> Queue:
-    """A lane for each peer that reads from it, and one that greets and works locally."""
+    """Return one lane per peer that reads from it, and one that signals and works locally."""
     peer, others = shifted(group, 1, 1), group.size - 1
     first = (to_all(group, READY), *local, wait(DONE, others))
     return launched(first, Repeat(others, (wait(READY, others), *each, signal(peer, DONE))))
 
 
 def together(group: Group, work: Items) -> Queue:
-    """Greet, work when all are there, leave when all are done."""
+    """Return a queue that signals, works once all ranks are ready, and leaves when all are done."""
     others = group.size - 1
     lane = (to_all(group, READY), wait(READY, others), *work)
     return launched((*lane, to_all(group, DONE), wait(DONE, others)))
 
 
 def _everyones(chunks: Chunks) -> tuple[Slice, ...]:
-    """My chunk of what everyone has, in the order of ranks."""
+    """Return my chunk of every rank's data, in rank order."""
     place = Index(chunks.group)
     return tuple(chunks.slice(rank, "in", place) for rank in range(chunks.group.size))
 

@@ -1,8 +1,8 @@
-"""Push algorithms: a rank writes what others need straight into their memory.
+"""Push algorithms: a rank writes what others need directly into their memory.
 
-For memory that all ranks share and that no cache holds: what has several receivers is read once
-and written to all of them piece by piece, so memory moves a third to a half less than where every
-receiver reads for itself.
+For shared memory and data that no cache holds: data with several receivers is read once and written
+to all of them piece by piece, so memory traffic is a third to a half lower than if every receiver
+read it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weft.schedule import Broadcast, Group, Program, Schedule, Slice
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """Every rank writes its part into all outputs, its own among them."""
+    """Build an all-gather in which every rank writes its part into all outputs."""
     chunk = divided(nbytes, num_ranks, "all_gather")
     programs = []
     for rank in range(num_ranks):

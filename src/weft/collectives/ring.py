@@ -37,7 +37,7 @@ READY, REDUCED, GATHERED = 0, 1, 2
 
 
 def all_gather(num_ranks: int, nbytes: int) -> Schedule:
-    """All-gather ``nbytes`` in n-1 steps; step k passes on what step k-1 brought."""
+    """Build an all-gather in n-1 steps; step k forwards what step k-1 received."""
     chunk = divided(nbytes, num_ranks, "all_gather")
     chunks = Chunks(Group(num_ranks), nbytes)
     after = shifted(chunks.group, 1)
@@ -56,7 +56,7 @@ def all_gather(num_ranks: int, nbytes: int) -> Schedule:
 def reduce_scatter(
     num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum"
 ) -> Schedule:
-    """Reduce-scatter ``nbytes`` in n-1 steps; chunk i ends reduced on rank i."""
+    """Build a reduce-scatter in n-1 steps; chunk i ends reduced on rank i."""
     chunk = divided(nbytes, num_ranks, "reduce_scatter")
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     result = own("out", 0, chunk)
@@ -66,11 +66,10 @@ def reduce_scatter(
 
 
 def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "sum") -> Schedule:
-    """All-reduce ``nbytes`` in 2(n-1) steps, each moving one chunk to the next rank.
+    """Build an all-reduce in 2(n-1) steps, each moving one chunk to the next rank.
 
-    The first n-1 steps reduce-scatter, the last n-1 all-gather. Rank r may send in step s
-    only what it received in step s-1, so the flag of a step is all the synchronisation
-    there is.
+    The first n-1 steps reduce-scatter, the last n-1 all-gather. Rank r sends in step s only what it
+    received in step s-1, so one flag per step is all the synchronization needed.
     """
     chunks = Chunks(Group(num_ranks), nbytes, ITEM_BYTES[dtype])
     after, place = shifted(chunks.group, 1), Index(chunks.group)
@@ -87,12 +86,12 @@ def all_reduce(num_ranks: int, nbytes: int, *, dtype: str = "uint8", op: str = "
 
 
 def _handshake(group: Group) -> Items:
-    """Tell the rank before us that we are ready, learn it from the one after us."""
+    """Return commands that signal readiness to the previous rank and wait for the next rank."""
     return (signal(shifted(group, -1), READY), wait(READY))
 
 
 def _pass_on(chunks: Chunks, buffer: str) -> Items:
-    """Send on the n-2 chunks that arrive first, and wait for the last one."""
+    """Return commands that forward the n-2 chunks that arrive first, and wait for the last."""
     steps = chunks.group.size - 1
     after, index = shifted(chunks.group, 1), Index(chunks.group, -1, (-1,))
     copy = Copy(chunks.slice(SELF, buffer, index), chunks.slice(after, buffer, index))
@@ -103,11 +102,11 @@ def _pass_on(chunks: Chunks, buffer: str) -> Items:
 
 
 def _reduce(chunks: Chunks, source: str, result: Slice, dtype: str, op: str) -> Items:
-    """n-1 steps that leave the reduced chunk i of ``source`` in ``result`` on rank i.
+    """Return n-1 steps that leave the reduced chunk i of ``source`` in ``result`` on rank i.
 
-    Step k sends the partial sum of chunk i-1-k; what arrives is chunk i-2-k, to which this
-    rank adds its own part. Every step has a slot of its own in the scratch, so nothing is
-    overwritten before it was read.
+    Step k sends the partial sum of chunk i-1-k; what arrives is chunk i-2-k, to which this rank
+    adds its own part. Every step has its own slot in the scratch buffer, so nothing is overwritten
+    before it is read.
     """
     group, slot, steps = chunks.group, chunks.largest, chunks.group.size - 1
     after = shifted(group, 1)

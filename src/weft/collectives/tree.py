@@ -1,4 +1,4 @@
-"""Trees: a binary one in pieces, and the binomial one."""
+"""Trees: a pipelined binary tree, and the binomial tree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READY, DOWN, TOP, UP = 0, 1, 2, 3  # UP and UP + 1: from the first and the secon
 
 
 class _Node:
-    """One rank of a binary tree over the ranks, counted from the root."""
+    """One rank of a binary tree; ranks count from the root."""
 
     def __init__(self, rank: int, root: int, num_ranks: int) -> None:
         place = (rank - root) % num_ranks
@@ -37,7 +37,7 @@ class _Node:
 
 
 def broadcast(num_ranks: int, nbytes: int, *, root: int = 0, piece: int | None = None) -> Schedule:
-    """Down a binary tree in pieces: a rank passes piece k on while piece k+1 arrives."""
+    """Build a broadcast down a binary tree in pieces: a rank forwards piece k while k+1 arrives."""
     piece = piece or default_piece(nbytes)
 
     def program(node: _Node) -> Queue:
@@ -61,7 +61,7 @@ def all_reduce(
     root: int = 0,
     piece: int | None = None,
 ) -> Schedule:
-    """Up a binary tree and down again, in pieces, both directions at once."""
+    """Build an all-reduce up a binary tree and down again, in pieces, both directions at once."""
     piece = piece or default_piece(nbytes)
 
     def program(node: _Node) -> Queue:
@@ -79,8 +79,8 @@ def all_reduce(
 
 
 def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:
-    """Up a binary tree and down again, with nothing but signals."""
-    del nbytes  # a barrier moves nothing; the parameter makes all builders alike
+    """Build a barrier up a binary tree and down again, with signals only."""
+    del nbytes  # a barrier moves no data; the parameter keeps the signatures of all builders equal
 
     def program(node: _Node) -> Queue:
         gather = tuple(wait(UP + side) for side in range(len(node.children)))
@@ -92,11 +92,11 @@ def barrier(num_ranks: int, nbytes: int = 0) -> Schedule:
 
 
 def binomial_broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedule:
-    """In step j the 2^j ranks that have the message send it 2^j places on."""
+    """Build: in step j the 2^j ranks that have the message send it 2^j positions on."""
     steps = (num_ranks - 1).bit_length()
     programs = []
     for place in range(num_ranks):
-        first = place.bit_length()  # the first step in which this place sends
+        first = place.bit_length()  # the first step in which this rank sends
         children = [(j, place + (1 << j)) for j in range(first, steps)]
         receive: Items = ()
         if place:
@@ -115,13 +115,13 @@ def binomial_broadcast(num_ranks: int, nbytes: int, *, root: int = 0) -> Schedul
 
 
 def _send(step: int, child: int, nbytes: int) -> Items:
-    """Flag 0 of a rank says that the message came, flag 1 + j that child j is ready."""
+    """Return a send: flag 0 signals arrival, flag 1 + j that child j is ready."""
     copy = Copy(own("data", 0, nbytes), Slice(child, "data", 0, nbytes))
     return (wait(1 + step), copy, signal(child, READY))
 
 
 def _up(node: _Node, nbytes: int, piece: int, dtype: str, op: str) -> Items:
-    """Add what the children send, piece by piece, and pass the sum to the parent."""
+    """Return commands that reduce what the children send and send it to the parent."""
 
     def body(offset: Value, size: int, number: Value) -> Items:
         here = own("data", offset, size)
@@ -138,7 +138,7 @@ def _up(node: _Node, nbytes: int, piece: int, dtype: str, op: str) -> Items:
 
 
 def _down(node: _Node, nbytes: int, piece: int, flag: int) -> list[Items]:
-    """A lane for each child: pass each piece on as ``flag`` says that it is there."""
+    """Return one lane per child that forwards each piece once ``flag`` signals its arrival."""
 
     def to(child: int) -> Callable[[Value, int, Value], Items]:
         def body(offset: Value, size: int, number: Value) -> Items:

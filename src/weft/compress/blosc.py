@@ -1,49 +1,53 @@
-"""``blosc2[:lz4|zstd]``: the lossless codecs of blosc2, by its own library."""
+"""``blosc2[:lz4|zstd]``: the lossless codecs of the blosc2 library."""
 
 import importlib
 from functools import cache
 from typing import Any
 
-from weft.compress.frame import Framed, Octets, require_float
+from weft.compress.frame import Framed, Octets, check_float_dtype
 from weft.errors import CodecError, UsageError
 
 _NUMBER = 33
-_KINDS = ("lz4", "zstd")  # their place is the parameter in the frame
-_HOLDS = slice(4, 8)  # where a payload says how many bytes it holds (blosc2.h, BLOSC2_CHUNK_NBYTES)
+_KINDS = ("lz4", "zstd")  # the index is the parameter stored in the frame
+_HOLDS = slice(4, 8)  # offset of the decoded size in a payload (blosc2.h, BLOSC2_CHUNK_NBYTES)
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Blosc:
-    """Bit shuffle and lz4 (quick), or byte shuffle and zstd (small)."""
+    """Bit shuffle and lz4 (fast), or byte shuffle and zstd (small)."""
 
     def __init__(self, name: str, dtype: str) -> None:
-        require_float(name, dtype)
+        check_float_dtype(name, dtype)
         kind = name.partition(":")[2] or "lz4"
         if kind not in _KINDS:
-            raise UsageError(f"blosc2 has {' and '.join(_KINDS)} here, not {kind!r}.")
+            raise UsageError(
+                f"codec blosc2: unknown compressor {kind!r} (expected {' or '.join(_KINDS)})."
+            )
         self.name, self.dtype = f"blosc2:{kind}", dtype
         self._kind = kind
         self._framed = Framed(self.name, _NUMBER, dtype, _KINDS.index(kind))
         self.room = self._framed.room
 
     def encode(self, chunk: Octets, out: Octets) -> int:
-        """Write the frame of ``chunk`` to the front of ``out``; give its length."""
+        """Write the frame of ``chunk`` to the front of ``out``, and return its length."""
         payload = _library().compress(chunk, **self._options()) if len(chunk) else b""
         return self._framed.write(chunk, payload, out)
 
     def decode(self, frame: Octets, chunk: Octets) -> None:
-        """Fill ``chunk`` from its frame."""
+        """Decode a frame into ``chunk``."""
         payload = self._framed.read(frame, chunk)
         if payload is None:
             return
-        # The library takes as much memory as the payload says that it holds.
+        # The library allocates as much memory as the payload claims to hold.
         holds = int.from_bytes(payload[_HOLDS], "little")
         if holds != len(chunk):
-            raise CodecError(f"a frame of {self.name!r} holds {holds} bytes.")
+            raise CodecError(
+                f"codec {self.name!r}: a frame holds {holds} bytes, expected {len(chunk)}."
+            )
         try:
             chunk[:] = memoryview(_library().decompress(payload))
         except (RuntimeError, ValueError) as error:
-            raise CodecError(f"a frame of {self.name!r} cannot be unpacked: {error}.") from error
+            raise CodecError(f"codec {self.name!r}: cannot decode a frame: {error}.") from error
 
     def _options(self) -> dict[str, Any]:
         quick = self._kind == "lz4"

@@ -1,57 +1,60 @@
-"""``delta+CODEC``: what changed since the last time, for weights that are sent again and again."""
+"""``delta+CODEC``: encodes the change since the last broadcast, for weights sent repeatedly."""
 
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.compress.codec import Codec, codec_of, is_lossless
+from weft.compress.codec_registry import Codec, codec_of, is_lossless
 from weft.compress.frame import Octets
 from weft.errors import SizeError, UsageError
 
 PREFIX = "delta+"
-_MOST_BUFFERS = 1024  # of one root: the one that was sent longest ago is forgotten
-_MOST_KEPT = 32 << 20  # bytes of room for changes: no piece is longer
+_MOST_BUFFERS = 1024  # per root; the buffer that was sent longest ago is dropped
+_MOST_KEPT = 32 << 20  # bytes for changes: no piece is longer
 _NEW, _KNOWN = 1, 0
 Send = Callable[[Octets], None]
 
 
 class Delta:
-    """The codec of one buffer, against what its receivers hold of it.
+    """The delta codec of one buffer, relative to what its receivers hold.
 
-    Sender and receivers each have one; all begin with zeros. A lossless codec encodes the bits
-    that differ, a lossy one the difference: as both sides then hold the decoded sum, errors do
-    not grow from time to time. A frame that cannot be decoded changes nothing.
+    Sender and receivers each have one; all start with zeros. A lossless codec encodes the bits that
+    differ, a lossy one the difference. Both sides then hold the decoded sum, so errors do not
+    accumulate. A frame that cannot be decoded changes nothing.
     """
 
     def __init__(self, name: str, dtype: str, nbytes: int) -> None:
         self.codec: Codec = codec_of(inner_of(name), dtype)
         self.exact = is_lossless(name)
         if not self.exact and dtype != "float32":
-            raise UsageError(f"{name!r} is for float32, not {dtype}.", "Use delta+pack for others.")
+            raise UsageError(
+                f"codec {name!r}: expected dtype float32 (got {dtype}).",
+                "Use delta+pack for other dtypes.",
+            )
         self.name, self.dtype = PREFIX + self.codec.name, dtype
         self.held: Octets = np.zeros(nbytes, np.uint8)
         self._changes: Octets = np.zeros(0, np.uint8)
         self.room = self.codec.room
 
     def encode(self, chunk: Octets, out: Octets, at: int = 0) -> int:
-        """Write the frame of ``chunk``, which lies at byte ``at`` of the buffer."""
+        """Write the frame of ``chunk``, which is at byte ``at`` of the buffer."""
         held = self._held(chunk, at)
         size = self.codec.encode(self.difference(chunk, at), out)
         if self.exact:
             held[:] = chunk
-        else:  # what the receivers will have
+        else:  # the state of the receivers
             self._decode(out[:size], held, at)
         return size
 
     def decode(self, frame: Octets, chunk: Octets, at: int = 0) -> None:
-        """Fill ``chunk``, which lies at byte ``at`` of the buffer, from its frame."""
+        """Decode a frame into ``chunk``, which is at byte ``at`` of the buffer."""
         held = self._held(chunk, at)
         self._decode(frame, held, at)
         chunk[:] = held
 
     def difference(self, chunk: Octets, at: int = 0) -> Octets:
-        """Give what ``add`` makes of what is held into ``chunk``; the next one is in its place."""
+        """Return the change from the state to ``chunk``; the next call reuses its memory."""
         held, change = self._held(chunk, at), self._room(len(chunk))
         if self.exact:
             return np.bitwise_xor(chunk, held, out=change)
@@ -60,7 +63,7 @@ class Delta:
         return change
 
     def add(self, change: Octets, at: int = 0) -> None:
-        """Change what is held."""
+        """Apply a change to the state."""
         held = self._held(change, at)
         if self.exact:
             np.bitwise_xor(held, change, out=held)
@@ -74,7 +77,7 @@ class Delta:
         self.add(change, at)
 
     def _room(self, nbytes: int) -> Octets:
-        """Give memory for a piece's change, the same again: fresh pages cost more than it."""
+        """Return reused memory for a change: page faults on fresh memory would dominate."""
         if nbytes > _MOST_KEPT:
             return np.empty(nbytes, np.uint8)
         if len(self._changes) < nbytes:
@@ -84,28 +87,33 @@ class Delta:
     def _held(self, chunk: Octets, at: int) -> Octets:
         held = self.held[at : at + len(chunk)]
         if len(held) != len(chunk):
-            raise SizeError(f"{len(chunk)} bytes at {at} reach outside {len(self.held)}.")
+            raise SizeError(
+                f"delta: {len(chunk)} bytes at {at} are outside the buffer of {len(self.held)} "
+                "bytes."
+            )
         return held
 
 
 class Deltas:
-    """What one rank remembers of the buffers that were broadcast, each by its root's number.
+    """The buffers that one rank has received by broadcast, by root and by the root's buffer number.
 
-    Which buffer it is, its root alone decides, by the memory it lies in: it says the number
-    first. So ranks agree although each has its memory elsewhere.
+    The root identifies its buffer by its address and sends the number first, so ranks agree
+    although their buffers are at different addresses.
     """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._numbers: dict[tuple[int, int, str], int] = {}  # of this rank's own, oldest first
+        self._numbers: dict[
+            tuple[int, int, str], int
+        ] = {}  # of this rank's own buffers, oldest first
         self._held: dict[tuple[int, int], Delta] = {}  # by root and number
 
     def broadcast(
         self, name: str, dtype: str, chunk: Octets, root: int, plain: Send, coded: Send
     ) -> None:
-        """Let all hold the root's ``chunk``; after a lossy codec the root's is what others have.
+        """Broadcast the root's ``chunk``; with a lossy codec the root gets what the others decode.
 
-        ``plain`` and ``coded`` broadcast bytes from the root, as they are or by the inner codec.
+        ``plain`` and ``coded`` broadcast bytes from the root, unencoded or by the inner codec.
         """
         delta = self.agreed(name, dtype, chunk, root, plain)
         change = delta.difference(chunk) if self._rank == root else np.empty_like(chunk)
@@ -114,7 +122,7 @@ class Deltas:
         chunk[:] = delta.held
 
     def agreed(self, name: str, dtype: str, chunk: Octets, root: int, plain: Send) -> Delta:
-        """Give what this rank holds of the root's buffer: the root says which one it is."""
+        """Return the state of the root's buffer on this rank; the root sends which buffer it is."""
         delta = Delta(name, dtype, len(chunk))  # raises on every rank alike
         note = np.zeros(2, np.int64)
         if self._rank == root:
@@ -133,34 +141,34 @@ class Deltas:
             number = len(self._numbers)
             if number == _MOST_BUFFERS:
                 number = self._numbers.pop(next(iter(self._numbers)))
-        self._numbers[key] = number  # the last sent stands last
+        self._numbers[key] = number  # the most recently sent is last
         return number, state
 
 
 def _finite(held: Octets) -> NDArray[np.float32]:
-    """Make zeros of what is not finite: nothing can be reached from there by adding.
+    """Replace values that are not finite by zeros: adding cannot reach anything from them.
 
-    Both sides do it before they take or add a difference, so they still hold the same.
+    Both sides do so before they compute or apply a difference, so their states stay equal.
     """
     values = held.view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        doubtful = not np.isfinite(values.sum())  # the quick look; a sum may be too large as well
+        doubtful = not np.isfinite(values.sum())  # the fast test; a sum may overflow as well
     if doubtful:
         values[~np.isfinite(values)] = 0
     return values
 
 
 def is_delta(name: str) -> bool:
-    """Tell whether a codec remembers what it sent before."""
+    """Return whether a codec encodes changes since the last call."""
     return name.startswith(PREFIX)
 
 
 def inner_of(name: str) -> str:
-    """Give the codec behind the plus.
+    """Return the codec after the plus.
 
     >>> inner_of("delta+int8:64")
     'int8:64'
     """
     if not name.startswith(PREFIX) or name.startswith(PREFIX * 2):
-        raise UsageError(f"{name!r} is no delta codec.", "For example: delta+pack.")
+        raise UsageError(f"{name!r} is not a delta codec.", "For example: delta+pack.")
     return name.removeprefix(PREFIX)

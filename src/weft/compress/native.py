@@ -1,16 +1,16 @@
 """Codecs of the native core: none, pack, bf16, fp16, fp8, int8 and int4."""
 
 from weft._core import Codec
-from weft.compress.frame import Octets, require_float, require_good
+from weft.compress.frame import Octets, check_float_dtype, check_frame_status
 from weft.errors import UsageError
 
 
 class Native:
-    """A codec that runs in the native core, without the interpreter's lock."""
+    """A codec of the native core, which runs without the GIL."""
 
     def __init__(self, name: str, dtype: str) -> None:
         if name != "none":
-            require_float(name, dtype)
+            check_float_dtype(name, dtype)
         try:
             self.core = Codec(name, dtype)
         except ValueError as error:
@@ -21,9 +21,9 @@ class Native:
         self.room = self.core.room
 
     def encode(self, chunk: Octets, out: Octets) -> int:
-        """Write the frame of ``chunk`` to the front of ``out``; give its length."""
+        """Write the frame of ``chunk`` to the front of ``out``, and return its length."""
         return self.core.encode(chunk, out)
 
     def decode(self, frame: Octets, chunk: Octets) -> None:
-        """Fill ``chunk`` from its frame."""
-        require_good(self.core.decode(frame, chunk), self.name)
+        """Decode a frame into ``chunk``."""
+        check_frame_status(self.core.decode(frame, chunk), self.name)

@@ -1,18 +1,18 @@
-"""The payloads of ``bf16``, ``int8`` and ``pack`` made on a GPU, bit for bit as the CPU makes them.
+"""The payloads of ``bf16``, ``int8`` and ``pack`` encoded on a GPU, bit-identical to the CPU.
 
-Blocks have lengths of their own, so a codec is two passes around a sum of lengths: what each block
-will be, then its bytes. Arithmetic is on bits wherever rounding or fused operations could differ
-between devices; where it is not, compile with ``enable_fp_fusion=False``.
+Blocks have different encoded lengths, so encoding takes two passes around a prefix sum: plan each
+block, then write its bytes. Arithmetic is done on bits wherever rounding or fused operations could
+differ between devices; elsewhere compile with ``enable_fp_fusion=False``.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-BLOCK = 1024  # values that share a base, as native/codecs/window.hpp has it
-GROUP = 32  # values of which one bit each is a word
+BLOCK = 1024  # values that share a base, as in native/codecs/window.hpp
+GROUP = 32  # values whose bits form one word
 ZERO, RAW, DENSE, SPARSE, SIGNED = (tl.constexpr(mode) for mode in range(5))
-_PLAN = 8  # numbers that a block's plan has: mode, count, base, bits, exceptions, size
+_PLAN = 8  # fields of a block's plan: mode, count, base, bits, exceptions, size
 _FLOAT32, _BFLOAT16, _FLOAT16 = 0, 1, 2
 _KINDS = {torch.float32: _FLOAT32, torch.bfloat16: _BFLOAT16, torch.float16: _FLOAT16}
 
@@ -49,7 +49,7 @@ def _words(source, offset, mask, kind: tl.constexpr):
 
 @triton.jit
 def _turned(word, kind: tl.constexpr):
-    """The word with its exponent in the top byte."""
+    """Return the word with its exponent in the top byte."""
     if kind == 0:
         turned = (word << 1) | (word >> 31)
     else:
@@ -73,7 +73,7 @@ def _is_zero(word, kind: tl.constexpr):
 
 @triton.jit
 def _planes(bits):
-    """A word for every 32 values, of one bit each."""
+    """Return one word per 32 values, one bit each."""
     lane = tl.arange(0, 32).to(tl.uint32)
     return tl.sum(tl.reshape(bits.to(tl.uint32), (32, 32)) << lane[None, :], axis=1).to(tl.uint32)
 
@@ -98,14 +98,14 @@ def _load_word(source, groups, stride):
 
 @triton.jit
 def _bits_of(words):
-    """A bit for every value, from a word for every 32."""
+    """Return one bit per value, from one word per 32 values."""
     lane = tl.arange(0, 32).to(tl.uint32)
     return tl.reshape((words[:, None] >> lane[None, :]) & 1, (1024,))
 
 
 @triton.jit
 def compact_kernel(source, values, plan, total, kind: tl.constexpr):
-    """Decide how a block is written, and gather the values that are."""
+    """Choose the encoding of a block, and compact its nonzero values."""
     block = tl.program_id(0)
     i = tl.arange(0, 1024)
     count = tl.minimum(total - block * 1024, 1024)
@@ -131,7 +131,7 @@ def compact_kernel(source, values, plan, total, kind: tl.constexpr):
 
 @triton.jit
 def window_kernel(values, plan, total, kind: tl.constexpr):
-    """Choose base and bits of a block's exponents, and count its bytes."""
+    """Choose base and bits of a block's exponents, and compute its encoded size."""
     block = tl.program_id(0)
     count = tl.minimum(total - block * 1024, 1024)
     mode = tl.load(plan + block * 8)
@@ -194,7 +194,7 @@ def _store_rest(out, word, inside, kind: tl.constexpr):
 
 @triton.jit
 def _store_values(out, word, count, base, bits, exceptions, kind: tl.constexpr):
-    """Head, rest, extra planes and window of the values of a block."""
+    """Store header, mantissas, extra planes and window of the values of a block."""
     i = tl.arange(0, 1024)
     inside = i < count
     groups = _plane_bytes(count) // 4
@@ -221,7 +221,7 @@ def _store_values(out, word, count, base, bits, exceptions, kind: tl.constexpr):
 
 @triton.jit
 def write_kernel(source, values, plan, starts, out, total, kind: tl.constexpr):
-    """Write a block as its plan says."""
+    """Write a block according to its plan."""
     block = tl.program_id(0)
     i = tl.arange(0, 1024)
     count = tl.minimum(total - block * 1024, 1024)
@@ -256,7 +256,7 @@ def write_kernel(source, values, plan, starts, out, total, kind: tl.constexpr):
 
 @triton.jit
 def walk_kernel(payload, starts, length, total, kind: tl.constexpr):
-    """Find where each block starts; behind the last, where it ends. -1: the payload is broken."""
+    """Find the offset of each block and the end of the last; -1 if the payload is invalid."""
     at = tl.full((), 0, tl.int64)
     num_blocks = (total + 1023) // 1024
     for block in range(num_blocks):
@@ -288,7 +288,7 @@ def walk_kernel(payload, starts, length, total, kind: tl.constexpr):
 
 @triton.jit
 def values_kernel(payload, starts, values, total, kind: tl.constexpr):
-    """Decode the values that a block holds, side by side."""
+    """Decode the nonzero values of a block into contiguous memory."""
     block = tl.program_id(0)
     i = tl.arange(0, 1024)
     count = tl.minimum(total - block * 1024, 1024)
@@ -352,7 +352,7 @@ def _load_values(source, count, kind: tl.constexpr):
 
 @triton.jit
 def spread_kernel(payload, starts, values, out, total, kind: tl.constexpr):
-    """Put the values of a block where they belong, zeros between them."""
+    """Scatter the values of a block to their positions, with zeros in between."""
     block = tl.program_id(0)
     i = tl.arange(0, 1024)
     count = tl.minimum(total - block * 1024, 1024)
@@ -379,7 +379,7 @@ def spread_kernel(payload, starts, values, out, total, kind: tl.constexpr):
 
 @triton.jit
 def int8_kernel(source, starts, sizes, out, total, block: tl.constexpr, write: tl.constexpr):
-    """Measure a block of float32 (``write`` false), or write it as bytes with a scale."""
+    """Compute the size of a block of float32 (``write`` false), or write its bytes and scale."""
     number = tl.program_id(0)
     i = tl.arange(0, block)
     count = tl.minimum(total - number * block, block)
@@ -406,7 +406,7 @@ def int8_kernel(source, starts, sizes, out, total, block: tl.constexpr, write: t
 
 @triton.jit
 def bf16_kernel(source, out, total, block: tl.constexpr):
-    """Round float32 to bfloat16, ties to even; what is not a number stays none."""
+    """Round float32 to bfloat16, ties to even; NaN stays NaN."""
     i = tl.program_id(0) * block + tl.arange(0, block)
     word = tl.load(source + i, mask=i < total, other=0).to(tl.uint32, bitcast=True)
     rounded = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
@@ -416,7 +416,7 @@ def bf16_kernel(source, out, total, block: tl.constexpr):
 
 
 def pack(values: torch.Tensor) -> torch.Tensor:
-    """Give the payload of codec ``pack`` as bytes on the same device."""
+    """Return the payload of codec ``pack`` as bytes on the same device."""
     kind, words = _KINDS[values.dtype], _as_words(values)
     total, blocks = words.numel(), triton.cdiv(words.numel(), BLOCK)
     if not total:
@@ -432,7 +432,7 @@ def pack(values: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(payload: torch.Tensor, values: torch.Tensor) -> bool:
-    """Fill ``values`` from the payload of codec ``pack``; False where that is broken."""
+    """Decode a payload of codec ``pack`` into ``values``; return False if it is invalid."""
     kind, words = _KINDS[values.dtype], _as_words(values)
     total, blocks = words.numel(), triton.cdiv(words.numel(), BLOCK)
     if not total:
@@ -448,7 +448,7 @@ def unpack(payload: torch.Tensor, values: torch.Tensor) -> bool:
 
 
 def int8(values: torch.Tensor, block: int = 256) -> torch.Tensor:
-    """Give the payload of codec ``int8`` of float32 values; the block is a power of two."""
+    """Return the payload of codec ``int8`` for float32 values; ``block`` is a power of two."""
     words, total = _as_words(values), values.numel()
     blocks = triton.cdiv(total, block)
     sizes = torch.zeros(max(blocks, 1), dtype=torch.int64, device=values.device)
@@ -462,7 +462,7 @@ def int8(values: torch.Tensor, block: int = 256) -> torch.Tensor:
 
 
 def bf16(values: torch.Tensor) -> torch.Tensor:
-    """Give the payload of codec ``bf16`` of float32 values."""
+    """Return the payload of codec ``bf16`` for float32 values."""
     words, total = _as_words(values), values.numel()
     out = torch.empty(total, dtype=torch.int16, device=values.device)
     if total:

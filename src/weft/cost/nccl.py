@@ -1,5 +1,8 @@
 """Seconds of a library's collective: opaque kernels priced by curves fitted to measured tables.
 
+    inside a node, measured   curves of the device, or of a sibling      (this file)
+    between nodes, messages   rings, trees, channels over rails          (``nccl_algorithms``)
+
 Inside a node NCCL sends chunks round rings, or in an all-to-all straight to each peer. Of n ranks
 each moves chunks of c = size / n bytes in n - 1 steps, and what a step takes depends on c alone:
 the protocol (LL, LL128, Simple), the number of channels and the depth of the pipeline all follow
@@ -15,34 +18,44 @@ ranks no longer counts and a curve over the whole size stands instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.cost.nccl_algorithms import MESSAGES, RINGS, NodeNetwork, algorithm_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import platform as measured_on
-from weft.hardware.libraries import library, library_devices, library_names
+from weft.hardware.libraries import algorithm_fit, library, library_devices, library_names
 from weft.hardware.topology import exchange_rate, latencies
 from weft.units import format_size
 
 if TYPE_CHECKING:
-    from weft.hardware import Platform
-    from weft.hardware.libraries import Curve, Fit, Library
+    from weft.hardware import Level, Platform
+    from weft.hardware.libraries import AlgorithmFit, Curve, Fit, Library
 
 INTEGERS = ("int8", "uint8", "bool")
+MEASURED_RANGE = (0.93, 1.1)  # of what was measured on a device, on another machine of it
+_PCIE = 64e9  # bytes a second: switches of PCIe 5 and below, which do not reduce
+_UNSEEN = 1.5  # power of a range where a library, or a network, of that kind was never measured
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryPrice:
-    """Seconds of one collective, the fit they come from, and what to keep in mind about them."""
+    """Seconds of one collective, the fit they come from, and what to keep in mind about them.
+
+    Measured times lie between ``low`` and ``high`` times ``seconds`` in four of five cases.
+    """
 
     seconds: float
-    fit: Fit
+    fit: Fit | AlgorithmFit
     basis: str
     note: str = ""
+    low: float = MEASURED_RANGE[0]
+    high: float = MEASURED_RANGE[1]
 
 
 def library_price(
@@ -59,13 +72,21 @@ def library_price(
     Without a version it is the newest that was measured. The part of a time that grows with the
     size follows the rate of the links, compared with the machine that was measured.
     """
-    known = _library_on(platform, name)
-    fit = _fit(known, kind, version, dtype, platform.num_ranks)
+    if platform.num_nodes > 1 or kind in ("send", "recv"):
+        return _by_algorithms(platform, kind, nbytes, name, version)
+    known, num_ranks = _library_on(platform, name), platform.num_ranks
+    fit = _fit(known, kind, version, dtype, num_ranks)
     slower = 1.0
     if known not in platform.libraries:
-        slower = _measured_links(known.node, platform.num_ranks, kind) / links_of(platform, kind)
-    seconds = law_seconds(fit, platform.num_ranks, nbytes, slower=slower)
-    return LibraryPrice(seconds, fit, known.basis, _note(known, fit, nbytes, platform.num_ranks))
+        links, measured = links_of(platform, kind), _measured_links(known.node, num_ranks, kind)
+        slower = measured / links
+        if links < _PCIE:
+            fit = replace(fit, in_switch=())
+    seconds = law_seconds(fit, num_ranks, nbytes, slower=slower)
+    wider = _UNSEEN if num_ranks > max(fit.ranks) or known.basis == "inherited" else 1.0
+    low, high = (edge**wider for edge in MEASURED_RANGE)
+    note = _note(known, fit, nbytes, num_ranks)
+    return LibraryPrice(seconds, fit, known.basis, note, low, high)
 
 
 def own_seconds(platform: Platform, price: LibraryPrice) -> float:
@@ -78,22 +99,71 @@ def own_seconds(platform: Platform, price: LibraryPrice) -> float:
     return max(0.0, price.seconds - device.launch - float(meeting))
 
 
+def _by_algorithms(
+    platform: Platform, kind: str, nbytes: int, name: str, version: str | None
+) -> LibraryPrice:
+    """Price what a library does between nodes, and messages, by its algorithms."""
+    fit = algorithm_fit(name)
+    if fit is None or platform.device is None or platform.device.is_core:
+        raise UsageError(
+            f"{name} was measured inside one node, {platform.name} has {platform.num_nodes}",
+            f"Use at most {platform.node_size} ranks, or an algorithm such as hierarchical.",
+        )
+    if kind not in (*RINGS, *MESSAGES):
+        raise UsageError(
+            f"{name} has no algorithm for {kind}", f"Known: {', '.join((*RINGS, *MESSAGES))}."
+        )
+    if version not in (None, fit.version):
+        raise UsageError(
+            f"{name} {version} was not measured between nodes", f"Measured: {fit.version}."
+        )
+    seconds = algorithm_seconds(network_of(platform, kind), kind, nbytes, fit.law)
+    notes, wider = [f"algorithms of {name} {fit.version}, fitted on H100"], 1.0
+    if platform.device.vendor != "NVIDIA":
+        notes.append("RCCL, by NCCL's algorithms: no log of it")
+        wider = _UNSEEN
+    return LibraryPrice(
+        seconds, fit, "predicted", "; ".join(notes), fit.low**wider, fit.high**wider
+    )
+
+
+def network_of(platform: Platform, kind: str) -> NodeNetwork:
+    """Return what NCCL sees of a platform: nodes, GPUs of each, and the rates of their links."""
+    inner, outer = (
+        tuple(level for level in part if level.size > 1)
+        for part in (
+            platform.levels[: platform.node_levels],
+            platform.levels[platform.node_levels :],
+        )
+    )
+    nic = min((level.rate for level in outer), default=float("inf"))
+    return NodeNetwork(
+        platform.num_nodes,
+        platform.node_size,
+        nic,
+        links_of(platform, kind) if inner else float("inf"),
+        min((level.link_rate for level in inner), default=float("inf")),
+    )
+
+
 @lru_cache
 def _measured_links(node: str, num_ranks: int, kind: str) -> float:
     """Return the links of the first ranks of a machine of the catalogue, read once."""
-    return links_of(measured_on(node).resized(num_ranks), kind)
+    machine = measured_on(node)
+    return links_of(machine.resized(min(num_ranks, machine.num_ranks)), kind)
 
 
 def links_of(platform: Platform, kind: str) -> float:
     """Return the rate at which a rank of a node exchanges bytes with the others in a collective.
 
-    The levels of a node limit each other. Where copies go through the host a rank has one port,
-    and its slowest level is what a collective waits for. Otherwise a rank has links of its own on
-    every level:
+    Where copies go through the host a rank has one port, and its slowest level is what a
+    collective waits for. Otherwise the levels of a node limit each other:
 
     - an all-to-all sends as much to each rank, and the busiest level decides;
     - a ring crosses each level as often as it likes, but leaves a group of s ranks with one of s
       hops at least. So the levels from each one outwards carry that share of all bytes or more.
+
+    Either way a rank sends no faster than its port: that of a switch, or all links of a mesh.
     """
     node = platform.levels[: platform.node_levels]
     levels = tuple(level for level in node if level.size > 1)
@@ -102,14 +172,27 @@ def links_of(platform: Platform, kind: str) -> float:
     if platform.staged:
         return min(level.rate for level in levels)
     if kind == "all_to_all":
-        return exchange_rate(levels)
-    rates, sizes = [level.rate for level in levels], [level.size for level in levels]
-    return min(prod(sizes[:inner]) * sum(rates[inner:]) for inner in range(len(levels)))
+        return min(exchange_rate(levels), _port(levels))
+    sizes = [level.size for level in levels]
+    return min(prod(sizes[:inner]) * _port(levels[inner:]) for inner in range(len(levels)))
+
+
+def _port(levels: tuple[Level, ...]) -> float:
+    """Return the rate at which a rank sends: its links on meshes inside each other add up.
+
+    The port of a switch carries what goes on to the levels around it.
+    """
+    rate = levels[0].rate
+    for inner, outer in pairwise(levels):
+        if not inner.kind == outer.kind == "mesh":
+            break
+        rate += outer.rate
+    return rate
 
 
 def law_seconds(fit: Fit, num_ranks: int, nbytes: int, *, slower: float = 1.0) -> float:
     """Evaluate the law of a fit; ``slower`` stretches what grows with the size."""
-    if fit.in_switch and num_ranks == max(fit.ranks):
+    if fit.in_switch and num_ranks >= max(fit.ranks):
         inside = on_curve(fit.in_switch, max(nbytes, fit.in_switch_from), slower)
         if nbytes >= fit.in_switch_from:
             return inside
@@ -146,17 +229,12 @@ def _library_on(platform: Platform, name: str) -> Library:
             return measured
     if name not in library_names():
         raise UnknownNameError(f"no library is called {name!r}", nearest(name, library_names()))
-    if platform.num_nodes > 1:
-        raise UsageError(
-            f"{name} was measured inside one node, {platform.name} has {platform.num_nodes}",
-            f"Use at most {platform.node_size} ranks, or an algorithm such as hierarchical.",
-        )
     if platform.device is None:
         raise UsageError(
             f"{name} runs on devices, {platform.name} is a network without any",
             f"Use a machine with one of {', '.join(library_devices(name))}.",
         )
-    return library(name, platform.device.name)
+    return library(name, platform.device.name, platform.device.like)
 
 
 def _fit(known: Library, kind: str, version: str | None, dtype: str, num_ranks: int) -> Fit:
@@ -194,5 +272,6 @@ def _note(known: Library, fit: Fit, nbytes: int, num_ranks: int) -> str:
         sizes = f"{format_size(known.smallest)} to {format_size(known.largest)}"
         notes.append(f"outside measured sizes ({sizes})")
     if num_ranks not in fit.ranks:
-        notes.append(f"between measured numbers of ranks ({', '.join(map(str, fit.ranks))})")
+        where = "beyond" if num_ranks > max(fit.ranks) else "between"
+        notes.append(f"{where} measured numbers of ranks ({', '.join(map(str, fit.ranks))})")
     return "; ".join(notes)

@@ -19,7 +19,7 @@ from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
 from weft.hardware.dtypes import known_dtype, recipe_of
-from weft.hardware.kernel_fits import ANY, KernelFit, device_fits, find_fit
+from weft.hardware.kernel_fits import ANY, KernelFit, find_fit
 from weft.schedule import Cost
 
 # Of a kernel that no formula knows, all that is sure is what it moves and multiplies.
@@ -166,13 +166,12 @@ def _fit(device: Device, family: str, dtype: str) -> tuple[KernelFit, str, float
     What was measured on the device comes first, then on its sibling, then the law of all
     devices; and all of that for the dtype itself before another one.
     """
-    like = device_fits(device.name).like
     for name in dict.fromkeys((dtype, recipe_of(dtype).measured, "fp32")):
         other, wider = ("", 1.0) if name == dtype else (f", as {name}", _WIDER)
         if own := _of_kin(device.name, family, name):
             return own, f"fitted on {device.name}{other}", wider
-        if like and (own := _of_kin(like, family, name)):
-            return own, f"fitted on {like}, scaled by the datasheet{other}", _WIDER
+        if device.like and (own := _of_kin(device.like, family, name)):
+            return own, f"fitted on {device.like}, scaled by the datasheet{other}", _WIDER
         if own := find_fit(ANY, family, name):
             return own, f"datasheet, by the law of other devices{other}", wider
     found = find_fit(ANY, family, "bf16")

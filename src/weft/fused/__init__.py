@@ -1,10 +1,10 @@
-"""Operators that compute and communicate at once: functions that return a Schedule.
+"""Operators that overlap computation and communication: functions that return a Schedule.
 
-``embedding_all_to_all`` is run by CPU ranks; ``operators`` are what GPUs would run, for pricing.
+``embedding_all_to_all`` runs on CPU ranks; ``operators`` describe GPU kernels, for pricing.
 """
 
-from weft.fused.dlrm import Dlrm, Embedding, dlrm_step
-from weft.fused.embedding_all_to_all import Batch, embedding_all_to_all, embedding_backward
+from weft.fused.embedding_all_to_all import EmbeddingBatch, embedding_all_to_all, embedding_backward
+from weft.fused.fused_dlrm import Embedding, FusedDlrm, dlrm_step
 from weft.fused.operators import (
     apart_all_reduce,
     apart_all_to_all,
@@ -12,27 +12,27 @@ from weft.fused.operators import (
     fused_all_reduce,
     fused_all_to_all,
 )
-from weft.fused.sharding import (
+from weft.fused.sliced import Sliced
+from weft.fused.table_sharding import (
+    EmbeddingTable,
     Placement,
-    Shard,
     Sharding,
-    Table,
+    TableShard,
     column_wise,
     row_wise,
     shard,
     table_wise,
 )
-from weft.fused.sliced import Sliced
 
 __all__ = [
-    "Batch",
-    "Dlrm",
     "Embedding",
+    "EmbeddingBatch",
+    "EmbeddingTable",
+    "FusedDlrm",
     "Placement",
-    "Shard",
     "Sharding",
     "Sliced",
-    "Table",
+    "TableShard",
     "apart_all_reduce",
     "apart_all_to_all",
     "column_wise",

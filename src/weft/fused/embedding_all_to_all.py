@@ -1,12 +1,12 @@
-"""Embedding bags whose pooled rows go straight into the output of the rank that wants them.
+"""Embedding bags whose pooled rows go directly into the output of the rank that needs them.
 
-Every rank pools the whole batch on the tables it holds, slice by slice, first for the others
-and then for itself. A slice is written into its destination's output by the kernel that
-computes it, so there is no send buffer and no exchange afterwards: a flag says that it came.
+Every rank pools the whole batch on the tables it holds, slice by slice, first for the others and
+then for itself. The kernel that computes a slice writes it into its destination's output, so there
+is no send buffer and no exchange afterwards: a flag signals the arrival.
 
-The output of a rank has a row for each of its samples, with the columns of all tables. In the
-schedule it lies in blocks, one for each rank that writes to it: rows are woven of the blocks one
-to one, so what holds for blocks (bounds, no two writers) holds for rows.
+The output of a rank has one row per sample, with the columns of all tables. In the schedule it is
+laid out in blocks, one per writing rank. Rows map one to one to blocks, so what is checked for
+blocks (bounds, no two writers) holds for rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.collectives.parts import own, to_all, wait
-from weft.fused.sharding import spread
+from weft.fused.table_sharding import spread
 from weft.schedule import (
     Buffer,
     Cost,
@@ -31,21 +31,21 @@ from weft.schedule import (
 )
 
 if TYPE_CHECKING:
-    from weft.fused.sharding import Sharding
+    from weft.fused.table_sharding import Sharding
     from weft.schedule import Command
 
 FLOAT = 4  # bytes: pooled rows are float32
 POOL, DELIVER, UPDATE = "embedding_pool", "embedding_deliver", "embedding_update"
-READY, DONE, SENT = 0, 1, 2  # flags; from SENT on one for each slice
-SLICES = 4  # of the samples of a rank
+READY, DONE, SENT = 0, 1, 2  # flags; one per slice from SENT on
+SLICES = 4  # per rank
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch of ``samples``, shared by the ranks of a sharding, cut into slices.
+class EmbeddingBatch:
+    """A batch of ``samples``, distributed over the ranks of a sharding, divided into slices.
 
-    ``pooling`` is the mean number of rows of a bag and ``item`` the bytes of a table's element:
-    they price the kernels and change nothing else.
+    ``pooling`` is the mean number of rows per bag and ``item`` the bytes per element of a table;
+    they only affect prices.
     """
 
     sharding: Sharding
@@ -55,33 +55,33 @@ class Batch:
     item: int = FLOAT
 
     def of(self, rank: int) -> tuple[int, int]:
-        """Give the samples of a rank: from, and up to but without."""
+        """Return the half-open range of samples of a rank."""
         return spread(self.samples, self.sharding.num_ranks)[rank]
 
     def count(self, rank: int) -> int:
-        """Count the samples of a rank."""
+        """Return the number of samples of a rank."""
         first, last = self.of(rank)
         return last - first
 
     def slices_of(self, rank: int) -> list[tuple[int, int]]:
-        """Cut the samples of a rank; the first one it has is number 0."""
+        """Divide the samples of a rank into slices, relative to its first sample."""
         return spread(self.count(rank), self.slices)
 
     def out_bytes(self, rank: int) -> int:
-        """Give the bytes of a rank's output."""
+        """Return the size of a rank's output in bytes."""
         return self.count(rank) * self.sharding.width * FLOAT
 
     def block(self, source: int, rank: int) -> int:
-        """Give where the block of ``source`` starts in the output of ``rank``.
+        """Return the offset of the block of ``source`` in the output of ``rank``.
 
-        The tables that several ranks hold rows of have a block of their own, the last one.
+        Tables whose rows several ranks hold have their own block, the last one.
         """
         widths = map(self.sharding.width_of, range(source))
         return sum(widths) * self.count(rank) * FLOAT
 
 
-def embedding_all_to_all(batch: Batch) -> Schedule:
-    """Pool every rank's tables for all ranks, what is remote first."""
+def embedding_all_to_all(batch: EmbeddingBatch) -> Schedule:
+    """Build the pooling of every rank's tables for all ranks, remote samples first."""
     num_ranks = batch.sharding.num_ranks
     buffers = [Buffer("out", tuple(map(batch.out_bytes, range(num_ranks))), "out")]
     if batch.sharding.joined:
@@ -91,8 +91,8 @@ def embedding_all_to_all(batch: Batch) -> Schedule:
     return Schedule(name, num_ranks, tuple(programs), tuple(buffers), SENT + batch.slices)
 
 
-def embedding_backward(batch: Batch) -> Schedule:
-    """Let every rank change its tables by the gradients that it reads from all ranks."""
+def embedding_backward(batch: EmbeddingBatch) -> Schedule:
+    """Build the update of every rank's tables by the gradients that it reads from all ranks."""
     num_ranks = batch.sharding.num_ranks
     sizes = tuple(map(batch.out_bytes, range(num_ranks)))
     programs = [Program((rank,), (_backward(batch, rank),)) for rank in range(num_ranks)]
@@ -100,13 +100,13 @@ def embedding_backward(batch: Batch) -> Schedule:
     return Schedule(name, num_ranks, tuple(programs), (Buffer("grad", sizes, "in"),), SENT)
 
 
-def _forward(batch: Batch, me: int) -> Queue:
+def _forward(batch: EmbeddingBatch, me: int) -> Queue:
     num_ranks = batch.sharding.num_ranks
     group = Group(num_ranks)
     commands: list[Command | Repeat] = []
     if num_ranks > 1:
         commands += [to_all(group, READY), wait(READY, num_ranks - 1)]
-    for step in range(1, num_ranks + 1):  # the last of them is this rank itself
+    for step in range(1, num_ranks + 1):  # the last one is this rank itself
         peer = (me + step) % num_ranks
         for number in range(batch.slices):
             commands += _pooled(batch, me, peer, number)
@@ -119,8 +119,8 @@ def _forward(batch: Batch, me: int) -> Queue:
     return Queue("stream0", tuple(commands))
 
 
-def _pooled(batch: Batch, me: int, peer: int, number: int) -> list[Kernel]:
-    """Compute a slice of this rank's tables into the output of a peer."""
+def _pooled(batch: EmbeddingBatch, me: int, peer: int, number: int) -> list[Kernel]:
+    """Return kernels that compute a slice of this rank's tables into the output of a peer."""
     sharding = batch.sharding
     first, last = batch.slices_of(peer)[number]
     writes = []
@@ -133,20 +133,20 @@ def _pooled(batch: Batch, me: int, peer: int, number: int) -> list[Kernel]:
     return [Kernel(POOL, _cost(batch, me, last - first), (), tuple(writes))] if writes else []
 
 
-def _partial(batch: Batch, source: int, rank: int, first: int, last: int) -> Slice:
+def _partial(batch: EmbeddingBatch, source: int, rank: int, first: int, last: int) -> Slice:
     each = batch.sharding.joined_width * FLOAT
     start = source * batch.count(rank) + first
     return Slice(rank, "partial", start * each, (last - first) * each)
 
 
-def _partial_bytes(batch: Batch) -> list[int]:
+def _partial_bytes(batch: EmbeddingBatch) -> list[int]:
     ranks = range(batch.sharding.num_ranks)
     each = batch.sharding.num_ranks * batch.sharding.joined_width * FLOAT
     return [batch.count(rank) * each for rank in ranks]
 
 
-def _delivered(batch: Batch, me: int, number: int) -> Kernel:
-    """Join what several ranks summed up of the same tables; then a slice is complete."""
+def _delivered(batch: EmbeddingBatch, me: int, number: int) -> Kernel:
+    """Return the kernel that sums partial results of the same tables and completes a slice."""
     sharding = batch.sharding
     if not sharding.joined:
         return Kernel(DELIVER)
@@ -160,7 +160,7 @@ def _delivered(batch: Batch, me: int, number: int) -> Kernel:
     return Kernel(DELIVER, Cost("elementwise", nbytes=moved), reads, (write,))
 
 
-def _backward(batch: Batch, me: int) -> Queue:
+def _backward(batch: EmbeddingBatch, me: int) -> Queue:
     sharding, num_ranks = batch.sharding, batch.sharding.num_ranks
     reads = tuple(_gradients(batch, me, rank) for rank in range(num_ranks))
     work = [Kernel(UPDATE, _cost(batch, me, batch.samples), reads)] if sharding.of(me) else []
@@ -172,18 +172,18 @@ def _backward(batch: Batch, me: int) -> Queue:
     return Queue("stream0", (*begin, *work, *end))
 
 
-def _gradients(batch: Batch, me: int, rank: int) -> Slice:
-    """Give what this rank reads of another's gradients: its own block, or the common one."""
+def _gradients(batch: EmbeddingBatch, me: int, rank: int) -> Slice:
+    """Return what this rank reads of another's gradients: its own block, or the common one."""
     sharding, count = batch.sharding, batch.count(rank)
     source = me if sharding.width_of(me) else sharding.num_ranks
     width = sharding.width_of(me) or sharding.joined_width
     return Slice(rank, "grad", batch.block(source, rank), count * width * FLOAT)
 
 
-def _cost(batch: Batch, me: int, samples: int) -> Cost:
-    """Price rows read and pooled rows written; a row-wise table reads only the rows held here.
+def _cost(batch: EmbeddingBatch, me: int, samples: int) -> Cost:
+    """Return the cost of rows read and pooled rows written.
 
-    One addition for four bytes is nothing beside reading them.
+    A row-wise table reads only the rows held here. One addition per four bytes is negligible.
     """
     sharding = batch.sharding
     shards = sharding.of(me)

@@ -1,9 +1,9 @@
-"""Fused operators as schedules, and the same work as a kernel and a collective one after another.
+"""Fused operators as schedules, and the same work as a kernel followed by a collective.
 
-A fused operator is one persistent kernel: a lane computes slice after slice, a lane for each peer
-sends what is made for it (inside a node a store into the peer's buffer, between nodes a put with
-its flag), all on the units of one Launch. Remote slices come first, so that the last thing a
-rank computes is what nobody else waits for (arXiv 2305.06942).
+A fused operator is one persistent kernel: one lane computes slice after slice, and one lane per
+peer sends that peer's slices (a store inside a node, a put with a flag between nodes), all on the
+compute units of one Launch. Remote slices come first, so that the last slices a rank computes are
+its own (arXiv 2305.06942).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from weft.collectives.parts import Items
     from weft.fused.sliced import Sliced
 
-READY, ARRIVED, REDUCED, DONE, MADE = 0, 1, 2, 3, 4  # from MADE on one flag for each peer
+READY, ARRIVED, REDUCED, DONE, MADE = 0, 1, 2, 3, 4  # from MADE on, one flag per peer
 STREAM = "stream0"
 
 
 def fused_all_to_all(
     work: Sliced, *, units: int, remote_first: bool = True, occupancy: float = 1.0
 ) -> Schedule:
-    """Each rank computes slices for all; a slice goes to its rank as soon as it is made.
+    """Build a fused all-to-all: each slice is sent to its rank as soon as it is computed.
 
-    Without ``remote_first`` slices are made in the order of the ranks they are for.
+    Without ``remote_first``, slices are computed in rank order.
     """
     n, name = work.num_ranks, f"fused {work.name} + all_to_all"
     peer, place = shifted(Group(n), 1, 1), _by_sender(work)
@@ -82,10 +82,10 @@ def fused_all_to_all(
 def fused_all_reduce(
     work: Sliced, *, units: int, dtype: str = "uint8", occupancy: float = 1.0
 ) -> Schedule:
-    """Each rank computes summands of the whole result, those that others add up first.
+    """Build a fused all-reduce: each rank computes summands of the whole result, remote ones first.
 
-    The slices for a rank are the summands of its part of the result. It adds them up and writes
-    the sums to all, in the same kernel.
+    The slices for a rank are the summands of its part of the result. It reduces them and writes the
+    sums to all ranks, in the same kernel.
     """
     n, name = work.num_ranks, f"fused {work.name} + all_reduce"
     group = Group(n)
@@ -120,10 +120,10 @@ def fused_all_reduce(
 
 
 def apart_all_to_all(work: Sliced, *, units: int | None = None) -> Schedule:
-    """The whole computation, a library's all_to_all, and what arrives put in the order of use.
+    """Build the computation, a library's all_to_all, and a reordering of the result.
 
-    The exchange leaves a block for each sender. Layers want a row for each sample, which a
-    fused operator writes at once and here takes a kernel that reads and writes it all.
+    The exchange leaves one block per sender. Layers need one row per sample, which a fused operator
+    writes directly; here it takes a kernel that reads and writes everything.
     """
     inner = direct.all_to_all(work.num_ranks, work.nbytes)
     rows = Kernel("shuffle", Cost("copy", nbytes=2 * work.nbytes))
@@ -131,13 +131,13 @@ def apart_all_to_all(work: Sliced, *, units: int | None = None) -> Schedule:
 
 
 def apart_all_reduce(work: Sliced, *, units: int | None = None, dtype: str = "uint8") -> Schedule:
-    """The whole computation, then a library's all_reduce."""
+    """Build the computation followed by a library's all_reduce."""
     inner = direct.all_reduce(work.num_ranks, work.nbytes, dtype=dtype)
     return _one_after_another(work, inner, f"{work.name}, then all_reduce", units)
 
 
 def fed_by_host(schedule: Schedule) -> Schedule:
-    """The schedule with a host thread that launches its kernels one by one."""
+    """Return the schedule with a host thread that launches its kernels one by one."""
 
     def fed(program: Program) -> Program:
         (queue,) = program.queues
@@ -169,13 +169,13 @@ def _scratch(work: Sliced) -> Buffer:
 
 
 def _by_sender(work: Sliced) -> Rel:
-    """Where slice k of a rank lies at whom it is for: behind those of the ranks before it."""
+    """Return the offset of slice k of a rank at its receiver: after those of lower ranks."""
     block = work.slices * work.slice_bytes
     return Rel(0, (0, work.slice_bytes), (Term(Index(Group(work.num_ranks)), block),))
 
 
 def _made(work: Sliced) -> Slice:
-    """Slice k (inner loop) for the peer at distance j + 1 (outer loop)."""
+    """Return slice k (inner loop) for the peer at distance j + 1 (outer loop)."""
     return own("made", Rel(0, (work.slices * work.slice_bytes, work.slice_bytes)), work.slice_bytes)
 
 
@@ -184,7 +184,7 @@ def _until_made() -> Wait:
 
 
 def _make_remote(work: Sliced, occupancy: float) -> Repeat:
-    """Make the slices for the next rank, then for the one after it, and so on."""
+    """Return the computation of the slices for the next rank, then the one after it, and so on."""
     kernel = Kernel(work.name, work.part(occupancy=occupancy), writes=(_made(work),))
     done = Signal(Flag(SELF, Rel(MADE, (1,))))
     return Repeat(work.num_ranks - 1, (Repeat(work.slices, (kernel, done)),))
@@ -201,7 +201,7 @@ def _make_own(work: Sliced, buffer: str, place: Rel, occupancy: float) -> Repeat
 
 
 def _in_order(work: Sliced, rank: int, occupancy: float) -> Items:
-    """Make the slices for rank 0, then for rank 1, and so on, seen from one rank."""
+    """Return the computation of the slices in rank order, as seen from one rank."""
     n, size = work.num_ranks, work.slice_bytes
     kernel = Kernel(work.name, work.part(occupancy=occupancy))
     items: Items = ()

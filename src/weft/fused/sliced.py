@@ -1,4 +1,4 @@
-"""Work that is cut into slices, each of them meant for one rank."""
+"""Work divided into slices, each of them for one rank."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from weft.schedule import Cost
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """What one rank computes: for every rank, itself included, ``slices`` slices.
+    """The work of one rank: ``slices`` slices for every rank, including itself.
 
-    ``cost`` is that of the whole work of a rank, ``nbytes`` what all its slices weigh together.
+    ``cost`` is that of a rank's whole work, ``nbytes`` the size of all its slices together.
     """
 
     name: str
@@ -24,27 +24,26 @@ class Sliced:
     def __post_init__(self) -> None:
         if self.num_ranks < 2 or self.slices < 1:
             raise UsageError(
-                f"{self.name} of {self.num_ranks} ranks in {self.slices} slices for each "
-                "cannot be fused.",
-                "It takes two ranks or more, and a slice or more for each of them.",
+                f"{self.name}: cannot fuse {self.num_ranks} ranks with {self.slices} slices each.",
+                "Use two ranks or more, and at least one slice per rank.",
             )
         if self.nbytes % (self.num_ranks * self.slices):
             raise UsageError(
-                f"{self.nbytes} bytes of {self.name} cannot be cut into {self.slices} slices "
+                f"{self.name}: {self.nbytes} bytes cannot be divided into {self.slices} slices "
                 f"for each of {self.num_ranks} ranks.",
                 "Choose another number of slices.",
             )
 
     @property
     def slice_bytes(self) -> int:
-        """The bytes of one slice."""
+        """The size of one slice in bytes."""
         return self.nbytes // (self.num_ranks * self.slices)
 
     def part(self, *, occupancy: float = 1.0) -> Cost:
-        """One slice by a kernel that keeps ``occupancy`` of the work in flight.
+        """Return the cost of one slice in a kernel with reduced occupancy.
 
-        What is in flight hides latencies, of arithmetic and of memory alike: a kernel with less
-        of it takes longer by as much.
+        Work in flight hides the latencies of arithmetic and memory alike: with a fraction
+        ``occupancy`` of it in flight, the kernel takes longer by the inverse.
         """
         share = 1 / (self.num_ranks * self.slices * occupancy)
         whole = self.cost

@@ -1,8 +1,8 @@
-"""Tiles of a product that go to other ranks while the next ones are made, by CPU ranks.
+"""Tiles of a matrix product that are sent while the next ones are computed, on CPU ranks.
 
-A rank's product is cut into tiles. Each is made where it is wanted, in a slot of the rank that
-takes it or where the others read it, and a flag says so; then the next one is made. What a
-process alone touches (its operands, its result) stands in no buffer of the schedule.
+A rank's product is divided into tiles. Each is computed where it is needed, in a slot of its
+receiver or where the others read it, and a flag signals its completion; then the next one is
+computed. Data that only one process accesses (operands, its result) is in no schedule buffer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from weft.collectives.parts import own, to_all, wait
 from weft.errors import UsageError
-from weft.fused.sharding import spread
+from weft.fused.table_sharding import spread
 from weft.schedule import (
     Buffer,
     Cost,
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     Commands = list[Command | Repeat]
 
 MAKE, KEEP, TAKE, SHOW, USE = "tile_make", "tile_keep", "tile_take", "tile_show", "tile_use"
-READY, DONE, SENT = 0, 1, 2  # flags; from SENT on one for each tile
+READY, DONE, SENT = 0, 1, 2  # flags; one per tile from SENT on
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """What one rank has for one rank: ``extent`` lines of ``line`` bytes, cut into ``slices``.
+    """The tiles of one rank for one rank: ``extent`` lines of ``line`` bytes, cut into ``slices``.
 
-    ``flops`` (of a line) and ``dtype`` price the kernels and change nothing else.
+    ``flops`` (per line) and ``dtype`` only affect prices.
     """
 
     num_ranks: int
@@ -57,44 +57,44 @@ class Tiles:
     def __post_init__(self) -> None:
         if self.num_ranks < 1 or self.slices < 1 or self.extent < 0 or self.line < 0:
             raise UsageError(
-                f"{self.extent} lines of {self.line} bytes for each of {self.num_ranks} ranks "
-                f"cannot be cut into {self.slices} tiles.",
-                "It takes a rank and a tile at least.",
+                f"tiles: cannot cut {self.extent} lines of {self.line} bytes for each of "
+                f"{self.num_ranks} ranks into {self.slices} tiles.",
+                "Use at least one rank and one tile.",
             )
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tiles for one rank."""
+        """The size of all tiles for one rank in bytes."""
         return self.extent * self.line
 
     @property
     def largest(self) -> int:
-        """The lines of the longest tile."""
+        """The number of lines of the largest tile."""
         first, last = self.cut[0]
         return last - first
 
     @property
     def cut(self) -> list[tuple[int, int]]:
-        """The lines of each tile: from, and up to but without."""
+        """The half-open range of lines of each tile."""
         return _cut(self.extent, self.slices)
 
     def clipped(self, number: int, lines: int) -> tuple[int, int]:
-        """Give the lines of a tile where there are only so many."""
+        """Return the lines of a tile, clipped to ``lines``."""
         first, last = self.cut[number]
         return min(first, lines), min(last, lines)
 
     def cost(self, number: int) -> Cost:
-        """Price one tile."""
+        """Return the cost of one tile."""
         first, last = self.cut[number]
         lines = last - first
         return Cost(dtype=self.dtype, flops=self.flops * lines, nbytes=lines * self.line)
 
     def of(self, whole: Any) -> list[Any]:
-        """Cut something that has the bytes of all tiles."""
+        """Divide an object that has the bytes of all tiles."""
         return [whole[first * self.line : last * self.line] for first, last in self.cut]
 
     def at(self, number: int, start: int = 0) -> tuple[int, int]:
-        """Give offset and bytes of a tile among the tiles that begin at ``start``."""
+        """Return offset and size of a tile among the tiles that begin at ``start``."""
         first, last = self.cut[number]
         return start + first * self.line, (last - first) * self.line
 
@@ -105,10 +105,10 @@ def _cut(extent: int, slices: int) -> list[tuple[int, int]]:
 
 
 def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
-    """Let every rank make tiles for all others, in slots of theirs, and then its own.
+    """Build: every rank computes tiles for all others in their slots, and then its own.
 
-    With sums taken of the slots this is a product and its reduce-scatter, with rows taken out
-    of them a product and its all-to-all.
+    Summing the slots makes this a product with a reduce-scatter, copying their rows a product with
+    an all-to-all.
     """
     others = tiles.num_ranks - 1
     slots = Buffer("slots", others * tiles.nbytes)
@@ -133,7 +133,7 @@ def scattered_tiles(tiles: Tiles, name: str) -> Schedule:
 
 
 def gathered_tiles(tiles: Tiles, name: str) -> Schedule:
-    """Let every rank show its tiles, use its own, and then those of the others as they come."""
+    """Build: every rank publishes its tiles, uses its own, then those of others as they arrive."""
     n = tiles.num_ranks
 
     def commands(me: int) -> Commands:
@@ -156,9 +156,9 @@ def gathered_tiles(tiles: Tiles, name: str) -> Schedule:
 
 
 def reduced_tiles(tiles: Tiles, name: str) -> Schedule:
-    """Let every rank make its summands and take those of all: a product and its all-reduce.
+    """Build: every rank computes its summands and reads those of all, a product with an all-reduce.
 
-    Everyone adds everything up, in one step: results of such products are short.
+    Every rank adds everything up in one step, because the results of such products are small.
     """
     n = tiles.num_ranks
 
@@ -178,7 +178,7 @@ def reduced_tiles(tiles: Tiles, name: str) -> Schedule:
 
 
 def after(me: int, num_ranks: int) -> list[int]:
-    """List the other ranks from the next one on, so that not all serve the same one first."""
+    """Return the other ranks from the next one on, so that not all serve the same one first."""
     return [(me + step) % num_ranks for step in range(1, num_ranks)]
 
 
@@ -196,12 +196,12 @@ def _slot(tiles: Tiles, sender: int, taker: int, number: int) -> Slice:
 
 
 def _passing(tiles: Tiles, number: int, count: int) -> Cost:
-    """Price so many tiles read once."""
+    """Return the cost of reading ``count`` tiles once."""
     return Cost(nbytes=count * tiles.cost(number).nbytes)
 
 
 def _left(num_ranks: int) -> Commands:
-    """Leave when nobody reads here any more."""
+    """Return commands that leave once no rank reads here any more."""
     if num_ranks == 1:
         return []
     return [to_all(Group(num_ranks), DONE), wait(DONE, num_ranks - 1)]

@@ -1,8 +1,8 @@
-"""A host thread that sends what a fused kernel put into its outbox, and takes what others send.
+"""A proxy thread that sends what a fused kernel puts into its outbox, and receives from others.
 
-A kernel cannot reach a rank on another node by a store. It writes a descriptor into a queue in
-memory that the host sees; this thread sends the slice through torch.distributed, and the thread of
-the receiver lays it down and raises the flag that a store inside a node would have raised.
+A kernel cannot store to a rank on another node. It writes a descriptor into a queue in host-visible
+memory. This thread sends the slice through torch.distributed; the receiver's thread stores it and
+sets the flag that a store inside a node would have set.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from weft.fused.triton_device import FIELDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK = 50e-6  # seconds between looks at an empty queue
+_LOOK = 50e-6  # seconds between polls of an empty queue
 
 
 @dataclass
 class Outbox:
-    """The queue of descriptors of one kernel: room for ``capacity`` slices."""
+    """The queue of descriptors of one kernel, with room for ``capacity`` slices."""
 
     capacity: int
     queue: torch.Tensor = field(init=False)
@@ -37,10 +37,10 @@ class Outbox:
         self.tail = torch.zeros(1, dtype=torch.int32)
 
     def entry(self, number: int) -> tuple[int, int] | None:
-        """Rank and slice of a descriptor; None where there is none yet.
+        """Return rank and slice of a descriptor, or None if it is not written yet.
 
-        The kernel writes the first field last, with release; a plain read of it by this thread
-        comes after what it publishes on the memory models of the hosts that GPUs have.
+        The kernel writes the first field last, with release. On the memory models of GPU hosts, a
+        plain read of it by this thread is ordered before reads of what it publishes.
         """
         there, rank, part = self.queue[number].tolist()
         return (rank, part) if there else None
@@ -53,9 +53,9 @@ def send_slices(
     *,
     timeout: float,
 ) -> None:
-    """Send ``count`` slices as the kernel publishes them, ``slice_of(rank, part)`` each.
+    """Send ``count`` slices as the kernel publishes them, each ``slice_of(rank, part)``.
 
-    The number of the slice goes ahead of it. Every wait ends after ``timeout`` seconds.
+    The number of the slice is sent first. Every wait ends after ``timeout`` seconds.
     """
     works: list[dist.Work | None] = []
     kept: list[torch.Tensor] = []  # until it is sent
@@ -73,8 +73,8 @@ def _next(outbox: Outbox, number: int, timeout: float) -> tuple[int, int]:
     while (found := outbox.entry(number)) is None:
         if time.monotonic() > deadline:
             raise RunTimeoutError(
-                f"slice {number} of a fused kernel timed out: it was not made in {timeout:g} s.",
-                "Look at the kernel: it may have failed, or make fewer slices than it should.",
+                f"slice {number} of a fused kernel timed out after {timeout:g} s.",
+                "Check the kernel: it may have failed, or produce fewer slices than expected.",
             )
         time.sleep(_LOOK)
     return found
@@ -83,7 +83,7 @@ def _next(outbox: Outbox, number: int, timeout: float) -> tuple[int, int]:
 def take_slices(
     sender: int, count: int, place_of: Callable[[int], torch.Tensor], flag: torch.Tensor
 ) -> None:
-    """Take ``count`` slices of ``sender``, lay each where it belongs and raise ``flag``."""
+    """Receive ``count`` slices from ``sender``, store each and increment ``flag``."""
     number = torch.zeros(1, dtype=torch.int64)
     for _ in range(count):
         dist.recv(number, sender)
@@ -95,7 +95,7 @@ def take_slices(
 
 
 def in_background(work: Callable[[], None]) -> Callable[[], None]:
-    """Start ``work`` in a thread; what is returned waits for it and raises what it raised."""
+    """Start ``work`` in a thread; return a function that joins it and raises its error."""
     failed: list[BaseException] = []
 
     def carried_out() -> None:

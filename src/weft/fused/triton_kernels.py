@@ -1,9 +1,9 @@
-"""Persistent kernels whose results leave for their ranks as they are made, for both vendors.
+"""Persistent kernels that send results to their ranks as they are computed, for both vendors.
 
-A program takes work items in turn. Items for other ranks come first, those for the next rank
-before those for the one after it, so that no rank is written to by all at once. A slice is the
-items that are published together: whoever completes it raises the flag of its receiver. What a
-rank has received may be read once its flags say so (``wait_kernel``, or inside the kernel).
+A program takes work items in turn. Items for other ranks come first, those for the next rank before
+those for the one after it, so that not all ranks write to the same one. A slice is the set of items
+that are published together; the program that completes it sets the receiver's flag. A rank reads
+received data once its flags allow it (``wait_kernel``, or inside the kernel).
 """
 
 import triton
@@ -14,21 +14,21 @@ from weft.fused.triton_device import arrived, completes, place, publish
 
 @triton.jit
 def embedding_all_to_all_kernel(
-    weights,  # rows of all tables of this rank, one after another
-    first_rows,  # where each table starts in them
+    weights,  # rows of all tables of this rank, concatenated
+    first_rows,  # first row of each table
     indices,
-    offsets,  # of bag (table, sample), table by table; one more at the end
+    offsets,  # of bag (table, sample), table by table, and the total at the end
     peers,
     flags,
-    counters,  # of slices, zeros
+    counters,  # per slice, zeros
     outbox,
     queue,
     tail,
-    wrong,  # set to 1 + the number of an index that no row has
+    wrong,  # set to 1 + the position of an out-of-range index
     rank,
     num_ranks,
     num_tables,  # of this rank
-    first_table,  # its number among those of all ranks
+    first_table,  # index of its first table among those of all ranks
     all_tables,
     samples,  # of each rank
     slice_samples,
@@ -36,10 +36,10 @@ def embedding_all_to_all_kernel(
     block: tl.constexpr,  # the next power of two
     num_programs: tl.constexpr,
 ):
-    """Sum the rows of each bag straight into the output of the rank that has its sample.
+    """Sum the rows of each bag directly into the output of the rank that owns the sample.
 
     ``out[sample, table, :]`` of float32 on each rank. A slice is ``slice_samples`` samples of one
-    rank, of all tables here; its flag is that of this rank there.
+    rank, for all local tables; its flag is that of this rank at the receiver.
     """
     lane = tl.arange(0, block)
     per_rank = samples * num_tables
@@ -71,25 +71,25 @@ def embedding_all_to_all_kernel(
 
 @triton.jit
 def gemv_all_reduce_kernel(
-    matrix,  # rows x columns of this rank
+    matrix,  # local rows x columns
     vector,
-    slots,  # addresses of what each rank receives: summands of its part, by sender
+    slots,  # addresses of each rank's receive buffer: summands of its part, by sender
     results,  # addresses of each rank's result
     flags,
     counters,
-    late,  # set to 1 if the others did not come in time
+    late,  # set to 1 on a timeout
     rank,
     num_ranks,
-    part_rows,  # rows of the result that a rank adds up: blocks of them
+    part_rows,  # rows of the result that a rank reduces, in blocks
     columns,
     patience,
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
     num_programs: tl.constexpr,
 ):
-    """Multiply, send summands to the rank that adds them up, add up, and write sums to all.
+    """Multiply, send summands to the rank that reduces them, reduce, and write sums to all.
 
-    All programs must be resident, as those of a persistent kernel are: they wait for other ranks.
+    All programs must be resident, as in any persistent kernel, because they wait for other ranks.
     """
     lane = tl.arange(0, block_rows)
     blocks = part_rows // block_rows
@@ -118,7 +118,7 @@ def gemv_all_reduce_kernel(
             tl.store(late, 1)
         row = item * block_rows + lane
         total = tl.zeros((block_rows,), tl.float32)
-        for sender in range(num_ranks):  # in the order of ranks, so that all runs agree
+        for sender in range(num_ranks):  # in rank order, so that all runs give the same bits
             total += tl.load(mine + sender * part_rows + row)
         for distance in range(num_ranks):
             target = (rank + 1 + distance) % num_ranks
@@ -150,9 +150,9 @@ def gemm_all_to_all_kernel(
     block_k: tl.constexpr,
     num_programs: tl.constexpr,
 ):
-    """Multiply; each tile is stored where its rows belong: ``out[sender, row, :]`` of float32.
+    """Multiply, and store each tile where its rows belong: ``out[sender, row, :]`` of float32.
 
-    A slice is a band of ``block_m`` rows; its flag is that of this rank there.
+    A slice is a band of ``block_m`` rows; its flag is that of this rank at the receiver.
     """
     down = (rows + block_m - 1) // block_m
     across = (columns + block_n - 1) // block_n
@@ -179,9 +179,9 @@ def gemm_all_to_all_kernel(
 
 @triton.jit
 def wait_kernel(flags, counts, late, patience):
-    """Hold until flag i has been raised ``counts[i]`` times, for every i of the grid.
+    """Wait until flag i has reached ``counts[i]``, for every i of the grid.
 
-    A flag that was not raised in time is told in ``late``.
+    A flag that times out is reported in ``late``.
     """
     flag = tl.program_id(0)
     if not arrived(flags + flag, tl.load(counts + flag), patience):

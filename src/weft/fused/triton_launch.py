@@ -1,4 +1,4 @@
-"""Start fused kernels: on CPU tensors in Triton's interpreter, on a GPU in peers' memory.
+"""Launches fused kernels: on CPU tensors in Triton's interpreter, on a GPU in peer memory.
 
 ``symmetric`` finds the memory of other GPUs through torch's symmetric memory. That path has not
 been run on hardware yet; everything else here runs in the tests.
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Peers:
-    """Where the others are: addresses of every rank's output and flags, 0 for one out of reach.
+    """The addresses of every rank's output and flags; 0 for a rank that stores cannot reach.
 
-    ``leaving`` holds what goes to those, for a proxy that looks into ``outbox``.
+    ``leaving`` holds the data for those ranks, for a proxy that polls ``outbox``.
     """
 
     rank: int
-    outputs: torch.Tensor  # int64, one address a rank
+    outputs: torch.Tensor  # int64, one address per rank
     flags: torch.Tensor
     outbox: Outbox
     leaving: torch.Tensor
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.outputs)
 
 
 def symmetric(
     shape: tuple[int, ...], group: ProcessGroup, **kind: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A buffer that every rank of ``group`` has, and the addresses of all of them."""
+    """Return a buffer that every rank of ``group`` has, and the addresses of all of them."""
     from torch.distributed import _symmetric_memory as memory
 
     mine = memory.empty(shape, **kind)
@@ -59,11 +59,11 @@ def embedding_all_to_all(
     *,
     slice_samples: int,
 ) -> torch.Tensor:
-    """Look up and send; ``wrong`` is given, which is not 0 if an index was out of range.
+    """Look up and send; return ``wrong``, which is not 0 if an index was out of range.
 
-    ``tables``: their rows one after another, and where each starts. ``bags``: indices and offsets.
-    ``place``: the first table here and how many there are on all ranks. Slice k of this rank's
-    samples is complete once each rank's flag has been raised k + 1 times: see ``wait_for``.
+    ``tables``: their concatenated rows, and the first row of each. ``bags``: indices and offsets.
+    ``place``: the first local table and the number of tables on all ranks. Slice k of this rank's
+    samples is complete once each rank's flag has reached k + 1: see ``wait_for``.
     """
     weights, first_rows = tables
     indices, offsets = bags
@@ -107,10 +107,10 @@ def gemv_all_reduce(
     block_columns: int = 128,
     patience: int = 1 << 30,
 ) -> torch.Tensor:
-    """Multiply, and leave the sum over ranks in every output; what is given is 1 if it was late.
+    """Multiply, and leave the sum over ranks in every output; return 1 on a timeout, else 0.
 
-    ``slots`` are the addresses of each rank's room for the summands of its part. A rank in
-    Triton's interpreter has one program: those that wait must all be running.
+    ``slots`` are the addresses of each rank's receive buffer for the summands of its part. In
+    Triton's interpreter a rank has one program, because all waiting programs must run at once.
     """
     rows, columns = matrix.shape
     programs = _programs(matrix.device, interpreted=1)
@@ -138,7 +138,7 @@ def gemv_all_reduce(
 def gemm_all_to_all(
     a: torch.Tensor, b: torch.Tensor, peers: Peers, *, tile: tuple[int, int, int] = (64, 64, 32)
 ) -> None:
-    """Multiply; the rows of each rank go to it, a band of ``tile[0]`` rows at a time."""
+    """Multiply, and send the rows of each rank to it, a band of ``tile[0]`` rows at a time."""
     inner, columns = b.shape
     rows = len(a) // peers.num_ranks
     programs = _programs(a.device)
@@ -164,7 +164,7 @@ def gemm_all_to_all(
 
 
 def wait_for(flags: torch.Tensor, counts: torch.Tensor, *, patience: int = 1 << 30) -> torch.Tensor:
-    """Hold the stream until every flag has its count; 1 + the number of one that was late, or 0."""
+    """Block the stream until every flag has its count; return 0, or 1 + a flag that timed out."""
     late = torch.zeros(1, dtype=torch.int32, device=flags.device)
     kernels.wait_kernel[(len(counts),)](flags, counts, late, patience)
     return late
@@ -175,7 +175,7 @@ def _counters(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _programs(device: torch.device, interpreted: int = 2) -> int:
-    """One program a compute unit, so that all are resident; a few where they are interpreted."""
+    """Return one program per compute unit, so that all are resident; a few if interpreted."""
     if device.type == "cpu":
         return interpreted
     return torch.cuda.get_device_properties(device).multi_processor_count

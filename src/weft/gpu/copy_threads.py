@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.schedule import Command, Place, Schedule, write_out
+from weft.schedule import Command, CommandLocation, Schedule, expand
 from weft.schedule.schedule import commands_of
 
 Events = tuple[Any, ...]
@@ -18,7 +18,7 @@ class CopyThread:
     rank: int
     queue: str
     is_lane: bool
-    commands: list[tuple[Place, Command, int]] = field(default_factory=list)
+    commands: list[tuple[CommandLocation, Command, int]] = field(default_factory=list)
     lanes: dict[int, list["CopyThread"]] = field(default_factory=lambda: defaultdict(list))
     stream: Any = None
     carried: Events = ()  # a host's: what it knows to have been issued
@@ -38,7 +38,7 @@ class CopyThread:
 
 def copy_threads(schedule: Schedule) -> Iterator[CopyThread]:
     """The queues and lanes of all ranks, lanes known to what launches them."""
-    table = write_out(schedule)
+    table = expand(schedule)
     rows = list(commands_of(table))
     threads = [
         CopyThread(int(rank), table.queues[queue], is_lane=bool(launch >= 0))

@@ -21,9 +21,9 @@ from weft.gpu.device_streams import DeviceStreams, streams_for
 from weft.schedule import (
     Broadcast,
     Command,
+    CommandLocation,
     Copy,
     Launch,
-    Place,
     Schedule,
     Scope,
     Signal,
@@ -31,7 +31,7 @@ from weft.schedule import (
     Swap,
     Wait,
 )
-from weft.schedule.values import written_out
+from weft.schedule.values import as_int
 
 Tensors = Mapping[tuple[int, str], Tensor]
 
@@ -105,7 +105,7 @@ class PeerCopies:
                 return False
             self._wait(thread, events)
         if isinstance(command, Wait):
-            return self._seen(command.flag, written_out(command.count)) is not None
+            return self._seen(command.flag, as_int(command.count)) is not None
         return True
 
     def _handed_over(self, thread: CopyThread, fed: int) -> Events | None:
@@ -136,7 +136,7 @@ class PeerCopies:
             return thread.carried
         return (self.streams.record(thread.stream),)
 
-    def _issue(self, thread: CopyThread, row: tuple[Place, Command, int]) -> bool:
+    def _issue(self, thread: CopyThread, row: tuple[CommandLocation, Command, int]) -> bool:
         place, command, _ = row
         match command:
             case Copy() | Broadcast():
@@ -146,9 +146,9 @@ class PeerCopies:
             case Signal(flag):
                 self._raised[flag.rank, flag.index].append(self._knows(thread))
             case Wait(flag, count):
-                self._wait(thread, self._seen(flag, written_out(count)) or ())
+                self._wait(thread, self._seen(flag, as_int(count)) or ())
             case Submit(rank, queue, count, hold):
-                handed = (written_out(count), hold, self._knows(thread))
+                handed = (as_int(count), hold, self._knows(thread))
                 self._handed[rank, queue].append(handed)
             case Launch():
                 return self._launch(thread, thread.lanes[place.id])

@@ -1,6 +1,7 @@
 """A library's collectives on a device: curves that were measured or fitted, and how far off."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 Curve = tuple[tuple[float, float], ...]
@@ -45,9 +46,7 @@ class Fit:
 
     def covers(self, num_ranks: int) -> bool:
         """Whether the curves say anything about so many ranks: without steps, only as measured."""
-        if not self.step:
-            return num_ranks in self.ranks
-        return min(self.ranks) <= num_ranks <= max(self.ranks)
+        return num_ranks >= min(self.ranks) if self.step else num_ranks in self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,25 @@ class Library:
     def versions(self) -> tuple[str, ...]:
         """The versions that were measured, the oldest first."""
         return tuple(sorted({fit.version for fit in self.fits}, key=version_key))
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmFit:
+    """The numbers of ``weft.cost.nccl_algorithms`` for a library, whatever the device.
+
+    ``fitted`` and ``held_out`` are geometric means of the relative error by collective, of logs
+    that were fitted to and of logs that were not. Measured times lie between ``low`` and ``high``
+    times a price: of the held-out ones nine of ten.
+    """
+
+    name: str
+    version: str
+    source: str
+    law: Mapping[str, float] = field(hash=False)
+    low: float
+    high: float
+    fitted: Mapping[str, float] = field(hash=False)
+    held_out: Mapping[str, float] = field(hash=False)
 
 
 def version_key(version: str) -> tuple[int, ...]:

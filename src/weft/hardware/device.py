@@ -237,7 +237,9 @@ class Device:
     link's latency; ``release`` passes from a store of the host until a waiting engine goes on.
     ``shared`` is there where ranks are cores of one memory and were measured as such. ``lookups``
     has what embedding tables take where they were, by who looks up: ``torch``, ``weft``, and the
-    same with ``_backward``; ``laws`` what ops of torch take.
+    same with ``_backward``; ``laws`` what ops of torch take. ``like`` names the device whose fitted
+    kernels and curves of libraries stand in, scaled by the datasheets of both, where this one was
+    not measured.
     """
 
     __repr__ = brief
@@ -264,6 +266,7 @@ class Device:
     kernels: Kernels = Kernels()
     lookups: Mapping[str, Lookups] = field(default_factory=dict, hash=False)
     laws: tuple[OpLaw, ...] = ()
+    like: str = ""
 
     @property
     def is_core(self) -> bool:

@@ -246,9 +246,9 @@ def _device(reader: Reader, device: object) -> Device | None:
     if isinstance(device, str):
         device = _catalogue_device(device, place)
     elif isinstance(device, dict) and "extends" in device:
-        over = {key: value for key, value in device.items() if key != "extends"}
-        name = reader.words(device["extends"], place.at("extends"))
-        device = merged(_catalogue_device(name, place.at("extends")), over)
+        device = _extended_device(reader, device, place)
+    if isinstance(device, dict) and "like" in device:
+        _known_device(reader.words(device["like"], place.at("like")), place.at("like"))
     if not isinstance(device, dict):
         raise place.wrong(device, "the name of a device or a [device] table")
     power = reader.record(Power, _required(device, "power", place), place.at("power"))
@@ -332,9 +332,27 @@ def _records(reader: Reader, cls: type[Record], table: object, place: Place) -> 
     return {key: reader.record(cls, each, place.at(key)) for key, each in table.items()}
 
 
+def _extended_device(reader: Reader, table: Table, place: Place) -> Table:
+    """Put the keys of a device over those of the one it extends, like which it is by default."""
+    name = reader.words(table["extends"], place.at("extends"))
+    base = _catalogue_device(name, place.at("extends"))
+    over = {key: value for key, value in table.items() if key != "extends"}
+    if over.get("name", base["name"]) != base["name"]:
+        over.setdefault("like", base.get("like", base["name"]))
+    extended: Table = merged(base, over)
+    return extended
+
+
 def _catalogue_device(name: str, place: Place) -> Table:
+    _known_device(name, place)
     path = CATALOGUE / "devices" / f"{name}.toml"
-    names = sorted(each.stem for each in path.parent.glob("*.toml"))
+    table = read_toml(path)
+    if "extends" not in table:
+        return table
+    return _extended_device(Reader(path.name), table, Place(path.name))
+
+
+def _known_device(name: str, place: Place) -> None:
+    names = sorted(each.stem for each in (CATALOGUE / "devices").glob("*.toml"))
     if name not in names:
         raise place.wrong(name, "the name of a device", nearest(name, names))
-    return read_toml(path)

@@ -1,7 +1,7 @@
 """What is known of kernels on a device: laws fitted to measured tables, their source and errors.
 
 The files under ``catalogue/kernels`` are written by ``benchmarks/fit_kernels.py`` from measured
-tables, or say which device's laws stand in for one that nobody measured. ``any.toml`` holds the
+tables. A device that nobody measured says itself which one it is ``like``. ``any.toml`` holds the
 laws that were fitted to all devices at once, which serve a device with a datasheet only. What
 the numbers of a law mean is written in ``weft.cost``.
 """
@@ -100,16 +100,14 @@ class KernelFit:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFits:
-    """Everything that was fitted on one device, or for a device ``like`` one that was."""
+    """Everything that was fitted on one device."""
 
     device: str
     fits: tuple[KernelFit, ...] = ()
-    like: str = ""
-    source: str = ""
 
 
 def fitted_devices() -> tuple[str, ...]:
-    """List the devices with laws of their own or of a sibling."""
+    """List the devices with laws of their own."""
     return tuple(
         sorted(path.stem for path in FOLDER.glob("*.toml") if path.stem not in (ANY, "grids"))
     )

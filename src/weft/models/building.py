@@ -30,6 +30,7 @@ class Ops:
     phase: Phase = "forward"
     math: str = ""
     ops: list[Op] = field(default_factory=list)
+    awaited: tuple[int, ...] = ()
 
     @property
     def item(self) -> int:
@@ -51,6 +52,10 @@ class Ops:
         """The number of the last op on the compute stream, -1 before the first."""
         return next((n for n in range(self.last, -1, -1) if self.ops[n].kind == "kernel"), -1)
 
+    def wait_for(self, *after: int) -> None:
+        """Let the next kernel, and collectives before it, wait for ops; -1 stands for none."""
+        self.awaited = (*self.awaited, *after)
+
     def kernel(
         self,
         name: str,
@@ -65,8 +70,7 @@ class Ops:
             dtype = self.math or self.dtype
         else:
             dtype = self.dtype if family in _ATTENTION else output_dtype(self.dtype)
-        cost = Cost(family, shape, dtype, flops, nbytes)
-        return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
+        return self._computed(name, Cost(family, shape, dtype, flops, nbytes), after)
 
     def gemm(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
         """Add a matrix product."""
@@ -90,8 +94,7 @@ class Ops:
             return self.gemm(name, m, n, k, after=after)
         dtype, flops = self.math or self.dtype, 2.0 * groups * m * n * k
         moved = product_bytes(dtype, m, n, k, groups)
-        cost = Cost("bmm", (groups, m, n, k), dtype, flops, moved)
-        return self._add(Op(name, cost=cost, after=_needs(after), phase=self.phase))
+        return self._computed(name, Cost("bmm", (groups, m, n, k), dtype, flops, moved), after)
 
     def moving(
         self, name: str, elements: int, *, family: str = "elementwise", after: After = -1
@@ -113,13 +116,20 @@ class Ops:
         """Add a collective on the stream of its group, behind ops ``after`` of other streams."""
         what = Collective(kind, nbytes, output_dtype(self.dtype), group, peer, splits)
         place = stream or f"comm {group}"
-        return self._add(Op(kind, "collective", place, None, what, _needs(after), phase=self.phase))
+        needs = _needs(after, self.awaited)
+        return self._add(Op(kind, "collective", place, None, what, needs, phase=self.phase))
+
+    def _computed(self, name: str, cost: Cost, after: After) -> int:
+        needs, self.awaited = _needs(after, self.awaited), ()
+        return self._add(Op(name, cost=cost, after=needs, phase=self.phase))
 
     def _add(self, op: Op) -> int:
         self.ops.append(op)
         return self.last
 
 
-def _needs(after: After) -> tuple[int, ...]:
+def _needs(after: After, awaited: tuple[int, ...]) -> tuple[int, ...]:
+    if after == -1 and not awaited:
+        return ()
     numbers = (after,) if isinstance(after, int) else after
-    return tuple(sorted({number for number in numbers if number >= 0}))
+    return tuple(sorted({number for number in (*numbers, *awaited) if number >= 0}))

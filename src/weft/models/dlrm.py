@@ -112,6 +112,7 @@ class _Rank:
         self.samples = model.batch // num_ranks
         self.made = Ops(model.dtype)
         self._reduced = -1  # the last bucket of gradients
+        self._left = 0  # bytes of gradients that wait for their bucket
 
     def ops(self) -> list[Op]:
         self._forward()
@@ -159,17 +160,20 @@ class _Rank:
             self.made.moving(f"{which} relu", 2 * self.samples * n)
 
     def _mlp_backward(self, which: str) -> None:
-        left = 0
         for number, (k, n) in reversed(list(enumerate(self.model.layers(which)))):
             self.made.moving(f"{which} relu backward", 3 * self.samples * n)
             self.made.gemm(f"{which} {number} input gradient", self.samples, k, n)
-            done = self.made.gemm(f"{which} {number} weight gradient", k, n, self.samples)
-            left += (k * n + n) * self.made.item
-            if self.num_ranks > 1 and (left >= BUCKET or number == 0):
-                self._reduced = self.made.collective(
-                    "all_reduce", left, after=done, stream="comm gradients"
-                )
-                left = 0
+            self.made.gemm(f"{which} {number} weight gradient", k, n, self.samples)
+            self._reduce(k * n + n, last=number == 0)
+
+    def _reduce(self, weights: int, *, last: bool) -> None:
+        """Sum gradients over all ranks when their bucket is full, or its part of the model ends."""
+        self._left += weights * self.made.item
+        if self.num_ranks > 1 and (self._left >= BUCKET or last):
+            self._reduced = self.made.collective(
+                "all_reduce", self._left, after=self.made.last, stream="comm gradients"
+            )
+            self._left = 0
 
     def _forward(self) -> None:
         model, made = self.model, self.made
@@ -202,6 +206,7 @@ class _Rank:
             for name, n, k in (("up", wide, narrow), ("down", narrow, wide)):
                 made.gemm(f"cross {layer} {name} input gradient", self.samples, k, n)
                 made.gemm(f"cross {layer} {name} weight gradient", k, n, self.samples)
+                self._reduce(k * n, last=layer == 0 and name == "down")
 
     def _backward(self) -> None:
         model, made = self.model, self.made

@@ -13,33 +13,51 @@ from weft.models import dlrm, transformer_step
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
 from weft.models.tables import Table, read_tables
-from weft.models.transformer import MODELS, Transformer
+from weft.models.transformer import Transformer
+from weft.models.zoo import MODELS
 from weft.units import file_name
 from weft.workload.step import Workload
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
 _AT_LEAST_ONE = frozenset(
     ("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave")
-)
+) | {"cp", "topk", "moe_every", "bucket"}
+_OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
 _CRITEO = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27),
     *(14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
 )
+# Rows and lookups a sample of the 26 tables of DLRM-DCNv2 (MLPerf Training, multi-hot Criteo).
+_ROWS = (
+    *(40_000_000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40_000_000, 3067956, 405282, 10),
+    *(2209, 11938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590152, 12973, 108, 36),
+)
+_HOTS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
 Model = TypeVar("Model", bound=Dlrm | Transformer)
-_DLRMS = {
+DLRMS = {
     "dlrm": Dlrm(tuple(Table(f"table{n}", rows, 128) for n, rows in enumerate(_CRITEO))),
     "dlrm-rm2": Dlrm(
         tuple(Table(f"table{n}", 1_000_000, 64, 80.0, 1.05) for n in range(40)),
         (256, 512, 256, 64),
         (512, 256, 1),
     ),
+    # MLPerf Training's recommendation model: the rows of a sample follow from its one index of
+    # Criteo, so they repeat as those do
+    "dlrm-dcnv2": Dlrm(
+        tuple(
+            Table(f"table{n}", rows, 128, float(hot), 1.05)
+            for n, (rows, hot) in enumerate(zip(_ROWS, _HOTS, strict=True))
+        ),
+        batch=65536,
+        cross=512,
+    ),
 }
 
 
 def workload_names() -> tuple[str, ...]:
     """Give the names of all workloads that can be generated."""
-    return (*_DLRMS, *MODELS)
+    return (*DLRMS, *MODELS)
 
 
 def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Workload:
@@ -51,7 +69,7 @@ def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = Non
 
 def model_named(name: str) -> Dlrm | Transformer:
     """Give the model of a name, as it is without settings."""
-    known: dict[str, Dlrm | Transformer] = {**_DLRMS, **MODELS}
+    known: dict[str, Dlrm | Transformer] = {**DLRMS, **MODELS}
     if name not in known:
         raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
     return known[name]
@@ -63,16 +81,13 @@ def _built(
     changed = _changed(name, model, settings)
     if isinstance(changed, Dlrm):
         return dlrm.build(name, changed, num_ranks)
-    if changed.mode not in ("train", "prefill", "decode"):
-        raise UsageError(
-            f"no mode is called {changed.mode!r}",
-            nearest(changed.mode, ("train", "prefill", "decode")),
-        )
     return transformer_step.build(name, changed, num_ranks)
 
 
 def _changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     """Change settings of a model; none may leave nothing of it."""
+    if isinstance(model, Transformer):
+        settings = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
     given = {key: _value(model, key, value) for key, value in settings.items()}
     for key in _AT_LEAST_ONE & given.keys():
         if not given[key]:
@@ -93,8 +108,15 @@ def _value(model: Dlrm | Transformer, key: str, value: Any) -> Any:
         raise UsageError(f"there is no setting {key!r}", nearest(key, kinds))
     now = kinds[key]
     try:
+        if key == "recompute" and isinstance(model, Transformer):
+            words = {"true": "full", "yes": "full", "1": "full"}
+            return (words | dict.fromkeys(("false", "no", "0"), "none")).get(
+                str(value).lower(), str(value)
+            )
         if isinstance(now, bool):
             return _truth(value)
+        if isinstance(now, float):
+            return _real(value)
         if isinstance(now, tuple):
             given = value.split("-") if isinstance(value, str) else value
             return tuple(_positive(each) for each in given)
@@ -112,6 +134,13 @@ _LARGEST = 2**53  # what a float counts exactly
 def _positive(value: Any) -> int:
     number = int(value)
     if not 0 <= number <= _LARGEST or number != float(value):
+        raise ValueError(value)
+    return number
+
+
+def _real(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number <= _LARGEST:
         raise ValueError(value)
     return number
 
@@ -138,16 +167,16 @@ def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple
     if name.endswith(".toml"):
         document = read_toml(Path(name), FormatError)
         tables = read_tables(document, name)
-        batch = _value(_DLRMS["dlrm"], "batch", document.get("batch", batch))
+        batch = _value(DLRMS["dlrm"], "batch", document.get("batch", batch))
     else:
         model = model_named(name)
         if not isinstance(model, Dlrm):
-            raise UsageError(f"{name} has no embedding tables to shard", nearest(name, _DLRMS))
+            raise UsageError(f"{name} has no embedding tables to shard", nearest(name, DLRMS))
         tables, batch = model.tables, model.batch
     for key, value in settings.items():
         if key != "batch":
             raise UsageError(f"there is no setting {key!r}", nearest(key, ("batch",)))
-        batch = _value(_DLRMS["dlrm"], key, value)
+        batch = _value(DLRMS["dlrm"], key, value)
     return tables, batch
 
 

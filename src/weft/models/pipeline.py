@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Part = Literal["forward", "backward", "input", "weight"]
 
 
 class Pass(NamedTuple):
-    """One micro batch, forward or backward, through one of the chunks of layers of a stage."""
+    """One micro batch through one of the chunks of layers of a stage.
 
-    forward: bool
+    A backward pass is whole, or its gradients of inputs and of weights are apart.
+    """
+
+    part: Part
     micro: int
     chunk: int = 0
 
+    @property
+    def forward(self) -> bool:
+        """Whether this is a forward pass."""
+        return self.part == "forward"
 
-def passes(num_stages: int, stage: int, num_micro: int, num_chunks: int = 1) -> list[Pass]:
-    """Give one forward, one backward in turn, after as many forward as keep the others busy.
+
+def passes(
+    num_stages: int, stage: int, num_micro: int, num_chunks: int = 1, schedule: str = "1f1b"
+) -> list[Pass]:
+    """Return the passes of a stage in order.
+
+    >>> shown = lambda order: " ".join(p.part[0].upper() + str(p.micro) for p in order)
+    >>> shown(passes(2, 0, 3)), shown(passes(2, 1, 2))
+    ('F0 F1 B0 F2 B1 B2', 'F0 B0 F1 B1')
+    >>> shown(passes(2, 0, 2, schedule="gpipe"))
+    'F0 F1 B1 B0'
+    >>> shown(passes(2, 1, 3, schedule="zb"))
+    'F0 I0 F1 I1 W0 F2 I2 W1 W2'
+    """
+    if schedule == "gpipe":
+        ahead = [Pass("forward", micro) for micro in range(num_micro)]
+        return ahead + [Pass("backward", each.micro) for each in reversed(ahead)]
+    order = _one_forward_one_backward(num_stages, stage, num_micro, num_chunks)
+    return _zero_bubble(order, stage) if schedule == "zb" else order
+
+
+def _one_forward_one_backward(
+    num_stages: int, stage: int, num_micro: int, num_chunks: int
+) -> list[Pass]:
+    """One forward, one backward in turn, after as many forward as keep the other stages busy.
 
     With several chunks a stage holds layers from several places of the model and takes them in
     turns of ``num_stages`` micro batches, which makes the idle ends shorter (arXiv 2104.04473).
-
-    >>> ["FB"[not p.forward] + str(p.micro) for p in passes(2, 0, 3)]
-    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
-    >>> ["FB"[not p.forward] + str(p.micro) for p in passes(2, 1, 2)]
-    ['F0', 'B0', 'F1', 'B1']
     """
     total = num_micro * num_chunks
     ahead = num_stages - 1 - stage
@@ -31,15 +58,34 @@ def passes(num_stages: int, stage: int, num_micro: int, num_chunks: int = 1) -> 
     ahead = min(total, ahead)
     turn = num_stages * num_chunks
 
-    def one(number: int, *, forward: bool) -> Pass:
+    def one(number: int, part: Part) -> Pass:
         if num_chunks == 1:
-            return Pass(forward, number)
+            return Pass(part, number)
         place = number % turn
         chunk = place // num_stages
         micro = number // turn * num_stages + place % num_stages
-        return Pass(forward, micro, chunk if forward else num_chunks - 1 - chunk)
+        return Pass(part, micro, chunk if part == "forward" else num_chunks - 1 - chunk)
 
-    order = [one(number, forward=True) for number in range(ahead)]
+    order = [one(number, "forward") for number in range(ahead)]
     for number in range(total - ahead):
-        order += [one(ahead + number, forward=True), one(number, forward=False)]
-    return order + [one(number, forward=False) for number in range(total - ahead, total)]
+        order += [one(ahead + number, "forward"), one(number, "backward")]
+    return order + [one(number, "backward") for number in range(total - ahead, total)]
+
+
+def _zero_bubble(order: list[Pass], stage: int) -> list[Pass]:
+    """Put gradients of weights off by as many micro batches as stages are before this one.
+
+    Later stages start later and fill the wait for their last gradients with those of weights; as
+    many micro batches are kept as without (schedule ZB-H1, arXiv 2401.10241).
+    """
+    found: list[Pass] = []
+    waiting: list[Pass] = []
+    for each in order:
+        if each.forward:
+            found.append(each)
+            continue
+        found.append(each._replace(part="input"))
+        waiting.append(each._replace(part="weight"))
+        if len(waiting) > stage:
+            found.append(waiting.pop(0))
+    return found + waiting

@@ -1,27 +1,42 @@
-"""Transformers, dense and of experts: their shape, how they are run and spread, and known ones.
+"""Transformers as data: the shape of a model, how it is run, and how ranks share it.
 
-Ranks are numbered with tensor parallelism innermost, then data parallelism, then the stages of a
-pipeline outermost, as Megatron does.
+Ranks are numbered with tensor parallelism innermost, then context and data parallelism, then the
+stages of a pipeline outermost, as Megatron and torchtitan do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class LayerKind(NamedTuple):
+    """What distinguishes layers of one model: routed experts, and attention to all positions."""
+
+    experts: bool
+    full: bool
+
+
+class LayerWeights(NamedTuple):
+    """Parameters that one rank has of a layer: its experts apart from everything else."""
+
+    dense: int
+    expert: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.dense + self.expert
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """Shape of a model, how it is run and how it is spread over ranks.
+    """Shape of a model, how it is run and how ranks share it; every field is a setting.
 
     ``batch`` is sequences of the whole job, of ``seq`` tokens. ``mode`` is ``train``, ``prefill``
-    or ``decode`` (one token a sequence that sees ``seq`` before it). ``fsdp`` shares weights among
-    data-parallel ranks, ``recompute`` computes activations twice instead of keeping them. ``math``
-    is the dtype of products where it is another than that of the data, ``flash`` says that
-    attention keeps its scores to itself, ``frozen`` that weights get no gradients (adapters are
-    too small to count), ``scored`` how many tokens of a sequence are predicted, if not all,
-    ``interleave`` in how many chunks a stage of the pipeline holds its layers. ``rotary`` models
-    turn queries and keys by their positions; ``dropout`` runs kernels of its own, ``clip`` looks
-    at the norm of all gradients.
+    or ``decode`` (one token a sequence that sees ``seq`` before it). ``math`` is the dtype of
+    products where it is another than that of the data. docs/models.md lists all settings.
     """
 
     hidden: int
@@ -31,47 +46,226 @@ class Transformer:
     vocab: int
     seq: int
     kv_heads: int = 0
-    gated: bool = False
+    gated: bool = False  # two products and an elementwise product before the last one
     causal: bool = True
     experts: int = 0
     topk: int = 2
     batch: int = 8
-    micro_batch: int = 0
+    micro_batch: int = 0  # sequences at once: 0 is one in a pipeline, else all of a rank
     mode: str = "train"
     dtype: str = "bf16"
     tp: int = 1
     pp: int = 1
     ep: int = 1
-    fsdp: bool = False
-    recompute: bool = False
+    fsdp: bool = False  # the same as zero=3
+    recompute: str = "none"  # none, selective (attention) or full
     math: str = ""
-    flash: bool = True
-    frozen: bool = False
-    scored: int = 0
-    interleave: int = 1
-    rotary: bool = False
-    dropout: bool = False
-    clip: bool = False
+    flash: bool = True  # attention does not write its scores
+    frozen: bool = False  # weights get no gradients
+    scored: int = 0  # tokens of a sequence that are predicted, if not all
+    interleave: int = 1  # chunks of layers that a stage of the pipeline holds
+    rotary: bool = False  # positions turn queries and keys
+    dropout: bool = False  # in kernels of its own
+    clip: bool = False  # the norm of all gradients is computed
+
+    # Attention
+    head_size: int = 0  # elements of a head, where it is not hidden / heads
+    q_rank: int = 0  # of multi-head latent attention (arXiv 2405.04434): compressed queries,
+    kv_rank: int = 0  # compressed keys and values (0: no latent attention),
+    rope_dim: int = 0  # elements of a head that positions turn, in addition to head_size,
+    v_dim: int = 0  # and elements of a value
+    window: int = 0  # positions that a query sees, 0 for all
+    full_every: int = 0  # every n-th layer sees all positions, 0 for none
+    chunked: bool = False  # windows do not slide: a query sees its own chunk
+    qk_norm: bool = False  # queries and keys are normalized
+    post_norm: bool = False  # results of attention and MLP are normalized too
+    parallel_block: bool = False  # attention and MLP read the same normalized input
+
+    # Experts
+    expert_ffn: int = 0  # width of one expert, where it is not ffn
+    shared_ffn: int = 0  # width of all experts together that every token takes
+    dense_layers: int = 0  # first layers without experts
+    moe_every: int = 1  # every n-th layer has experts
+    imbalance: float = 1.0  # tokens of the fullest expert over the mean
+    capacity: float = 0.0  # at most so many times the mean reach an expert, 0 for no limit
+
+    # Ends, and what is trained
+    tied: bool = False  # the head has the weights of the embedding
+    mtp: int = 0  # modules that predict further tokens: a layer and a head each
+    lora: int = 0  # rank of adapters of frozen products, 0 for none
+    lora_mlp: bool = False  # the products of the MLP have adapters too
+
+    # How ranks share the work
+    cp: int = 1
+    cp_kind: str = "ring"  # ring, allgather or ulysses
+    dp: int = 0  # data-parallel ranks, 0 for what the others leave
+    sp: bool = False  # the ranks of tp share the sequence outside their products
+    tp_overlap: bool = False  # products and the sums of tp run in pieces, overlapped
+    etp: int = 0  # ranks that share one expert, 0 for tp
+    zero: int = 0  # 1 shares optimizer states, 2 gradients, 3 weights
+    shard: int = 0  # ranks that share them, 0 for all data-parallel ranks (HSDP)
+    reshard: bool = True  # gathered weights are dropped after the forward pass
+    prefetch: int = 1  # layers whose weights are gathered ahead
+    overlap_grad: bool = True  # gradients are reduced during the backward pass
+    overlap_param: bool = True  # zero 1 and 2: weights are gathered in the next forward pass
+    bucket: int = 25 << 20  # bytes of gradients that are reduced together (DDP: 25 MiB)
+    grad_dtype: str = ""  # of reduced gradients, where it is not that of activations
+    schedule: str = "1f1b"  # of a pipeline: 1f1b, gpipe or zb (zero-bubble H1)
+    stage_layers: tuple[int, ...] = ()  # layers of each chunk in model order, if uneven
+    count_ends: bool = False  # the embedding and the head count as a layer of their stages
+    recompute_layers: int = 0  # layers of a stage that are recomputed, 0 for all
 
     @property
     def head_dim(self) -> int:
-        """Elements of one head."""
-        return self.hidden // self.heads
+        """Elements of one head; of latent attention those that positions do not turn."""
+        return self.head_size or self.hidden // self.heads
+
+    @property
+    def qk_dim(self) -> int:
+        """Elements of a query or a key of one head."""
+        return self.head_dim + (self.rope_dim if self.kv_rank else 0)
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a value of one head."""
+        return self.v_dim or self.head_dim
 
     @property
     def qkv(self) -> int:
         """Width of queries, keys and values together."""
-        return (self.heads + 2 * (self.kv_heads or self.heads)) * self.head_dim
+        return self.qkv_of(1)
+
+    def qkv_of(self, tp: int) -> int:
+        """Width of queries, keys and values on one of ``tp`` ranks, which has a key head at least.
+
+        >>> Transformer(1024, 1, 16, 4096, 100, 128, kv_heads=2).qkv_of(4)  # 4 + 1 + 1 heads
+        384
+        """
+        kv = self.kv_heads_of(tp)
+        return self.heads // tp * self.qk_dim + kv * (self.qk_dim + self.value_dim)
+
+    def kv_heads_of(self, tp: int) -> int:
+        """Heads of keys and values on one of ``tp`` ranks."""
+        return max(1, (self.kv_heads or self.heads) // tp)
 
     @property
     def attention_weights(self) -> int:
         """Parameters of attention and norms of a layer."""
-        return self.hidden * self.qkv + self.heads * self.head_dim * self.hidden + 2 * self.hidden
+        return self.attention_weights_of(1)
+
+    def attention_weights_of(self, tp: int) -> int:
+        """Parameters of attention and norms of a layer on one of ``tp`` ranks."""
+        out = self.heads // tp * self.value_dim * self.hidden
+        norms = (4 if self.post_norm else 2) * self.hidden + 2 * self.head_dim * self.qk_norm
+        if not self.kv_rank:
+            return self.hidden * self.qkv_of(tp) + out + norms
+        heads = self.heads // tp  # what compresses is on every rank, as in Megatron
+        if self.q_rank:
+            queries = self.hidden * self.q_rank + self.q_rank * heads * self.qk_dim + self.q_rank
+        else:
+            queries = self.hidden * heads * self.qk_dim
+        keys = self.hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
+        keys += self.kv_rank * heads * (self.head_dim + self.value_dim)
+        return queries + keys + out + norms
 
     @property
     def mlp_weights(self) -> int:
         """Parameters of one expert, or of the whole inner layer."""
-        return (3 if self.gated else 2) * self.hidden * self.ffn
+        return self.inner_weights(self.expert_width if self.experts else self.ffn)
+
+    def inner_weights(self, width: int) -> int:
+        """Parameters of an MLP of that width."""
+        return (3 if self.gated else 2) * self.hidden * width
+
+    @property
+    def expert_width(self) -> int:
+        """Inner width of one expert."""
+        return self.expert_ffn or self.ffn
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert."""
+        return self.etp or self.tp
+
+    def layer_weights(self, kind: LayerKind) -> LayerWeights:
+        """Parameters of a layer on one rank."""
+        attention = self.attention_weights_of(self.tp)
+        if not kind.experts:
+            return LayerWeights(attention + self.inner_weights(self.ffn) // self.tp, 0)
+        shared = self.inner_weights(self.shared_ffn) // self.tp
+        router = self.hidden * self.experts
+        routed = self.inner_weights(self.expert_width) // self.expert_tp
+        return LayerWeights(attention + shared + router, self.experts // self.ep * routed)
+
+    @property
+    def adapter_weights(self) -> int:
+        """Parameters of the adapters of a layer on one rank: the only ones that are trained."""
+        products = [(self.hidden, self.qkv_of(self.tp)), (self.out_width, self.hidden)]
+        if self.lora_mlp:
+            inner = self.ffn // self.tp
+            products += [(self.hidden, inner * (2 if self.gated else 1)), (inner, self.hidden)]
+        return self.lora * sum(k + n for k, n in products)
+
+    @property
+    def out_width(self) -> int:
+        """Width of what attention gives on one rank."""
+        return self.heads // self.tp * self.value_dim
+
+    @property
+    def vocab_of_rank(self) -> int:
+        """Entries of the vocabulary on one rank: padded where tp does not divide them."""
+        return -(-self.vocab // self.tp)
+
+    @property
+    def trains_weights(self) -> bool:
+        """Whether the weights of the model itself get gradients."""
+        return not (self.frozen or self.lora)
+
+    @property
+    def zero_stage(self) -> int:
+        """What data-parallel ranks share: 0 nothing, 3 everything."""
+        return 3 if self.fsdp else self.zero
+
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of every layer."""
+        return _kinds(self)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return self._counted(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: of routed experts its topk."""
+        return self._counted(self.topk if self.experts else 0)
+
+    def _counted(self, experts: int) -> int:
+        total = (1 if self.tied else 2) * self.vocab * self.hidden + self.hidden
+        kinds = self.kinds + self.kinds[-1:] * self.mtp
+        routed = self.inner_weights(self.expert_width)
+        for kind in kinds:
+            total += self.attention_weights
+            if kind.experts:
+                total += self.inner_weights(self.shared_ffn) + self.hidden * self.experts
+                total += experts * routed
+            else:
+                total += self.inner_weights(self.ffn)
+        return total + self.mtp * (2 * self.hidden * self.hidden + 2 * self.hidden)
+
+
+@lru_cache(maxsize=256)
+def _kinds(model: Transformer) -> tuple[LayerKind, ...]:
+    return tuple(
+        LayerKind(
+            bool(model.experts)
+            and layer >= model.dense_layers
+            and (layer + 1) % model.moe_every == 0,
+            not model.window or bool(model.full_every and (layer + 1) % model.full_every == 0),
+        )
+        for layer in range(model.layers)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +275,3 @@ class Piece:
     count: int
     queries: int
     keys: int
-
-
-_GPT = Transformer(768, 12, 12, 3072, 50257, 1024)
-_LLAMA = Transformer(4096, 32, 32, 14336, 128256, 8192, 8, gated=True, rotary=True)
-MODELS = {
-    "gpt2": _GPT,
-    "gpt2-medium": replace(_GPT, hidden=1024, layers=24, heads=16, ffn=4096),
-    "gpt2-large": replace(_GPT, hidden=1280, layers=36, heads=20, ffn=5120),
-    "gpt2-xl": replace(_GPT, hidden=1600, layers=48, heads=25, ffn=6400),
-    "gpt3-175b": replace(
-        _GPT, hidden=12288, layers=96, heads=96, ffn=49152, seq=2048, batch=64, vocab=51200
-    ),
-    "bert-base": replace(_GPT, vocab=30522, seq=512, causal=False),
-    "bert-large": replace(
-        _GPT, hidden=1024, layers=24, heads=16, ffn=4096, vocab=30522, seq=512, causal=False
-    ),
-    "xlnet-base": replace(_GPT, vocab=32000, seq=512, causal=False),
-    "llama-7b": replace(_LLAMA, ffn=11008, vocab=32000, seq=4096, kv_heads=32),
-    "llama-8b": _LLAMA,
-    "llama-13b": replace(
-        _LLAMA, hidden=5120, layers=40, heads=40, ffn=13824, vocab=32000, seq=4096, kv_heads=40
-    ),
-    "llama-70b": replace(_LLAMA, hidden=8192, layers=80, heads=64, ffn=28672),
-    "llama-405b": replace(_LLAMA, hidden=16384, layers=126, heads=128, ffn=53248),
-    "mixtral-8x7b": replace(_LLAMA, vocab=32000, seq=4096, experts=8),
-    "mixtral-8x22b": replace(
-        _LLAMA, hidden=6144, layers=56, heads=48, ffn=16384, vocab=32768, seq=4096, experts=8
-    ),
-}

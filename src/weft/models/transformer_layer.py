@@ -1,225 +1,435 @@
-"""The kernels and sums of one layer of a transformer, forward and backward."""
+"""The kernels and collectives of one layer of a transformer, forward and backward.
+
+```
+ norm -> [gather] qkv -> attention -> projection [sum] -> add -> norm -> [gather] MLP [sum] -> add
+```
+
+Products whose weights the ranks of tp share are of two kinds, as in Megatron: the columns of the
+first ones are shared (qkv, up), so gradients of their inputs are summed; the rows of the second
+ones are (projection, down), so their results are. With sequence parallelism sums are scattered
+and inputs gathered.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from weft.models.expert_layer import Experts
+from weft.models.transformer_layout import split
 
 if TYPE_CHECKING:
     from weft.models.building import After, Ops
-    from weft.models.transformer import Piece, Transformer
+    from weft.models.transformer import LayerKind, Piece, Transformer
+
+PIECES = 4  # of a product whose sum is overlapped: num_splits of Transformer Engine's userbuffers
 
 
 class Layer:
-    """One layer as a rank computes it: ``tokens`` at once, in ``pieces`` of unlike keys."""
+    """One layer as a rank computes it: ``tokens`` at once, in ``pieces`` of unlike keys.
+
+    Where ``deferred`` is a list, gradients of weights are put there instead of being written.
+    """
 
     def __init__(
         self, model: Transformer, made: Ops, tokens: int, pieces: tuple[Piece, ...]
     ) -> None:
         self.model, self.made, self.tokens, self.pieces = model, made, tokens, pieces
+        self.scatters = model.sp and model.tp > 1  # ranks of tp share the sequence
+        self.rows = -(-tokens // model.tp) if self.scatters else tokens  # of norms and residuals
+        self.deferred: list[Callable[[], None]] | None = None
+        self._experts = Experts(self)
 
-    @property
-    def weights(self) -> int:
-        """Parameters that a rank has of it."""
-        return self.dense_weights + self.expert_weights
-
-    @property
-    def dense_weights(self) -> int:
-        """Parameters that all data-parallel ranks have alike: everything but experts."""
-        model = self.model
-        mlp = 0 if model.experts else model.mlp_weights
-        return model.attention_weights // model.tp + mlp // model.tp
-
-    @property
-    def expert_weights(self) -> int:
-        """Parameters of the experts that a rank holds."""
-        model = self.model
-        return model.experts // model.ep * (model.mlp_weights // model.tp)
-
-    def forward(self, needed: After) -> None:
+    def forward(self, needed: After, kind: LayerKind) -> None:
         """Write the forward pass of one micro batch, behind ``needed``."""
-        model, made, tokens = self.model, self.made, self.tokens
-        size, width = tokens * model.hidden * made.item, model.hidden
-        made.kernel("norm", "norm", tokens, width, after=needed)
-        made.gemm("qkv", tokens, model.qkv // model.tp, width)
+        model, made, width = self.model, self.made, self.model.hidden
+        made.wait_for(*((needed,) if isinstance(needed, int) else needed))
+        made.kernel("norm", "norm", self.rows, width)
+        self._queries_keys_values()
         self._positions("")
-        self._attention()
-        done = made.gemm("projection", tokens, width, width // model.tp)
-        summed = self._reduced(size, done)
-        self._dropped(after=summed)
-        made.moving("add", 3 * tokens * width, after=summed)
-        made.kernel("norm", "norm", tokens, width)
-        done = self._experts() if model.experts else self._mlp()
-        if not model.experts:
-            done = max(done, self._reduced(size, done))
-        self._dropped(after=done)
-        made.moving("add", 3 * tokens * width, after=done)
-
-    def backward(self, needed: After) -> None:
-        """Write its backward pass."""
-        model, made, tokens = self.model, self.made, self.tokens
-        width, inner = model.hidden, model.ffn // model.tp
-        size = tokens * width * made.item
-        self._dropped(" backward", after=needed)
-        if model.experts:
-            made.moving("add backward", 2 * tokens * width, after=needed)
-            done = self._experts(backward=True)
+        self._attention(kind)
+        if model.parallel_block:
+            self._product("projection", width, model.out_width)
+            done = self._mlp(gathered=True)
+            made.moving("add", 3 * self.rows * width, after=done)
         else:
-            self.product_backward("down", tokens, width, inner, after=needed)
-            made.moving("activation backward", tokens * inner * (5 if model.gated else 3))
-            done = self.product_backward("up", tokens, inner * (2 if model.gated else 1), width)
-            done = max(done, self._reduced(size, done))
-        made.kernel("norm backward", "norm-backward", tokens, width, after=done)
-        self._dropped(" backward")
-        self.product_backward("projection", tokens, width, width // model.tp)
-        self._attention_backward()
-        self._positions(" backward")
-        done = self.product_backward("qkv", tokens, model.qkv // model.tp, width)
-        summed = self._reduced(size, done)
-        made.kernel("norm backward", "norm-backward", tokens, width, after=summed)
-        made.moving("add backward", 3 * tokens * width)
+            self._added(self.row("projection", width, model.out_width))
+            made.kernel("norm", "norm", self.rows, width)
+            done = self._experts.forward() if kind.experts else self._mlp()
+        self._added(done)
 
-    def _reduced(self, nbytes: int, needed: int) -> int:
-        """Sum over the ranks that share each tensor; a single rank has nothing to sum."""
+    def _added(self, summed: int) -> None:
+        """Add a result to the residual: dropped from and normalized before, if the model does."""
+        made, width = self.made, self.model.hidden
+        made.wait_for(summed)
+        self._dropped("")
+        if self.model.post_norm:
+            made.kernel("norm", "norm", self.rows, width)
+        made.moving("add", 3 * self.rows * width)
+
+    def backward(self, needed: After, kind: LayerKind) -> None:
+        """Write its backward pass."""
+        model, made, rows, width = self.model, self.made, self.rows, self.model.hidden
+        made.wait_for(*((needed,) if isinstance(needed, int) else needed))
+        self._normed_backward()
+        if model.parallel_block:
+            self._mlp_backward(summed=False)
+        else:
+            if kind.experts:
+                made.moving("add backward", 2 * rows * width)
+                done = self._experts.backward()
+            else:
+                done = self._mlp_backward()
+            made.kernel("norm backward", "norm-backward", rows, width, after=done)
+            self._normed_backward()
+        self.row_backward("projection", width, model.out_width)
+        if model.recompute == "selective":
+            self._attention(kind)
+        self._attention_backward(kind)
+        self._positions(" backward")
+        done = self._queries_keys_values_backward()
+        made.kernel("norm backward", "norm-backward", rows, width, after=done)
+        made.moving("add backward", 3 * rows * width)
+
+    def _normed_backward(self) -> None:
+        self._dropped(" backward")
+        if self.model.post_norm:
+            self.made.kernel("norm backward", "norm-backward", self.rows, self.model.hidden)
+
+    # Products that the ranks of tp share
+
+    def gather(self, width: int) -> int:
+        """Gather the sequence from the ranks of tp, behind the last kernel."""
+        made = self.made
+        size = self.tokens * width * made.item
+        return made.collective("all_gather", size, "tp", after=made.last_kernel)
+
+    def reduce(self, width: int, needed: int, rows: int = 0) -> int:
+        """Sum over the ranks that share a product; a single rank has nothing to sum."""
         if self.model.tp < 2:
             return -1
-        return self.made.collective("all_reduce", nbytes, "tp", after=needed)
+        kind = "reduce_scatter" if self.scatters else "all_reduce"
+        size = (rows or self.tokens) * width * self.made.item
+        return self.made.collective(kind, size, "tp", after=needed)
+
+    def column(self, name: str, n: int, k: int, *, gathered: bool = False) -> None:
+        """Write a product whose columns are shared; its input is whole on every rank."""
+        made = self.made
+        if not self.scatters or gathered:
+            self._product(name, n, k)
+        elif not self.model.tp_overlap:
+            made.wait_for(self.gather(k))
+            self._product(name, n, k)
+        else:
+            needed = made.last_kernel
+            for rows in split(self.tokens, min(PIECES, self.tokens)):
+                size = rows * k * made.item
+                came = made.collective("all_gather", size, "tp", after=needed)
+                made.gemm(name, rows, n, k, after=came)
+            self._adapter(name, n, k)
+
+    def row(self, name: str, n: int, k: int) -> int:
+        """Write a product whose rows are shared; return the sum of its results, -1 for none."""
+        made = self.made
+        if not (self.model.tp_overlap and self.model.tp > 1):
+            return self.reduce(n, self._product(name, n, k))
+        self._adapter(name, n, k)
+        for rows in split(self.tokens, min(PIECES, self.tokens)):
+            done = self.reduce(n, made.gemm(name, rows, n, k), rows)
+        return done
+
+    def row_backward(self, name: str, n: int, k: int) -> None:
+        """Write the gradients of a product whose rows are shared."""
+        made = self.made
+        if self.scatters and self.model.tp_overlap:
+            needed = made.last_kernel
+            for rows in split(self.tokens, min(PIECES, self.tokens)):
+                size = rows * n * made.item
+                came = made.collective("all_gather", size, "tp", after=needed)
+                made.gemm(f"{name} input gradient", rows, k, n, after=came)
+        else:
+            if self.scatters:
+                made.wait_for(self.gather(n))
+            made.gemm(f"{name} input gradient", self.tokens, k, n)
+        self._adapter_backward(name, n, k)
+        self.weight_gradient(name, n, k)
+
+    def column_backward(self, name: str, n: int, k: int, *, summed: bool = True) -> int:
+        """Write the gradients of a product whose columns are shared.
+
+        The sum of its input's gradient runs while the weight's is computed. Return it, -1 for none.
+        """
+        made, tokens = self.made, self.tokens
+        regathers = self.scatters and self.model.trains_weights and self.deferred is None
+        again = self.gather(k) if regathers else -1
+        if self.model.tp_overlap and self.model.tp > 1 and summed:
+            for rows in split(tokens, min(PIECES, tokens)):
+                piece = made.gemm(f"{name} input gradient", rows, k, n)
+                done = self.reduce(k, piece, rows)
+            self._adapter_backward(name, n, k)
+        else:
+            product = made.gemm(f"{name} input gradient", tokens, k, n)
+            self._adapter_backward(name, n, k)
+            done = (
+                self.reduce(k, made.last_kernel if self.model.lora else product) if summed else -1
+            )
+        self.weight_gradient(name, n, k, after=again, regather=self.scatters)
+        return done
+
+    def weight_gradient(
+        self, name: str, n: int, k: int, *, after: int = -1, regather: bool = False, rows: int = 0
+    ) -> None:
+        """Write the gradient of a weight unless it is frozen, or put it off."""
+        if not self.model.trains_weights:
+            self.made.wait_for(after)
+            return
+        rows = rows or self.tokens
+
+        def product() -> None:
+            came = self.gather(k) if self.deferred is not None and regather else after
+            self.made.gemm(f"{name} weight gradient", k, n, rows, after=came)
+
+        self.put_off(product)
+
+    def put_off(self, write: Callable[[], None]) -> None:
+        """Write something that belongs to gradients of weights, now or later."""
+        if self.deferred is None:
+            write()
+        else:
+            self.deferred.append(write)
+
+    def _product(self, name: str, n: int, k: int) -> int:
+        done = self.made.gemm(name, self.tokens, n, k)
+        return max(done, self._adapter(name, n, k))
+
+    def _adapted(self, name: str) -> bool:
+        own = ("qkv", "projection", "up", "down") if self.model.lora_mlp else ("qkv", "projection")
+        return self.model.lora > 0 and name in own
+
+    def _adapter(self, name: str, n: int, k: int) -> int:
+        """Write the two thin products of an adapter and add them to the result."""
+        if not self._adapted(name):
+            return -1
+        made, rank = self.made, self.model.lora
+        made.gemm(f"{name} adapter down", self.tokens, rank, k)
+        made.gemm(f"{name} adapter up", self.tokens, n, rank)
+        return made.moving("adapter add", 3 * self.tokens * n)
+
+    def _adapter_backward(self, name: str, n: int, k: int) -> None:
+        if not self._adapted(name):
+            return
+        made, rank = self.made, self.model.lora
+        made.gemm(f"{name} adapter up input gradient", self.tokens, rank, n)
+        made.gemm(f"{name} adapter up weight gradient", rank, n, self.tokens)
+        made.gemm(f"{name} adapter down input gradient", self.tokens, k, rank)
+        made.gemm(f"{name} adapter down weight gradient", k, rank, self.tokens)
+        made.moving("adapter add backward", 3 * self.tokens * k)
+
+    # Attention
+
+    def _queries_keys_values(self) -> None:
+        model, made = self.model, self.made
+        if not model.kv_rank:
+            self.column("qkv", model.qkv_of(model.tp), model.hidden)
+        else:
+            wide, narrow = self._latent
+            for name, n, _ in narrow:
+                made.gemm(name, self.rows, n, model.hidden)
+                made.kernel("norm", "norm", self.rows, n)
+            if self.scatters:
+                made.wait_for(self.gather(sum(n for _, n, _ in narrow)))
+            for name, n, k in wide:
+                self._product(name, n, k)
+        if model.qk_norm:
+            made.kernel("norm", "norm", self._normed_heads, model.head_dim)
+
+    def _queries_keys_values_backward(self) -> int:
+        model, made = self.model, self.made
+        if model.qk_norm:
+            made.kernel("norm backward", "norm-backward", self._normed_heads, model.head_dim)
+        if not model.kv_rank:
+            return self.column_backward("qkv", model.qkv_of(model.tp), model.hidden)
+        wide, narrow = self._latent
+        for name, n, k in wide:
+            product = made.gemm(f"{name} input gradient", self.tokens, k, n)
+            self.weight_gradient(name, n, k)
+        made.wait_for(self.reduce(sum(n for _, n, _ in narrow), product))
+        for name, n, k in narrow:
+            made.kernel("norm backward", "norm-backward", self.rows, n)
+            made.gemm(f"{name} input gradient", self.rows, k, n)
+            self.weight_gradient(name, n, k, rows=self.rows)
+        return -1
+
+    @property
+    def _normed_heads(self) -> int:
+        model = self.model
+        return self.tokens * (model.heads // model.tp + model.kv_heads_of(model.tp))
+
+    @property
+    def _latent(self) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:
+        """Products of latent attention: those that expand, and those that compress before."""
+        model = self.model
+        heads = model.heads // model.tp
+        keys = heads * (model.head_dim + model.value_dim)
+        narrow = [("kv down", model.kv_rank + model.rope_dim, model.hidden)]
+        wide = [("kv up", keys, model.kv_rank)]
+        if model.q_rank:
+            narrow.append(("q down", model.q_rank, model.hidden))
+        wide.append(("q up", heads * model.qk_dim, model.q_rank or model.hidden))
+        return wide, narrow
 
     def _positions(self, way: str) -> None:
         """Turn queries and keys by their place, or bring heads apart where attention needs it."""
         model = self.model
         if model.rotary or not model.flash:
             name = ("rotate" if model.rotary else "split heads") + way
-            self.made.moving(name, 2 * self.tokens * model.qkv // model.tp)
+            self.made.moving(name, 2 * self.tokens * model.qkv_of(model.tp))
 
-    def _dropped(self, way: str = "", *, after: After = -1) -> None:
+    def _dropped(self, way: str) -> None:
         """Drop some of what goes back into the residual: read, written, and a mask."""
         if self.model.dropout:
-            self.made.moving(f"dropout{way}", 3 * self.tokens * self.model.hidden, after=after)
+            self.made.moving(f"dropout{way}", 3 * self.rows * self.model.hidden)
 
-    def _attention(self) -> None:
+    def _attention(self, kind: LayerKind) -> None:
         made = self.made
-        if self.model.flash:
+        if self.model.cp > 1:
+            self._context_parallel("attention", "attention", kind)
+        elif self.model.flash:
             for piece in self.pieces:
-                made.kernel("attention", "attention", *self._attention_shape(piece))
-            return
-        batch, heads, _, queries, keys, dim, _ = self._attention_shape(self.pieces[0])
-        scores = batch * heads * queries * keys
-        made.bmm("scores", batch * heads, queries, keys, dim)
-        made.moving("mask", 2 * scores)
-        made.kernel("softmax", "softmax", batch * heads * queries, keys)
-        made.moving("dropout", 2 * scores)
-        made.bmm("values", batch * heads, queries, dim, keys)
-
-    def _attention_backward(self) -> None:
-        made = self.made
-        if self.model.flash:
-            shape = self._attention_shape(self.pieces[0])
-            made.kernel("attention backward", "attention-backward", *shape)
-            return
-        batch, heads, _, queries, keys, dim, _ = self._attention_shape(self.pieces[0])
-        scores = batch * heads * queries * keys
-        made.bmm("values input gradient", batch * heads, queries, keys, dim)
-        made.bmm("values gradient", batch * heads, keys, dim, queries)
-        made.moving("dropout backward", 3 * scores)
-        made.kernel("softmax backward", "softmax-backward", batch * heads * queries, keys)
-        made.moving("mask backward", 2 * scores)
-        made.bmm("queries gradient", batch * heads, queries, dim, keys)
-        made.bmm("keys gradient", batch * heads, keys, dim, queries)
-
-    def _attention_shape(self, piece: Piece) -> tuple[int, ...]:
-        model = self.model
-        heads, kv = model.heads // model.tp, (model.kv_heads or model.heads) // model.tp
-        causal = int(model.causal and model.mode != "decode")
-        return (
-            *(piece.count, heads, max(1, kv), piece.queries, piece.keys, model.head_dim),
-            causal,
-        )
-
-    def _mlp(self) -> int:
-        model, made, tokens = self.model, self.made, self.tokens
-        inner = model.ffn // model.tp
-        made.gemm("up", tokens, inner * (2 if model.gated else 1), model.hidden)
-        made.moving("activation", tokens * inner * (3 if model.gated else 2))
-        return made.gemm("down", tokens, model.hidden, inner)
-
-    def _experts(self, *, backward: bool = False) -> int:
-        """Route tokens to experts, on other ranks where those are, and bring them back.
-
-        A backward pass takes the same way with gradients. Where experts are on other ranks and
-        cut by tensor parallelism, each of the tp ranks, which all have the same tokens, sends a
-        share of them; what arrives is gathered behind the exchange, and results are scattered
-        before they go back (as Megatron's dispatcher does with sequence parallelism).
-        """
-        model, made = self.model, self.made
-        shared = model.tp > 1 and model.ep > 1
-        tokens = -(-self.tokens // model.tp) if shared else self.tokens
-        if not backward:
-            made.gemm("router", tokens, model.experts, model.hidden)
-            made.kernel("routing", "softmax", tokens, model.experts)
-        moved = tokens * model.topk * model.hidden  # as many leave a rank as arrive there
-        arrived = moved * model.tp if shared else moved
-        done = made.moving("dispatch", 2 * moved, family="copy")
-        if model.ep > 1:
-            done = made.collective("all_to_all", moved * made.item, "ep", after=done)
-        if shared:
-            done = made.collective("all_gather", arrived * made.item, "tp", after=done)
-        done = self._computed(done, backward=backward)
-        if shared:
-            done = made.collective("reduce_scatter", arrived * made.item, "tp", after=done)
-        if model.ep > 1:
-            done = made.collective("all_to_all", moved * made.item, "ep", after=done)
-        done = made.moving("combine", 2 * moved, family="copy", after=done)
-        if backward:
-            made.kernel("routing backward", "softmax-backward", tokens, model.experts)
-            done = self.product_backward("router", tokens, model.experts, model.hidden)
-        size = self.tokens * model.hidden * made.item
-        if shared:
-            return made.collective("all_gather", size, "tp", after=done)
-        return max(done, self._reduced(size, done))
-
-    def _computed(self, arrived: int, *, backward: bool) -> int:
-        """Compute the experts of a rank on what has arrived; with all ranks alike, its share.
-
-        A server computes them in one kernel, ``moe``, as measured of vLLM. Training keeps what
-        is between the products and runs those by the library of products.
-        """
-        model, made = self.model, self.made
-        inner = model.ffn // model.tp
-        if model.mode != "train":
-            tokens = self.tokens * model.ep  # of all ranks that share the experts
-            shape = tokens, model.hidden, model.ffn, model.topk, model.experts, model.tp, model.ep
-            return made.kernel("experts", "moe", *shape, after=arrived)
-        routed, held = self.tokens * model.topk, model.experts // model.ep
-        if held > 1 and model.ep > 1:  # they come in the order of ranks, and leave in it
-            arrived = made.moving("sort", 2 * routed * model.hidden, family="copy", after=arrived)
-        groups = min(held, routed)
-        rows, wide = -(-routed // groups), inner * (2 if model.gated else 1)
-        passes = routed * inner
-        if backward:
-            down = groups, rows, model.hidden, inner
-            self._experts_backward("experts down", *down, after=arrived)
-            made.moving("activation backward", passes * (5 if model.gated else 3))
-            done = self._experts_backward("experts up", groups, rows, wide, model.hidden)
+                made.kernel("attention", "attention", *self._attention_shape(piece, kind))
         else:
-            made.grouped_gemm("experts up", groups, rows, wide, model.hidden, after=arrived)
-            made.moving("activation", passes * (3 if model.gated else 2))
-            done = made.grouped_gemm("experts down", groups, rows, model.hidden, inner)
-        if held > 1 and model.ep > 1:
-            done = made.moving("sort back", 2 * routed * model.hidden, family="copy")
-        return done
+            batch, heads, _, queries, keys, dim = self._attention_shape(self.pieces[0], kind)[:6]
+            scores = batch * heads * queries * keys
+            made.bmm("scores", batch * heads, queries, keys, dim)
+            made.moving("mask", 2 * scores)
+            made.kernel("softmax", "softmax", batch * heads * queries, keys)
+            made.moving("dropout", 2 * scores)
+            made.bmm("values", batch * heads, queries, dim, keys)
 
-    def _experts_backward(
-        self, name: str, groups: int, m: int, n: int, k: int, *, after: After = -1
-    ) -> int:
-        """Write the gradients of grouped products, as those of a single one."""
-        made = self.made
-        done = made.grouped_gemm(f"{name} input gradient", groups, m, k, n, after=after)
-        if self.model.frozen:
-            return done
-        return made.grouped_gemm(f"{name} weight gradient", groups, k, n, m)
+    def _attention_backward(self, kind: LayerKind) -> None:
+        made, name = self.made, "attention backward"
+        if self.model.cp > 1:
+            self._context_parallel(name, "attention-backward", kind, backward=True)
+        elif self.model.flash:
+            shape = self._attention_shape(self.pieces[0], kind)
+            made.kernel(name, "attention-backward", *shape)
+        else:
+            batch, heads, _, queries, keys, dim = self._attention_shape(self.pieces[0], kind)[:6]
+            scores = batch * heads * queries * keys
+            made.bmm("values input gradient", batch * heads, queries, keys, dim)
+            made.bmm("values gradient", batch * heads, keys, dim, queries)
+            made.moving("dropout backward", 3 * scores)
+            made.kernel("softmax backward", "softmax-backward", batch * heads * queries, keys)
+            made.moving("mask backward", 2 * scores)
+            made.bmm("queries gradient", batch * heads, queries, dim, keys)
+            made.bmm("keys gradient", batch * heads, keys, dim, queries)
 
-    def product_backward(self, name: str, m: int, n: int, k: int, *, after: After = -1) -> int:
-        """Write the products of a gradient: for the input and, unless it is frozen, the weight."""
-        made = self.made
-        done = made.gemm(f"{name} input gradient", m, k, n, after=after)
-        return done if self.model.frozen else made.gemm(f"{name} weight gradient", k, n, m)
+    def _attention_shape(self, piece: Piece, kind: LayerKind) -> tuple[int, ...]:
+        model = self.model
+        causal = model.causal and model.mode != "decode"
+        count, queries, keys = piece.count, piece.queries, piece.keys
+        if kind.full or keys <= model.window:
+            return self._shape(count, queries, keys, causal=causal)
+        if queries == 1:
+            return self._shape(count, 1, model.window, causal=causal)
+        if model.chunked and queries == keys:
+            many, keys = count * -(-keys // model.window), model.window
+            return self._shape(many, keys, keys, causal=causal)
+        return (*self._shape(count, queries, keys, causal=causal), model.window)
+
+    def _shape(
+        self, count: int, queries: int, keys: int, *, causal: bool, shares: int = 1
+    ) -> tuple[int, ...]:
+        """Return the shape of an attention kernel of one of ``shares`` parts of the heads."""
+        model = self.model
+        heads = model.heads // model.tp // shares
+        kv, dim = max(1, model.kv_heads_of(model.tp) // shares), model.qk_dim
+        if model.kv_rank:
+            dim = (model.qk_dim + model.value_dim) // 2  # as many products as both sides have
+            if queries == 1:  # decoding reads the compressed keys, one head for all
+                kv, dim = 1, model.kv_rank + model.rope_dim // 2
+        return count, heads, kv, queries, keys, dim, int(causal)
+
+    def _context_parallel(
+        self, name: str, family: str, kind: LayerKind, *, backward: bool = False
+    ) -> None:
+        """Write attention of a part of the sequence, with keys and values of the other parts."""
+        model, made, count = self.model, self.made, self.pieces[0].count
+        local, item = model.seq // model.cp, made.item
+        heads = model.kv_heads_of(model.tp)
+        keys = self.tokens * heads * (model.qk_dim + model.value_dim) * item
+        if model.cp_kind == "ulysses":
+            into = self.tokens * model.qkv_of(model.tp) * item
+            out = self.tokens * model.out_width * item
+            first, last = (out, into) if backward else (into, out)
+            needed = made.collective("all_to_all", first, "cp", after=made.last_kernel)
+            piece = type(self.pieces[0])(count, model.seq, model.seq)
+            shape = list(self._attention_shape(piece, kind))
+            shape[1], shape[2] = shape[1] // model.cp, max(1, shape[2] // model.cp)
+            done = made.kernel(name, family, *shape, after=needed)
+            made.wait_for(made.collective("all_to_all", last, "cp", after=done))
+        elif not kind.full and model.window <= local:  # only what the window reaches back to
+            reach = keys * min(model.window, local) // local * (0 if model.chunked else 1)
+            needed = -1
+            if reach:
+                needed = made.collective("send", reach, "cp", peer=1, after=made.last_kernel)
+            piece = type(self.pieces[0])(count, local, local)
+            made.kernel(name, family, *self._attention_shape(piece, kind), after=needed)
+        elif model.cp_kind == "allgather":
+            gathered = keys * model.cp
+            needed = made.collective("all_gather", gathered, "cp", after=made.last_kernel)
+            # early and late parts of the sequence are paired, so that a rank sees half in the mean
+            seen = model.seq // 2 if model.causal else model.seq
+            done = made.kernel(
+                name, family, *self._shape(count, local, seen, causal=False), after=needed
+            )
+            if backward:
+                made.wait_for(made.collective("reduce_scatter", gathered, "cp", after=done))
+        else:
+            self._ring(name, family, count, 2 * keys if backward else keys)
+
+    def _ring(self, name: str, family: str, count: int, nbytes: int) -> None:
+        """Pass keys and values around while those that are here are used (arXiv 2310.01889).
+
+        Every rank has an early and a late part of the sequence. Of what comes from others it needs
+        one half, for all of its queries, or all for the half of them.
+        """
+        model, made = self.model, self.made
+        local = model.seq // model.cp
+        seen = local // 2 if model.causal else local
+        arrived, started = -1, made.last_kernel
+        for step in range(model.cp):
+            sent = -1
+            if step + 1 < model.cp:
+                sent = made.collective("send", nbytes, "cp", peer=1, after=started)
+            if step:
+                shape = self._shape(count, local, seen, causal=False)
+            else:
+                shape = self._shape(count, local, local, causal=model.causal)
+            made.kernel(name, family, *shape, after=arrived)
+            if step:
+                made.moving("merge", 3 * self.tokens * model.out_width)
+            arrived = sent
+
+    # The inner layer
+
+    def _mlp(self, *, gathered: bool = False) -> int:
+        return self.inner("up", "down", self.model.ffn, gathered=gathered)
+
+    def inner(self, up: str, down: str, width: int, *, gathered: bool = False) -> int:
+        """Write an MLP of that width; return the sum over ranks, -1 for none."""
+        model, made, inner = self.model, self.made, width // self.model.tp
+        self.column(up, inner * (2 if model.gated else 1), model.hidden, gathered=gathered)
+        made.moving("activation", self.tokens * inner * (3 if model.gated else 2))
+        return self.row(down, model.hidden, inner)
+
+    def _mlp_backward(self, *, summed: bool = True) -> int:
+        return self.inner_backward("up", "down", self.model.ffn, summed=summed)
+
+    def inner_backward(self, up: str, down: str, width: int, *, summed: bool = True) -> int:
+        """Write the backward pass of an MLP; return the sum over ranks, -1 for none."""
+        model, made, inner = self.model, self.made, width // self.model.tp
+        self.row_backward(down, model.hidden, inner)
+        made.moving("activation backward", self.tokens * inner * (5 if model.gated else 3))
+        wide = inner * (2 if model.gated else 1)
+        return self.column_backward(up, wide, model.hidden, summed=summed)

@@ -1,50 +1,102 @@
-"""How the ranks of a job share a transformer: what divides, and what memory each needs."""
+"""How the ranks of a job share a transformer: what must divide, and the groups that follow."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.errors import UsageError
-from weft.hardware.dtypes import item_bytes, output_dtype
-from weft.models.building import ITEM_BYTES
+from weft.errors import UsageError, nearest
 from weft.schedule.values import Group
-from weft.workload.step import Memory
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
 
+CP_KINDS = ("ring", "allgather", "ulysses")
+SCHEDULES = ("1f1b", "gpipe", "zb")
+RECOMPUTE = ("none", "selective", "full")
+MODES = ("train", "prefill", "decode")
+
 
 class Layout:
-    """How ranks share the work; refuses what does not divide."""
+    """The groups of ranks, the micro batches and the layers of each chunk of a pipeline.
+
+    ``dp`` counts ranks that have different samples, ``replicas`` those that have the same weights
+    (dp times cp), ``shard`` those of them that share weights or optimizer states out. Raises
+    UsageError for anything that does not divide.
+    """
 
     def __init__(self, model: Transformer, num_ranks: int) -> None:
-        inner = model.tp * model.pp
+        _require_words(model)
+        inner = model.tp * model.pp * model.cp
+        named = f"tp {model.tp} times pp {model.pp}" + (
+            f" times cp {model.cp}" if model.cp > 1 else ""
+        )
         if num_ranks % inner:
             raise UsageError(
-                f"{num_ranks} ranks do not divide into tp {model.tp} times pp {model.pp}",
-                f"Use a multiple of {inner}.",
+                f"{num_ranks} ranks do not divide into {named}", f"Use a multiple of {inner}."
             )
         self.dp = num_ranks // inner
-        _require_parts(model, self.dp)
+        if model.dp not in (0, self.dp):
+            raise UsageError(
+                f"{named} times dp {model.dp} is {inner * model.dp} (got {num_ranks} ranks)",
+                f"Use --ranks {inner * model.dp}, or --set dp={self.dp}.",
+            )
+        self.replicas = self.dp * model.cp
+        _require_parts(model, self)
         local = model.batch // self.dp
         self.micro = model.micro_batch or (1 if model.pp > 1 else local)
         if local % self.micro:
-            raise UsageError(f"{local} samples a rank do not divide into batches of {self.micro}")
+            raise UsageError(
+                f"{local} samples a rank do not divide into batches of {self.micro}",
+                f"Use --set batch={max(1, local // self.micro) * self.micro * self.dp}.",
+            )
         self.num_micro = local // self.micro
+        self.chunks = _chunks(model)
         _require_interleaving(model, self.num_micro)
-        self.groups = {
-            "tp": Group(model.tp),
-            "dp": Group(self.dp, model.tp),
-            "ep": Group(model.ep, model.tp),
-            "pp": Group(model.pp, model.tp * self.dp),
-            "pp back": Group(model.pp, model.tp * self.dp),
-        }
-        if model.ep > 1:  # ranks that hold the same experts
-            self.groups["edp"] = Group(self.dp // model.ep, model.tp * model.ep)
+        self.shard = model.shard or self.replicas
+        self.groups = _groups(model, self)
 
 
-def _require_parts(model: Transformer, dp: int) -> None:
+def _groups(model: Transformer, layout: Layout) -> dict[str, Group]:
+    stage = model.tp * layout.replicas  # ranks of one stage
+    groups = {
+        "tp": Group(model.tp),
+        "dp": Group(layout.replicas, model.tp),
+        "ep": Group(model.ep, model.expert_tp),
+        "pp": Group(model.pp, stage),
+        "pp back": Group(model.pp, stage),
+    }
+    if model.cp > 1:
+        groups["cp"] = Group(model.cp, model.tp)
+    if model.ep > 1 or model.expert_tp != model.tp:  # ranks that hold the same experts
+        each = model.expert_tp * model.ep
+        groups["edp"] = Group(stage // each, each)
+    if layout.shard < layout.replicas:
+        groups["shard"] = Group(layout.shard, model.tp)
+        groups["replica"] = Group(layout.replicas // layout.shard, model.tp * layout.shard)
+    if model.tied and model.pp > 1:  # the first and the last stage hold the same weights
+        groups["embedding"] = Group(2, stage * (model.pp - 1))
+    return groups
+
+
+def _require_words(model: Transformer) -> None:
+    """Refuse settings that name nothing known."""
+    for key, known in (
+        ("mode", MODES),
+        ("cp_kind", CP_KINDS),
+        ("schedule", SCHEDULES),
+        ("recompute", RECOMPUTE),
+    ):
+        if getattr(model, key) not in known:
+            raise UsageError(
+                f"no {key} is called {getattr(model, key)!r}", nearest(getattr(model, key), known)
+            )
+    if model.zero > 3:
+        raise UsageError(f"zero: stages are 0 to 3 (got {model.zero})")
+
+
+def _require_parts(model: Transformer, layout: Layout) -> None:
     """Refuse a batch, heads, experts or layers that the ranks cannot share."""
+    dp = layout.dp
     if model.batch < dp:
         raise UsageError(
             f"{dp} data-parallel ranks are more than the {model.batch} samples of a batch",
@@ -57,20 +109,68 @@ def _require_parts(model: Transformer, dp: int) -> None:
         )
     for what, size in (("heads", model.heads), ("ffn", model.ffn)):
         if size % model.tp:
-            raise UsageError(f"{size} {what} do not divide among tp {model.tp}")
-    if model.ep > 1 and (not model.experts or model.experts % model.ep or dp % model.ep):
-        raise UsageError(
-            f"ep {model.ep} must divide the {model.experts} experts and the {dp} "
-            "data-parallel ranks"
-        )
+            raise UsageError(
+                f"{size} {what} do not divide among tp {model.tp}", _divisors("tp", size)
+            )
+    kv = model.kv_heads or model.heads
+    if kv % model.tp and model.tp % kv:
+        raise UsageError(f"{kv} kv_heads do not divide among tp {model.tp}", _divisors("tp", kv))
+    if model.experts and model.topk > model.experts:
+        raise UsageError(f"topk {model.topk} is more than {model.experts} experts")
     if model.layers < model.pp:
         raise UsageError(f"{model.pp} stages are more than {model.layers} layers")
+    _require_context(model)
+    _require_experts(model, layout)
+    if model.shard and layout.replicas % model.shard:
+        raise UsageError(
+            f"shard {model.shard} does not divide the {layout.replicas} ranks with equal weights",
+            _divisors("shard", layout.replicas),
+        )
+
+
+def _require_context(model: Transformer) -> None:
+    if model.cp < 2:
+        return
+    # a causal ring gives every rank one early and one late part, so that all compute as much
+    parts = 2 * model.cp if model.causal and model.cp_kind == "ring" else model.cp
+    if model.seq % parts:
+        raise UsageError(
+            f"{model.seq} tokens do not divide into {parts} parts of cp {model.cp}",
+            f"Use --set seq={max(1, model.seq // parts) * parts}.",
+        )
+    if not model.flash or model.mode != "train":
+        raise UsageError("cp: only training with flash=true is modelled", "Use --set cp=1.")
+    if model.cp_kind == "ulysses" and model.heads // model.tp % model.cp:
+        raise UsageError(
+            f"{model.heads // model.tp} heads a rank do not divide among cp {model.cp}",
+            "Use --set cp_kind=ring, or less of cp or tp.",
+        )
+
+
+def _require_experts(model: Transformer, layout: Layout) -> None:
+    if model.expert_tp not in (1, model.tp):
+        raise UsageError(f"etp must be 1 or tp {model.tp} (got {model.etp})")
+    if model.experts and model.expert_width % model.expert_tp:
+        raise UsageError(f"experts of width {model.expert_width} do not divide among etp")
+    if model.ep == 1:
+        return
+    holders = model.tp * layout.replicas // model.expert_tp
+    if not model.experts or model.experts % model.ep or holders % model.ep:
+        raise UsageError(
+            f"ep {model.ep} must divide the {model.experts} experts and the {holders} "
+            "data-parallel ranks"
+        )
 
 
 def _require_interleaving(model: Transformer, num_micro: int) -> None:
-    if model.interleave > 1 and (
-        num_micro % model.pp or model.layers < model.pp * model.interleave
-    ):
+    if model.interleave < 2:
+        return
+    if model.schedule != "1f1b":
+        raise UsageError(
+            f"schedule {model.schedule} has one chunk a stage (got interleave={model.interleave})",
+            "Use --set schedule=1f1b, or interleave=1.",
+        )
+    if num_micro % model.pp or model.layers < model.pp * model.interleave:
         raise UsageError(
             f"{num_micro} micro batches and {model.layers} layers cannot be interleaved "
             f"{model.interleave} times over {model.pp} stages",
@@ -78,44 +178,32 @@ def _require_interleaving(model: Transformer, num_micro: int) -> None:
         )
 
 
+def _chunks(model: Transformer) -> list[range]:
+    """Cut the layers into chunks in model order: chunk c is on stage c mod pp."""
+    many = model.pp * model.interleave
+    counts = list(model.stage_layers) or split(model.layers, many)
+    if model.count_ends and not model.stage_layers:
+        counts = split(model.layers + 2, many)
+        counts[0] -= 1
+        counts[-1] -= 1
+    if len(counts) != many or sum(counts) != model.layers:
+        raise UsageError(
+            f"stage_layers: {len(counts)} counts with {sum(counts)} layers "
+            f"(expected {many} with {model.layers})",
+            f"Use --set stage_layers={'-'.join(map(str, split(model.layers, many)))}.",
+        )
+    found, first = [], 0
+    for count in counts:
+        found.append(range(first, first + count))
+        first += count
+    return found
+
+
+def _divisors(key: str, size: int) -> str:
+    known = [n for n in range(1, min(size, 1024) + 1) if size % n == 0]
+    return f"Use --set {key}= one of {', '.join(map(str, known))}."
+
+
 def split(total: int, parts: int) -> list[int]:
     """Cut a number into parts, the first ones larger where it does not divide."""
     return [total // parts + (place < total % parts) for place in range(parts)]
-
-
-def memory_of(model: Transformer, layout: Layout) -> Memory:
-    """Weights, gradients and moments of the fullest stage; activations as arXiv 2205.05198."""
-    stored = ITEM_BYTES[model.dtype]
-    item = int(item_bytes(output_dtype(model.dtype)))  # of activations and gradients
-    layers = split(model.layers, model.pp)[0]
-    experts = max(1, model.experts // model.ep)
-    dense = layers * (model.attention_weights // model.tp)
-    dense += (2 if model.pp == 1 else 1) * model.vocab * model.hidden // model.tp
-    inner = layers * (model.mlp_weights // model.tp) * experts
-    held = dense + inner
-    kept_here = held  # of weights, gradients and moments
-    if model.fsdp:  # experts are shared out among those ranks alone that hold the same ones
-        kept_here = dense // layout.dp + inner // (layout.dp // model.ep)
-    tokens = layout.micro * (1 if model.mode == "decode" else model.seq)
-    if model.mode != "train":
-        kv = 2 * (model.kv_heads or model.heads) * model.head_dim // model.tp
-        cache = layout.num_micro * layout.micro * model.seq * kv * layers * stored
-        return Memory(
-            weights=held * stored, activations=8 * tokens * model.hidden * item, other=cache
-        )
-    # 34 bytes a token and hidden element in half precision without the scores, two of them kept
-    # whole; a stage keeps as many micro batches as stages follow it.
-    each = tokens * model.hidden * (10 + 24 / model.tp) * item / 2
-    flying = min(model.pp, layout.num_micro)
-    kept = tokens * model.hidden * item if model.recompute else each
-    activations = int(flying * layers * kept + (each if model.recompute else 0))
-    activations += tokens * model.vocab // model.tp * (item + 4)
-    if model.frozen:
-        return Memory(weights=kept_here * stored, activations=activations)
-    return Memory(
-        weights=kept_here * stored,
-        gradients=kept_here * item,
-        optimizer=kept_here * (12 if stored < 4 else 8),
-        activations=activations,
-        other=2 * (held // layers) * stored if model.fsdp else 0,
-    )

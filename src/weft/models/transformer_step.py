@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from weft.models.building import BUCKET, Ops
+from weft.hardware.dtypes import item_bytes
+from weft.models.building import Ops
 from weft.models.pipeline import Pass, passes
 from weft.models.transformer import Piece
 from weft.models.transformer_layer import Layer
-from weft.models.transformer_layout import Layout, memory_of, split
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
 from weft.workload.step import Step, Workload
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from weft.workload.step import Op
 
 _GRADIENTS = "comm dp"  # the stream of what data-parallel ranks share: weights and gradients
+Shares = Mapping[str, int]  # by group of ranks that have the same ones, parameters
 
 
 def build(
@@ -28,58 +32,87 @@ def build(
     layout = Layout(model, num_ranks)
     steps = []
     for stage in range(model.pp):
-        body = _Stage(model, layout, stage, pieces)
-        block = num_ranks // model.pp
-        steps.append(Step(tuple(range(stage * block, (stage + 1) * block)), tuple(body.ops())))
+        ops = Stage(model, layout, stage, pieces).ops()
+        steps.append(Step(stage_ranks(model, num_ranks, stage), tuple(ops)))
     return Workload(
         name,
         num_ranks,
         tuple(steps),
         layout.groups,
-        memory_of(model, layout),
+        fullest_memory(model, layout),
         source=f"generated: {name}",
     )
 
 
-class _Stage:
+def stage_ranks(model: Transformer, num_ranks: int, stage: int) -> tuple[int, ...]:
+    """Return the ranks of a stage of the pipeline."""
+    block = num_ranks // model.pp
+    return tuple(range(stage * block, (stage + 1) * block))
+
+
+class Stage:
     """The ops of one stage of the pipeline."""
 
     def __init__(
         self, model: Transformer, layout: Layout, stage: int, pieces: tuple[Piece, ...] = ()
     ) -> None:
         self.model, self.layout, self.stage = model, layout, stage
-        every = split(model.layers, model.pp * model.interleave)
-        self.chunks = every[stage :: model.pp]  # layers of each
-        self._enter(0)
+        self.chunks = layout.chunks[stage :: model.pp]
         self.made = Ops(model.dtype, math=model.math)
-        queries = 1 if model.mode == "decode" else model.seq
+        queries = 1 if model.mode == "decode" else model.seq // model.cp
         self.tokens = layout.micro * queries
-        self.scored = layout.micro * min(queries, model.scored or queries)
+        self.scored = layout.micro * min(queries, -(-model.scored // model.cp) or queries)
         if pieces:  # of each sequence only the last token is asked for what follows it
             self.tokens = sum(piece.count * piece.queries for piece in pieces)
             self.scored = sum(piece.count for piece in pieces)
         pieces = pieces or (Piece(layout.micro, queries, model.seq),)
         self.layer = Layer(model, self.made, self.tokens, pieces)
-        self._final = False  # whether this is the last backward pass of the step
+        self._final = False  # whether this is the last backward pass of its chunk
+        self._starting = False  # whether this is the first forward pass of its chunk
         self._left: dict[str, int] = {}  # by group, gradients that wait for their bucket
+        self._weight_passes: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self._enter(0)
 
     def ops(self) -> list[Op]:
         """Put the passes of all micro batches one after another, then the optimizer."""
         model, made = self.model, self.made
         if model.mode != "train":
             for micro in range(self.layout.num_micro):
-                self._pass(Pass(forward=True, micro=micro))
+                self.write(Pass("forward", micro))
             return made.ops
-        order = passes(model.pp, self.stage, self.layout.num_micro, model.interleave)
-        left = dict.fromkeys(range(model.interleave), self.layout.num_micro)
-        for each in order:
-            left[each.chunk] -= not each.forward
-            made.phase = "forward" if each.forward else "backward"
-            self._final = not left[each.chunk]
-            self._pass(each)
-        made.phase = "optimizer"
-        self._optimizer()
+        for each in self.order():
+            self.write(each)
+        self.finish()
         return made.ops
+
+    def order(self) -> list[Pass]:
+        """Return the passes of a training step in order."""
+        model = self.model
+        schedule = model.schedule if model.pp > 1 else "1f1b"
+        return passes(model.pp, self.stage, self.layout.num_micro, model.interleave, schedule)
+
+    def write(self, each: Pass, *, first: bool | None = None, final: bool | None = None) -> None:
+        """Write one pass; it is told whether it is the ``first`` or ``final`` of its chunk."""
+        made, model = self.made, self.model
+        self._starting = each.micro == 0 if first is None else first
+        backwards = model.schedule == "gpipe" and model.pp > 1
+        ends = 0 if backwards else self.layout.num_micro - 1
+        self._final = each.micro == ends if final is None else final
+        made.phase = "forward" if each.forward else "backward"
+        self._enter(each.chunk)
+        if each.part == "weight":
+            for write in self._weight_passes.pop((each.micro, each.chunk)):
+                write()
+            return
+        if each.part == "input":
+            self.layer.deferred = self._weight_passes[each.micro, each.chunk] = []
+        self._between_stages(each)
+        self.layer.deferred = None
+
+    def finish(self) -> None:
+        """Write what follows all passes: gradients of tied weights, then the optimizer."""
+        self.made.phase = "optimizer"
+        self._optimizer()
 
     def _enter(self, chunk: int) -> None:
         """Turn to a chunk of layers: the first has the embedding, the last of all the head."""
@@ -87,119 +120,307 @@ class _Stage:
         self.first = self.stage == 0 and chunk == 0
         self.last = self.stage == self.model.pp - 1 and chunk == self.model.interleave - 1
 
-    def _pass(self, each: Pass) -> None:
-        """One micro batch through this stage, with what it gets and gives."""
-        made, model = self.made, self.model
-        self._enter(each.chunk)
-        size = self.tokens * model.hidden * made.item
-        way, group = (1, "pp") if each.forward else (-1, "pp back")
-        begins, ends = (self.first, self.last) if each.forward else (self.last, self.first)
-        got = -1
-        if not begins:
-            came = (self.stage - way) % model.pp
-            got = made.collective("recv", size, group, peer=came, stream=f"{group} from {came}")
-        (self._forward if each.forward else self._backward)(got)
-        if not ends:
-            goes, done = (self.stage + way) % model.pp, made.last_kernel
-            stream = f"{group} to {goes}"
-            made.collective("send", size, group, peer=goes, after=done, stream=stream)
+    @property
+    def message(self) -> int:
+        """Bytes that a stage sends to the next one: with sequence parallelism its own part."""
+        return self.layer.rows * self.model.hidden * self.made.item
 
-    def _shares(self) -> dict[str, int]:
+    def _between_stages(self, each: Pass) -> None:
+        """One micro batch through this stage, with what it gets and gives."""
+        got = self.receive(each)
+        (self._forward if each.forward else self._backward)(got)
+        self.send(each, self.made.last_kernel)
+
+    def receive(self, each: Pass) -> int:
+        """Write what a pass gets from another stage; -1 where it begins here."""
+        made, pp = self.made, self.model.pp
+        self._enter(each.chunk)
+        way, group = (1, "pp") if each.forward else (-1, "pp back")
+        if self.first if each.forward else self.last:
+            return -1
+        came = (self.stage - way) % pp
+        stream = f"{group} from {came}"
+        return made.collective("recv", self.message, group, peer=came, stream=stream)
+
+    def send(self, each: Pass, done: int) -> None:
+        """Write what a pass gives to another stage, if any."""
+        made, pp = self.made, self.model.pp
+        way, group = (1, "pp") if each.forward else (-1, "pp back")
+        if self.last if each.forward else self.first:
+            return
+        goes = (self.stage + way) % pp
+        stream = f"{group} to {goes}"
+        made.collective("send", self.message, group, peer=goes, after=done, stream=stream)
+
+    # Weights that data-parallel ranks share
+
+    def _shares(self, layer: int) -> Shares:
         """Return the weights of a layer by the group of ranks that have the same ones.
 
         Experts are shared by fewer ranks than the rest: each of ``ep`` has others.
         """
-        layer, model = self.layer, self.model
-        if model.ep == 1:
-            return {"dp": layer.weights}
-        return {"dp": layer.dense_weights, "edp": layer.expert_weights}
+        weights = self.model.layer_weights(self.model.kinds[layer])
+        return self._by_group(weights.dense, weights.expert)
+
+    def _gradients(self, shares: Shares) -> Shares:
+        """Return the gradients that belong to weights of a layer: of adapters, if it has some."""
+        return {"dp": self.model.adapter_weights} if self.model.lora else shares
+
+    def _by_group(self, dense: int, expert: int = 0) -> Shares:
+        if "edp" not in self.layout.groups:
+            return {"dp": dense + expert}
+        return {"dp": dense, "edp": expert} if expert else {"dp": dense}
+
+    @property
+    def _end_weights(self) -> int:
+        """Parameters of the embedding, or of the head, on one rank."""
+        return self.model.vocab_of_rank * self.model.hidden
+
+    def _end_gradients(self) -> Shares:
+        """Return the gradients of the embedding, or of the head, by group."""
+        return self._by_group(0 if self.model.lora else self._end_weights)
+
+    def _sharded(self, group: str) -> tuple[str, int]:
+        """Return the group among which weights of ``group`` are shared out, and its size."""
+        if group == "dp" and "shard" in self.layout.groups:
+            return "shard", self.layout.shard
+        return group, self.layout.groups[group].size
 
     def _shared(self, group: str, nbytes: int, kind: str, *, after: int = -1) -> int:
         """Add a collective of the ranks that have the same weights; all take turns on a stream."""
         return self.made.collective(kind, nbytes, group, after=after, stream=_GRADIENTS)
 
-    def _gather(self) -> int:
-        """Bring the weights of a layer together where they are shared out."""
+    def _gather(self, shares: Shares, *, after: int = -1) -> int:
+        """Bring weights together that are shared out; -1 where none are."""
         gathered = -1
-        for group, weights in self._shares().items():
-            if self.model.fsdp and self.layout.groups[group].size > 1:
+        for group, weights in shares.items():
+            among, size = self._sharded(group)
+            if size > 1:
                 nbytes = weights * self.made.weight_item
-                gathered = self._shared(group, nbytes, "all_gather")
+                gathered = self._shared(among, nbytes, "all_gather", after=after)
         return gathered
 
+    def _gathers(self, *, forward: bool) -> bool:
+        """Return whether this pass gathers the weights of its layers."""
+        model = self.model
+        if model.mode != "train":
+            return model.zero_stage == 3
+        if model.zero_stage == 3:
+            return forward or model.reshard
+        return self._gathers_once(forward=forward)
+
+    def _gathers_once(self, *, forward: bool) -> bool:
+        model = self.model
+        once = model.zero_stage in (1, 2) and model.overlap_param and model.trains_weights
+        return once and forward and self._starting
+
+    def _layers_with_weights(self, *, forward: bool) -> Iterator[tuple[int, int]]:
+        """Go through the layers of a pass with the op that has each one's weights, -1 for none.
+
+        The weights of a layer are gathered when ``prefetch`` layers are still before it, as FSDP2
+        does: what it copies them out of is used again for later ones.
+        """
+        order = list(self.layers) if forward else list(reversed(self.layers))
+        if not self._gathers(forward=forward):
+            yield from ((layer, -1) for layer in order)
+            return
+        ahead = self.model.prefetch if self.model.zero_stage == 3 else len(order)
+        gathered = [self._gather(self._shares(layer)) for layer in order[:ahead]]
+        for place, layer in enumerate(order):
+            if place + ahead < len(order):
+                later = self._shares(order[place + ahead])
+                gathered.append(self._gather(later, after=self.made.last_kernel))
+            yield layer, gathered[place]
+
+    # Passes
+
     def _forward(self, got: int) -> None:
-        model, made, tokens = self.model, self.made, self.tokens
+        made = self.made
+        made.wait_for(got)
         if self.first:
-            made.kernel("embedding", "embedding", tokens, model.vocab, model.hidden, 1)
-        gathered = self._gather()
-        for layer in range(self.layers):
-            ahead = self._gather() if layer + 1 < self.layers else -1
-            self.layer.forward((gathered, got))
-            gathered, got = ahead, -1
+            self._embedding()
+        for layer, gathered in self._layers_with_weights(forward=True):
+            self.layer.forward(gathered, self.model.kinds[layer])
         if self.last:
+            for _ in range(self.model.mtp if self.model.mode == "train" else 0):
+                self._next_token_module()
             self._head()
 
-    def _head(self) -> None:
+    def _embedding(self) -> None:
         model, made = self.model, self.made
-        made.kernel("norm", "norm", self.tokens, model.hidden)
-        made.gemm("head", self.scored, model.vocab // model.tp, model.hidden)
+        if self._gathers(forward=True):
+            made.wait_for(self._gather(self._by_group(self._end_weights)))
+        vocab = model.vocab if model.mode != "train" else model.vocab_of_rank
+        done = made.kernel("embedding", "embedding", self.tokens, vocab, model.hidden, 1)
+        if model.mode == "train":  # every rank has looked up its part of the vocabulary
+            made.wait_for(self.layer.reduce(model.hidden, done))
+
+    def _head(self) -> None:
+        model, made, layer = self.model, self.made, self.layer
+        vocab = model.vocab_of_rank
+        made.kernel("norm", "norm", layer.rows if model.mode == "train" else self.tokens,
+                    model.hidden)  # fmt: skip
+        if self._gathers(forward=True) and not (model.tied and self.first):
+            made.wait_for(self._gather(self._by_group(self._end_weights)))
+        if layer.scatters and model.mode == "train":
+            made.wait_for(layer.gather(model.hidden))
+        done = made.gemm("head", self.scored, vocab, model.hidden)
         if model.mode == "train":
-            made.kernel("loss", "softmax", self.scored, model.vocab // model.tp)
+            if model.tp > 1:  # largest value, sum and the target's value of each token, in fp32
+                done = made.collective("all_reduce", 12 * self.scored, "tp", after=done)
+            made.kernel("loss", "softmax", self.scored, vocab, after=done)
+
+    def _head_backward(self) -> None:
+        model, made, layer = self.model, self.made, self.layer
+        vocab = model.vocab_of_rank
+        made.kernel("loss backward", "softmax-backward", self.scored, vocab)
+        done = made.gemm("head input gradient", self.scored, model.hidden, vocab)
+        summed = layer.reduce(model.hidden, done, self.scored)
+        layer.weight_gradient("head", vocab, model.hidden, rows=self.scored)
+        made.kernel("norm backward", "norm-backward", layer.rows, model.hidden, after=summed)
+
+    def _next_token_module(self) -> None:
+        """Predict one more token (arXiv 2412.19437): join, one layer, the head again."""
+        model, made, layer = self.model, self.made, self.layer
+        for _ in range(2):
+            made.kernel("norm", "norm", layer.rows, model.hidden)
+        summed = layer.row("next token join", model.hidden, 2 * model.hidden // model.tp)
+        layer.forward(summed, model.kinds[-1])
+        self._head()
+
+    def _next_token_module_backward(self) -> None:
+        model, made, layer = self.model, self.made, self.layer
+        self._head_backward()
+        if model.recompute == "full":
+            layer.forward(-1, model.kinds[-1])
+        layer.backward(-1, model.kinds[-1])
+        layer.row_backward("next token join", model.hidden, 2 * model.hidden // model.tp)
+        for _ in range(2):
+            made.kernel("norm backward", "norm-backward", layer.rows, model.hidden)
+        self._reduce({} if model.lora else self._module_shares())
+
+    def _module_shares(self) -> Shares:
+        """Return the weights of a module that predicts a further token."""
+        model = self.model
+        weights = model.layer_weights(model.kinds[-1])
+        join = 2 * model.hidden * model.hidden // model.tp
+        return self._by_group(weights.dense + join, weights.expert)
 
     def _backward(self, got: int) -> None:
-        model, made, tokens = self.model, self.made, self.tokens
+        model, made = self.model, self.made
+        made.wait_for(got)
         if self.last:
-            made.kernel("loss backward", "softmax-backward", self.scored, model.vocab // model.tp)
-            self.layer.product_backward("head", self.scored, model.vocab // model.tp, model.hidden)
-            made.kernel("norm backward", "norm-backward", tokens, model.hidden)
-        gathered = self._gather()
-        for layer in range(self.layers):
-            ahead = self._gather() if layer + 1 < self.layers else -1
-            if model.recompute:  # as part of the backward pass, which starts with what it gets
-                self.layer.forward((gathered, got))
-            self.layer.backward((gathered, got))
-            self._gradients(last_layer=layer + 1 == self.layers)
-            gathered, got = ahead, -1
+            self._head_backward()
+            if not (model.tied and self.first):
+                self._reduce(self._end_gradients())
+            for _ in range(model.mtp):
+                self._next_token_module_backward()
+        recomputed = model.recompute_layers or len(self.layers)
+        for place, (layer, gathered) in enumerate(self._layers_with_weights(forward=False)):
+            kind = model.kinds[layer]
+            # the first layers of a stage are recomputed, if not all are
+            if model.recompute == "full" and len(self.layers) - place <= recomputed:
+                self.layer.forward(gathered, kind)
+            self.layer.backward(gathered, kind)
+            ends = place + 1 == len(self.layers) and not self.first
+            self._reduce(self._gradients(self._shares(layer)), last=ends)
         if self.first:
-            rows = tokens, model.vocab, model.hidden, 1
-            made.kernel("embedding backward", "embedding-backward", *rows)
+            if model.trains_weights:
+                rows = self.tokens, model.vocab_of_rank, model.hidden, 1
+                made.kernel("embedding backward", "embedding-backward", *rows)
+            self._reduce(self._end_gradients(), last=True)
 
-    def _gradients(self, *, last_layer: bool) -> None:
-        """Give the gradients of a layer away: scattered, or in buckets once they are whole."""
-        model, made, needed = self.model, self.made, self.made.last_kernel
-        if model.frozen:
+    def _reduce(self, shares: Shares, *, last: bool = False) -> None:
+        """Give gradients away once they are written, which may be put off."""
+        if not (self.model.trains_weights or self.model.lora):
             return
-        for group, weights in self._shares().items():
-            nbytes = weights * made.item
+        final = self._final
+        self.layer.put_off(lambda: self._reduced(shares, last=last, final=final))
+
+    def _reduced(self, shares: Shares, *, last: bool, final: bool) -> None:
+        """Reduce gradients: scattered layer by layer, or in buckets once they are whole."""
+        model, made = self.model, self.made
+        scatters = model.zero_stage >= 2
+        if not (scatters or final):
+            return
+        item = int(item_bytes(model.grad_dtype)) if model.grad_dtype else made.item
+        for group in (*shares, *(self._left.keys() - shares if last else ())):
             if self.layout.groups[group].size < 2:
                 continue
-            if model.fsdp:
-                self._shared(group, nbytes, "reduce_scatter", after=needed)
-            elif self._final:
-                left = self._left.get(group, 0) + nbytes
-                while left >= BUCKET or (last_layer and left):
-                    size = min(left, BUCKET)
-                    left -= size
-                    self._shared(group, size, "all_reduce", after=needed)
-                self._left[group] = left
+            left = self._left.get(group, 0) + shares.get(group, 0) * item
+            if model.zero_stage == 3:
+                self._reduce_bucket(group, left)
+                left = 0
+            hides = model.overlap_grad
+            while (hides and left >= model.bucket) or (last and left):
+                size = min(left, model.bucket) if hides else left
+                self._reduce_bucket(group, size)
+                left -= size
+            self._left[group] = left
+
+    def _reduce_bucket(self, group: str, nbytes: int) -> None:
+        if not nbytes:
+            return
+        needed = self.made.last_kernel
+        if self.model.zero_stage == 0:
+            self._shared(group, nbytes, "all_reduce", after=needed)
+            return
+        among, size = self._sharded(group)
+        if size > 1:
+            self._shared(among, nbytes, "reduce_scatter", after=needed)
+        if among == "shard":  # replicas of the shards sum what each has
+            share = -(-nbytes // size)
+            self._shared("replica", share, "all_reduce", after=needed)
+
+    def _held(self) -> int:
+        """Parameters that this rank's optimizer changes."""
+        model = self.model
+        shares = [self._shares(layer) for chunk in self.chunks for layer in chunk]
+        if model.lora:
+            shares = [{"dp": model.adapter_weights} for _ in shares]
+        else:
+            first, last = self.stage == 0, self.stage == model.pp - 1
+            ends = first + last - (first and last and model.tied)
+            shares += [self._by_group(self._end_weights)] * ends
+            shares += [self._module_shares()] * (model.mtp if last else 0)
+        divides = model.zero_stage > 0
+        return sum(
+            weights // (self._sharded(group)[1] if divides else 1)
+            for share in shares
+            for group, weights in share.items()
+        )
 
     def _optimizer(self) -> None:
         """AdamW in one pass: gradient, weight and two moments are read, three of them written."""
         made, model = self.made, self.model
-        if model.frozen:
+        if model.frozen and not model.lora:
             return
-        held = sum(self.chunks) * sum(
-            weights // (self.layout.groups[group].size if model.fsdp else 1)
-            for group, weights in self._shares().items()
-        )
-        if self.stage in (0, model.pp - 1):
-            ends = model.vocab * model.hidden // model.tp
-            held += ends // (self.layout.dp if model.fsdp else 1)
         reduced = self._last_reduction()
+        item = int(item_bytes(model.grad_dtype)) if model.grad_dtype else made.item
+        if "embedding" in self.layout.groups and self.stage in (0, model.pp - 1):
+            nbytes = self._end_weights * item // (self.layout.shard if model.zero_stage > 1 else 1)
+            needed = (reduced, made.last_kernel)
+            reduced = made.collective(
+                "all_reduce", nbytes, "embedding", after=needed, stream=_GRADIENTS
+            )
+        held = self._held()
         if model.clip:
             made.kernel("gradient norm", "reduction", nbytes=4 * held, after=reduced)
             made.kernel("clip", "elementwise", nbytes=8 * held)
-        made.kernel("adamw", "optimizer", nbytes=28 * held, after=reduced)
+        done = made.kernel("adamw", "optimizer", nbytes=28 * held, after=reduced)
+        if model.zero_stage in (1, 2) and not model.overlap_param and model.trains_weights:
+            self._gather_all(done)
+
+    def _gather_all(self, done: int) -> None:
+        """Gather all weights behind the optimizer; the step ends when they are there."""
+        model = self.model
+        total: dict[str, int] = {}
+        ends = (self.stage == 0) + (self.stage == model.pp - 1 and not model.tied)
+        every = [self._shares(layer) for chunk in self.chunks for layer in chunk]
+        for share in (*every, *[self._by_group(self._end_weights)] * ends):
+            for group, weights in share.items():
+                total[group] = total.get(group, 0) + weights
+        self._gather(total, after=done)
 
     def _last_reduction(self) -> int:
         """Return the number of the last sum of gradients, -1 without one.

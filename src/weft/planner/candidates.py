@@ -73,7 +73,7 @@ class CollectiveGroup:
     ranks: tuple[int, ...]
     members: tuple[Place, ...]
     hidden: float
-    alone: float = 0.0  # seconds of the slowest of equals on ``ranks``; others take their share
+    alone: float = 0.0  # price on ``ranks``; members take what they were recorded to, as a share
     phase: str = ""
     producers: tuple[Place, ...] = ()
     produced_by: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.compress.codec import expected_ratio, is_lossless
+from weft.compress.codec_registry import expected_ratio, is_lossless
 from weft.cost.codec import codec_rates
 from weft.cost.price import Price
 from weft.errors import UnknownNameError, nearest

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.step import Execution, StepEngine
+from weft.step import Execution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from weft.hardware import Platform
     from weft.planner.candidates import Candidate, CollectiveGroup, Place
     from weft.planner.prices import Prices
-    from weft.step import StepRun
-    from weft.workload import HostModel, Op, Workload
+    from weft.step import StepEngine, StepRun
+    from weft.workload import Op
 
     Floats = NDArray[np.float64]
     Chosen = Sequence[tuple[CollectiveGroup, Candidate]]
@@ -36,16 +35,10 @@ class Overlap:
 class StepEvaluator:
     """Runs one step again and again; what was asked before is remembered."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        platform: Platform,
-        prices: Prices,
-        host: HostModel | None = None,
-    ) -> None:
-        self.workload, self.platform, self.prices = workload, platform, prices
-        self.engine = StepEngine(workload, platform, prices, host=host)
-        self._main = [_main_stream(step.ops) for step in workload.steps]
+    def __init__(self, engine: StepEngine, prices: Prices) -> None:
+        self.engine, self.prices = engine, prices
+        self.workload, self.platform = engine.workload, prices.platform
+        self._main = [_main_stream(step.ops) for step in self.workload.steps]
         self._found: dict[tuple[Candidate, ...], float] = {}
 
     @property
@@ -74,6 +67,7 @@ class StepEvaluator:
         return self.engine.run(executions, seconds)
 
     def _execution(self, group: CollectiveGroup, candidate: Candidate, share: float) -> Execution:
+        """Return what the engine runs: ``share`` is what was recorded over the group's price."""
         took = share * candidate.alone.seconds
         if candidate.slices and group.producers:
             took -= min(group.producer_seconds, took) * (1 - 1 / candidate.slices)

@@ -67,8 +67,12 @@ class Explainer:
         return "; ".join(parts) or "the step is shorter with it"
 
     def _mean(self, run: StepRun, group: CollectiveGroup) -> float:
-        spans = [run.span(place) for place in group.members]
-        return sum(end - start for start, end in spans) / len(spans)
+        """Return the mean duration of a group's collectives, waiting for other ranks left out."""
+        found = []
+        for place in group.members:
+            start, end = run.span(place)
+            found.append(end - start - run.engine.waiting(place))
+        return sum(found) / len(found)
 
     def _alternatives(self, number: int) -> tuple[Alternative, ...]:
         """List the others with the step they make, the best of each strategy first.

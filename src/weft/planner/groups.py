@@ -40,7 +40,7 @@ def groups_of(evaluator: StepEvaluator) -> tuple[CollectiveGroup, ...]:
     return tuple(
         _group(evaluator, what, slowest[what], places, overlap)
         for (what, _, _), places in members.items()
-        if len(evaluator.engine.met[slowest[what]].ranks) > 1
+        if what.kind != "barrier" and len(evaluator.engine.met[slowest[what]].ranks) > 1
     )
 
 
@@ -63,7 +63,7 @@ def _group(
         evaluator.engine.met[slowest].ranks,
         tuple(places),
         hidden=sum(shares) / len(shares),
-        alone=evaluator.own[slowest],
+        alone=evaluator.prices.collective(what, evaluator.engine.met[slowest].ranks),
         phase=evaluator.engine.op(places[0]).phase,
         producers=producers,
         produced_by=evaluator.engine.op(producers[0]).name if producers else "",

@@ -19,6 +19,7 @@ from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.predict import step_range
 from weft.planner.prices import Prices, default_library
 from weft.planner.search import GroupOptions, Search
+from weft.step import StepEngine
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def plan_step(
     prices = Prices(platform, default_library(platform))
     priced = on_cores(workload, platform, prices.library)  # torch does more than generators write
 
-    def drafted(which: Workload) -> _Draft:
+    def drafted(which: Workload) -> DraftPlan:
         return _drafted(which, platform, prices, limits, max(0, room), host)
 
     base = drafted(priced)
@@ -100,17 +101,23 @@ def _drafted(
     limits: Limits,
     room: int,
     host: HostModel | None,
-) -> _Draft:
+) -> DraftPlan:
+    return drafted_step(StepEngine(workload, platform, prices, host=host), prices, limits, room)
+
+
+def drafted_step(engine: StepEngine, prices: Prices, limits: Limits, room: int) -> DraftPlan:
+    """List the candidates of a step that is laid out."""
+    platform = prices.platform
     candidates: CpuCandidates | GpuCandidates = GpuCandidates(platform, prices, limits)
     if platform.require_device().is_core:
         candidates = CpuCandidates(platform, prices, limits)
-    evaluator = StepEvaluator(workload, platform, prices, host)
+    evaluator = StepEvaluator(engine, prices)
     options = [_options(group, candidates, room) for group in groups_of(evaluator)]
-    return _Draft(evaluator, Search(options, evaluator))
+    return DraftPlan(evaluator, Search(options, evaluator))
 
 
 @dataclass(frozen=True)
-class _Draft:
+class DraftPlan:
     """A step with the candidates of its groups; ``buckets`` where gradients are joined."""
 
     evaluator: StepEvaluator
@@ -124,10 +131,10 @@ class _Draft:
 
 
 def _with_best_buckets(
-    base: _Draft, drafted: Callable[[Workload], _Draft]
-) -> tuple[_Draft, list[tuple[Bucketed, str]]]:
+    base: DraftPlan, drafted: Callable[[Workload], DraftPlan]
+) -> tuple[DraftPlan, list[tuple[Bucketed, str]]]:
     """Try larger buckets of gradients; return the best draft, and why it is not another."""
-    best, drafts = base, list[_Draft]()
+    best, drafts = base, list[DraftPlan]()
     for times in TIMES:
         found = with_buckets(base.evaluator.workload, times)
         if found is None or (drafts and _same(drafts[-1], found)):
@@ -143,13 +150,13 @@ def _with_best_buckets(
     return best, tried
 
 
-def _same(draft: _Draft, found: Bucketed) -> bool:
+def _same(draft: DraftPlan, found: Bucketed) -> bool:
     """Whether there were too few buckets to join more of them."""
     return draft.buckets is not None and draft.buckets.origin == found.origin
 
 
 def _choices(
-    base: _Draft, best: _Draft, chosen: list[Candidate], tried: list[tuple[Bucketed, str]]
+    base: DraftPlan, best: DraftPlan, chosen: list[Candidate], tried: list[tuple[Bucketed, str]]
 ) -> list[Choice]:
     """Write down the choices: the gain of each is what the planned step loses without it."""
     search, whole = best.search, base.seconds
@@ -179,8 +186,8 @@ def _in_buckets(choice: Choice, buckets: Bucketed, gain: float) -> Choice:
 
 def _plan(
     workload: Workload,
-    base: _Draft,
-    best: _Draft,
+    base: DraftPlan,
+    best: DraftPlan,
     chosen: list[Candidate],
     choices: list[Choice],
     limits: Limits,
@@ -206,7 +213,7 @@ def _plan(
     )
 
 
-def _numbered(choice: Choice, best: _Draft, priced: Workload, workload: Workload) -> Choice:
+def _numbered(choice: Choice, best: DraftPlan, priced: Workload, workload: Workload) -> Choice:
     """Number the ops of a choice as the workload does, not as the one that was priced."""
     here, there = (
         [n for n, op in enumerate(each.steps[choice.step].ops) if op.collective is not None]

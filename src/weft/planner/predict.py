@@ -12,7 +12,7 @@ import numpy as np
 from weft.errors import NoPlanError
 from weft.planner.on_cores import on_cores
 from weft.planner.prices import MEASURED_RANGE, Prices, default_library
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.step import StepEngine
 from weft.step.contention import Contention, contention
 from weft.timeline import Activity, Timeline
@@ -77,8 +77,8 @@ class Prediction:
         host = np.isin(mine.queue, [i for i, n in enumerate(mine.queues) if n == "host"])
         computing = mine.activity == Activity.COMPUTATION
         moving = mine.activity == Activity.COMMUNICATION
-        waiting = (mine.kind == Kind.WAIT) & ~host & self._between_ranks(mine)
-        issuing = host & (mine.kind != Kind.WAIT)
+        waiting = (mine.kind == CommandKind.WAIT) & ~host & self._between_ranks(mine)
+        issuing = host & (mine.kind != CommandKind.WAIT)
         result, before = {}, np.zeros(len(computing), bool)
         for name, chosen in (
             ("compute", computing),
@@ -98,7 +98,7 @@ class Prediction:
     @staticmethod
     def _between_ranks(mine: Timeline) -> NDArray[np.bool_]:
         """Tell the waits in which ranks meet: their flags have the number of another's signal."""
-        signals = np.unique(mine.flag[(mine.kind == Kind.SIGNAL)])
+        signals = np.unique(mine.flag[(mine.kind == CommandKind.SIGNAL)])
         return ~np.isin(mine.flag, signals)
 
     @cached_property
@@ -108,7 +108,9 @@ class Prediction:
         step = self.workload.steps[self.slowest]
         total: dict[str, float] = defaultdict(float)
         for stream, queue in queues_of(step).items():
-            mine = self.timeline.of(rank=rank, queue=queue, kind=(Kind.KERNEL, Kind.COPY))
+            mine = self.timeline.of(
+                rank=rank, queue=queue, kind=(CommandKind.KERNEL, CommandKind.COPY)
+            )
             ops = [op for op in step.ops if op.stream == stream and op.kind != "host"]
             for op, seconds in zip(ops, (mine.end - mine.start).tolist(), strict=True):
                 if op.collective is None:
@@ -123,14 +125,18 @@ class Prediction:
     def critical_path(self, most: int = 8) -> list[tuple[str, float]]:
         """Give what decided the step: names of the spans it ran through, with their seconds."""
         timeline, total = self.timeline, defaultdict[str, float](float)
-        if not (timeline.kind == Kind.SUBMIT).any():
+        if not (timeline.kind == CommandKind.SUBMIT).any():
             return []
         for span in timeline.critical_path():
             name = timeline.names[timeline.name[span]]
             kind = timeline.kind[span]
-            if kind == Kind.WAIT:  # what it waited for is on the path itself
+            if kind == CommandKind.WAIT:  # what it waited for is on the path itself
                 continue
-            name = name if kind in (Kind.KERNEL, Kind.COPY) else Kind(kind).name.lower()
+            name = (
+                name
+                if kind in (CommandKind.KERNEL, CommandKind.COPY)
+                else CommandKind(kind).name.lower()
+            )
             total[name] += float(timeline.end[span] - timeline.start[span])
         return sorted(total.items(), key=lambda each: -each[1])[:most]
 

@@ -1,20 +1,25 @@
 """What kernels and collectives of a workload take on a platform, each by itself.
 
-Kernels come from the models of ``weft.cost``. A collective inside a node comes from what its
-library was measured to take, where it was; everything else from the simulator, by the fastest
-algorithm of a few that libraries use.
+Kernels come from the models of ``weft.cost``. ``collective_price`` is the one price of a
+collective, the first of three that there is, and its ``model`` says which:
+
+    the library   a measured curve inside a node, its fitted algorithms between nodes
+    simulated     the fastest of a few algorithms that libraries use, by the simulator
+    link          latency and bytes over the slowest link, where nothing can be simulated
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from weft.collectives import collective
-from weft.cost.nccl import library_price
+from weft.cost.bus import bus_factor
+from weft.cost.nccl import MEASURED_RANGE, library_price
 from weft.cost.price import Price, price
 from weft.errors import ScheduleError, UnknownNameError, UsageError, WeftError, nearest
-from weft.hardware.libraries import library_names
+from weft.hardware.libraries import Fit, library_names
 from weft.hardware.network import Level
 from weft.simulator import simulate
 
@@ -22,6 +27,18 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.schedule import Cost
     from weft.workload import Collective
+
+__all__ = [
+    "MEASURED_RANGE",
+    "SIMULATED_RANGE",
+    "Prices",
+    "collective_price",
+    "default_library",
+    "known_library",
+    "levels_of",
+    "ranged",
+    "seconds_by",
+]
 
 # Algorithms that libraries have between nodes; the fastest counts.
 _ALGORITHMS = {
@@ -41,7 +58,6 @@ _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
 # A simulated collective beside the measured ones of NCCL: within that factor for most.
 SIMULATED_RANGE = (0.8, 1.35)
-MEASURED_RANGE = (0.93, 1.1)
 
 
 @dataclass
@@ -70,7 +86,7 @@ class Prices:
         levels = self.levels(ranks)
         key = what.kind, what.nbytes, what.dtype, levels
         if key not in self.known:
-            self.known[key] = _collective_price(self.platform, self.library, what, levels)
+            self.known[key] = collective_price(self.platform, self.library, what, levels)
         return self.known[key]
 
     def levels(self, ranks: tuple[int, ...]) -> tuple[Level, ...]:
@@ -113,61 +129,63 @@ def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:
     return tuple(found)
 
 
-def _collective_price(
+def collective_price(
     platform: Platform, library: str, what: Collective, levels: tuple[Level, ...]
 ) -> Price:
+    """Price a collective of a group that sees ``levels`` of a platform, with its range."""
     inner = platform.node_levels
     used = tuple(level for level in levels if level.size > 1)
     if not used or (not what.nbytes and what.kind != "barrier"):
         return ranged(0.0, (1.0, 1.0), "nothing to move")
-    if what.kind in ("send", "recv"):
-        return ranged(_message(what, used), SIMULATED_RANGE, "link")
     inside_node = sum(level.size > 1 for level in levels[:inner])
     narrow = replace(platform, levels=used, node_levels=inside_node, sources={})
+    kind, nbytes = what.kind, what.nbytes
+    if kind not in (*_ALGORITHMS, "send", "recv", "barrier"):
+        raise UnknownNameError(
+            f"no collective is called {kind!r}", nearest(kind, [*_ALGORITHMS, "send", "barrier"])
+        )
+    if kind == "barrier":  # as a library does it: a reduction of one number
+        kind, nbytes = "all_reduce", 8
+    try:
+        found = library_price(narrow, kind, nbytes, name=library, dtype=what.dtype)
+    except WeftError:
+        pass
+    else:
+        how = "measured" if isinstance(found.fit, Fit) else "its algorithms"
+        return ranged(found.seconds, (found.low, found.high), f"{library}, {how}")
     inside = all(level.size == 1 for level in levels[inner:])
-    if inside:
-        try:
-            found = library_price(narrow, what.kind, what.nbytes, name=library, dtype=what.dtype)
-        except WeftError:
-            pass
-        else:
-            return ranged(found.seconds, MEASURED_RANGE, f"{library}, measured")
-    return ranged(_simulated(narrow, what, inside=inside), SIMULATED_RANGE, "simulated")
+    seconds = _simulated(narrow, kind, nbytes, inside=inside)
+    if seconds is not None:
+        return ranged(seconds, SIMULATED_RANGE, "simulated")
+    return ranged(_link_bound(kind, nbytes, used), SIMULATED_RANGE, "link")
 
 
-def _message(what: Collective, used: tuple[Level, ...]) -> float:
-    """Give what a message takes over the slowest of the levels between its ends."""
+def _link_bound(kind: str, nbytes: int, used: tuple[Level, ...]) -> float:
+    """Return what the bytes that cross take over the slowest of the levels between its ends."""
     latency = max(level.latency for level in used)
-    return latency + what.nbytes / min(level.link_rate for level in used)
+    rates = (level.link_rate if kind in ("send", "recv") else level.rate for level in used)
+    return latency + nbytes * bus_factor(kind, prod(level.size for level in used)) / min(rates)
 
 
-def _simulated(platform: Platform, what: Collective, *, inside: bool) -> float:
-    """Give the time of the fastest algorithm; of a reduction across nodes that of its mirror.
+def _simulated(platform: Platform, kind: str, size: int, *, inside: bool) -> float | None:
+    """Return the time of the fastest algorithm; of a reduction across nodes that of its mirror.
 
     A two-level all-gather run backwards is a two-level reduce-scatter of the same bytes, and a
     broadcast a reduction to one rank. Among very many ranks the first algorithm that applies is
-    the one that a library would take.
+    the one that a library would take. None: no algorithm applies.
     """
-    kind, size = what.kind, what.nbytes
-    if kind == "barrier":  # as a library does it: a reduction of one number
-        kind, size = "all_reduce", 8
     if _node_size(platform) is not None:
         kind = _MIRRORS.get(kind, kind)
     if kind == "all_to_all" and platform.num_nodes > _MANY_NODES:
         platform, size = _fewer_nodes(platform, size)
     first = (_INSIDE[kind],) if inside and kind in _INSIDE else ()
     found: list[float] = []
-    for algorithm in (*first, *_ALGORITHMS[kind]):
+    for algorithm in (*first, *_ALGORITHMS.get(kind, ())):
         if found and platform.num_ranks > _MANY:
             break
         seconds = seconds_by(platform, kind, algorithm, size)
         found += [] if seconds is None else [seconds]
-    if not found:
-        raise UsageError(
-            f"no algorithm prices {what.kind} of {what.nbytes} bytes among {platform.num_ranks} "
-            f"ranks of {platform.name}"
-        )
-    return min(found)
+    return min(found, default=None)
 
 
 def seconds_by(platform: Platform, kind: str, algorithm: str, size: int) -> float | None:

@@ -61,6 +61,19 @@ class Search:
         """Return the seconds of the step with one group of ``chosen`` changed."""
         return self.seconds(self._with(chosen, number, candidate))
 
+    def by_strategy(self, name: str) -> tuple[list[Candidate], int]:
+        """Carry out every group by one strategy that can be, each by its best candidate.
+
+        Returns what is chosen and for how many groups the strategy is feasible.
+        """
+        chosen, there = list(self.base), 0
+        for number, options in enumerate(self.options):
+            mine = [each for each in options.candidates if each.strategy == name]
+            if mine:
+                chosen[number] = min(mine, key=lambda each: self.alone(number, each))
+                there += 1
+        return chosen, there
+
     def greedy(self) -> list[Candidate]:
         """Choose for each group what makes the step shortest with all others as they are."""
         return [self._ranked(number)[0] for number in range(len(self.options))]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.report.text import Page, page
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.timeline import MOVES, Activity, Timeline, queue_order
 from weft.units import format_time
 
@@ -69,9 +69,9 @@ def _legend() -> Iterator[Piece]:
 def _blocks(mine: Timeline, edges: Floats) -> Iterator[Piece]:
     """Draw one queue, and how much of the time it works."""
     kinds = {
-        Activity.COMPUTATION: (Kind.KERNEL,),
-        Activity.COMMUNICATION: (*MOVES, Kind.SIGNAL, Kind.SUBMIT),
-        Activity.WAITING: (Kind.WAIT, Kind.LAUNCH),
+        Activity.COMPUTATION: (CommandKind.KERNEL,),
+        Activity.COMMUNICATION: (*MOVES, CommandKind.SIGNAL, CommandKind.SUBMIT),
+        Activity.WAITING: (CommandKind.WAIT, CommandKind.LAUNCH),
     }
     shares = {activity: _shares(mine.of(kind=kind), edges) for activity, kind in kinds.items()}
     drawn = [

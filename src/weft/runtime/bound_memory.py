@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from weft._core import address_of
 from weft.errors import RunError, UnknownNameError, UsageError, nearest
 from weft.runtime.heap_layout import HeapLayout
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 
 STAGED_BYTES = 32 << 10  # up to this size a copy into the heap is cheaper than a system call
 
@@ -117,8 +117,8 @@ class Binder:
         self._needed = [b for b in layout.unbacked if elastic or layout.sizes[b, rank]]
         row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
         here = table.access_rank == table.thread_rank[table.thread[row_of]]
-        coded = np.isin(table.kind[row_of], (Kind.ENCODE, Kind.DECODE))
-        fixed = (table.kind[row_of] == Kind.KERNEL) | (coded & ~here)
+        coded = np.isin(table.kind[row_of], (CommandKind.ENCODE, CommandKind.DECODE))
+        fixed = (table.kind[row_of] == CommandKind.KERNEL) | (coded & ~here)
         self._fixed = set(np.unique(table.access_buffer[fixed]).tolist())
 
     def binds(self, memory: Mapping[str, Bindable]) -> list[Bind]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from weft.errors import BoundsError, ScheduleError
 from weft.runtime.block_allocator import PAGE, round_up
-from weft.schedule import Kind, Table
+from weft.schedule import CommandKind, CommandTable
 
 Ints = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ class HeapLayout:
     Executions rotate through ``num_buffers`` copies of the scratch.
     """
 
-    table: Table
+    table: CommandTable
     unbacked: frozenset[int] = frozenset()
     num_buffers: int = 1
 
@@ -128,7 +128,7 @@ def require_rotation(layout: HeapLayout) -> None:
     """
     table = layout.table
     scratch = np.asarray([b.role == "scratch" for b in table.schedule.buffers], bool)
-    signals = np.flatnonzero(table.kind == Kind.SIGNAL)
+    signals = np.flatnonzero(table.kind == CommandKind.SIGNAL)
     raised = table.flag_rank[signals].astype(np.int64) * table.schedule.num_flags
     pairs = np.stack([raised + table.flag_index[signals], layout.rank_of_row[signals]], axis=1)
     pairs = np.unique(pairs, axis=0)
@@ -159,7 +159,7 @@ def require_bounds(layout: HeapLayout) -> None:
 
 
 def _require_ranks(
-    table: Table, what: str, rank: NDArray[np.int32], index: NDArray[np.int32], number: int
+    table: CommandTable, what: str, rank: NDArray[np.int32], index: NDArray[np.int32], number: int
 ) -> None:
     named = (rank != -1) | (index != -1)
     wrong = (rank < 0) | (rank >= table.schedule.num_ranks) | (index < 0) | (index >= number)
@@ -170,10 +170,10 @@ def _require_ranks(
         )
 
 
-_EQUAL = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE)
+_EQUAL = (CommandKind.COPY, CommandKind.BROADCAST, CommandKind.SWAP, CommandKind.REDUCE)
 
 
-def require_equal_sizes(table: Table) -> None:
+def require_equal_sizes(table: CommandTable) -> None:
     """Raise if the slices of a command differ in size but must be equal."""
     first = np.minimum(table.access_start[:-1], max(len(table.access_nbytes) - 1, 0))
     row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))

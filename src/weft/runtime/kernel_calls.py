@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from weft._core import Member
 from weft.errors import RunError, nearest
 from weft.runtime.native_program import PlacedLayout
-from weft.schedule import WRITE, Kernel, Kind
+from weft.schedule import WRITE, CommandKind, Kernel
 
 Bytes = NDArray[np.uint8]
 Op = Callable[[list[Bytes], list[Bytes]], Any]
@@ -31,7 +31,7 @@ class KernelCalls:
         self._placed = placed
         table = placed.layout.table
         self.rows = placed.layout.rows_of(rank)
-        kernels = np.flatnonzero(table.kind[self.rows] == Kind.KERNEL).tolist()
+        kernels = np.flatnonzero(table.kind[self.rows] == CommandKind.KERNEL).tolist()
         self._op_of = {
             number: command.op
             for number in kernels

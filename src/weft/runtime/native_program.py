@@ -11,7 +11,7 @@ from weft._core import Member, Program, reduction_item_bytes
 from weft.errors import RunError, ScheduleError
 from weft.runtime.heap_layout import CACHE_LINE, LOCATION_BYTES, HeapLayout
 from weft.runtime.row_codecs import coders_of, slot_copies
-from weft.schedule import Kernel, Kind, Reduce, Table
+from weft.schedule import CommandKind, CommandTable, Kernel, Reduce
 
 Ints = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ def build_program(
         ) from error
 
 
-def engine_queues(table: Table) -> tuple[str, ...]:
+def engine_queues(table: CommandTable) -> tuple[str, ...]:
     """Return the queues that need an engine, on any rank."""
     for name in table.queues:
         if _kind_of(name) not in CALLED + ENGINES:
@@ -95,11 +95,11 @@ def _kind_of(queue: str) -> str:
     return queue.rstrip("0123456789")
 
 
-def _kinds(table: Table, rows: Ints) -> Ints:
+def _kinds(table: CommandTable, rows: Ints) -> Ints:
     """Return the kinds; external kernels become Call rows, which do nothing here."""
     external = [isinstance(c, Kernel) and c.external for c in table.commands]
     marked = np.asarray(external, bool)[table.command[rows]]
-    return np.where(marked, Kind.CALL, table.kind[rows]).astype(np.int64)
+    return np.where(marked, CommandKind.CALL, table.kind[rows]).astype(np.int64)
 
 
 def _accesses(layout: HeapLayout, rows: Ints) -> tuple[Ints, Ints]:
@@ -154,10 +154,10 @@ def _no_conditions(rows: Ints) -> Ints:
     return np.tile(np.array([-1, 0, 0], np.int64), (len(rows), 1))
 
 
-def _signals(table: Table) -> Ints:
+def _signals(table: CommandTable) -> Ints:
     """Count the signals of each flag in one execution: by flag rank and index."""
     num_flags = max(table.schedule.num_flags, 1)
-    signals = table.kind == Kind.SIGNAL
+    signals = table.kind == CommandKind.SIGNAL
     flags = table.flag_rank[signals].astype(np.int64) * num_flags + table.flag_index[signals]
     size = table.schedule.num_ranks * num_flags
     return np.bincount(flags, minlength=size).reshape(-1, num_flags)
@@ -170,7 +170,7 @@ def _waits(placed: PlacedLayout, rows: Ints, streams: Ints) -> Ints:
     before ``num_buffers`` executions: they wait for an execution so much earlier.
     """
     table, result = placed.layout.table, _no_conditions(rows)
-    here = table.kind[rows] == Kind.WAIT
+    here = table.kind[rows] == CommandKind.WAIT
     waits = rows[here]
     steps = _signals(table)[table.flag_rank[waits], table.flag_index[waits]]
     result[here] = np.stack([_flag_words(placed, waits), table.count[waits], steps], axis=1)
@@ -194,9 +194,9 @@ def _last_waits(waits: NDArray[np.bool_], streams: Ints) -> Ints:
 def _raises(placed: PlacedLayout, rows: Ints) -> Ints:
     table = placed.layout.table
     result = np.tile(np.array([-1, 0], np.int64), (len(rows), 1))
-    signals = table.kind[rows] == Kind.SIGNAL
+    signals = table.kind[rows] == CommandKind.SIGNAL
     result[signals, 0], result[signals, 1] = _flag_words(placed, rows[signals]), 1
-    submits = table.kind[rows] == Kind.SUBMIT
+    submits = table.kind[rows] == CommandKind.SUBMIT
     handed = rows[submits]
     target = table.target_rank[handed].astype(np.int64)
     queue = table.target_queue[handed].astype(np.int64)
@@ -208,7 +208,7 @@ def _raises(placed: PlacedLayout, rows: Ints) -> Ints:
 def _gates(placed: PlacedLayout, rank: int, rows: Ints) -> tuple[Ints, Ints]:
     """Return for each row the doorbell that submits it and the flag that releases it."""
     table, gate, hold = placed.layout.table, _no_conditions(rows), _no_conditions(rows)
-    submits = np.flatnonzero((table.kind == Kind.SUBMIT) & (table.target_rank == rank))
+    submits = np.flatnonzero((table.kind == CommandKind.SUBMIT) & (table.target_rank == rank))
     queue_of_row = table.thread_queue[table.thread[rows]]
     signals = _signals(table)
     for queue in np.unique(table.target_queue[submits]).tolist():
@@ -227,7 +227,7 @@ def _gates(placed: PlacedLayout, rank: int, rows: Ints) -> tuple[Ints, Ints]:
     return gate, hold
 
 
-def _require_one_host(table: Table, feeding: Ints) -> None:
+def _require_one_host(table: CommandTable, feeding: Ints) -> None:
     """Raise if several host queues submit held commands to one queue: the order is undefined."""
     if (table.flag_rank[feeding] >= 0).any() and len(np.unique(table.thread[feeding])) > 1:
         first, last = table.where(feeding[0]), table.where(feeding[-1])
@@ -237,7 +237,7 @@ def _require_one_host(table: Table, feeding: Ints) -> None:
         )
 
 
-def _reductions(table: Table, rows: Ints) -> tuple[list[tuple[str, str]], Ints]:
+def _reductions(table: CommandTable, rows: Ints) -> tuple[list[tuple[str, str]], Ints]:
     """Return the distinct reductions, and the index of the one that each row uses."""
     named: dict[tuple[str, str], int] = {}
     numbers = np.full(len(table.commands), -1, np.int64)
@@ -250,7 +250,7 @@ def _reductions(table: Table, rows: Ints) -> tuple[list[tuple[str, str]], Ints]:
     return list(named), numbers[table.command[rows]]
 
 
-def _require_reduction(table: Table, dtype: str, op: str) -> None:
+def _require_reduction(table: CommandTable, dtype: str, op: str) -> None:
     try:
         reduction_item_bytes(dtype, op)
     except ValueError as error:
@@ -258,7 +258,7 @@ def _require_reduction(table: Table, dtype: str, op: str) -> None:
 
 
 def _instruction_streams(
-    table: Table, rank: int, rows: Ints, engine_numbers: Mapping[str, int]
+    table: CommandTable, rank: int, rows: Ints, engine_numbers: Mapping[str, int]
 ) -> Ints:
     """Return begin, end, launching row and runner of each thread; rows count from 0 here."""
     mine = np.flatnonzero(table.thread_rank == rank)

@@ -1,6 +1,6 @@
 """Execution of schedules on real memory: ``prepare`` once, ``run`` many times.
 
-Schedule ── write_out ──▶ Table ── HeapLayout ──▶ memory in the heap
+Schedule ── expand ──▶ CommandTable ── HeapLayout ──▶ memory in the heap
 └───── build_program ──▶ native Program ── run ──▶ Timeline
 """
 
@@ -27,7 +27,7 @@ from weft.runtime.heap_layout import (
 )
 from weft.runtime.kernel_calls import Bytes, KernelCalls, KernelError, Op
 from weft.runtime.native_program import PlacedLayout, build_program, engine_queues
-from weft.schedule import Kernel, Schedule, Slice, write_out
+from weft.schedule import Kernel, Schedule, Slice, expand
 from weft.schedule.schedule import commands_of
 from weft.timeline import Timeline
 
@@ -113,7 +113,7 @@ class PreparedSchedule:
     ) -> None:
         self.schedule = schedule
         self.world = world
-        self.table = write_out(schedule)
+        self.table = expand(schedule)
         self._elastic = elastic
         self._layout = layout = HeapLayout(self.table)
         if bound:

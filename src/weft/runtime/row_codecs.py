@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft._core import Verdict
+from weft._core import FrameStatus
 from weft.compress import Codec, codec_of
 from weft.compress.frame import Octets
 from weft.compress.native import Native
 from weft.errors import CodecError
-from weft.schedule import Decode, Encode, Kind, Table
+from weft.schedule import CommandKind, CommandTable, Decode, Encode
 
 Ints = NDArray[np.int64]
 
@@ -31,8 +31,8 @@ class PythonCoder:
         try:
             self._codec.decode(frame, chunk)
         except CodecError as error:
-            return Verdict.CONTENT if error.verdict is None else error.verdict
-        return Verdict.GOOD
+            return FrameStatus.CONTENT if error.verdict is None else error.verdict
+        return FrameStatus.GOOD
 
 
 def coder_of(name: str, dtype: str) -> Any:
@@ -41,7 +41,7 @@ def coder_of(name: str, dtype: str) -> Any:
     return codec.core if isinstance(codec, Native) else PythonCoder(codec)
 
 
-def coders_of(table: Table, rows: Ints) -> tuple[list[Any], Ints]:
+def coders_of(table: CommandTable, rows: Ints) -> tuple[list[Any], Ints]:
     """Return the codecs, and the index of the one that each row uses; -1 for none."""
     named: dict[tuple[str, str], int] = {}
     numbers = np.full(len(table.commands), -1, np.int64)
@@ -52,19 +52,19 @@ def coders_of(table: Table, rows: Ints) -> tuple[list[Any], Ints]:
     return [coder_of(*key) for key in named], numbers[table.command[rows]]
 
 
-def slot_copies(table: Table, rows: Ints) -> Ints:
+def slot_copies(table: CommandTable, rows: Ints) -> Ints:
     """Return which rows copy a slot: bytes that some rank encodes into or decodes from."""
     first = table.access_start[:-1]
-    encodes, decodes = table.kind == Kind.ENCODE, table.kind == Kind.DECODE
+    encodes, decodes = table.kind == CommandKind.ENCODE, table.kind == CommandKind.DECODE
     slots = {*_places(table, first[encodes] + 1), *_places(table, first[decodes])}
     result = np.zeros(len(rows), np.int64)
-    for number in np.flatnonzero(table.kind[rows] == Kind.COPY).tolist() if slots else ():
+    for number in np.flatnonzero(table.kind[rows] == CommandKind.COPY).tolist() if slots else ():
         both = _places(table, first[rows[number]] + np.arange(2))
         result[number] = all(place in slots for place in both)
     return result
 
 
-def _places(table: Table, accesses: Any) -> list[tuple[int, int, int]]:
+def _places(table: CommandTable, accesses: Any) -> list[tuple[int, int, int]]:
     """Return buffer, offset and bytes of accesses; a slot has the same on every rank."""
     columns = (table.access_buffer, table.access_offset, table.access_nbytes)
     return list(zip(*(column[accesses].tolist() for column in columns), strict=True))

@@ -1,6 +1,6 @@
-"""The Schedule: what is done, on which queue, in which order. Its meaning is written here.
+"""The Schedule: which commands run, on which queue, in which order.
 
-Files, and the checks of what they hold, are found when first used: pricing needs neither.
+File formats and checks are imported on first use, because predicting needs neither.
 """
 
 from importlib import import_module
@@ -12,13 +12,13 @@ from weft.schedule.ir import (
     Buffer,
     Call,
     Command,
+    CommandKind,
     Copy,
     Cost,
     Decode,
     Encode,
     Flag,
     Kernel,
-    Kind,
     Launch,
     Program,
     Queue,
@@ -31,12 +31,12 @@ from weft.schedule.ir import (
     Swap,
     Wait,
 )
-from weft.schedule.schedule import Place, Schedule
-from weft.schedule.table import Table, write_out
+from weft.schedule.schedule import CommandLocation, Schedule
+from weft.schedule.table import CommandTable, expand
 from weft.schedule.values import SELF, Group, Index, Peer, Rel, Term, flipped, shifted
 
 if TYPE_CHECKING:
-    from weft.schedule.files import from_json, load, save, to_json
+    from weft.schedule.schedule_json import from_json, load, save, to_json
 
 __all__ = [
     "READ",
@@ -46,6 +46,9 @@ __all__ = [
     "Buffer",
     "Call",
     "Command",
+    "CommandKind",
+    "CommandLocation",
+    "CommandTable",
     "Copy",
     "Cost",
     "Decode",
@@ -54,10 +57,8 @@ __all__ = [
     "Group",
     "Index",
     "Kernel",
-    "Kind",
     "Launch",
     "Peer",
-    "Place",
     "Program",
     "Queue",
     "Reduce",
@@ -69,23 +70,22 @@ __all__ = [
     "Slice",
     "Submit",
     "Swap",
-    "Table",
     "Term",
     "Wait",
+    "expand",
     "flipped",
     "from_json",
     "load",
     "save",
     "shifted",
     "to_json",
-    "write_out",
 ]
 
 _FOUND_LATER = {
-    "from_json": "weft.schedule.files",
-    "load": "weft.schedule.files",
-    "save": "weft.schedule.files",
-    "to_json": "weft.schedule.files",
+    "from_json": "weft.schedule.schedule_json",
+    "load": "weft.schedule.schedule_json",
+    "save": "weft.schedule.schedule_json",
+    "to_json": "weft.schedule.schedule_json",
 }
 
 

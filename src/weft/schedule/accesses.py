@@ -1,4 +1,4 @@
-"""The slices a command touches."""
+"""The buffer slices that a command reads and writes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ READ, WRITE = 1, 2
 
 
 class Access(NamedTuple):
-    """One slice of a command and what happens to it."""
+    """One slice of a command, and whether the command reads or writes it."""
 
     mode: int
     slice: Slice
 
 
 def accesses(command: Command) -> Iterator[Access]:  # noqa: C901 - one case a command
-    """The slices a command touches: sources in order, then destinations."""
+    """Yield the slices a command accesses: sources in order, then destinations."""
     match command:
         case Copy(src, dst) | Encode(src, dst) | Decode(src, dst):
             yield Access(READ, src)

@@ -1,11 +1,10 @@
-"""Checks of a Schedule: what it means can be carried out, and twice in a row.
+"""Checks that a Schedule can be executed, and executed repeatedly.
 
-Ranks that do the same are looked at once. What is checked: commands stand on queues that
-can run them, slices lie inside their buffers, every Wait has its Signals, everything can
-happen, no two commands touch the same bytes in no order, and whatever others do to a
-rank's buffers happens between its entry and its exit, so that a Schedule can be run again
-with the caller touching its buffers in between, by ranks of which some are an execution ahead
-of others. The error names the guilty commands.
+The checks: every command is on a queue that can run it, every slice is inside its buffer, every
+Wait has its Signals, there is no deadlock, conflicting accesses to the same bytes are ordered, and
+a rank's buffers are accessed by others only between its entry and its exit. The last check lets
+callers touch their buffers between executions, even if some ranks are one execution ahead. Ranks
+that behave the same are checked once. Errors name the commands involved.
 """
 
 from __future__ import annotations
@@ -17,81 +16,91 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import BoundsError, ScheduleError
-from weft.schedule.again import settled
+from weft.schedule.buffer_symmetry import buffers_are_symmetric
+from weft.schedule.happens_before import compute_happens_before
 from weft.schedule.inline import inline
-from weft.schedule.ir import Kind, Signal, Submit, Wait
-from weft.schedule.layout import uses_alike
-from weft.schedule.order import find_order
-from weft.schedule.races import check_entry_and_exit, check_races, touches_of
-from weft.schedule.symmetry import BOTH, Symmetry, find_symmetry, natural_dims, nothing_alike
-from weft.schedule.table import Table, write_out
+from weft.schedule.ir import CommandKind, Signal, Submit, Wait
+from weft.schedule.races import check_entry_and_exit, check_races, memory_accesses
+from weft.schedule.rank_symmetry import BOTH, Symmetry, find_symmetry, natural_dims, no_symmetry
+from weft.schedule.reentrancy import mark_unsafe_flags
+from weft.schedule.table import CommandTable, expand
 
 if TYPE_CHECKING:
     from weft.schedule.ir import Command
     from weft.schedule.schedule import Schedule
 
 QUEUE_NAME = re.compile(r"(stream|copy|nic)\d+|host")
-_MOVES = (Kind.COPY, Kind.BROADCAST, Kind.SWAP)
-_WORK = (Kind.REDUCE, Kind.ENCODE, Kind.DECODE, Kind.KERNEL)
-# What may stand where. Signals, waits and calls may stand anywhere.
+_MOVES = (CommandKind.COPY, CommandKind.BROADCAST, CommandKind.SWAP)
+_WORK = (CommandKind.REDUCE, CommandKind.ENCODE, CommandKind.DECODE, CommandKind.KERNEL)
+# Command kinds allowed on each kind of queue. Signals, waits and calls are allowed everywhere.
 _ALLOWED = {
-    "stream": (Kind.KERNEL, Kind.LAUNCH, Kind.REDUCE, Kind.ENCODE, Kind.DECODE),
+    "stream": (
+        CommandKind.KERNEL,
+        CommandKind.LAUNCH,
+        CommandKind.REDUCE,
+        CommandKind.ENCODE,
+        CommandKind.DECODE,
+    ),
     "copy": _MOVES,
     "nic": _MOVES,
-    "host": (Kind.SUBMIT, Kind.KERNEL),  # work of the host itself
+    "host": (CommandKind.SUBMIT, CommandKind.KERNEL),  # work of the host itself
     "lane": (*_MOVES, *_WORK),
 }
-_ANYWHERE = (Kind.SIGNAL, Kind.WAIT, Kind.CALL)
+_ANYWHERE = (CommandKind.SIGNAL, CommandKind.WAIT, CommandKind.CALL)
 
 
 def check(schedule: Schedule, *, collapse: bool = True) -> None:
-    """Raise the first thing that is wrong with ``schedule``; return if there is none."""
+    """Raise the first error found in ``schedule``; return None if there is none."""
     flat = inline(schedule)
     _check_programs(flat)
     dims = natural_dims(flat) if collapse else (flat.num_ranks,)
-    symmetry = find_symmetry(flat, dims, [BOTH] * len(dims)) if collapse else nothing_alike(dims)
-    if not uses_alike(flat, symmetry):
-        symmetry = nothing_alike(dims)
-    table = write_out(flat, symmetry.representatives(), seen_by=symmetry.seen_by)
+    symmetry = find_symmetry(flat, dims, [BOTH] * len(dims)) if collapse else no_symmetry(dims)
+    if not buffers_are_symmetric(flat, symmetry):
+        symmetry = no_symmetry(dims)
+    table = expand(flat, symmetry.representatives(), seen_by=symmetry.seen_by)
     _check_places(table)
     _check_flags(table)
     _check_bounds(table, symmetry)
-    order = settled(find_order(table, symmetry))
-    touches = touches_of(table, symmetry)
+    order = mark_unsafe_flags(compute_happens_before(table, symmetry))
+    touches = memory_accesses(table, symmetry)
     check_entry_and_exit(order, touches)
     check_races(order, touches)
 
 
 def _check_programs(flat: Schedule) -> None:
     if flat.num_ranks < 1:
-        raise ScheduleError(f"{flat.name} has {flat.num_ranks} ranks.", "Use 1 or more.")
+        raise ScheduleError(
+            f"schedule {flat.name}: num_ranks is {flat.num_ranks}, expected 1 or more.",
+            "Use at least 1 rank.",
+        )
     seen: dict[str, set[int]] = defaultdict(set)
     for program in flat.programs:
         ranks = set(program.ranks)
         outside = [r for r in program.ranks if not 0 <= r < flat.num_ranks]
         if outside:
             raise ScheduleError(
-                f"a program is for rank {outside[0]}; {flat.name} has {flat.num_ranks} ranks."
+                f"schedule {flat.name}: a program lists rank {outside[0]}, expected 0 to "
+                f"{flat.num_ranks - 1}."
             )
         for queue in program.queues:
             if not QUEUE_NAME.fullmatch(queue.name):
                 raise ScheduleError(
-                    f"no queue is called {queue.name!r}.",
-                    "Queues are stream0.., copy0.., nic0.. and host.",
+                    f"unknown queue {queue.name!r}.",
+                    "Queues are named stream0.., copy0.., nic0.. and host.",
                 )
             twice = seen[queue.name] & ranks
             if twice:
                 raise ScheduleError(
-                    f"two programs have {queue.name}@{min(twice)}.",
+                    f"queue {queue.name}@{min(twice)} is defined by two programs.",
                     "Put all commands of a queue into one program.",
                 )
             seen[queue.name] |= ranks
 
 
-def _check_places(table: Table) -> None:
-    """Commands stand on queues that can run them."""
+def _check_places(table: CommandTable) -> None:
+    """Check that commands are on queues that can run them."""
     places = list(_ALLOWED)
-    may = np.zeros((len(places), len(Kind)), bool)
+    may = np.zeros((len(places), len(CommandKind)), bool)
     for number, allowed in enumerate(_ALLOWED.values()):
         may[number, [*allowed, *_ANYWHERE]] = True
     names = (queue.name.rstrip("0123456789") for queue in table.thread_queue_of)
@@ -101,13 +110,13 @@ def _check_places(table: Table) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ScheduleError(
-            f"{table.where(row)} cannot stand on a {places[of_thread[table.thread[row]]]}.",
-            "Bare copies go on copy or nic queues, work on streams, Submit and what the host does "
-            "itself on host; copies by compute units go into the lanes of a Launch.",
+            f"{table.where(row)} cannot run on a {places[of_thread[table.thread[row]]]}.",
+            "Put bare copies on copy or nic queues, kernels on streams, Submit and host kernels on "
+            "host, and copies by compute units into the lanes of a Launch.",
         )
 
 
-def _check_flags(table: Table) -> None:
+def _check_flags(table: CommandTable) -> None:
     limit, num_ranks = table.schedule.num_flags, table.schedule.num_ranks
     used = np.array([_names_flag(command) for command in table.commands], bool)[table.command]
     wrong = used & ((table.flag_index < 0) | (table.flag_index >= limit))
@@ -118,21 +127,21 @@ def _check_flags(table: Table) -> None:
             f"{table.where(row)} uses flag {table.flag_index[row]}@{table.flag_rank[row]}; each of "
             f"{num_ranks} ranks has {limit} flags."
         )
-    submits = table.kind == Kind.SUBMIT
+    submits = table.kind == CommandKind.SUBMIT
     wrong = submits & (table.count < 1)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ScheduleError(
-            f"{table.where(row)} hands over {table.count[row]} commands.",
-            "A Submit hands over at least one.",
+            f"{table.where(row)}: count is {table.count[row]}, expected 1 or more.",
+            "A Submit hands over at least one command.",
         )
-    waits = table.kind == Kind.WAIT
+    waits = table.kind == CommandKind.WAIT
     wrong = waits & (table.flag_rank != table.thread_rank[table.thread])
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ScheduleError(
             f"{table.where(row)} waits for a flag of rank {table.flag_rank[row]}.",
-            "A flag is owned by the rank that waits for it.",
+            "A rank can wait only for flags that it owns.",
         )
 
 
@@ -141,16 +150,17 @@ def _names_flag(command: Command) -> bool:
     return held or isinstance(command, Signal | Wait)
 
 
-def _check_bounds(table: Table, symmetry: Symmetry) -> None:
-    """Every slice lies in its buffer, and what is copied fits where it goes."""
+def _check_bounds(table: CommandTable, symmetry: Symmetry) -> None:
+    """Check that slices are inside their buffers, and both sides of a copy have equal sizes."""
     if not len(table.access_rank):
         return
     outside = (table.access_rank < 0) | (table.access_rank >= table.schedule.num_ranks)
     if outside.any():
         access = int(np.argmax(outside))
         raise BoundsError(
-            f"{table.where(_row_of(table, access))} touches rank {table.access_rank[access]}; "
-            f"there are {table.schedule.num_ranks} ranks."
+            f"{table.where(_row_of(table, access))} accesses rank {table.access_rank[access]}, "
+            "expected 0 to "
+            f"{table.schedule.num_ranks - 1}."
         )
     owner = symmetry.representative(table.access_rank.astype(np.int64))
     size = np.zeros(len(owner), np.int64)
@@ -159,18 +169,18 @@ def _check_bounds(table: Table, symmetry: Symmetry) -> None:
         sizes = buffer.nbytes
         size[mine] = sizes if isinstance(sizes, int) else np.asarray(sizes)[owner[mine]]
     start, nbytes = table.access_offset, table.access_nbytes
-    # Not their sum, which may be more than 64 bits hold.
+    # Their sum could overflow 64 bits.
     wrong = (start < 0) | (nbytes < 0) | (start > size) | (nbytes > size - start)
     if wrong.any():
         access = int(np.argmax(wrong))
         stop = int(start[access]) + int(nbytes[access])
         raise BoundsError(
-            f"{table.where(_row_of(table, access))} touches bytes {start[access]} to {stop} of "
+            f"{table.where(_row_of(table, access))} accesses bytes {start[access]} to {stop} of "
             f"{table.buffers[table.access_buffer[access]]}@{owner[access]}, which has "
             f"{size[access]}.",
-            "Slices lie inside their buffers.",
+            "Use offsets and sizes inside the buffer, or declare a larger buffer.",
         )
-    same = np.isin(table.kind, _MOVES) | (table.kind == Kind.REDUCE)
+    same = np.isin(table.kind, _MOVES) | (table.kind == CommandKind.REDUCE)
     row_of = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
     first = table.access_nbytes[np.minimum(table.access_start[row_of], len(nbytes) - 1)]
     wrong = same[row_of] & (table.access_nbytes != first)
@@ -178,9 +188,9 @@ def _check_bounds(table: Table, symmetry: Symmetry) -> None:
         row = int(row_of[np.argmax(wrong)])
         raise BoundsError(
             f"{table.where(row)} has slices of different sizes.",
-            "Source and destination of a move are equally long.",
+            "Source and destination of a copy must have equal sizes.",
         )
 
 
-def _row_of(table: Table, access: int) -> int:
+def _row_of(table: CommandTable, access: int) -> int:
     return int(np.searchsorted(table.access_start, access, side="right")) - 1

@@ -1,4 +1,4 @@
-"""Calls bound into their callers: a Schedule in, the same Schedule without Call out."""
+"""Inlining: returns an equivalent Schedule in which every Call is replaced by its commands."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 def inline(schedule: Schedule) -> Schedule:
-    """``schedule`` with every Call replaced by what it does.
+    """Return ``schedule`` with every Call replaced by the commands it stands for.
 
-    The ranks of a program may play different parts in what they call, so a program is cut
-    into one for each combination of parts.
+    The ranks of a program may have different positions in the schedules they call, so a program is
+    split into one program per combination of positions.
     """
     calls = _calls(schedule)
     if not calls:
@@ -72,7 +72,7 @@ def inline(schedule: Schedule) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """One call: its schedule without calls, and where its names land in the caller."""
+    """One call: the inner schedule without calls, and what its names map to in the caller."""
 
     call: Call
     inner: Schedule
@@ -81,7 +81,7 @@ class _Binding:
 
     @property
     def num_flags(self) -> int:
-        """The inner flags, one to start each queue, one to end them all."""
+        """The number of flags: the inner ones, one per queue to start it, one to join."""
         return self.inner.num_flags + self.num_queues + 1
 
     @property
@@ -161,7 +161,7 @@ def _widest(buffer: Buffer) -> int:
 
 
 def _calls(schedule: Schedule) -> dict[str, Call]:
-    """The calls by name, each of which is the same on all its ranks and comes once on each."""
+    """Return the calls by name; calls of one name must be equal, and appear once per rank."""
     calls: dict[str, Call] = {}
     for program in schedule.programs:
         here = list(_calls_of(program))
@@ -169,7 +169,7 @@ def _calls(schedule: Schedule) -> dict[str, Call]:
         for call in here:
             if names[call.name] > 1 or calls.setdefault(call.name, call) != call:
                 raise ScheduleError(
-                    f"two calls of {schedule.name} are named {call.name!r}.",
+                    f"schedule {schedule.name}: two different calls are named {call.name!r}.",
                     "Calls of one name are one call, seen from its ranks: rename one of them.",
                 )
     return calls
@@ -180,8 +180,8 @@ def _calls_of(program: Program) -> Iterator[Call]:
         yield from (c for c in queue.commands if isinstance(c, Call))
         if any(isinstance(c, Call) for top in queue.commands for c in _below(top)):
             raise ScheduleError(
-                f"a Call stands inside a loop or a Launch of {queue.name}.",
-                "A Call stands directly on a queue; unroll the loop around it.",
+                f"queue {queue.name}: a Call is inside a loop or a Launch.",
+                "Put the Call directly on a queue; unroll the loop around it.",
             )
 
 
@@ -207,25 +207,27 @@ def _bindings(schedule: Schedule, calls: dict[str, Call]) -> dict[str, _Binding]
 
 
 def _check_ranks(call: Call, inner: Schedule, num_ranks: int) -> None:
-    """What is called fits the group it is bound to (see Group.within)."""
+    """Check that the called schedule fits the group it is bound to (see Group.within)."""
     outer = call.ranks
     if inner.num_ranks != outer.size:
         raise ScheduleError(
-            f"{call.name} calls {inner.name} of {inner.num_ranks} ranks with groups of "
-            f"{outer.size}.",
+            f"call {call.name}: {inner.name} has {inner.num_ranks} ranks, expected {outer.size} "
+            "(the size "
+            "of its group)."
         )
     once = outer.size * outer.stride >= (len(outer.ranks) or num_ranks)
     for group in set(_groups(inner.programs)):
         if group.ranks or not (once or outer.size % (group.size * group.stride) == 0):
             raise ScheduleError(
-                f"{call.name} calls {inner.name}, which has groups of its own ({group}) that do "
-                f"not nest in groups of {outer.size}.",
-                "Call it once for each of them, with its ranks listed.",
+                f"call {call.name}: {inner.name} uses groups ({group}) that do not nest in groups "
+                "of "
+                f"{outer.size}.",
+                "Call it once per group, with its ranks listed.",
             )
 
 
 def _groups(value: Any) -> Iterator[Group]:
-    """Every group that is named somewhere inside."""
+    """Yield every group that a value contains."""
     if isinstance(value, Group):
         yield value
     elif isinstance(value, tuple):
@@ -238,7 +240,7 @@ def _groups(value: Any) -> Iterator[Group]:
 
 
 def _parts(program: Program, bindings: dict[str, _Binding]) -> Iterator[range | tuple[int, ...]]:
-    """The ranks of ``program``, cut where they play different parts in a call."""
+    """Yield the ranks of ``program``, split by their positions in the calls."""
     ranks = np.asarray(program.ranks, np.int64)
     marks: list[Any] = [np.zeros(len(ranks), np.int64)]
     for call in _calls_of(program):
@@ -252,7 +254,7 @@ def _parts(program: Program, bindings: dict[str, _Binding]) -> Iterator[range | 
 
 
 def as_ranks(ranks: np.ndarray[Any, np.dtype[np.int64]]) -> range | tuple[int, ...]:
-    """A range where the ranks stand evenly apart, else all of them."""
+    """Return a range if the ranks are evenly spaced, otherwise a tuple."""
     steps = np.diff(ranks)
     if len(ranks) and (steps == steps[:1]).all() and (steps > 0).all():
         step = int(steps[0]) if len(steps) else 1
@@ -280,7 +282,7 @@ def _inline_program(
 
 
 def _scopes(caller: Queue, binding: _Binding, rank: int) -> Iterator[tuple[Queue, Scope]]:
-    """What each queue of ``rank`` does for one call, the calling queue first."""
+    """Yield the commands of each queue of ``rank`` for one call, the calling queue first."""
     group: Group = binding.call.ranks
     inner_rank = int(group.position(rank))
     inner = [q for p in binding.inner.programs if inner_rank in p.ranks for q in p.queues]

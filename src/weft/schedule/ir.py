@@ -1,8 +1,8 @@
-"""The nouns of a Schedule: commands, queues, programs, buffers.
+"""The intermediate representation of a Schedule: commands, queues, programs, buffers.
 
-A Schedule is the decision how something is carried out: for each rank, for each queue,
-commands in order, joined by flags. Their meaning is written here, once; an interpreter
-(simulator, runtime, the array interpreter of the tests) only decides how time passes.
+A Schedule states how a collective or a step is executed: for each rank and each queue, a list of
+commands in order, synchronized by flags. The semantics are defined here, once. The interpreters
+(the simulator, the runtime, the array interpreter of the tests) only decide how time passes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Role = Literal["in", "out", "inout", "scratch"]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """``nbytes`` of a rank's buffer, from ``offset`` on."""
+    """``nbytes`` of a rank's buffer, starting at ``offset``."""
 
     rank: RankValue
     buffer: str
@@ -33,7 +33,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A counter owned by ``rank``: signals raise it, waits hold for it, nothing resets it."""
+    """A counter owned by ``rank``: signals increment it, waits block on it, nothing resets it."""
 
     rank: RankValue
     index: Value
@@ -41,10 +41,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a kernel does, for pricing: family, shape, work and traffic, tiles it is cut into.
+    """The work of a kernel, for pricing: family, shape, flops, memory traffic, number of tiles.
 
-    With ``seconds`` it is an opaque kernel that takes so long by itself, whatever else is known;
-    of its ``tiles`` those beyond the units wait, and kernels of other streams wait behind them.
+    If ``seconds`` is set, the kernel is opaque and takes that long by itself. Tiles that exceed the
+    compute units wait, and kernels of other streams wait behind them.
     """
 
     family: str = ""
@@ -58,9 +58,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Computation: ``cost`` is what simulate prices, ``op`` what run looks up and calls.
+    """Computation: the simulator prices ``cost``, the runtime looks up and calls ``op``.
 
-    An external kernel is executed by somebody else (torch); run only stamps its span.
+    An external kernel is executed elsewhere (by torch); the runtime only records its span.
     """
 
     op: str
@@ -72,11 +72,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One GPU kernel around commands: lanes run side by side on its units.
+    """One GPU kernel that contains commands: its lanes run in parallel on its compute units.
 
-    A lane is a tuple of commands in order; a Repeat in the place of a lane stands for that
-    many lanes. ``units`` None: as many as the platform's collective kernels take. ``family``
-    says which collective's kernel it is, by which simulate knows what one of its units moves.
+    A lane is a tuple of commands in order; a Repeat in place of a lane stands for that many lanes.
+    ``units=None`` takes as many as the collective kernels of the platform use. ``family`` names the
+    collective, from which the simulator knows how fast one of its units moves data.
     """
 
     lanes: tuple[tuple[Command | Repeat, ...] | Repeat, ...]
@@ -87,7 +87,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Move ``src`` over ``dst``."""
+    """Copy ``src`` to ``dst``."""
 
     src: Slice
     dst: Slice
@@ -95,7 +95,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Read ``src`` once, write every one of ``dsts``."""
+    """Read ``src`` once and write it to every slice of ``dsts``."""
 
     src: Slice
     dsts: tuple[Slice, ...]
@@ -111,7 +111,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """``dst = srcs[0] op srcs[1] op ..``, in that order; dst may be one of the sources."""
+    """Compute ``dst = srcs[0] op srcs[1] op ..``, in that order; dst may be one of the sources."""
 
     srcs: tuple[Slice, ...]
     dst: Slice
@@ -121,7 +121,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Compress ``src`` into the slot ``dst``: its real length in front, worst-case room behind."""
+    """Compress ``src`` into the slot ``dst``: actual length first, then room for the worst case."""
 
     src: Slice
     dst: Slice
@@ -141,14 +141,14 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Add one to ``flag`` and publish what this queue wrote before."""
+    """Increment ``flag`` and publish everything this queue wrote before."""
 
     flag: Flag
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Hold until ``flag`` has had ``count`` signals in this execution."""
+    """Block until ``flag`` has received ``count`` signals in this execution."""
 
     flag: Flag
     count: Value = 1
@@ -156,10 +156,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A host command: hand over the next ``count`` commands standing in a queue.
+    """A host command: hand over the next ``count`` commands of a queue.
 
-    With ``hold`` they are prelaunched: handed over before time zero, released by one Signal
-    of that flag.
+    With ``hold`` they are prelaunched: handed over before time zero, and released by one Signal of
+    that flag.
     """
 
     rank: RankValue
@@ -170,13 +170,13 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Another schedule as one command: its ranks, buffers and queues bound to ours.
+    """Another schedule as one command: its ranks, buffers and queues are bound to the caller's.
 
-    Inner rank j is the j-th of ``ranks``. ``buffers`` maps an inner buffer to ours and an
-    offset, equal on all ranks of the call, at which it starts; scratch that is not mapped
-    becomes private scratch. ``queues`` renames; the inner queue that lands on the queue of
-    the Call runs in its place, the others start with it and are joined at its end. Calls of
-    one ``name`` are one call, seen from its ranks.
+    Inner rank j is the j-th of ``ranks``. ``buffers`` maps an inner buffer to a buffer of the
+    caller and the offset at which it starts, which is equal on all ranks of the call; unmapped
+    scratch becomes private scratch. ``queues`` renames queues. The inner queue that maps to the
+    queue of the Call runs in its place; the others start with it and are joined at its end. Calls
+    of one ``name`` are one call, seen from its ranks.
     """
 
     name: str
@@ -188,7 +188,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``body``, ``count`` times; the counter of this loop advances the values inside."""
+    """Run ``body`` ``count`` times; the loop counter advances the relative values inside."""
 
     count: int
     body: tuple[Command | Repeat, ...]
@@ -196,10 +196,10 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a Call becomes on one queue once it is bound: its commands in place.
+    """An inlined Call on one queue: its commands in place.
 
-    ``enter`` and ``leave`` fork and join the queues of one call. They are not commands of
-    the schedule: no Submit counts or hands them over.
+    ``enter`` and ``leave`` fork and join the queues of the call. They are not commands of the
+    schedule: no Submit counts them or hands them over.
     """
 
     name: str
@@ -225,8 +225,8 @@ Command = (
 )
 
 
-class Kind(IntEnum):
-    """The kinds of commands as numbers, for tables and for the native core."""
+class CommandKind(IntEnum):
+    """The command kinds as numbers, for tables and for the native core."""
 
     KERNEL = 0
     LAUNCH = 1
@@ -242,19 +242,19 @@ class Kind(IntEnum):
     CALL = 11
 
 
-KIND_OF: dict[type, Kind] = {
-    Kernel: Kind.KERNEL,
-    Launch: Kind.LAUNCH,
-    Copy: Kind.COPY,
-    Broadcast: Kind.BROADCAST,
-    Swap: Kind.SWAP,
-    Reduce: Kind.REDUCE,
-    Encode: Kind.ENCODE,
-    Decode: Kind.DECODE,
-    Signal: Kind.SIGNAL,
-    Wait: Kind.WAIT,
-    Submit: Kind.SUBMIT,
-    Scope: Kind.CALL,
+KIND_OF: dict[type, CommandKind] = {
+    Kernel: CommandKind.KERNEL,
+    Launch: CommandKind.LAUNCH,
+    Copy: CommandKind.COPY,
+    Broadcast: CommandKind.BROADCAST,
+    Swap: CommandKind.SWAP,
+    Reduce: CommandKind.REDUCE,
+    Encode: CommandKind.ENCODE,
+    Decode: CommandKind.DECODE,
+    Signal: CommandKind.SIGNAL,
+    Wait: CommandKind.WAIT,
+    Submit: CommandKind.SUBMIT,
+    Scope: CommandKind.CALL,
 }
 
 
@@ -262,8 +262,8 @@ KIND_OF: dict[type, Kind] = {
 class Queue:
     """Commands that run one after another: ``stream0``, ``copy3``, ``nic0`` or ``host``.
 
-    ``host`` is the rank whose host queue feeds it. A stream has a ``priority`` (higher goes
-    first) and may be confined to the ``units`` from the first number up to the second.
+    ``host`` is the rank whose host queue submits to it. A stream has a ``priority`` (higher runs
+    first) and may be confined to a half-open range of compute ``units``.
     """
 
     name: str
@@ -275,7 +275,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What every one of ``ranks`` does."""
+    """The queues that every one of ``ranks`` executes."""
 
     ranks: range | tuple[int, ...]
     queues: tuple[Queue, ...]
@@ -283,9 +283,9 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A symmetric name: every rank has ``nbytes`` of it (or its entry of the tuple).
+    """A symmetric buffer: every rank has ``nbytes`` of it (or its entry of the tuple).
 
-    Outside an execution ``in``, ``out`` and ``inout`` buffers belong to the caller.
+    Between executions, ``in``, ``out`` and ``inout`` buffers belong to the caller.
     """
 
     name: str
@@ -293,17 +293,17 @@ class Buffer:
     role: Role = "scratch"
 
     def size_on(self, rank: int) -> int:
-        """The bytes that ``rank`` has of it."""
+        """Return the size of the buffer on ``rank`` in bytes."""
         return self.nbytes if isinstance(self.nbytes, int) else self.nbytes[rank]
 
 
-def stored(commands: tuple[Command | Repeat, ...]) -> int:
-    """How many commands are written down here and below."""
-    return sum(1 + sum(stored(body) for body in bodies(c)) for c in commands)
+def count_stored(commands: tuple[Command | Repeat, ...]) -> int:
+    """Return the number of stored commands, including nested ones."""
+    return sum(1 + sum(count_stored(body) for body in bodies(c)) for c in commands)
 
 
 def bodies(command: Command | Repeat) -> Iterator[tuple[Command | Repeat, ...]]:
-    """The command sequences that stand directly inside a command."""
+    """Yield the command sequences directly inside a command."""
     match command:
         case Repeat() | Scope():
             yield command.body

@@ -1,4 +1,4 @@
-"""No two commands touch the same bytes in no order, and nobody touches a rank that is away."""
+"""Race checks: conflicting accesses are ordered and happen while the owner executes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 
 from weft.errors import RaceError
 from weft.schedule.accesses import WRITE
-from weft.schedule.knowledge import Knowledge, Senders, element_of, moved
-from weft.schedule.order import PLACES, SELF_PLACE, Order
+from weft.schedule.happens_before import PLACES, SELF_PLACE, HappensBefore
+from weft.schedule.vector_clock import CertainSenders, VectorClock, element_of, moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from weft.schedule.symmetry import Symmetry
-    from weft.schedule.table import Table
+    from weft.schedule.rank_symmetry import Symmetry
+    from weft.schedule.table import CommandTable
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-FEW = 3  # waits at the start of a thread that are looked at before the whole history is
+FEW = 3  # waits at the start of a thread to try before computing the whole vector clock
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
-    """What commands do to a rank: where they stand, and which rank it is."""
+class RemoteActions:
+    """What commands do to other ranks: their location, and the rank they act on."""
 
     row: Ints
     thread: Ints
@@ -36,30 +36,30 @@ class Acts:
 
 
 @dataclass(frozen=True, slots=True)
-class Touches(Acts):
-    """Accesses, each as its runner sees it and as the owner's representative sees it."""
+class MemoryAccesses(RemoteActions):
+    """Memory accesses, as seen by their runner and by the owner's representative."""
 
     owner_class: Ints  # the owner's representative
-    toucher: Ints  # who touches the representative in this way
+    toucher: Ints  # the rank whose access to the representative corresponds to this one
     buffer: Ints
     start: Ints
     stop: Ints
     write: Bools
 
-    def chosen(self, which: Any) -> Touches:
-        """Some of them."""
-        return Touches(*(getattr(self, each.name)[which] for each in fields(Touches)))
+    def select(self, which: Any) -> MemoryAccesses:
+        """Return a subset."""
+        return MemoryAccesses(*(getattr(self, each.name)[which] for each in fields(MemoryAccesses)))
 
 
-def touches_of(table: Table, symmetry: Symmetry) -> Touches:
-    """Every access of at least one byte."""
+def memory_accesses(table: CommandTable, symmetry: Symmetry) -> MemoryAccesses:
+    """Return every access of at least one byte."""
     some = np.flatnonzero(table.access_nbytes > 0)
     row = np.searchsorted(table.access_start, some, side="right") - 1
     owner = table.access_rank[some].astype(np.int64)
     thread = table.thread[row].astype(np.int64)
     runner = table.thread_rank[thread].astype(np.int64)
     start = table.access_offset[some]
-    return Touches(
+    return MemoryAccesses(
         row,
         thread,
         row * PLACES + SELF_PLACE,
@@ -73,37 +73,38 @@ def touches_of(table: Table, symmetry: Symmetry) -> Touches:
     )
 
 
-def check_entry_and_exit(order: Order, touches: Touches) -> None:
-    """Others touch a rank's buffers only between its entry and its exit."""
+def check_entry_and_exit(order: HappensBefore, touches: MemoryAccesses) -> None:
+    """Check that others access a rank's buffers only between its entry and its exit."""
     runner = order.table.thread_rank[touches.thread]
-    away = touches.chosen(runner != touches.owner)
-    signals = SureSignals(order)
-    early = away.chosen(~signals.heard_from_owner(away))
-    late = away.chosen(~signals.answered_to_owner(away))
+    away = touches.select(runner != touches.owner)
+    signals = CertainSignals(order)
+    early = away.select(~signals.heard_from_owner(away))
+    late = away.select(~signals.answered_to_owner(away))
     if not len(early.row) and not len(late.row):
         return
-    senders = Senders(order)
+    senders = CertainSenders(order)
     for owner in np.unique(early.owner_class).tolist():
-        known = Knowledge(order, senders, entry_of=owner)
-        _check_entered(order, known, early.chosen(early.owner_class == owner))
+        known = VectorClock(order, senders, entry_of=owner)
+        _check_entered(order, known, early.select(early.owner_class == owner))
     for thread in np.unique(late.thread).tolist():
-        known = Knowledge(order, senders, source=thread)
-        _check_left(order, known, late.chosen(late.thread == thread))
+        known = VectorClock(order, senders, source=thread)
+        _check_left(order, known, late.select(late.thread == thread))
 
 
-def _check_entered(order: Order, known: Knowledge, early: Touches) -> None:
+def _check_entered(order: HappensBefore, known: VectorClock, early: MemoryAccesses) -> None:
     elements = element_of(order.symmetry, early.toucher).tolist()
     for number, element in enumerate(elements):
         place = int(early.place[number])
         if known.at(int(early.thread[number]), place)[element] < 0:
             raise RaceError(
-                f"{order.table.where(int(early.row[number]))} may touch the buffers of rank "
+                f"{order.table.where(int(early.row[number]))} may access the buffers of rank "
                 f"{early.owner[number]} before that rank has entered.",
-                "Let the owner signal that it is ready, and wait for that." + doubt(order),
+                "Make the owner signal that it is ready, and wait for that signal."
+                + unsafe_flag_hint(order),
             )
 
 
-def _check_left(order: Order, known: Knowledge, late: Touches) -> None:
+def _check_left(order: HappensBefore, known: VectorClock, late: MemoryAccesses) -> None:
     table = order.table
     elements = element_of(order.symmetry, late.owner).tolist()
     end = table.num_rows * PLACES
@@ -112,37 +113,38 @@ def _check_left(order: Order, known: Knowledge, late: Touches) -> None:
         learnt = [known.at(int(t), end)[element] for t in np.flatnonzero(mine)]
         if max(learnt, default=-1) < late.place[number]:
             raise RaceError(
-                f"{table.where(int(late.row[number]))} may still touch the buffers of rank "
+                f"{table.where(int(late.row[number]))} may still access the buffers of rank "
                 f"{late.owner[number]} after that rank has left.",
-                "Signal the owner afterwards, and let it wait for that." + doubt(order),
+                "Signal the owner afterwards, and make it wait for that signal."
+                + unsafe_flag_hint(order),
             )
 
 
-def doubt(order: Order) -> str:
-    """Say of which flag no wait is sure, where there is one."""
-    if not order.loose.any():
+def unsafe_flag_hint(order: HappensBefore) -> str:
+    """Return a hint that names an unsafe flag, if there is one."""
+    if not order.unsafe.any():
         return ""
-    rank, index = divmod(int(np.argmax(order.loose)), order.table.schedule.num_flags)
+    rank, index = divmod(int(np.argmax(order.unsafe)), order.table.schedule.num_flags)
     return (
         f" No wait is sure of flag {index}@{rank}: several raise it, of which one may be an "
         "execution ahead. Give each a flag of its own, or hold it back until the wait is over."
     )
 
 
-class SureSignals:
-    """Signals that some wait is sure of, looked up in bulk: enough for most accesses.
+class CertainSignals:
+    """Signals that a wait is certain of, looked up in bulk; this decides most accesses.
 
-    A wait is sure of all signals of its flag if it holds for all of them, and of the first
-    ones if they have one sender.
+    A wait is certain of all signals of its flag if it waits for all of them, and of the first ones
+    if they have one sender.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: HappensBefore) -> None:
         self.order = order
         self.num_ranks = order.table.schedule.num_ranks
         flags = order.counter < order.first_private
         self.signals = np.flatnonzero(flags & ~order.holds)
-        sure = flags & order.holds & (order.amount > 0) & ~order.loose[order.counter]
-        waits = np.flatnonzero(sure)  # for no signal: sure of none
+        certain = flags & order.holds & (order.amount > 0) & ~order.unsafe[order.counter]
+        waits = np.flatnonzero(certain)  # for no signal: certain of none
         self.single = self._single_sender()
         complete = order.amount[waits] == order.total[order.counter[waits]]
         self.waits = waits[complete | self.single[order.counter[waits]]]
@@ -158,8 +160,8 @@ class SureSignals:
         alone: Bools = low == high
         return alone
 
-    def heard_from_owner(self, acts: Acts) -> Bools:
-        """Whether the owner was heard from by one of the first waits in front of an act."""
+    def heard_from_owner(self, acts: RemoteActions) -> Bools:
+        """Return whether one of the first waits before an action proves the owner's entry."""
         order = self.order
         pairs = np.sort(order.counter[self.signals] * self.num_ranks + order.sender[self.signals])
         launch = order.table.thread_launch[acts.thread].astype(np.int64)
@@ -185,7 +187,7 @@ class SureSignals:
         return heard
 
     def awaited(self) -> Ints:
-        """The signals that a wait of their flag's owner is sure of."""
+        """Return the signals that a wait of the flag's owner is certain of."""
         order = self.order
         largest = np.zeros(len(order.total), np.int64)
         np.maximum.at(largest, order.counter[self.waits], order.amount[self.waits])
@@ -198,13 +200,13 @@ class SureSignals:
         awaited: Ints = self.signals[whole | (ordinal < largest[counter])]
         return awaited
 
-    def answered_to_owner(self, touches: Touches) -> Bools:
-        """Whether the owner waits for a signal that the same thread sends after a touch."""
-        order, sure = self.order, self.awaited()
-        owner = order.table.flag_rank[order.row[sure]].astype(np.int64)
-        keys = order.thread[sure].astype(np.int64) * self.num_ranks + owner
+    def answered_to_owner(self, touches: MemoryAccesses) -> Bools:
+        """Return whether the owner waits for a signal that the thread sends after an access."""
+        order, certain = self.order, self.awaited()
+        owner = order.table.flag_rank[order.row[certain]].astype(np.int64)
+        keys = order.thread[certain].astype(np.int64) * self.num_ranks + owner
         by_key = np.argsort(keys, kind="stable")  # places rise inside a thread
-        keys, last = keys[by_key], order.place[sure][by_key]
+        keys, last = keys[by_key], order.place[certain][by_key]
         launch = order.table.thread_launch[touches.thread].astype(np.int64)
         parent = np.where(launch < 0, touches.thread, order.table.thread[launch])
         answered = np.zeros(len(touches.row), bool)
@@ -217,8 +219,8 @@ class SureSignals:
         return answered
 
 
-def check_races(order: Order, touches: Touches) -> None:
-    """Two accesses to the same bytes, one of them a write, have an order."""
+def check_races(order: HappensBefore, touches: MemoryAccesses) -> None:
+    """Check that two accesses to the same bytes, one of them a write, are ordered."""
     table, symmetry = order.table, order.symmetry
     asked: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     elements = element_of(symmetry, touches.toucher)
@@ -228,26 +230,26 @@ def check_races(order: Order, touches: Touches) -> None:
             asked[int(touches.thread[first])].append((first, second, element))
     if not asked:
         return
-    senders = Senders(order)
+    senders = CertainSenders(order)
     for thread, pairs in asked.items():
-        known = Knowledge(order, senders, source=thread)
+        known = VectorClock(order, senders, source=thread)
         for first, second, element in pairs:
             learnt = known.at(int(touches.thread[second]), int(touches.place[second]))[element]
             if learnt < touches.place[first]:
                 rows = table.where(int(touches.row[first])), table.where(int(touches.row[second]))
                 raise RaceError(
-                    f"{rows[0]} and {rows[1]} touch the same bytes of "
+                    f"{rows[0]} and {rows[1]} access the same bytes of "
                     f"{table.buffers[touches.buffer[first]]}@{touches.owner_class[first]} in no "
                     "order.",
-                    "Join them by a flag: Signal after the one, Wait before the other."
-                    + doubt(order),
+                    "Order them by a flag: Signal after the one, Wait before the other."
+                    + unsafe_flag_hint(order),
                 )
 
 
-def _conflicts(order: Order, touches: Touches) -> Iterator[tuple[int, int]]:
-    """Neighbouring accesses to the same bytes, in one order in which all can happen.
+def _conflicts(order: HappensBefore, touches: MemoryAccesses) -> Iterator[tuple[int, int]]:
+    """Yield neighbouring accesses to the same bytes, in one valid order of execution.
 
-    If each is ordered before the next that conflicts with it, all are.
+    If each access is ordered before the next one that conflicts with it, all are.
     """
     where = touches.owner_class * max(1, len(order.table.buffers)) + touches.buffer
     sequence = np.lexsort((touches.start, where))
@@ -264,16 +266,16 @@ def _conflicts(order: Order, touches: Touches) -> Iterator[tuple[int, int]]:
 
 
 def _overlapping(where: Ints, start: Ints, stop: Ints) -> Bools:
-    """Accesses, sorted by place and start, that reach into the next one."""
+    """Return which accesses, sorted by buffer and start, overlap the next one."""
     overlapping = np.zeros(len(where), bool)
     if len(where) > 1:
         neighbours = where[1:] == where[:-1]
-        # Enough to find groups with any overlap: the first one is always between neighbours.
+        # Enough to find groups with any overlap: the first overlap is always between neighbours.
         overlapping[:-1] = neighbours & (stop[:-1] > start[1:])
     return overlapping
 
 
-def _conflicts_in(group: Ints, touches: Touches, when: Ints) -> Iterator[tuple[int, int]]:
+def _conflicts_in(group: Ints, touches: MemoryAccesses, when: Ints) -> Iterator[tuple[int, int]]:
     cuts = np.unique(np.concatenate([touches.start[group], touches.stop[group]]))
     first = np.searchsorted(cuts, touches.start[group])
     last = np.searchsorted(cuts, touches.stop[group])

@@ -1,4 +1,4 @@
-"""Schedule: programs of ranks, and the commands they stand for."""
+"""The Schedule: programs of ranks, and the commands they expand to."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from weft.schedule.ir import (
     Submit,
     Swap,
     Wait,
-    stored,
+    count_stored,
 )
-from weft.schedule.table import Table, write_out
+from weft.schedule.table import CommandTable, expand
 from weft.units import brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class Place(NamedTuple):
-    """Where a command stands: the lane is -1 outside a Launch."""
+class CommandLocation(NamedTuple):
+    """The location of a command; the lane is -1 outside a Launch."""
 
     rank: int
     queue: str
@@ -44,9 +44,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Programs of ranks, the buffers they touch, and how many flags each rank owns.
+    """Programs of ranks, the buffers they access, and the number of flags that each rank owns.
 
-    ``ratios`` states by codec what simulate assumes of compression: bytes in per byte out.
+    ``ratios`` states by codec which compression ratio the simulator assumes: bytes in per byte out.
     """
 
     __repr__ = brief
@@ -60,22 +60,24 @@ class Schedule:
 
     @property
     def num_stored(self) -> int:
-        """How many commands the compact form stores, calls included."""
-        return sum(stored(queue.commands) for p in self.programs for queue in p.queues)
+        """The number of commands that the compact form stores, including those of calls."""
+        return sum(count_stored(queue.commands) for p in self.programs for queue in p.queues)
 
-    def commands(self, ranks: Sequence[int] | None = None) -> Iterator[tuple[Place, Command]]:
-        """Every command with its numbers filled in, rank by rank, queue by queue.
+    def commands(
+        self, ranks: Sequence[int] | None = None
+    ) -> Iterator[tuple[CommandLocation, Command]]:
+        """Yield every command with its relative values resolved, rank by rank, queue by queue.
 
-        Lazy: one rank is written out at a time. A Launch and a call come without what is
-        inside them, which follows.
+        Lazy: one rank is expanded at a time. A Launch and a call come without what they contain,
+        which follows.
         """
         flat = inline(self)
         for rank in range(self.num_ranks) if ranks is None else ranks:
-            yield from commands_of(write_out(flat, [rank]))
+            yield from commands_of(expand(flat, [rank]))
 
 
-def commands_of(table: Table) -> Iterator[tuple[Place, Command]]:
-    """The command of each row of ``table``, with its place."""
+def commands_of(table: CommandTable) -> Iterator[tuple[CommandLocation, Command]]:
+    """Yield the command of each row of ``table``, with its location."""
     buffers = table.buffers
     slices = [
         Slice(rank, buffers[buffer], offset, nbytes)
@@ -101,7 +103,7 @@ def commands_of(table: Table) -> Iterator[tuple[Place, Command]]:
     for row, (number, thread, ident, flag, count, target) in enumerate(rows):
         queue = table.queues[table.thread_queue[thread]]
         lane = int(table.thread_lane[thread])
-        place = Place(int(table.thread_rank[thread]), queue, lane, ident)
+        place = CommandLocation(int(table.thread_rank[thread]), queue, lane, ident)
         mine = slices[starts[row] : starts[row + 1]]
         yield place, _resolved(table.commands[number], mine, Flag(*flag), count, target)
 
@@ -109,7 +111,7 @@ def commands_of(table: Table) -> Iterator[tuple[Place, Command]]:
 def _resolved(  # noqa: C901, PLR0911 - one case a command
     command: Command, slices: list[Slice], flag: Flag, count: int, target: int
 ) -> Command:
-    """``command`` with the numbers of one row in place of its relative values."""
+    """Return ``command`` with the numbers of one row in place of its relative values."""
     match command:
         case Copy():
             return Copy(slices[0], slices[1])

@@ -1,7 +1,7 @@
-"""The strategies by which a collective can be carried out next to computation, as one table.
+"""The strategies for executing a collective concurrently with computation, as one table.
 
-c3, the planner, what-if and plan files name strategies as they stand here; what a strategy does is
-read from its fields, never from its name.
+c3, the planner, what-if and plan files use these names. What a strategy does is read from its
+fields, never from its name.
 """
 
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to carry out a collective next to kernels.
+    """How a collective is executed concurrently with kernels.
 
-    An ``exclusive`` one runs when nothing else does. ``first``: its kernel is launched, or
-    dispatched, before those that wait. ``masks``: streams are confined to units. ``by_engines``:
-    copy engines move the bytes. ``sliced``: the kernel that produces its input sends slices of it.
-    ``coded``: what is sent passes a codec.
+    An ``exclusive`` strategy runs the collective when nothing else runs. ``first``: its kernel is
+    launched, or dispatched, before waiting kernels. ``masks``: streams are confined to a part of
+    the compute units. ``by_engines``: copy engines move the data. ``sliced``: the kernel that
+    produces the input sends slices of it. ``coded``: the data is compressed by a codec.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Strategy:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it only says who runs when and on what: the strategies of ``weft c3``."""
+        """Whether it only sets order and resources: the strategies of ``weft c3``."""
         return not (self.sliced or self.coded)
 
 

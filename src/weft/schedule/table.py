@@ -1,12 +1,12 @@
-"""A Schedule written out as columns: one row a command, for some or all of its ranks.
+"""A Schedule expanded to columns: one row per command, for some or all of its ranks.
 
-Checks, simulator and runtime all read this table, so what a compact program means is
-decided here alone. A program is walked once whatever the number of its ranks and
-iterations: each stored command yields its rows, and each of its values one array.
+Checks, simulator and runtime all read this table, so the meaning of a compact program is decided
+here alone. A program is walked once, whatever the number of its ranks and iterations: each stored
+command yields its rows, and each of its values yields one array.
 
-Rows of a (rank, queue) are contiguous and in the order of the text: a Launch, then its
-lanes one after another. A command's ``id`` is its place in that order, which makes it the
-same in every interpreter. A *thread* is what runs in order: a queue, or one lane.
+Rows of a (rank, queue) are contiguous and in program order: a Launch, then its lanes one after
+another. A command's ``id`` is its position in that order, so it is the same in every interpreter. A
+*thread* is what runs in order: a queue, or one lane.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from weft.errors import TooLargeError
 from weft.schedule.accesses import accesses
 from weft.schedule.inline import inline
-from weft.schedule.ir import KIND_OF, Command, Flag, Kind, Queue, Signal, Submit, Wait
-from weft.schedule.template import Emission, Names, Template, num_rows_of
+from weft.schedule.ir import KIND_OF, Command, CommandKind, Flag, Queue, Signal, Submit, Wait
+from weft.schedule.template import Emission, Numbering, Template, num_rows_of
 from weft.schedule.values import value_at
 from weft.units import brief
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     SeenBy = Callable[[Any, Any], Any]
 
-MAX_ROWS = 30_000_000  # of commands and of slices: some 300 bytes each while priced
+MAX_ROWS = 30_000_000  # commands or slices; each takes some 300 bytes while it is priced
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The commands of ``ranks``, written out. Columns of rows, of accesses, of threads.
+class CommandTable:
+    """The commands of ``ranks`` as columns of rows, of accesses and of threads.
 
-    ``flag_rank`` and ``flag_index`` are -1 where a command has no flag (for a Submit they
-    are its hold). ``count`` is a Wait's threshold or a Submit's commands. ``fed`` is the
-    number by which a Submit counts this command in its queue, -1 where none does (lanes,
-    the forks and joins of calls). Accesses of row i are ``access_start[i]`` up to
-    ``access_start[i + 1]``: sources in order, then destinations.
+    ``flag_rank`` and ``flag_index`` are -1 if a command has no flag (for a Submit they are its
+    hold). ``count`` is the threshold of a Wait or the number of commands of a Submit. ``fed`` is
+    the number by which a Submit counts this command in its queue, -1 if none does (lanes, the forks
+    and joins of calls). The accesses of row i are ``access_start[i]`` up to ``access_start[i +
+    1]``: sources in order, then destinations.
     """
 
     __repr__ = brief
@@ -54,13 +54,13 @@ class Table:
     ranks: Ints
     queues: tuple[str, ...]  # names, by queue number
     buffers: tuple[str, ...]
-    commands: tuple[Command, ...]  # what stands in the compact form, by `command`
+    commands: tuple[Command, ...]  # the stored commands, indexed by `command`
 
     kind: NDArray[np.uint8]
     command: NDArray[np.int32]
     thread: NDArray[np.int32]
     id: NDArray[np.int32]
-    parent: NDArray[np.int32]  # row of the Launch or Call around it, or -1
+    parent: NDArray[np.int32]  # row of the enclosing Launch or Call, or -1
     fed: NDArray[np.int32]
     flag_rank: NDArray[np.int32]
     flag_index: NDArray[np.int32]
@@ -78,41 +78,41 @@ class Table:
     thread_rank: NDArray[np.int32]
     thread_queue: NDArray[np.int32]
     thread_lane: NDArray[np.int32]  # -1: the queue itself
-    thread_launch: NDArray[np.int32]  # the row that starts it, -1: a queue
+    thread_launch: NDArray[np.int32]  # the row that starts it, -1 for a queue
     thread_start: NDArray[np.int64]  # its first row and the row after its last
     thread_stop: NDArray[np.int64]
-    thread_queue_of: tuple[Queue, ...] = field(repr=False)  # priority, units, host: by
+    thread_queue_of: tuple[Queue, ...] = field(repr=False)  # priority, units, host: indexed by
     thread_decl: NDArray[np.int32] = field(repr=False)  # ..this number
 
     @property
     def num_rows(self) -> int:
-        """How many commands are written out."""
+        """The number of commands."""
         return len(self.kind)
 
     def where(self, row: int) -> str:
-        """How a user finds a command: ``stream0@3 #12 Wait``, with its lane."""
+        """Return the location of a command for error messages, such as ``stream0@3 #12 Wait``."""
         thread = self.thread[row]
         lane = self.thread_lane[thread]
         queue = self.queues[self.thread_queue[thread]]
         place = f"{queue}@{self.thread_rank[thread]}" + (f" lane {lane}" if lane >= 0 else "")
-        return f"{place} #{self.id[row]} {Kind(self.kind[row]).name.capitalize()}"
+        return f"{place} #{self.id[row]} {CommandKind(self.kind[row]).name.capitalize()}"
 
 
-def write_out(
+def expand(
     schedule: Schedule,
     ranks: Sequence[int] | Ints | None = None,
     *,
     seen_by: SeenBy | None = None,
-) -> Table:
-    """The commands of ``ranks`` (all of them when None) as a Table.
+) -> CommandTable:
+    """Expand the commands of ``ranks`` (None: all ranks) to a table.
 
-    With ``seen_by(runner, owner)`` offsets and sizes of a slice are those of the rank it
-    returns instead of the runner's: what symmetry turns an access of ours to another into is
-    an access of another to us.
+    With ``seen_by(runner, owner)``, offsets and sizes of a slice are evaluated for the rank it
+    returns instead of the runner: symmetry maps our access to another rank to that rank's access to
+    us.
     """
     flat = inline(schedule)
     chosen = np.arange(flat.num_ranks) if ranks is None else np.asarray(ranks, np.int64)
-    names, ordered = Names(flat), np.sort(chosen)
+    names, ordered = Numbering(flat), np.sort(chosen)
     found = [(program, _among(ordered, program.ranks)) for program in flat.programs]
     size = sum(len(here) * sum(map(_rows_of, program.queues)) for program, here in found)
     _check_size(flat, size, "commands")
@@ -126,9 +126,10 @@ def write_out(
 
 
 def _among(chosen: Ints, ranks: Sequence[int]) -> Ints:
-    """Those of ``ranks`` that are chosen, in order.
+    """Return those of ``ranks`` that are chosen, in order.
 
-    In time of the shorter list: of thousands of programs each may be for a rank of its own.
+    Takes time in proportion to the shorter list, because each of thousands of programs may be for
+    one rank.
     """
     mine = np.sort(np.asarray(ranks, np.int64))
     first, last = np.searchsorted(chosen, mine), np.searchsorted(chosen, mine, side="right")
@@ -144,17 +145,18 @@ def _rows_of(queue: Queue) -> int:
 def _check_size(flat: Schedule, size: int, what: str) -> None:
     if size > MAX_ROWS:
         raise TooLargeError(
-            f"{flat.name} of {flat.num_ranks:,} ranks would be written out as {size:,} {what}; "
-            f"{MAX_ROWS:,} is the limit.",
-            "Lower the counts of its loops or the number of its ranks; ranks that do the same are "
-            "taken as one, so a collective of a size that the ranks divide may fit.",
+            f"schedule {flat.name}: {flat.num_ranks:,} ranks expand to {size:,} {what}, expected "
+            "at most "
+            f"{MAX_ROWS:,}.",
+            "Use fewer ranks or loop iterations. Ranks that behave the same are expanded once, so "
+            "a collective whose size the ranks divide may fit.",
         )
 
 
 class _Part(NamedTuple):
-    """A template and the ranks it is filled in for."""
+    """A template and the ranks it is instantiated for."""
 
-    names: Names
+    names: Numbering
     ranks: Ints
     template: Template
     seen_by: SeenBy | None
@@ -190,7 +192,7 @@ _ACCESS_COLUMNS: dict[str, Any] = {
 }
 
 
-def _assemble(flat: Schedule, chosen: Ints, names: Names, parts: list[_Part]) -> Table:
+def _assemble(flat: Schedule, chosen: Ints, names: Numbering, parts: list[_Part]) -> CommandTable:
     num_rows = sum(p.template.num_rows * len(p.ranks) for p in parts)
     rows = {name: np.empty(num_rows, dtype) for name, dtype in _ROW_COLUMNS.items()}
     for name in ("flag_rank", "flag_index", "target_rank", "target_queue"):
@@ -209,7 +211,7 @@ def _assemble(flat: Schedule, chosen: Ints, names: Names, parts: list[_Part]) ->
         first_thread += part.template.num_threads * len(part.ranks)
     access_start = np.zeros(num_rows + 1, np.int64)
     np.cumsum(counts, out=access_start[1:])
-    return Table(
+    return CommandTable(
         schedule=flat,
         ranks=chosen,
         queues=tuple(sorted(names.queues, key=names.queues.__getitem__)),
@@ -244,7 +246,7 @@ def _joined(pieces: list[dict[str, Any]], columns: dict[str, Any]) -> dict[str, 
 def _fill(
     part: _Part, view: dict[str, Any], counts: NDArray[np.int32], first_row: int
 ) -> dict[str, Any]:
-    """Write the rows of one part; returns the columns of its accesses."""
+    """Write the rows of one part, and return the columns of its accesses."""
     shape = (len(part.ranks), part.template.num_rows)
     column = {name: array.reshape(shape) for name, array in view.items()}
     base = np.arange(shape[0], dtype=np.int64)[:, None]
@@ -265,7 +267,7 @@ def _fill(
 
 
 def _fill_places(part: _Part, column: dict[str, Any], base: Ints, first_row: int) -> None:
-    """Write what every row has, for all emissions at once: a step of a model has thousands."""
+    """Write the columns that every row has, for all emissions at once; a step has thousands."""
     emissions = part.template.emissions
     if not emissions:
         return
@@ -285,7 +287,7 @@ def _fill_places(part: _Part, column: dict[str, Any], base: Ints, first_row: int
 def _ids(template: Template) -> Ints:
     ids = np.arange(template.num_rows)
     for piece in template.threads:
-        if (piece["lane"] == -1).any():  # a queue, always alone in its piece
+        if (piece["lane"] == -1).any():  # a queue is always alone in its piece
             ids[piece["start"][0] : piece["stop"][0]] -= piece["start"][0]
     return ids
 

@@ -1,4 +1,4 @@
-"""The rows of a program for a rank not yet said: which commands, where, in which thread."""
+"""The rows of a program for an unspecified rank: which commands, in which rows, in which thread."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-class Names:
-    """Numbers for queues, buffers and stored commands of one schedule."""
+class Numbering:
+    """Numbers the queues, buffers and stored commands of one schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
         queues = {q.name for p in schedule.programs for q in p.queues}
@@ -30,21 +30,21 @@ class Names:
         self.declarations: list[Queue] = []
 
     def buffer(self, name: str) -> int:
-        """The number of a declared buffer."""
+        """Return the number of a declared buffer."""
         if name not in self.buffers:
             raise ScheduleError(
-                f"a command names buffer {name!r}, which the schedule does not declare.",
+                f"undeclared buffer {name!r}.",
                 f"Declared buffers: {', '.join(self.buffers) or 'none'}.",
             )
         return self.buffers[name]
 
     def queue(self, name: str) -> int:
-        """The number of a queue, which a Submit may be the first to name."""
+        """Return the number of a queue; a Submit may be the first to name it."""
         return self.queues.setdefault(name, len(self.queues))
 
 
-class At(NamedTuple):
-    """Where one stored command lands: one entry an iteration in every array."""
+class CommandPositions(NamedTuple):
+    """The rows of one stored command: each array has one entry per iteration."""
 
     rows: Ints
     threads: Ints
@@ -54,17 +54,17 @@ class At(NamedTuple):
 
 
 class Emission(NamedTuple):
-    """A stored command, its number, and where it lands."""
+    """A stored command, its number, and its rows."""
 
     command: Command
     number: int
-    at: At
+    at: CommandPositions
 
 
 class Template:
-    """The rows of one program, for a rank not yet said."""
+    """The rows of one program for an unspecified rank."""
 
-    def __init__(self, names: Names, program: Program) -> None:
+    def __init__(self, names: Numbering, program: Program) -> None:
         self.names = names
         self.emissions: list[Emission] = []
         self.num_rows = 0
@@ -81,7 +81,9 @@ class Template:
         self.queue_number = self.names.queue(queue.name)
         thread = self._new_threads(start, start + size, np.array([-1]), np.array([-1]))
         none = np.array([-1], np.int64)
-        self._place(queue.commands, At(start, thread, none, np.array([0], np.int64), ()))
+        self._place(
+            queue.commands, CommandPositions(start, thread, none, np.array([0], np.int64), ())
+        )
         self.num_rows += size
 
     def _new_threads(self, start: Ints, stop: Ints, lane: Ints, launch: Ints) -> Ints:
@@ -101,13 +103,13 @@ class Template:
         )
         return numbers
 
-    def _place(self, items: Sequence[Command | Repeat], at: At) -> At:
-        """Give ``items`` their rows, one after another; returns where the next would stand."""
+    def _place(self, items: Sequence[Command | Repeat], at: CommandPositions) -> CommandPositions:
+        """Assign rows to ``items`` one after another; return the position after the last."""
         for item in items:
             match item:
                 case Repeat():
                     size = num_rows_of(item.body)
-                    if size:  # a loop around nothing may have any count
+                    if size:  # an empty loop may have any count
                         inner = _iterations(at, item, size, num_fed_of(item.body))
                         self._place(item.body, inner)
                 case Scope():
@@ -121,7 +123,7 @@ class Template:
             at = at._replace(rows=at.rows + num_rows_of((item,)), fed=fed)
         return at
 
-    def _scope(self, scope: Scope, at: At) -> None:
+    def _scope(self, scope: Scope, at: CommandPositions) -> None:
         unfed = np.full(len(at.fed), -1)
         self._emit(scope, at._replace(fed=unfed))
         inside = at._replace(rows=at.rows + 1, parents=at.rows, fed=unfed)
@@ -129,7 +131,7 @@ class Template:
         inside = self._place(scope.body, inside._replace(fed=at.fed))
         self._place(scope.leave, inside._replace(fed=unfed))
 
-    def _lanes(self, launch: Launch, at: At) -> None:
+    def _lanes(self, launch: Launch, at: CommandPositions) -> None:
         rows = at.rows + 1
         number = np.zeros(len(rows), np.int64)
         unfed = np.full(len(rows), -1)
@@ -148,17 +150,19 @@ class Template:
             rows = rows + count * size
             number = number + count
 
-    def _emit(self, command: Command, at: At) -> None:
+    def _emit(self, command: Command, at: CommandPositions) -> None:
         self.emissions.append(Emission(command, len(self.names.commands), at))
         self.names.commands.append(command)
 
 
-def _iterations(at: At, loop: Repeat, rows_each: int, fed_each: int) -> At:
-    """Each place of ``at``, ``loop.count`` times over, with one more counter."""
+def _iterations(
+    at: CommandPositions, loop: Repeat, rows_each: int, fed_each: int
+) -> CommandPositions:
+    """Return the positions ``at`` repeated ``loop.count`` times, with one more counter."""
     k = np.arange(loop.count)
     fed = np.where(at.fed[:, None] >= 0, at.fed[:, None] + fed_each * k, -1)
     counters = tuple(np.repeat(c, loop.count) for c in at.counters)
-    return At(
+    return CommandPositions(
         (at.rows[:, None] + rows_each * k).ravel(),
         np.repeat(at.threads, loop.count),
         np.repeat(at.parents, loop.count),
@@ -168,7 +172,7 @@ def _iterations(at: At, loop: Repeat, rows_each: int, fed_each: int) -> At:
 
 
 def num_rows_of(items: Sequence[Command | Repeat]) -> int:
-    """How many rows these take, with all they contain."""
+    """Return the number of rows of ``items``, including nested commands."""
     total = 0
     for item in items:
         match item:
@@ -186,7 +190,7 @@ def num_rows_of(items: Sequence[Command | Repeat]) -> int:
 
 
 def num_fed_of(items: Sequence[Command | Repeat]) -> int:
-    """How many of these a Submit counts."""
+    """Return how many of ``items`` a Submit counts."""
     total = 0
     for item in items:
         match item:

@@ -1,9 +1,9 @@
-"""Integers and ranks that depend on who runs a command and on the loop it stands in.
+"""Integers and ranks that depend on the executing rank and on loop counters.
 
-A compact Schedule stores one program for many ranks. What differs between them, peers,
-offsets and flags, is written as a value that is relative to the rank's position inside a
-group. Everything here evaluates on plain integers and on numpy arrays alike, so that one
-definition serves a single command and a million of them.
+A compact Schedule stores one program for many ranks. What differs between ranks (peers, offsets,
+flags) is written as a value relative to the rank's position in a group. Everything here evaluates
+on integers and on numpy arrays alike, so that one definition serves a single command and a million
+of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Numbers = Any  # an int, or an array of int64: every `at` below broadcasts
 
 @lru_cache(maxsize=256)
 def _positions(ranks: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """For each rank up to the largest listed, where it stands in ``ranks`` (-1: nowhere)."""
+    """Return the position in ``ranks`` of each rank up to the largest listed (-1: not listed)."""
     where = np.full(max(ranks) + 1, -1, np.int64)
     where[list(ranks)] = np.arange(len(ranks))
     return where
@@ -30,11 +30,11 @@ def _positions(ranks: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``size`` ranks that stand ``stride`` apart.
+    """``size`` ranks that are ``stride`` apart.
 
-    The position of a rank in its group is ``rank // stride % size``: ``Group(8)`` is a node
-    of eight, ``Group(16, 8)`` the ranks of equal number in sixteen such nodes. With ``ranks``
-    the group lives on that list: its entry j plays the part of rank j.
+    The position of a rank in its group is ``rank // stride % size``: ``Group(8)`` is a node of
+    eight ranks, ``Group(16, 8)`` the ranks with the same local rank in sixteen such nodes. With
+    ``ranks``, entry j of that list acts as rank j.
     """
 
     size: int
@@ -42,13 +42,13 @@ class Group:
     ranks: tuple[int, ...] = ()
 
     def position(self, rank: Numbers) -> Numbers:
-        """Where ``rank`` stands in its group."""
+        """Return the position of ``rank`` in its group."""
         if self.ranks:
             rank = _positions(self.ranks)[rank]
         return rank // self.stride % self.size
 
     def member(self, rank: Numbers, position: Numbers) -> Numbers:
-        """The rank at ``position`` of the group that ``rank`` is in."""
+        """Return the rank at ``position`` of the group that ``rank`` is in."""
         if not self.ranks:
             return rank + (position - self.position(rank)) * self.stride
         place = _positions(self.ranks)[rank]
@@ -56,7 +56,7 @@ class Group:
         return np.asarray(self.ranks, np.int64)[place]
 
     def within(self, outer: Group) -> Group:
-        """This group when its ranks are the positions of ``outer``.
+        """Return this group when its ranks are the positions of ``outer``.
 
         ``(rank // s % n) // t % m`` is ``rank // (s t) % m`` because m t divides n, so nesting
         multiplies strides and nothing else.
@@ -68,7 +68,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A position in a group, moved: ``(i + m) mod n``, or ``(i xor m) & mask``.
+    """A transformed position in a group: ``(i + m) mod n``, or ``(i xor m) & mask``.
 
     ``m`` is ``shift`` plus ``advance`` times the loop counters.
     """
@@ -81,12 +81,12 @@ class Index:
 
     @property
     def masks(self) -> bool:
-        """Whether several positions of the group become one."""
+        """Whether several positions of the group map to one."""
         whole = (1 << (self.group.size - 1).bit_length()) - 1
         return self.xor and self.mask & whole != whole
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
-        """The moved position, for ``rank`` at these loop counters."""
+        """Return the transformed position, for ``rank`` at these loop counters."""
         moved = self.shift + _dot(self.advance, counters)
         position = self.group.position(rank)
         if self.xor:
@@ -96,7 +96,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``scale`` times an index, or what ``table`` holds there.
+    """``scale`` times an index, or the entry of ``table`` at that index.
 
     A table of n entries is looked up by the moved index, one of n * n by the rank's own
     position times n plus the moved index (sizes of an uneven all-to-all).
@@ -107,7 +107,7 @@ class Term:
     table: tuple[int, ...] = ()
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
-        """Its value for ``rank`` at these loop counters."""
+        """Return its value for ``rank`` at these loop counters."""
         index = self.index.at(rank, counters)
         if not self.table:
             return self.scale * index
@@ -120,7 +120,7 @@ class Term:
         """Whether two ranks or two iterations can see different values."""
         if not self.table:
             return self.scale != 0
-        # Sizes of uneven chunks fall from the first to the last: most need no further look.
+        # Uneven chunk sizes fall from the first to the last, so this test is usually enough.
         return self.table[0] != self.table[-1] or len(set(self.table)) > 1
 
 
@@ -133,7 +133,7 @@ class Rel:
     terms: tuple[Term, ...] = ()
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
-        """Its value for ``rank`` at these loop counters."""
+        """Return its value for ``rank`` at these loop counters."""
         total = self.base + _dot(self.steps, counters)
         for term in self.terms:
             total = total + term.at(rank, counters)
@@ -142,13 +142,13 @@ class Rel:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A rank: the member of my group at ``index``, or at what ``table`` holds there."""
+    """A rank: the member of my group at ``index``, or at the entry of ``table`` there."""
 
     index: Index
     table: tuple[int, ...] = ()
 
     def at(self, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
-        """The rank it names, for ``rank`` at these loop counters."""
+        """Return the rank it names, for ``rank`` at these loop counters."""
         position = self.index.at(rank, counters)
         if self.table:
             position = _table(self.table)[position]
@@ -161,18 +161,18 @@ SELF = Peer(Index(Group(1)))  # the only member of a group of one
 
 
 def value_at(value: Value | RankValue, rank: Numbers, counters: Sequence[Numbers] = ()) -> Numbers:
-    """What ``value`` is for ``rank`` at these loop counters."""
+    """Return ``value`` for ``rank`` at these loop counters."""
     return value if isinstance(value, int) else value.at(rank, counters)
 
 
-def written_out(value: Value | RankValue) -> int:
-    """A value of a command that is written out, where nothing relative is left."""
+def as_int(value: Value | RankValue) -> int:
+    """Return a value of an expanded command, which has no relative values left."""
     assert isinstance(value, int), f"{value} is relative"
     return value
 
 
 def plus(left: Value, right: Value) -> Value:
-    """The sum of two values; plain integers stay plain."""
+    """Return the sum of two values; plain integers stay plain."""
     if isinstance(left, int) and isinstance(right, int):
         return left + right
     a = Rel(left) if isinstance(left, int) else left
@@ -185,17 +185,17 @@ def plus(left: Value, right: Value) -> Value:
 
 
 def shifted(group: Group, shift: int, *advance: int) -> Peer:
-    """The peer ``shift`` places on in the group, ``advance`` more in each iteration."""
+    """Return the peer ``shift`` positions on in the group, ``advance`` more in each iteration."""
     return Peer(Index(group, shift, advance))
 
 
 def flipped(group: Group, bits: int) -> Peer:
-    """The peer whose position differs in ``bits``."""
+    """Return the peer whose position differs in ``bits``."""
     return Peer(Index(group, bits, xor=True))
 
 
 def bind_rank(value: RankValue, outer: Group) -> RankValue:
-    """``value`` of a schedule whose ranks are the positions of ``outer``."""
+    """Return ``value`` of a schedule whose ranks are the positions of ``outer``."""
     if isinstance(value, int):
         if outer.size == len(outer.ranks):
             return outer.ranks[value]
@@ -204,7 +204,7 @@ def bind_rank(value: RankValue, outer: Group) -> RankValue:
 
 
 def bind_value(value: Value, outer: Group) -> Value:
-    """``value`` of a schedule whose ranks are the positions of ``outer``."""
+    """Return ``value`` of a schedule whose ranks are the positions of ``outer``."""
     if isinstance(value, int):
         return value
     terms = tuple(replace(term, index=_bind_index(term.index, outer)) for term in value.terms)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weft.collectives import fetch, fetch_platform
-from weft.collectives.fetch import WAYS, WORKGROUPS
+from weft.collectives.fetch import FETCH_METHODS, WORKGROUPS
 from weft.errors import UnknownNameError, nearest
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.simulator import simulate
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
 
 RECOMPUTE = "recompute"  # nothing is fetched where all is computed again
-FETCHES = (*WAYS, RECOMPUTE)
+FETCHES = (*FETCH_METHODS, RECOMPUTE)
 BASELINE = "per-copy"
 _FEW, _MANY = 512, 1536  # blocks of the two fetches that are simulated
 
@@ -77,7 +77,7 @@ class Fetcher:
                 self.platform, self.name, engines=engines, block_bytes=self.block_bytes
             )
             timeline = simulate(schedule, machine)
-            handed = timeline.of(rank=0, queue="host", kind=Kind.SUBMIT)
+            handed = timeline.of(rank=0, queue="host", kind=CommandKind.SUBMIT)
             host = float((handed.end - handed.start).sum())
             self._known[num_blocks] = FetchPrice(host, timeline.seconds)
         return self._known[num_blocks]

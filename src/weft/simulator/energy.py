@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.timeline.shares import Intervals, covered
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def energy(timeline: Timeline, platform: Platform) -> Energy:
 
 def _seconds_with_kernels(timeline: Timeline) -> float:
     """Seconds in which a kernel is on a rank, whichever of its streams it is on, of all ranks."""
-    kernels = np.isin(timeline.kind, (Kind.KERNEL, Kind.LAUNCH)) & (timeline.lane < 0)
+    kernels = np.isin(timeline.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & (timeline.lane < 0)
     number = np.searchsorted(timeline.ranks, timeline.rank[kernels])
     times = Intervals(number, timeline.start[kernels], timeline.end[kernels])
     return float(covered(times, len(timeline.ranks)) @ timeline.represents)

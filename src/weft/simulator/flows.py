@@ -9,7 +9,7 @@ import numpy as np
 from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
-from weft.schedule import READ, WRITE, Copy, Decode, Encode, Kind, Launch
+from weft.schedule import READ, WRITE, CommandKind, Copy, Decode, Encode, Launch
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units
@@ -140,7 +140,7 @@ def _add_memory(demands: Demands, rows: Rows, device: Device) -> None:
     row = np.repeat(np.arange(table.num_rows), np.diff(table.access_start))
     passes = np.where(table.access_mode == READ | WRITE, 2, 1)
     weight = passes * table.access_nbytes / np.maximum(listed[row], 1)
-    used = (table.kind[row] != Kind.KERNEL) & (weight > 0)
+    used = (table.kind[row] != CommandKind.KERNEL) & (weight > 0)
     owner = rows.symmetry.representative(table.access_rank.astype(np.int64)[used])
     demands.add(row[used], key(Resource.MEMORY, owner), weight[used], device.memory_rate)
 
@@ -152,7 +152,7 @@ def _add_staging(demands: Demands, rows: Rows, device: Device) -> None:
     if not device.kernels.staging:
         return
     inside = np.isin(table.thread_launch[table.thread], staged)
-    mine = np.flatnonzero(inside & (table.kind == Kind.COPY))
+    mine = np.flatnonzero(inside & (table.kind == CommandKind.COPY))
     receiver = table.access_rank[table.access_start[mine + 1] - 1].astype(np.int64)
     far = receiver != rows.rank[mine]
     owner = rows.symmetry.representative(receiver[far])

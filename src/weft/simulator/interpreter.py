@@ -10,7 +10,7 @@ from weft import _core
 from weft.errors import DeadlockError, UsageError
 from weft.hardware import Platform
 from weft.hardware import platform as find_platform
-from weft.schedule import Kind, write_out
+from weft.schedule import CommandKind, expand
 from weft.simulator.demands import LINKS, Resource, resource_kind
 from weft.simulator.pricing import Priced, price
 from weft.simulator.symmetry import platform_symmetry
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from weft.schedule import Schedule, Table
+    from weft.schedule import CommandTable, Schedule
 
     Floats = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def simulate(
             )
         platform = platform.resized(schedule.num_ranks)
     symmetry = platform_symmetry(schedule, platform, collapse=collapse)
-    table = write_out(schedule, symmetry.representatives())
+    table = expand(schedule, symmetry.representatives())
     priced = price(table, platform, symmetry)
     start = np.full(table.num_rows, np.nan)
     end = np.full(table.num_rows, np.nan)
@@ -70,7 +70,7 @@ def simulate(
     )
 
 
-def check_ended(table: Table, end: Floats) -> None:
+def check_ended(table: CommandTable, end: Floats) -> None:
     """Insist that every row ended."""
     stuck = np.flatnonzero(np.isnan(end))
     if not len(stuck):
@@ -82,14 +82,14 @@ def check_ended(table: Table, end: Floats) -> None:
     )
 
 
-def _heads(table: Table, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
+def _heads(table: CommandTable, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
     """The first stuck command of each thread, waits before the rest."""
     _, first = np.unique(table.thread[stuck], return_index=True)
     heads = stuck[first]
-    return heads[np.argsort(table.kind[heads] != Kind.WAIT, kind="stable")]
+    return heads[np.argsort(table.kind[heads] != CommandKind.WAIT, kind="stable")]
 
 
-def _before_time_zero(table: Table, priced: Priced, start: Floats, end: Floats) -> None:
+def _before_time_zero(table: CommandTable, priced: Priced, start: Floats, end: Floats) -> None:
     """Prelaunched submissions are laid end to end, the last of a thread ending at zero."""
     rows = np.flatnonzero(priced.held)
     for thread in np.unique(table.thread[rows]):
@@ -99,7 +99,7 @@ def _before_time_zero(table: Table, priced: Priced, start: Floats, end: Floats) 
         end[mine] = -left + priced.held_cost[mine]
 
 
-def _joules(table: Table, priced: Priced, platform: Platform, seconds: Floats) -> Floats:
+def _joules(table: CommandTable, priced: Priced, platform: Platform, seconds: Floats) -> Floats:
     """Energy above idle: traffic by the byte, engines and units by the second."""
     joules = np.zeros(table.num_rows)
     device = platform.device

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.hardware.topology import Crossing, crossings, ring_hops
-from weft.schedule import WRITE, Kind
-from weft.schedule.symmetry import FLIP
+from weft.schedule import WRITE, CommandKind
+from weft.schedule.rank_symmetry import FLIP
 from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.symmetry import alike_in_node
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Level, Platform
-    from weft.schedule import Table
-    from weft.schedule.symmetry import Symmetry
+    from weft.schedule import CommandTable
+    from weft.schedule.rank_symmetry import Symmetry
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ class Transfers:
     weight: Floats
 
 
-def transfers(table: Table, size: Floats) -> Transfers:
+def transfers(table: CommandTable, size: Floats) -> Transfers:
     """Every movement between ranks that the rows of a table make.
 
     A copy goes from its source to its destinations; computation reads to the rank that runs
@@ -46,10 +46,12 @@ def transfers(table: Table, size: Floats) -> Transfers:
     runner = table.thread_rank[table.thread[row]].astype(np.int64)
     first = table.access_start[row]
     number = np.arange(len(row)) - first
-    copies = np.isin(kind, (Kind.COPY, Kind.BROADCAST, Kind.ENCODE, Kind.DECODE)) & (number > 0)
-    swaps = kind == Kind.SWAP
+    copies = np.isin(
+        kind, (CommandKind.COPY, CommandKind.BROADCAST, CommandKind.ENCODE, CommandKind.DECODE)
+    ) & (number > 0)
+    swaps = kind == CommandKind.SWAP
     other = first + np.where(swaps & (number == 0), 1, 0)  # the other side of a swap
-    works = (kind == Kind.REDUCE) | (kind == Kind.KERNEL)
+    works = (kind == CommandKind.REDUCE) | (kind == CommandKind.KERNEL)
     writes = works & (table.access_mode == WRITE)
     share = np.where(works, table.access_nbytes / np.maximum(size[row], 1), 1.0)
     pieces = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft import _core
-from weft.schedule import Kind, Launch, write_out
+from weft.schedule import CommandKind, Launch, expand
 from weft.simulator.demands import Resource, resource_kind, resource_owner
 from weft.simulator.flows import unit_rate
 from weft.simulator.grids import byte_weight, pieces_of
@@ -42,7 +42,7 @@ class Prepared:
 
     def __init__(self, schedule: Schedule, platform: Platform) -> None:
         symmetry = platform_symmetry(schedule, platform, collapse=True)
-        table = write_out(schedule, symmetry.representatives())
+        table = expand(schedule, symmetry.representatives())
         priced = price(table, platform, symmetry)
         self._platform, self._device = platform, platform.require_device()
         own = {name: priced.columns[name].copy() for name in ("size", "before")}
@@ -52,7 +52,7 @@ class Prepared:
         self._base = self._columns["size"][self._moves]
         self._engines = np.flatnonzero(rows.by_engine)
         self._asked = priced.columns["before"][self._engines] - self._starting()
-        self._launches = np.flatnonzero(table.kind == Kind.LAUNCH)
+        self._launches = np.flatnonzero(table.kind == CommandKind.LAUNCH)
         self._launch = self._find_launch(rows)
         self._gemm = self._find_gemm(rows)
         self._priced = _core.Priced(self._columns, priced.num_flags)

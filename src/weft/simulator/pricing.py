@@ -10,7 +10,7 @@ import numpy as np
 from weft.cost.codec import codec_rates, is_priced
 from weft.errors import ScheduleError
 from weft.hardware.topology import latencies
-from weft.schedule import READ, Decode, Kernel, Kind
+from weft.schedule import READ, CommandKind, Decode, Kernel
 from weft.simulator.flows import demand_columns, flow_sizes, launch_units
 from weft.simulator.rows import Rows
 from weft.timeline import MOVES
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Device, Platform
-    from weft.schedule import Table
-    from weft.schedule.symmetry import Symmetry
+    from weft.schedule import CommandTable
+    from weft.schedule.rank_symmetry import Symmetry
 
     Ints = NDArray[np.int64]
     Numbers = NDArray[np.int32]
     Floats = NDArray[np.float64]
 
-_STEP = np.full(len(Kind), 5, np.uint8)  # a Call only marks a place
-_STEP[[Kind.KERNEL, *MOVES]] = 0
-_STEP[[Kind.SIGNAL, Kind.WAIT, Kind.LAUNCH, Kind.SUBMIT]] = (1, 2, 3, 4)
+_STEP = np.full(len(CommandKind), 5, np.uint8)  # a Call only marks a place
+_STEP[[CommandKind.KERNEL, *MOVES]] = 0
+_STEP[[CommandKind.SIGNAL, CommandKind.WAIT, CommandKind.LAUNCH, CommandKind.SUBMIT]] = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Priced:
     held_cost: Floats
 
 
-def price(table: Table, platform: Platform, symmetry: Symmetry) -> Priced:
+def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> Priced:
     """What every row of ``table`` costs on ``platform``."""
     rows = Rows.of(table, platform, symmetry)
     size, units, target = flow_sizes(rows), launch_units(rows), _targets(table)
     flag, num_flags = _flags(rows)
     before = _before(rows, size, target)
-    held = (table.kind == Kind.SUBMIT) & (table.flag_rank >= 0)
+    held = (table.kind == CommandKind.SUBMIT) & (table.flag_rank >= 0)
     columns = {
         "step": _STEP[table.kind],
         "thread": table.thread,
@@ -67,7 +67,7 @@ def price(table: Table, platform: Platform, symmetry: Symmetry) -> Priced:
     return Priced(columns, num_flags, held, np.where(held, before, 0.0))
 
 
-def _sequence(table: Table) -> dict[str, Any]:
+def _sequence(table: CommandTable) -> dict[str, Any]:
     """Which row follows which, which is first in its thread, which lanes a launch has."""
     order = np.argsort(table.thread, kind="stable").astype(np.int32)
     thread = table.thread[order]
@@ -89,10 +89,10 @@ def _sequence(table: Table) -> dict[str, Any]:
     }
 
 
-def _targets(table: Table) -> Numbers:
+def _targets(table: CommandTable) -> Numbers:
     """The thread that each submission feeds."""
     target = np.full(table.num_rows, -1, np.int32)
-    submits = np.flatnonzero(table.kind == Kind.SUBMIT)
+    submits = np.flatnonzero(table.kind == CommandKind.SUBMIT)
     if not len(submits):
         return target
     queues = np.flatnonzero(table.thread_lane < 0)
@@ -137,9 +137,11 @@ def _before(rows: Rows, size: Floats, target: Numbers) -> Floats:
         before[_draining(rows)] = rows.dma().drain
         before[_observing(rows)] = rows.dma().observe
     if device is not None:
-        launches = (table.kind == Kind.LAUNCH) | ((table.kind == Kind.KERNEL) & ~rows.in_lane)
+        launches = (table.kind == CommandKind.LAUNCH) | (
+            (table.kind == CommandKind.KERNEL) & ~rows.in_lane
+        )
         before[launches & (rows.queue_kind != "host")] = device.launch
-        submits = np.flatnonzero(table.kind == Kind.SUBMIT)
+        submits = np.flatnonzero(table.kind == CommandKind.SUBMIT)
         before[submits] = _submission(rows, submits, target, device)
     return before + rows.opaque + _asking(rows) + _coding(rows)
 
@@ -156,7 +158,7 @@ def _dispatch(rows: Rows) -> dict[str, Any]:
     tiles = [c.cost.tiles if isinstance(c, Kernel) else 1 for c in table.commands]
     waves = np.maximum(1.0, np.array([*tiles, 1])[table.command] / device.units)
     held = np.where(rows.opaque > 0, rows.opaque * (1 - 1 / waves), 0.0)
-    bare = np.isin(table.kind, (Kind.KERNEL, Kind.LAUNCH)) & ~rows.in_lane
+    bare = np.isin(table.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & ~rows.in_lane
     bare &= rows.queue_kind == "stream"
     if not (held[bare] > 0).any():
         return {}
@@ -178,7 +180,7 @@ def _coding(rows: Rows) -> Floats:
 def _draining(rows: Rows) -> Ints:
     """Signals of engines that follow a copy: what was written must have landed."""
     table = rows.table
-    signals = np.flatnonzero((table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy"))
+    signals = np.flatnonzero((table.kind == CommandKind.SIGNAL) & (rows.queue_kind == "copy"))
     after = rows.by_engine[signals - 1] & (table.thread[signals - 1] == table.thread[signals])
     drained: Ints = signals[after & (signals > 0)]
     return drained
@@ -187,8 +189,8 @@ def _draining(rows: Rows) -> Ints:
 def _observing(rows: Rows) -> Ints:
     """Waits of a host for engines: it looks at one completion after another."""
     table, flags = rows.table, _flag_keys(rows)
-    raised = flags[(table.kind == Kind.SIGNAL) & (rows.queue_kind == "copy")]
-    waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host") & np.isin(flags, raised)
+    raised = flags[(table.kind == CommandKind.SIGNAL) & (rows.queue_kind == "copy")]
+    waits = (table.kind == CommandKind.WAIT) & (rows.queue_kind == "host") & np.isin(flags, raised)
     return np.flatnonzero(waits)
 
 
@@ -209,7 +211,7 @@ def _submission(rows: Rows, submits: Ints, target: Numbers, device: Device) -> F
     """An engine's doorbell is rung once, its commands are built one by one; so are kernels."""
     to_engine = rows.thread_kind[target[submits]] == "copy"
     copies = _handed(rows.table, submits, target, rows.moves)
-    kernels = np.isin(rows.table.kind, (Kind.KERNEL, Kind.LAUNCH)) & ~rows.in_lane
+    kernels = np.isin(rows.table.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & ~rows.in_lane
     seconds = np.zeros(len(submits))
     seconds += device.host_launch * _handed(rows.table, submits, target, kernels)
     if to_engine.any():
@@ -219,7 +221,7 @@ def _submission(rows: Rows, submits: Ints, target: Numbers, device: Device) -> F
 
 
 def _handed(
-    table: Table, submits: Ints, target: Numbers, counted: NDArray[np.bool_]
+    table: CommandTable, submits: Ints, target: Numbers, counted: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """How many of the ``counted`` rows each submission hands over."""
     chosen = np.flatnonzero(counted & (table.fed >= 0))
@@ -243,7 +245,7 @@ def _latency(rows: Rows) -> Floats:
     """Seconds from a signal to the moment its flag is seen raised."""
     table, device = rows.table, rows.device
     latency = np.zeros(table.num_rows)
-    signals = np.flatnonzero(table.kind == Kind.SIGNAL)
+    signals = np.flatnonzero(table.kind == CommandKind.SIGNAL)
     here, there = rows.rank[signals], table.flag_rank[signals].astype(np.int64)
     seconds = latencies(rows.platform.levels, here, there)
     if device is not None:
@@ -260,8 +262,8 @@ def _by_host(rows: Rows, signals: Ints, seconds: Floats, device: Device) -> None
     nodes = [end // rows.platform.node_size for end in ends]
     far = np.where(nodes[0] == nodes[1], 0.0, latencies(rows.platform.levels, *ends))
     flags = _flag_keys(rows)
-    host_waits = (table.kind == Kind.WAIT) & (rows.queue_kind == "host")
-    holds = (table.kind == Kind.SUBMIT) & (table.flag_rank >= 0)
+    host_waits = (table.kind == CommandKind.WAIT) & (rows.queue_kind == "host")
+    holds = (table.kind == CommandKind.SUBMIT) & (table.flag_rank >= 0)
     from_host = rows.queue_kind[signals] == "host"
     to_host = np.isin(flags[signals], flags[host_waits])
     released = np.isin(flags[signals], flags[holds])

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Device, Dma, Platform
-    from weft.schedule import Command, Queue, Table
-    from weft.schedule.symmetry import Symmetry
+    from weft.schedule import Command, CommandTable, Queue
+    from weft.schedule.rank_symmetry import Symmetry
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ C = TypeVar("C", bound="Command")
 class Rows:
     """The rows to be priced, and columns that several prices need."""
 
-    table: Table
+    table: CommandTable
     platform: Platform
     symmetry: Symmetry
     rank: Ints
@@ -41,7 +41,7 @@ class Rows:
     opaque: Floats  # seconds of kernels that nothing else is known of, zero elsewhere
 
     @classmethod
-    def of(cls, table: Table, platform: Platform, symmetry: Symmetry) -> Rows:
+    def of(cls, table: CommandTable, platform: Platform, symmetry: Symmetry) -> Rows:
         """Look up what is asked of every row."""
         kinds = np.array([name.rstrip("0123456789") for name in table.queues] or [""])
         thread_kind = kinds[table.thread_queue]
@@ -111,7 +111,7 @@ class Rows:
                 yield command, table.thread_queue_of[decl], mine
 
 
-def _opaque(table: Table) -> Floats:
+def _opaque(table: CommandTable) -> Floats:
     """The seconds of each row that is a kernel of known seconds."""
     seconds = [c.cost.seconds if isinstance(c, Kernel) else 0.0 for c in table.commands]
     out: Floats = np.array([*seconds, 0.0])[table.command]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from weft.schedule.symmetry import BOTH, ROTATE, Symmetry, find_symmetry, nothing_alike
+from weft.schedule.rank_symmetry import BOTH, ROTATE, Symmetry, find_symmetry, no_symmetry
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -19,7 +19,7 @@ def platform_symmetry(schedule: Schedule, platform: Platform, *, collapse: bool)
     """How the schedule collapses on this platform, with one coordinate for each level."""
     dims = tuple(level.size for level in platform.levels)
     if not collapse:
-        return nothing_alike(dims)
+        return no_symmetry(dims)
     return find_symmetry(schedule, dims, (_WAYS[level.kind] for level in platform.levels))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from weft.schedule import Kind, Reduce
+from weft.schedule import CommandKind, Reduce
 from weft.simulator.demands import Resource, key
 from weft.simulator.symmetry import alike_in_node
 from weft.units import parse_size
@@ -43,9 +43,9 @@ def seconds_per_byte(rows: Rows, size: Floats, shared: Cores) -> Seconds:
     """Price a byte of each row, by its kind, its size, and what its rank has in use."""
     table = rows.table
     in_use = np.where(_is_warm(rows), _touched(rows), _in_use(rows))
-    streamed = np.isin(table.kind, (Kind.COPY, Kind.ENCODE, Kind.DECODE))
+    streamed = np.isin(table.kind, (CommandKind.COPY, CommandKind.ENCODE, CommandKind.DECODE))
     streamed &= size >= shared.streamed_from
-    reduces = table.kind == Kind.REDUCE
+    reduces = table.kind == CommandKind.REDUCE
     weight = np.where(reduces, _reducing(rows, shared), _writes(rows))
     core, memory = (
         weight
@@ -112,7 +112,7 @@ def _writes(rows: Rows) -> Floats:
     has read: four passes through memory where two copies make six.
     """
     counts = rows.num_writes.astype(np.float64)
-    counts[rows.table.kind == Kind.SWAP] = _SWAP
+    counts[rows.table.kind == CommandKind.SWAP] = _SWAP
     return np.maximum(counts, 1.0)
 
 

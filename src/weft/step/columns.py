@@ -8,10 +8,9 @@ import numpy as np
 
 from weft.schedule import Cost
 from weft.step.execution import Execution
-from weft.workload.alone import SHORTEST
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -24,6 +23,37 @@ if TYPE_CHECKING:
 
 _NONE = 1e-300  # a demand of nothing: weights are positive
 _MOST_TABLES = 20_000  # products for which traffic on fewer units is kept: some 20 MB
+
+
+class Dispatch:
+    """When workgroups of a recorded kernel let those of other streams in.
+
+    A kernel of several waves keeps workgroups of later kernels from being dispatched until its
+    last wave, unless their stream has a higher priority. Only traces tell the waves of kernels.
+    """
+
+    def __init__(self, engine: StepEngine) -> None:
+        rows: list[int] = []
+        flows: list[int] = []
+        waves: list[float] = []
+        units = engine.device.units
+        for place, flow in engine.layout.row.items():
+            op = engine.op(place)
+            if op.kind != "copy":
+                rows.append(engine.layout.launch_row.get(place, flow))
+                flows.append(flow)
+                waves.append(op.cost.tiles / units if op.cost else 0.0)
+        self._rows, self._flows = np.array(rows, np.int64), np.array(flows, np.int64)
+        self._waves = np.maximum(np.array(waves), 1.0)
+        self.matters = bool((self._waves > 1).any())
+
+    def column(self, engine: StepEngine, seconds: Floats, engines: Iterable[int]) -> Floats:
+        """Return the column for flows of so many ``seconds``; copy ``engines`` wait for no slot."""
+        out = np.full(len(seconds), -1.0)
+        held = engine.fixed["before"][self._rows] + seconds[self._flows] * (1 - 1 / self._waves)
+        out[self._rows] = np.where(self._waves > 1, held, 0.0)
+        out[list(engines)] = -1.0
+        return out
 
 
 class AloneColumns:
@@ -42,38 +72,12 @@ class AloneColumns:
         _pressure: float,
     ) -> dict[str, Any]:
         """Return the columns of a run."""
-        size = self._size.copy()
+        size, count = self._size.copy(), len(self._size)
         for place, took in seconds.items():
             size[engine.layout.row[place]] = engine.own(took)
         for place, how in executions.items():
             size[engine.layout.row[place]] = engine.own(how.seconds)
-        return self._columns(engine, size)
-
-    def replayed(
-        self,
-        engine: StepEngine,
-        rows: Ints,
-        seconds: Floats,
-        waves: Floats,
-        first: Collection[tuple[int, str]],
-    ) -> dict[str, Any]:
-        """Return the columns of a replay."""
-        size, launch = self._size.copy(), engine.device.launch
-        size[rows] = np.maximum(seconds, SHORTEST)
-        columns = self._columns(engine, size)
-        around = columns["thread_launch"][columns["thread"][rows]]
-        starts = np.where(around >= 0, around, rows)  # a collective is dispatched by its launch
-        dispatch = np.full(len(size), -1.0)
-        held = launch + seconds * (1 - 1 / np.maximum(waves, 1.0))
-        dispatch[starts] = np.where(waves > 1, held, 0.0)
-        priority = columns["thread_priority"].copy()
-        for number, stream in first:
-            priority[engine.layout.streams[number][stream]] = 1
-        return columns | {"dispatch": dispatch, "thread_priority": priority}
-
-    def _columns(self, engine: StepEngine, size: Floats) -> dict[str, Any]:
-        count = len(size)
-        return engine.fixed | {
+        columns = engine.fixed | {
             "size": size,
             "cap": np.ones(count),
             "units": np.zeros(count, np.int32),
@@ -82,6 +86,7 @@ class AloneColumns:
             "demand_resource": np.empty(0, np.int32),
             "demand_weight": np.empty(0),
         }
+        return columns | engine.dispatch_columns(size, executions)
 
 
 def _mover_key(engine: StepEngine, place: Place) -> tuple[object, ...]:
@@ -107,6 +112,7 @@ class ContendedColumns:
         count, classes = len(engine.fixed["step"]), len(engine.workload.steps)
         device = engine.device
         self._size, self._cap = np.zeros(count), np.full(count, np.inf)
+        self._own = np.zeros(count)  # seconds of flows alone
         self._units = np.zeros(count, np.int32)
         self._edge: dict[int, int] = {}  # first demand of a row
         self._mover: dict[Place, int] = {}
@@ -138,7 +144,7 @@ class ContendedColumns:
                 mine = engine.op(place).collective
                 receives = mine is not None and mine.kind == "recv"  # both directions at once
                 self._resource[edge + 1] = nothing if receives else port
-            elif (cost := engine.op(place).cost) is not None and engine.demands.is_product(cost):
+            elif (cost := engine.op(place).cost) is not None and engine.is_product(place):
                 self._grid_of[row] = len(self._grid_of)
                 self._resource[edge + 1] = nothing  # tiles are counted whole
                 tables.append(engine.demands.traffic(cost))
@@ -149,7 +155,7 @@ class ContendedColumns:
             name: np.ones(len(self._grid_of), kind)
             for name, kind in (("grid_tiles", np.float64), ("grid_tile_seconds", np.float64))
         } | {"grid_slots": np.ones(len(self._grid_of), np.int32)}
-        self._kernels: dict[tuple[Cost, float], tuple[Flow, GridTiles | None]] = {}
+        self._kernels: dict[tuple[str, Cost, float], tuple[Flow, GridTiles | None]] = {}
         state = self._state()
         self._capacity[self._ports : self._ports + 2 * classes] = engine.port_rates()
         for place in engine.layout.row:
@@ -163,6 +169,7 @@ class ContendedColumns:
         return {
             "size": self._size,
             "cap": self._cap,
+            "own": self._own,
             "units": self._units,
             "capacity": self._capacity,
             "demand_weight": self._weight,
@@ -173,12 +180,14 @@ class ContendedColumns:
     def _set_kernel(
         self, engine: StepEngine, state: dict[str, Any], place: Place, seconds: float
     ) -> None:
-        row, cost = engine.layout.row[place], engine.op(place).cost or Cost()
-        key = cost, seconds
+        row, op = engine.layout.row[place], engine.op(place)
+        key = op.kind, op.cost or Cost(), seconds
         if key not in self._kernels:
-            self._kernels[key] = engine.demands.kernel(cost, engine.own(seconds))
+            price = engine.demands.copy if op.kind == "copy" else engine.demands.kernel
+            self._kernels[key] = price(key[1], engine.own(seconds))
         flow, tiles = self._kernels[key]
         edge = self._edge[row]
+        state["own"][row] = engine.own(seconds)
         state["size"][row], state["cap"][row] = flow.size, flow.cap
         state["demand_weight"][edge] = flow.memory or _NONE
         state["demand_weight"][edge + 1] = flow.units or _NONE
@@ -201,6 +210,7 @@ class ContendedColumns:
         flow, mover = engine.collective_flow(place, how)
         edge, resource = self._edge[row], self._mover[place]
         state["size"][row], state["cap"][row] = flow.size, flow.cap
+        state["own"][row] = engine.own(how.seconds)
         held = min(round(pressure * mover.held), engine.device.units)
         state["units"][engine.layout.launch_row[place]] = held
         state["demand_weight"][edge] = flow.memory or _NONE
@@ -237,6 +247,7 @@ class ContendedColumns:
             "demand_start": self._start,
             "demand_resource": self._resource,
             "thread_priority": priority,
+            **engine.dispatch_columns(state.pop("own"), executions),
             **state,
         }
         return columns | self._grid_columns(engine) if self._grid_of else columns

@@ -100,6 +100,12 @@ class OpDemands:
         needed = UNITS_FOR_MEMORY if is_memory_bound(cost, device) else 1.0
         return Flow(size, rate, memory, needed * device.units / rate), None
 
+    def copy(self, cost: Cost, seconds: float) -> tuple[Flow, None]:
+        """Return the demands of a copy by an engine: memory, and no units."""
+        rate = self.transfer_rate
+        size = seconds * rate
+        return Flow(size, rate, min(cost.nbytes / size, self.device.memory_rate / rate)), None
+
     def _product(self, cost: Cost, seconds: float) -> tuple[Flow, GridTiles]:
         """Stretch all tiles of a product alike, such that it takes ``seconds`` alone."""
         device = self.device

@@ -16,7 +16,7 @@ import numpy as np
 
 from weft import _core
 from weft.errors import WorkloadError
-from weft.step.columns import AloneColumns, ContendedColumns
+from weft.step.columns import AloneColumns, ContendedColumns, Dispatch
 from weft.step.demands import Flow, Mover, OpDemands
 from weft.step.execution import Execution
 from weft.step.layout import StepLayout
@@ -25,7 +25,7 @@ from weft.workload.alone import SHORTEST, host_of, seconds_of
 from weft.workload.meeting import meetings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from weft.workload.meeting import Meeting
 
     Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
+
+
+_ROUNDS = 12  # of dividing contention out of recorded durations, at most
+_CLOSE = 1e-4  # share of the recorded time that may be left unexplained
+_MOST = 2.0  # times by which a round changes an op
 
 
 class StepEngine:
@@ -49,8 +53,10 @@ class StepEngine:
         *,
         host: HostModel | None = None,
         met: Mapping[Place, Meeting] | None = None,
+        period: Callable[[StepRun], float] | None = None,
     ) -> None:
-        self.workload, self.platform = workload, platform
+        """Lay the step out; ``period`` says what a run of several iterations takes."""
+        self.workload, self.platform, self.period = workload, platform, period
         self.device = platform.require_device()
         self.met = meetings(workload, platform.node_size) if met is None else met
         self.demands = OpDemands(platform)
@@ -77,6 +83,7 @@ class StepEngine:
     def _simulated(self, columns: dict[str, Any]) -> StepRun:
         start, end = (np.full(len(self.layout.rows.step), np.nan) for _ in range(2))
         _core.simulate(columns, self.layout.num_flags, 0.0, start, end)
+        start[list(self.layout.pauses)] += list(self.layout.pauses.values())
         if np.isnan(end).any():
             raise WorkloadError(
                 f"{self.workload.name}: ranks wait for each other and none can go on",
@@ -84,21 +91,86 @@ class StepEngine:
             )
         return StepRun(self, start, end)
 
-    def replay(
-        self,
-        rows: Ints,
-        seconds: Floats,
-        waves: Floats,
-        first: Collection[tuple[int, str]] = (),
-    ) -> StepRun:
-        """Run the step with recorded durations: ``seconds`` of the flows at ``rows``.
+    def decontended(
+        self, expected: Mapping[Place, float] | None = None, *, waiting_is_known: bool = False
+    ) -> StepEngine:
+        """Return the step with shorter durations, such that a run takes those of this engine.
 
-        Recorded durations contain what contention did to them. A kernel of several ``waves`` of
-        workgroups keeps those of later kernels from being dispatched until its last one; streams
-        of ``first``, by class of ranks and name, have a higher priority.
+        Recorded durations contain what contention did to them. Starting from what ops are
+        ``expected`` to take alone, by default all of it, each round divides out what a run takes
+        too much. Unless ``waiting_is_known``, what contention explains of a collective's waiting
+        is taken off it. Where memory or links are saturated several durations explain what was recorded;
+        the one nearest the expected is found.
         """
-        columns = self._alone.replayed(self, rows, seconds, waves, first)
-        return self._simulated(columns)
+        if not self._contends:
+            return self
+        recorded = {place: self.own(took) for place, took in self.seconds.items()}
+        known = {place: self.op(place).waiting for place in self.layout.waiting_row}
+        waiting = {} if waiting_is_known else dict.fromkeys(known, 0.0)
+        for place in waiting:
+            recorded[place] += known[place]
+        alone = {
+            place: min(self.own((expected or {}).get(place, took)), recorded[place])
+            for place, took in self.seconds.items()
+        }
+        best, least = self, np.inf
+        for _ in range(_ROUNDS):
+            made = self._as_if(alone, known if waiting_is_known else waiting)
+            run, off = made.run(), 0.0
+            for place, took in recorded.items():
+                length = run.length(place)
+                off += abs(length + waiting.get(place, 0.0) - took)
+                if length < took and place in waiting:
+                    waiting[place] = took - length
+                    continue
+                waiting.pop(place, None)
+                excess = min(max(length / took, 1 / _MOST), _MOST)
+                alone[place] = min(alone[place] / excess, took)
+            if off < least:
+                best, least = made, off
+            if off <= _CLOSE * sum(recorded.values()):
+                break
+        return best
+
+    def _as_if(self, alone: Mapping[Place, float], waiting: Mapping[Place, float]) -> StepEngine:
+        """Return the step with other durations alone, launches left out, and other waiting."""
+        before = self.fixed["before"].copy()
+        for place, row in self.layout.waiting_row.items():
+            before[row] = waiting.get(place, 0.0)
+        seconds = {place: self.device.launch + took for place, took in alone.items()}
+        return self._with(seconds, before)
+
+    def waiting(self, place: Place) -> float:
+        """Return how long a collective waits for ranks that no trace shows."""
+        row = self.layout.waiting_row.get(place)
+        return 0.0 if row is None else float(self.fixed["before"][row])
+
+    def _with(self, seconds: dict[Place, float], before: Floats) -> StepEngine:
+        """Return the step with other durations of its ops and of what comes before them."""
+        other = copy(self)
+        for name in ("_alone", "_contended"):
+            other.__dict__.pop(name, None)
+        other.seconds = seconds
+        other.__dict__["fixed"] = self.fixed | {"before": before}
+        return other
+
+    def dispatch_columns(
+        self, seconds: Floats, executions: Mapping[Place, Execution]
+    ) -> dict[str, Any]:
+        """Return what kernels of many waves hold up; nothing where no kernel has several."""
+        if not self._dispatch.matters:
+            return {}
+        engines = (self.layout.launch_row[p] for p, how in executions.items() if how.by_engines)
+        return {"dispatch": self._dispatch.column(self, seconds, engines)}
+
+    @cached_property
+    def _dispatch(self) -> Dispatch:
+        return Dispatch(self)
+
+    def is_product(self, place: Place) -> bool:
+        """Return whether an op is a product that runs in waves of tiles."""
+        op = self.op(place)
+        return op.kind == "kernel" and self.demands.is_product(op.cost)
 
     @cached_property
     def _contends(self) -> bool:
@@ -145,17 +217,12 @@ class StepEngine:
 
     def repriced(self, prices: Prices, recorded: float = 1.0) -> StepEngine:
         """Return the same step with other prices, and ``recorded`` times the recorded durations."""
-        other = copy(self)
-        for name in ("_alone", "_contended"):
-            other.__dict__.pop(name, None)
-        other.seconds = self._priced(prices, recorded)
         before = self.fixed["before"].copy()
         for place, row in self.layout.issue_row.items():
             op = self.op(place)
             if op.kind == "host" and op.seconds:
                 before[row] += (recorded - 1) * op.seconds
-        other.__dict__["fixed"] = self.fixed | {"before": before}
-        return other
+        return self._with(self._priced(prices, recorded), before)
 
     def _priced(self, prices: Prices, recorded: float = 1.0) -> dict[Place, float]:
         """Return what each op takes alone."""

@@ -86,7 +86,9 @@ class StepLayout:
     """The rows of one step, and where each op stands in them.
 
     ``row`` is the flow of an op, ``launch_row`` the launch around that of a collective,
-    ``issue_row`` what the host does for it.
+    ``issue_row`` what the host does for it, ``waiting_row`` where a recorded collective waits for
+    ranks that no trace shows. ``pauses`` are the seconds by which the stream idles
+    before a row.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class StepLayout:
         self.row: dict[Place, int] = {}
         self.launch_row: dict[Place, int] = {}
         self.issue_row: dict[Place, int] = {}
+        self.waiting_row: dict[Place, int] = {}
+        self.pauses: dict[int, float] = {}
         self.streams: list[dict[str, int]] = []  # by class of ranks, the thread of each stream
         last = max((meeting.number for meeting in met.values()), default=-1)
         self.num_flags = (last + 1) * len(workload.steps)
@@ -195,13 +199,19 @@ class StepLayout:
         rows.add(WAIT, thread, flag=first + number, count=len(others))
 
     def _op(self, number: int, n: int, op: Op, thread: int) -> None:
-        rows = self.rows
+        rows, before = self.rows, self.device.launch + op.pause
+        first = len(rows.step)
+        if op.pause:
+            self.pauses[first] = op.pause
         if op.collective is None:
-            self.row[number, n] = rows.add(FLOW, thread, self.device.launch)
+            self.row[number, n] = rows.add(FLOW, thread, before)
             return
-        launch = rows.add(LAUNCH, thread, self.device.launch)
+        launch = rows.add(LAUNCH, thread, before)
         rows.lane[launch] = rows.new_thread(number, launch)
         self.launch_row[number, n] = launch
+        if op.waiting:  # its kernel holds units and spins until the other ranks have come
+            wait = rows.add(NOTHING, rows.lane[launch], op.waiting, fed=False)
+            self.waiting_row[number, n] = wait
         self.row[number, n] = rows.add(FLOW, rows.lane[launch], fed=False)
 
     def columns(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.step.layout import WAIT
 from weft.timeline import Timeline
 
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _KINDS = np.array(
-    [Kind.KERNEL, Kind.SIGNAL, Kind.WAIT, Kind.COPY, Kind.SUBMIT, Kind.KERNEL], np.uint8
+    [
+        CommandKind.KERNEL,
+        CommandKind.SIGNAL,
+        CommandKind.WAIT,
+        CommandKind.COPY,
+        CommandKind.SUBMIT,
+        CommandKind.KERNEL,
+    ],
+    np.uint8,
 )
 
 
@@ -39,8 +47,19 @@ class StepRun:
 
     @cached_property
     def seconds(self) -> float:
+        """What the step takes: its period where the engine has a rule for that, or its makespan."""
+        return self.engine.period(self) if self.engine.period is not None else self.makespan
+
+    @property
+    def makespan(self) -> float:
         """When the last op, or host, has ended."""
         return float(self.row_end.max(initial=0.0))
+
+    def length(self, place: Place) -> float:
+        """Return how long an op runs once it has begun: its launch and its waiting left out."""
+        row = self.engine.layout.row[place]
+        before = self.engine.fixed["before"][row] - self.engine.layout.pauses.get(row, 0.0)
+        return float(self.row_end[row] - self.row_start[row]) - float(before)
 
     def span(self, place: Place) -> tuple[float, float]:
         """Return when an op started and ended."""

@@ -1,16 +1,16 @@
-"""Many questions at once: cells of a grid, worked on side by side, kept as they are answered."""
+"""Parameter sweeps: the cells of a grid are computed in parallel and stored as they finish."""
 
-from weft.sweep.cells import Cell, Sweep, cells_of
-from weft.sweep.dask_cluster import on_dask
-from weft.sweep.journal import Answer, Journal
-from weft.sweep.local import on_this_machine
+from weft.sweep.cells import Sweep, SweepCell, cells_of
+from weft.sweep.dask_cluster import run_on_dask
+from weft.sweep.journal import CellAnswer, Journal
+from weft.sweep.local import run_local
 
 __all__ = [
-    "Answer",
-    "Cell",
+    "CellAnswer",
     "Journal",
     "Sweep",
+    "SweepCell",
     "cells_of",
-    "on_dask",
-    "on_this_machine",
+    "run_local",
+    "run_on_dask",
 ]

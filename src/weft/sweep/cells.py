@@ -1,4 +1,4 @@
-"""The cells of a sweep: a command of one verb, with one value of every list."""
+"""The cells of a sweep: one command of a verb per combination of listed values."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from weft.units import parse_sizes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Options whose values may be lists: those that are sizes may be ranges too.
+# Options whose values may be lists; those of sizes may also be ranges.
 SIZES = ("--size", "--block")
 LISTS = (
     *("--on", "--ranks", "--algorithm", "--strategy", "--collective", "--gemm", "--fetch"),
     *("--hit", "--rate", "--prompt", "--generate", "--batch", "--reduce", "--library", "--mode"),
 )
-MOST = 100_000  # cells: more than that is a question that wants fewer values
+MOST = 100_000  # a larger sweep is most likely a mistake
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One question: words of a command line, and the values in which it differs from others."""
+class SweepCell:
+    """One command line, and the values that distinguish it from other cells."""
 
     words: tuple[str, ...]
     values: tuple[tuple[str, str], ...]
 
     @property
     def name(self) -> str:
-        """The values, for people."""
+        """The values, as shown to users."""
         return " ".join(f"{key}={value}" for key, value in self.values) or " ".join(self.words)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All cells, and a fingerprint by which the results of this sweep are known again."""
+    """All cells, and a fingerprint that identifies the results of this sweep."""
 
     words: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[SweepCell, ...]
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen letters that another sweep does not have."""
+        """A hash of sixteen letters that identifies this sweep."""
         text = json.dumps([cell.words for cell in self.cells])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def cells_of(words: Sequence[str], most: int = MOST) -> Sweep:
-    """Make a cell of every combination of what is listed in the words of a command.
+    """Build a cell for every combination of the values listed in a command.
 
     >>> [cell.name for cell in cells_of(["predict", "gpt2", "--set", "batch=8,16"]).cells]
     ['batch=8', 'batch=16']
@@ -61,7 +61,7 @@ def cells_of(words: Sequence[str], most: int = MOST) -> Sweep:
     count = math.prod(len(each) for each in choices)
     if count > most:
         raise UsageError(
-            f"{count} cells are more than the {most} of one sweep",
+            f"a sweep of {count} cells exceeds the limit of {most}",
             "Use fewer values of some option, or several sweeps.",
         )
     if not count:
@@ -70,22 +70,22 @@ def cells_of(words: Sequence[str], most: int = MOST) -> Sweep:
     for chosen in itertools.product(*choices):
         said = tuple(word for one in chosen for word in one.words)
         differing = [one.value for one, all_ in zip(chosen, choices, strict=True) if len(all_) > 1]
-        cells.append(Cell(said, tuple(value for value in differing if value is not None)))
+        cells.append(SweepCell(said, tuple(value for value in differing if value is not None)))
     if len({cell.words for cell in cells}) < len(cells):
-        raise UsageError("some cells of this sweep are the same", "Name every value once.")
+        raise UsageError("this sweep has duplicate cells", "List every value once.")
     return Sweep(tuple(words), tuple(cells))
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One value of an option: the words that say it, and its key and value in a row."""
+    """One value of an option: its words on the command line, and its key and value in a row."""
 
     words: tuple[str, ...]
     value: tuple[str, str] | None = None
 
 
 def _pairs(words: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Put options and their values together; what stands alone has none."""
+    """Pair options with their values; positional words have none."""
     found: list[tuple[str, str | None]] = []
     listed, place = (*SIZES, *LISTS, "--set"), 0
     while place < len(words):
@@ -115,7 +115,7 @@ def _choices(option: str, value: str | None) -> list[_Choice]:
 
 
 def split(text: str) -> list[str]:
-    """Split at commas; that before the latency of a network's level is its own.
+    """Split at commas, except before the latency of a network level.
 
     >>> split("h100-8,switch(8)@400GiB/s,936ns"), split("1,2,4")
     (['h100-8', 'switch(8)@400GiB/s,936ns'], ['1', '2', '4'])

@@ -1,4 +1,4 @@
-"""Cells beyond one machine: on a Dask cluster, through its ordinary client."""
+"""Runs the cells of a sweep on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import RunError, UsageError
-from weft.sweep.journal import Answer
+from weft.sweep.journal import CellAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from weft.sweep.cells import Cell
+    from weft.sweep.cells import SweepCell
 
     Rows = list[dict[str, Any]]
     Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
 
-_CONNECT = 10.0  # seconds until a scheduler must have answered
-_AHEAD = 4  # cells for each thread of the cluster that are under way at once
+_CONNECT = 10.0  # seconds to wait for a scheduler
+_AHEAD = 4  # cells in flight per thread of the cluster
 
 
-def on_dask(
-    cells: Sequence[Cell], numbers: Sequence[int], ask: Ask, *, address: str, timeout: float
-) -> Iterator[Answer]:
-    """Give the answers of the cells of these numbers as workers of the cluster send them.
+def run_on_dask(
+    cells: Sequence[SweepCell], numbers: Sequence[int], ask: Ask, *, address: str, timeout: float
+) -> Iterator[CellAnswer]:
+    """Yield the answers of the numbered cells as workers of the cluster finish them.
 
-    The cluster needs weft itself. A worker that dies takes no cell with it: Dask gives it to
-    another, and one that no worker survives is written down as what it is.
+    The workers need weft installed. If a worker dies, Dask retries its cells on another worker; a
+    cell that kills every worker is recorded as failed.
     """
     client = _client(address)
     try:
@@ -41,14 +41,15 @@ def _client(address: str) -> Any:
         from distributed import Client
     except ModuleNotFoundError as error:
         raise UsageError(
-            "--dask needs distributed, which is not here", "Use pip install 'weft[sweep]'."
+            "--dask needs the package distributed, which is not installed",
+            "Run pip install 'weft[sweep]'.",
         ) from error
     try:
         return Client(address, timeout=_CONNECT)
     except (OSError, ValueError, TimeoutError) as error:
         raise UsageError(
             f"no Dask scheduler answers at {address!r} ({type(error).__name__})",
-            "Start one by dask scheduler, and give its address as tcp://host:8786.",
+            "Start one with dask scheduler, and pass its address as tcp://host:8786.",
         ) from error
 
 
@@ -57,15 +58,14 @@ def _check_workers(client: Any, address: str) -> None:
         client.wait_for_workers(1, timeout=_CONNECT)
     except (TimeoutError, OSError) as error:
         raise RunError(
-            f"the scheduler at {address} has no workers",
-            f"Start some by: dask worker {address}.",
+            f"the scheduler at {address} has no workers", f"Start some with: dask worker {address}."
         ) from error
 
 
 def _answers(
-    client: Any, cells: Sequence[Cell], numbers: Sequence[int], ask: Ask, timeout: float
-) -> Iterator[Answer]:
-    """Keep some cells for every thread under way; all that are must end once within ``timeout``."""
+    client: Any, cells: Sequence[SweepCell], numbers: Sequence[int], ask: Ask, timeout: float
+) -> Iterator[CellAnswer]:
+    """Keep a few cells per thread in flight; each must end within ``timeout``."""
     from distributed import wait
 
     most = _AHEAD * max(1, sum(client.nthreads().values()))
@@ -85,14 +85,14 @@ def _answers(
         client.cancel(list(flying), force=True)
 
 
-def _answer(future: Any, number: int, timeout: float) -> Answer:
-    """Take the rows of a cell, or say why there are none."""
+def _answer(future: Any, number: int, timeout: float) -> CellAnswer:
+    """Return the rows of a cell, or the reason of its failure."""
     if future.status == "finished":
         rows, error = future.result(timeout=_CONNECT)
-        return Answer(number, rows, error)
+        return CellAnswer(number, rows, error)
     if future.status == "error":
         wrong = future.exception(timeout=_CONNECT)
         said = str(wrong).splitlines()[0] if str(wrong) else ""
-        return Answer(number, error=f"{type(wrong).__name__}: {said}", again=True)
+        return CellAnswer(number, error=f"{type(wrong).__name__}: {said}", again=True)
     future.cancel()
-    return Answer(number, error=f"gave no answer in {timeout:g} s", again=True)
+    return CellAnswer(number, error=f"gave no answer in {timeout:g} s", again=True)

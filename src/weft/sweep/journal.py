@@ -1,4 +1,4 @@
-"""What a sweep has answered so far: a line of JSON a cell, so that it can be continued."""
+"""The journal of a sweep: one JSON line per answered cell, so that a sweep can be resumed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The rows of one cell, or what went wrong; ``again`` where another try may help."""
+class CellAnswer:
+    """The rows of one cell, or its error; ``again``: a retry may help."""
 
     number: int
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -29,15 +29,15 @@ class Answer:
 
 @dataclass
 class Journal:
-    """The answers of one sweep, kept in a file if there is one."""
+    """The answers of one sweep, stored in a file if a path is given."""
 
     sweep: Sweep
     path: Path | None = None
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, CellAnswer] = field(default_factory=dict)
 
     @staticmethod
     def open(sweep: Sweep, path: Path | None) -> Journal:
-        """Go on with a file of the same sweep, or begin one."""
+        """Resume the file of the same sweep, or start a new one."""
         journal = Journal(sweep, path)
         if path is not None and path.exists() and path.stat().st_size:
             journal._read(path)
@@ -54,17 +54,17 @@ class Journal:
 
     @property
     def open_cells(self) -> list[int]:
-        """The numbers of cells that have no answer yet, or one that may be better next time."""
+        """The numbers of cells without an answer, or whose error may be transient."""
         done = {number for number, answer in self.answers.items() if not answer.again}
         return [number for number in range(len(self.sweep.cells)) if number not in done]
 
     @property
     def failed(self) -> int:
-        """How many cells ended in an error."""
+        """The number of cells that ended in an error."""
         return sum(bool(answer.error) for answer in self.answers.values())
 
-    def add(self, answer: Answer) -> None:
-        """Keep an answer: in the file before anything else happens."""
+    def add(self, answer: CellAnswer) -> None:
+        """Record an answer; the file is written first."""
         self.answers[answer.number] = answer
         if self.path is not None:
             known = {"number": answer.number, "rows": answer.rows}
@@ -72,7 +72,7 @@ class Journal:
             self._write_line(known | error)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give every row with the values of its cell in front, in the order of the cells."""
+        """Return every row, preceded by the values of its cell, in the order of the cells."""
         found = []
         for number, cell in enumerate(self.sweep.cells):
             answer = self.answers.get(number)
@@ -95,7 +95,7 @@ class Journal:
         lines = _lines(path)
         try:
             head = msgspec.convert(lines[0], _Head)
-            answers = msgspec.convert(lines[1:], list[Answer])
+            answers = msgspec.convert(lines[1:], list[CellAnswer])
         except msgspec.ValidationError:
             raise _no_sweep(path) from None
         if head.weft_sweep != _FORMAT:
@@ -115,11 +115,11 @@ class _Head(msgspec.Struct):
 
 
 def _no_sweep(path: Path) -> FormatError:
-    return FormatError(f"{path} holds no results of a sweep", "Use another -o.")
+    return FormatError(f"{path} is not a journal of a sweep", "Use another -o.")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a file; one that was cut while it was written is cut off for good."""
+    """Read the lines of a file; drop an incomplete last line from the file."""
     text = path.read_text(encoding="utf-8", errors="replace")
     whole, newline, cut = text.rpartition("\n")
     try:

@@ -1,7 +1,7 @@
-"""Cells on all cores of this machine: a process a core, each asked for one cell at a time.
+"""Runs the cells of a sweep on all cores of this machine, one process per core.
 
-A process that dies takes one cell with it: that is tried once more, then written down as what it
-is, and a new process takes the place of the dead one.
+If a process dies, its cell is retried once, then recorded as failed, and a new process replaces the
+dead one.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import UsageError
-from weft.sweep.journal import Answer
+from weft.sweep.journal import CellAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from multiprocessing.connection import Connection
 
-    from weft.sweep.cells import Cell
+    from weft.sweep.cells import SweepCell
 
     Rows = list[dict[str, Any]]
     Ask = Callable[[tuple[str, ...]], tuple[Rows, str]]
 
 _TRIES = 2  # of a cell whose process died
-_PATIENCE = 5.0  # seconds that a process has to end
+_PATIENCE = 5.0  # seconds that a process has to exit
 
 
 @dataclass
 class _Worker:
-    """A process, the line to it, and the cell it works on."""
+    """A process, the connection to it, and the cell it computes."""
 
     process: Any
     line: Connection
@@ -42,24 +42,24 @@ class _Worker:
 
 
 @dataclass
-class _Crew:
-    """The processes of a sweep."""
+class _WorkerPool:
+    """The worker processes of a sweep."""
 
     ask: Ask
     workers: list[_Worker] = field(default_factory=list)
 
-    def hire(self) -> _Worker:
+    def start_worker(self) -> _Worker:
         context = multiprocessing.get_context("forkserver")
         mine, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self.ask), daemon=True)
+        process = context.Process(target=_worker_main, args=(theirs, self.ask), daemon=True)
         process.start()
         theirs.close()
         worker = _Worker(process, mine)
         self.workers.append(worker)
         return worker
 
-    def dismiss(self, worker: _Worker) -> None:
-        """End a process, in any state."""
+    def stop_worker(self, worker: _Worker) -> None:
+        """Stop a process in any state."""
         self.workers.remove(worker)
         worker.line.close()
         worker.process.terminate()
@@ -69,55 +69,57 @@ class _Crew:
             worker.process.join(_PATIENCE)
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         for worker in list(self.workers):
-            self.dismiss(worker)
+            self.stop_worker(worker)
 
 
-def on_this_machine(
-    cells: Sequence[Cell],
+def run_local(
+    cells: Sequence[SweepCell],
     numbers: Sequence[int],
     ask: Ask,
     *,
     workers: int,
     timeout: float,
-) -> Generator[Answer, None, None]:
-    """Give the answers of the cells of these numbers as they come, in any order."""
+) -> Generator[CellAnswer, None, None]:
+    """Yield the answers of the numbered cells as they finish, in any order."""
     if workers < 1 or not timeout > 0:
         raise UsageError(
-            f"{workers} processes with {timeout:g} seconds for a cell answer nothing",
-            "Use 1 or more of both.",
+            f"workers and timeout must be positive (got {workers} and {timeout:g})",
+            "Use 1 or more for both.",
         )
     left, tries = deque(numbers), dict.fromkeys(numbers, 0)
-    with closing(_Crew(ask)) as crew:
+    with closing(_WorkerPool(ask)) as crew:
         for _ in range(min(workers, len(left))):
-            _give(crew.hire(), left, cells, tries)
+            _assign(crew.start_worker(), left, cells, tries)
         while any(worker.number >= 0 for worker in crew.workers):
-            for worker in _heard(crew.workers, timeout):
-                answer = _taken(worker, tries, timeout)
-                if worker.number < 0:  # it lives and wants more
-                    _give(worker, left, cells, tries)
+            for worker in _wait_for_workers(crew.workers, timeout):
+                answer = _take_answer(worker, tries, timeout)
+                if worker.number < 0:  # it is alive and ready for more
+                    _assign(worker, left, cells, tries)
                 else:
                     if answer is None:
                         left.appendleft(worker.number)
-                    crew.dismiss(worker)
+                    crew.stop_worker(worker)
                     if left:
-                        _give(crew.hire(), left, cells, tries)
+                        _assign(crew.start_worker(), left, cells, tries)
                 if answer is not None:
                     yield answer
 
 
-def _give(worker: _Worker, left: deque[int], cells: Sequence[Cell], tries: dict[int, int]) -> None:
+def _assign(
+    worker: _Worker, left: deque[int], cells: Sequence[SweepCell], tries: dict[int, int]
+) -> None:
     if not left:
         return
     worker.number, worker.since = left.popleft(), time.monotonic()
     tries[worker.number] += 1
-    with suppress(OSError):  # one that died meanwhile is heard of as any other
+    with suppress(OSError):  # a process that died meanwhile is handled like any other
         worker.line.send(cells[worker.number].words)
 
 
-def _heard(workers: list[_Worker], timeout: float) -> list[_Worker]:
-    """Wait for those that answer, that die, or whose time is over."""
+def _wait_for_workers(workers: list[_Worker], timeout: float) -> list[_Worker]:
+    """Wait for workers that answer, die or time out."""
     busy = {worker.line: worker for worker in workers if worker.number >= 0}
     first = min(worker.since for worker in busy.values())
     patience = max(0.0, first + timeout - time.monotonic())
@@ -127,11 +129,11 @@ def _heard(workers: list[_Worker], timeout: float) -> list[_Worker]:
     return found + late
 
 
-def _taken(worker: _Worker, tries: dict[int, int], timeout: float) -> Answer | None:
-    """Take what a process has to say; none if its cell is to be tried again."""
+def _take_answer(worker: _Worker, tries: dict[int, int], timeout: float) -> CellAnswer | None:
+    """Return the answer of a worker, or None if its cell is to be retried."""
     number = worker.number
     if not worker.line.poll():
-        return Answer(number, error=f"gave no answer in {timeout:g} s", again=True)
+        return CellAnswer(number, error=f"gave no answer in {timeout:g} s", again=True)
     try:
         rows, error = worker.line.recv()
     except (EOFError, OSError):
@@ -139,13 +141,13 @@ def _taken(worker: _Worker, tries: dict[int, int], timeout: float) -> Answer | N
             return None
         worker.process.join(_PATIENCE)
         code = worker.process.exitcode
-        return Answer(number, error=f"its process died (exit code {code})", again=True)
+        return CellAnswer(number, error=f"its process died (exit code {code})", again=True)
     worker.number = -1
-    return Answer(number, rows, error)
+    return CellAnswer(number, rows, error)
 
 
-def _work(line: Connection, ask: Ask) -> None:
-    """Answer cells until nobody asks. An interrupt is for whoever asks."""
+def _worker_main(line: Connection, ask: Ask) -> None:
+    """Compute cells until the connection closes. Interrupts are left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 
 if TYPE_CHECKING:
     from weft.timeline.timeline import Timeline
@@ -23,14 +23,14 @@ def released_by(timeline: "Timeline") -> Ints:
     -1 for all other spans, and where that Signal is not part of the timeline.
     """
     cause = np.full(timeline.num_spans, -1, np.int64)
-    waits = np.flatnonzero((timeline.kind == Kind.WAIT) & (timeline.count > 0))
+    waits = np.flatnonzero((timeline.kind == CommandKind.WAIT) & (timeline.count > 0))
     cause[waits] = _signal(timeline, timeline.flag[waits], timeline.count[waits])
     return cause
 
 
 def _signal(timeline: "Timeline", flag: Ints, count: Ints) -> Ints:
     """Give the Signal that makes each flag reach its count, or -1."""
-    signals = np.flatnonzero(timeline.kind == Kind.SIGNAL)
+    signals = np.flatnonzero(timeline.kind == CommandKind.SIGNAL)
     signals = signals[np.lexsort((timeline.end[signals], timeline.flag[signals]))]
     flags = timeline.flag[signals]
     place = np.searchsorted(flags, flag) + count - 1
@@ -45,7 +45,7 @@ def handed_over_by(timeline: "Timeline") -> Ints:
     What a Submit holds back is let go by the first Signal of its flag, which stands in its place.
     """
     cause = np.full(timeline.num_spans, -1, np.int64)
-    submits = np.flatnonzero(timeline.kind == Kind.SUBMIT)
+    submits = np.flatnonzero(timeline.kind == CommandKind.SUBMIT)
     if not len(submits):
         return cause
     submits = submits[np.argsort(timeline.target[submits], kind="stable")]
@@ -73,7 +73,7 @@ def previous_on_thread(timeline: "Timeline") -> Ints:
 
     A Call lasts as long as what it holds and comes before nothing.
     """
-    rows = np.flatnonzero(timeline.kind != Kind.CALL)
+    rows = np.flatnonzero(timeline.kind != CommandKind.CALL)
     launch = _launch_around(timeline)
     keys = (launch[rows], timeline.lane[rows], timeline.queue[rows], timeline.rank[rows])
     rows = rows[np.lexsort((rows, *keys))]
@@ -88,7 +88,7 @@ def previous_on_thread(timeline: "Timeline") -> Ints:
 def _launch_around(timeline: "Timeline") -> Ints:
     """For each span the Launch whose lane it stands in, or -1."""
     around = np.where(timeline.lane >= 0, timeline.parent, -1)
-    while (off := (around >= 0) & (timeline.kind[around] != Kind.LAUNCH)).any():
+    while (off := (around >= 0) & (timeline.kind[around] != CommandKind.LAUNCH)).any():
         around = np.where(off, timeline.parent[around], around)
     return around
 
@@ -111,7 +111,7 @@ def critical_path(timeline: "Timeline") -> tuple[int, ...]:
         seen.add(at)
         path.append(at)
         launch = int(before[at]) if timeline.lane[at] >= 0 else -1
-        opened = launch >= 0 and timeline.kind[launch] == Kind.LAUNCH
+        opened = launch >= 0 and timeline.kind[launch] == CommandKind.LAUNCH
         ends = [(float(timeline.end[c[at]]), int(c[at])) for c in causes if c[at] >= 0]
         if before[at] >= 0:
             then = timeline.start if opened else timeline.end
@@ -125,13 +125,13 @@ def critical_path(timeline: "Timeline") -> tuple[int, ...]:
 
 
 def _last(timeline: "Timeline") -> int:
-    rows = np.flatnonzero(timeline.kind != Kind.CALL)
+    rows = np.flatnonzero(timeline.kind != CommandKind.CALL)
     return int(rows[np.argmax(timeline.end[rows])]) if len(rows) else -1
 
 
 def _last_inside(timeline: "Timeline") -> dict[int, int]:
     """For each Launch the command in it that ends last."""
     launch = _launch_around(timeline)
-    rows = np.flatnonzero((launch >= 0) & (timeline.kind != Kind.CALL))
+    rows = np.flatnonzero((launch >= 0) & (timeline.kind != CommandKind.CALL))
     rows = rows[np.lexsort((timeline.end[rows], launch[rows]))]
     return dict(zip(launch[rows].tolist(), rows.tolist(), strict=True))

@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.schedule import WRITE, Command, Decode, Encode, Kernel, Kind, Scope, Table
+from weft.schedule import WRITE, Command, CommandKind, CommandTable, Decode, Encode, Kernel, Scope
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def columns_of(table: Table, start: Floats, end: Floats, joules: Floats | None) -> dict[str, Any]:
+def columns_of(
+    table: CommandTable, start: Floats, end: Floats, joules: Floats | None
+) -> dict[str, Any]:
     """Give the columns of the rows that ran: those whose start is a number."""
     start, end = _with_calls(table, start, end)
     thread = table.thread
@@ -54,14 +56,14 @@ def key(high: NDArray[np.int32], low: NDArray[np.int32]) -> Ints:
     return np.where(wide < 0, -1, wide << 32 | np.maximum(low, 0))
 
 
-def _kinds(table: Table) -> NDArray[Any]:
+def _kinds(table: CommandTable) -> NDArray[Any]:
     """Give the kind of each row; a library's collective is one kernel, and yet moves data."""
     library = [isinstance(c, Kernel) and c.cost.family == "library" for c in table.commands]
     moves = np.asarray(library, bool)[table.command]
-    return np.where(moves, np.asarray(Kind.COPY, table.kind.dtype), table.kind)
+    return np.where(moves, np.asarray(CommandKind.COPY, table.kind.dtype), table.kind)
 
 
-def _written(table: Table) -> Ints:
+def _written(table: CommandTable) -> Ints:
     wrote = np.where(table.access_mode & WRITE, table.access_nbytes, 0)
     total = np.zeros(len(wrote) + 1, np.int64)
     np.cumsum(wrote, out=total[1:])
@@ -69,7 +71,7 @@ def _written(table: Table) -> Ints:
     return bounds[1:] - bounds[:-1]
 
 
-def _names(table: Table) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+def _names(table: CommandTable) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Give the names of the rows, and for each row which of them it has."""
     numbers: dict[str, int] = {}
     of_command = [numbers.setdefault(name_of(c), len(numbers)) for c in table.commands]
@@ -89,18 +91,18 @@ def name_of(command: Command) -> str:
             return type(command).__name__
 
 
-def _with_calls(table: Table, start: Floats, end: Floats) -> tuple[Floats, Floats]:
+def _with_calls(table: CommandTable, start: Floats, end: Floats) -> tuple[Floats, Floats]:
     """Let each Call last from its first command to its last.
 
     The Wait by which a forked queue enters a call may have stood there for long: the call
     begins where that Wait ends. No Submit counts the forks and joins, which tells them apart.
     """
-    if not (table.kind == Kind.CALL).any():
+    if not (table.kind == CommandKind.CALL).any():
         return start, end
-    begin = np.where((table.kind == Kind.WAIT) & (table.fed < 0), end, start)
+    begin = np.where((table.kind == CommandKind.WAIT) & (table.fed < 0), end, start)
     finish = np.array(end, np.float64)
     called = np.zeros(table.num_rows + 1, bool)  # one more, where the parent is -1
-    called[:-1] = table.kind == Kind.CALL
+    called[:-1] = table.kind == CommandKind.CALL
     begin[called[:-1]] = finish[called[:-1]] = np.nan
     inside = np.flatnonzero(called[table.parent])
     for rows in _deepest_first(table.parent, inside):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.timeline.cover import Cover
 from weft.timeline.timeline import MOVES, Activity, Basis, Timeline
 
@@ -61,7 +61,9 @@ class StepProfile:
         ops = [
             OpSpan(span.name, kinds[int(activity)], span.queue, span.start, span.end)
             for span, activity in zip(mine.spans(), mine.activity.tolist(), strict=True)
-            if activity in kinds and span.kind in (Kind.KERNEL, *MOVES) and span.end > span.start
+            if activity in kinds
+            and span.kind in (CommandKind.KERNEL, *MOVES)
+            and span.end > span.start
         ]
         return cls(label or timeline.schedule, timeline.basis, timeline.makespan, by_start(ops))
 

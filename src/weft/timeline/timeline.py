@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from weft.schedule import Kind, Table
+from weft.schedule import CommandKind, CommandTable
 from weft.timeline import causes
 from weft.timeline.columns import columns_of, keep
 from weft.timeline.shares import Intervals, Shares, covered, shares
@@ -19,7 +19,14 @@ Basis = Literal["predicted", "measured", "published"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOVES = (Kind.COPY, Kind.BROADCAST, Kind.SWAP, Kind.REDUCE, Kind.ENCODE, Kind.DECODE)
+MOVES = (
+    CommandKind.COPY,
+    CommandKind.BROADCAST,
+    CommandKind.SWAP,
+    CommandKind.REDUCE,
+    CommandKind.ENCODE,
+    CommandKind.DECODE,
+)
 
 
 class Activity(IntEnum):
@@ -38,7 +45,7 @@ class Span(NamedTuple):
     queue: str
     lane: int
     id: int
-    kind: Kind
+    kind: CommandKind
     name: str
     start: float
     end: float
@@ -82,7 +89,7 @@ class Timeline:
     @classmethod
     def from_table(
         cls,
-        table: Table,
+        table: CommandTable,
         start: ArrayLike,
         end: ArrayLike,
         *,
@@ -148,7 +155,7 @@ class Timeline:
             self.queues[self.queue[number]],
             int(self.lane[number]),
             int(self.id[number]),
-            Kind(self.kind[number]),
+            CommandKind(self.kind[number]),
             self.names[self.name[number]],
             float(self.start[number]),
             float(self.end[number]),
@@ -165,7 +172,7 @@ class Timeline:
         *,
         rank: int | tuple[int, ...] | None = None,
         queue: str | None = None,
-        kind: Kind | tuple[Kind, ...] | None = None,
+        kind: CommandKind | tuple[CommandKind, ...] | None = None,
     ) -> "Timeline":
         """Give the spans of these ranks, queues and kinds; ``copy`` is all of copy0, copy1, .."""
         chosen = np.ones(self.num_spans, bool)
@@ -190,13 +197,13 @@ class Timeline:
         """
         kind = self.kind
         moves = np.isin(kind, MOVES)
-        mixed = self._has_below(kind == Kind.KERNEL)
-        around = (kind == Kind.LAUNCH) | (kind == Kind.CALL) & self._has_below(moves)
+        mixed = self._has_below(kind == CommandKind.KERNEL)
+        around = (kind == CommandKind.LAUNCH) | (kind == CommandKind.CALL) & self._has_below(moves)
         result = np.full(self.num_spans, Activity.CONTROL, np.uint8)
         by_host = np.isin(self.queue, self._queue_numbers("host"))
-        result[(kind == Kind.KERNEL) & ~by_host] = Activity.COMPUTATION
+        result[(kind == CommandKind.KERNEL) & ~by_host] = Activity.COMPUTATION
         result[moves | around & ~mixed] = Activity.COMMUNICATION
-        result[kind == Kind.WAIT] = Activity.WAITING
+        result[kind == CommandKind.WAIT] = Activity.WAITING
         return result
 
     @property
@@ -222,9 +229,9 @@ class Timeline:
     @cached_property
     def waiting(self) -> Floats:
         """Seconds in which a rank waits and neither computes nor moves data."""
-        waits = self._by_rank(self.kind == Kind.WAIT)
+        waits = self._by_rank(self.kind == CommandKind.WAIT)
         busy = np.isin(self.activity, (Activity.COMPUTATION, Activity.COMMUNICATION))
-        works = self._by_rank(busy & np.isin(self.kind, (Kind.KERNEL, *MOVES)))
+        works = self._by_rank(busy & np.isin(self.kind, (CommandKind.KERNEL, *MOVES)))
         return shares(waits, works, len(self.ranks)).first
 
     def busy(self, queue: str | None = None) -> dict[tuple[int, str], float]:
@@ -232,7 +239,7 @@ class Timeline:
 
         A Launch holds its units while it waits, so it is busy as a whole.
         """
-        chosen = ~np.isin(self.kind, (Kind.WAIT, Kind.CALL)) & (self.lane < 0)
+        chosen = ~np.isin(self.kind, (CommandKind.WAIT, CommandKind.CALL)) & (self.lane < 0)
         if queue is not None:
             chosen &= np.isin(self.queue, self._queue_numbers(queue))
         place = self._rank_number * len(self.queues) + self.queue
@@ -302,7 +309,7 @@ _ROWS = tuple(f.name for f in fields(Timeline))[_META:]
 
 
 def _time_zero(columns: dict[str, Any]) -> float:
-    held = (columns["kind"] == Kind.SUBMIT) & (columns["flag"] >= 0)
+    held = (columns["kind"] == CommandKind.SUBMIT) & (columns["flag"] >= 0)
     if held.any():
         return float(columns["end"][held].max())
     return float(columns["start"].min()) if len(columns["start"]) else 0.0

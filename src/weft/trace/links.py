@@ -48,15 +48,25 @@ def bus_bandwidth(
 def links_of(device: str) -> Links:
     """Find the machine of a device by the name its driver gives it.
 
+    A node matches where every word of its device's name is in the driver's; the most words win,
+    then the shortest name.
+
     >>> links_of("NVIDIA A100-SXM4-80GB").name, links_of("AMD Instinct MI300X VF").name
     ('a100-8', 'mi300x-8')
+    >>> links_of("NVIDIA A100-PCIE-40GB").name, links_of("NVIDIA H100 80GB HBM3").name
+    ('a100-pcie-8', 'h100-8')
     >>> links_of("Tesla T4").name, links_of("NVIDIA A1000").name, links_of("Intel CPU").name
-    ('', '', '')
+    ('t4-8', '', '')
     """
-    words = re.split(r"[^a-z0-9]+", device.lower())
-    nodes = [n for n in platform_names() if n.split("-")[0] in words and n.split("-")[0] != "cpu"]
-    node = max(nodes, key=len, default="")
+    words = {*re.split(r"[^a-z0-9]+", device.lower())}
+    nodes = [name for name in platform_names() if name != "cpu" and _named_by(name) <= words]
+    node = min(nodes, key=lambda name: (-len(_named_by(name)), len(name)), default="")
     return Links(_machine(node) if node else None)
+
+
+def _named_by(node: str) -> set[str]:
+    """Return the words of the device in the name of a node: h100-pcie-8 has an H100 PCIe."""
+    return {*re.sub(r"-(\d{1,2}|nvl\d+)(-\w+)?$", "", node).split("-")}
 
 
 @lru_cache
@@ -69,14 +79,14 @@ def _machine(node: str) -> Platform:
 def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
     """Return the planner's price; None for what it has none for, as unknown kinds."""
     try:
-        sized = _sized(machine, num_ranks)
+        there = sized(machine, num_ranks)
         what = Collective(_KINDS.get(kind, kind), nbytes, dtype or "bf16")
-        return _prices(sized).collective(what, tuple(range(num_ranks)))
+        return _prices(there).collective(what, tuple(range(num_ranks)))
     except (WeftError, KeyError):
         return None
 
 
-def _sized(machine: Platform, num_ranks: int) -> Platform:
+def sized(machine: Platform, num_ranks: int) -> Platform:
     """Return so many ranks of a machine, on several nodes where one has fewer."""
     if num_ranks <= machine.num_ranks:
         return machine.resized(num_ranks)

@@ -23,7 +23,7 @@ from weft.c3 import (
 from weft.c3.random_pairs import random_pairs
 from weft.c3.strategies import COLLECTIVES, compute_alone
 from weft.hardware import platform
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.simulator import simulate
 from weft.validate.c3_means import MEANS, mean_percent, priced_list
 from weft.validate.c3_plots import plots
@@ -163,7 +163,7 @@ def gemm_slowdown(side: int, family: str, machine: Platform) -> float:
     alone = compute_alone(scenario, machine, family=family)
     seconds = []
     for schedule in (pair, alone):
-        kernel = simulate(schedule, machine).of(kind=Kind.KERNEL)
+        kernel = simulate(schedule, machine).of(kind=CommandKind.KERNEL)
         seconds.append(float(kernel.end[0] - kernel.start[0]))
     return 100 * (seconds[0] / seconds[1] - 1)
 

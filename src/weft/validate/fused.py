@@ -13,7 +13,7 @@ from weft.fused import (
     fused_all_to_all,
 )
 from weft.hardware import platform
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.simulator import simulate
 from weft.validate.fused_cases import COMBINES, EMBEDDINGS, GEMVS, SLICES
 from weft.validate.fused_plots import plots
@@ -114,5 +114,5 @@ def _skew(shape: Embedding, pair: Platform, *, remote_first: bool) -> float:
     work = shape.sliced(pair.num_ranks, SLICES)
     schedule = fused_all_to_all(work, units=units, remote_first=remote_first, occupancy=OCCUPANCY)
     timeline = simulate(schedule, pair)
-    ends = [timeline.of(rank=int(r), kind=Kind.WAIT).makespan for r in timeline.ranks]
+    ends = [timeline.of(rank=int(r), kind=CommandKind.WAIT).makespan for r in timeline.ranks]
     return 100 * (max(ends) - min(ends)) / timeline.makespan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from weft.fused import Dlrm, Embedding, Sliced
+from weft.fused import Embedding, FusedDlrm, Sliced
 from weft.schedule import Cost
 
 SLICES = 8  # for each rank
@@ -58,7 +58,7 @@ COMBINES = tuple(
 
 
 # Widths, dimension, tables and pooling of the published DLRM tasks, arXiv 2404.12674.
-DLRM = Dlrm(
+DLRM = FusedDlrm(
     batch=512,
     tables=13,
     dim=128,

@@ -15,7 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from weft.hardware import platform
-from weft.models.transformer import MODELS
+from weft.models.zoo import MODELS
 from weft.serving import Limits, Load, Question
 from weft.units import format_size
 from weft.validate.inference_plots import plots

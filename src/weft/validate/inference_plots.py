@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 from weft.hardware import platform
-from weft.models.transformer import MODELS, Piece
+from weft.models.transformer import Piece
+from weft.models.zoo import MODELS
 from weft.report.svg import Axis, Chart, Series
 from weft.serving import Forward, Load, Question
 from weft.units import format_size

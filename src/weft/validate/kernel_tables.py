@@ -188,8 +188,5 @@ def moe_studies(folder: Path, name: str) -> tuple[Study, ...]:
 @lru_cache
 def device(name: str) -> Device:
     """Give a device of the tables as its datasheet has it: nothing of it was measured."""
-    found = platform(f"{'b200' if name == 'gb200' else name}-8").require_device()
-    if name == "gb200":  # the same dies with more units and watts, NVIDIA GB200 data sheet
-        faster = {key: Flops(f.rated * 10 / 9, f.rated * 10 / 9) for key, f in found.flops.items()}
-        return replace(found, name=name, units=152, flops=faster)
+    found = platform("gb200-nvl72" if name == "gb200" else f"{name}-8").require_device()
     return replace(found, flops={key: Flops(f.rated, f.rated) for key, f in found.flops.items()})

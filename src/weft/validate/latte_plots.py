@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.collectives import WAYS, algorithms, collective, fetch, fetch_platform
+from weft.collectives import FETCH_METHODS, algorithms, collective, fetch, fetch_platform
 from weft.hardware import Platform, platform
 from weft.report.svg import Axis, Chart, Series
 from weft.simulator import simulate
@@ -126,7 +126,7 @@ def _power(machine: Platform) -> Chart:
 def _copies(machine: Platform) -> Chart:
     blocks = [1 << power for power in range(10, 23)]
     series = []
-    for number, way in enumerate(WAYS):
+    for number, way in enumerate(FETCH_METHODS):
         taken = [
             simulate(fetch(1024, size, way), fetch_platform(machine, way, block_bytes=size)).seconds
             for size in blocks

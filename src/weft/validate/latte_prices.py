@@ -13,7 +13,7 @@ import numpy as np
 from weft.collectives import collective
 from weft.collectives.dma import one_copy
 from weft.hardware import Platform
-from weft.schedule import Kind
+from weft.schedule import CommandKind
 from weft.simulator import Energy, energy, simulate
 
 
@@ -70,6 +70,8 @@ def phase_shares(nbytes: int, machine: Platform) -> tuple[float, ...]:
     """Percent of one copy's time in control, schedule, copy and sync."""
     timeline = simulate(one_copy(nbytes), machine.resized(2))
     control = machine.require_device().require_dma().control
-    copy, signal = (timeline.of(queue="copy", kind=kind) for kind in (Kind.COPY, Kind.SIGNAL))
+    copy, signal = (
+        timeline.of(queue="copy", kind=kind) for kind in (CommandKind.COPY, CommandKind.SIGNAL)
+    )
     ends = (0.0, control, float(copy.start[0]), float(signal.end[0]), timeline.seconds)
     return tuple(100 * np.diff(ends) / timeline.seconds)

@@ -6,12 +6,10 @@ random.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from weft.validate.kernel_tables import Study
 
 Floats = NDArray[np.float64]
 
@@ -20,6 +18,17 @@ _ROUNDS = 30  # of Levenberg and Marquardt
 _NUDGE = 1e-3
 _DRAWN = 0.15  # weight of the start against one row
 _LARGEST_STEP = 0.7
+
+
+class Observations(Protocol):
+    """What was measured, and what a law says of it."""
+
+    @property
+    def seconds(self) -> Floats:
+        """What was measured, a row each."""
+
+    def predicted(self, law: Mapping[str, float]) -> Floats:
+        """Price every row by a law."""
 
 
 class Range(NamedTuple):
@@ -31,7 +40,7 @@ class Range(NamedTuple):
     spread: float = 1.0
 
 
-def fit_law(studies: Sequence[Study], ranges: Mapping[str, Range]) -> dict[str, float]:
+def fit_law(studies: Sequence[Observations], ranges: Mapping[str, Range]) -> dict[str, float]:
     """Give the law of smallest errors over all rows (Levenberg and Marquardt, reweighted)."""
     free = [key for key, each in ranges.items() if each.spread > 0]
     origin = np.log([ranges[key].start for key in free])

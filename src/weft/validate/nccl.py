@@ -13,7 +13,8 @@ import numpy as np
 from weft.cost.fit_errors import geomean_error, joined_error
 from weft.cost.nccl import library_price
 from weft.hardware import platform
-from weft.hardware.libraries import Errors, Fit, Library, library
+from weft.hardware.libraries import Errors, Fit, Library, algorithm_fit, library
+from weft.validate.nccl_algorithms_fit import fitted_algorithms, inside_range, read_logs
 from weft.validate.nccl_fit import fitted_library
 from weft.validate.nccl_tables import (
     SOURCE,
@@ -23,6 +24,7 @@ from weft.validate.nccl_tables import (
     read_cells,
     read_nccl_tests,
 )
+from weft.validate.splits import NCCL_BETWEEN_NODES
 from weft.validate.target import Target
 
 NAME = "nccl"
@@ -51,8 +53,42 @@ def targets() -> Iterator[Target]:
             known, note = fitted_library(read_cells(folder, system), node), "fitted again"
         yield from _left_out(known, note)
     yield from _in_a_step_of_v100()
+    yield from _between_nodes(folder)
     if folder is not None:
         yield from _elsewhere(folder)
+
+
+def _between_nodes(folder: Path | None) -> Iterator[Target]:
+    """Score NCCL's algorithms on logs of several nodes: those fitted to, and those held out."""
+    fit, note = algorithm_fit(NAME), "recorded"
+    assert fit is not None
+    if folder is not None:
+        fit, note = fitted_algorithms(folder), "fitted again"
+    for kind, error in fit.fitted.items():
+        name = f"between nodes {kind}, logs with {_names(NCCL_BETWEEN_NODES.fitted)}"
+        yield _error(name, fit.source, error, note=note, fitted=True)
+    for kind, error in fit.held_out.items():
+        name = f"between nodes {kind}, held out {_names(NCCL_BETWEEN_NODES.held_out)}"
+        yield _error(name, fit.source, error, allowed=6.0, note=note)
+    if folder is not None:
+        inside = inside_range(read_logs(folder, NCCL_BETWEEN_NODES.held_out), fit)
+        yield Target(
+            NAME,
+            "between nodes, held-out times inside the range",
+            82.5,
+            "%",
+            fit.source,
+            100 * inside,
+            7.5,
+            "points",
+            note="75 to 90 % are wanted; the ends were rounded with these times in sight",
+            fitted=True,
+        )
+
+
+def _names(logs: tuple[str, ...]) -> str:
+    """Return logs as nodes x GPUs: N2_G8 is 2x8."""
+    return ", ".join(log.removeprefix("N").replace("_G", "x") for log in logs)
 
 
 def _in_a_step_of_v100() -> Iterator[Target]:

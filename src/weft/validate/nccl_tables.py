@@ -18,6 +18,9 @@ from weft.hardware.libraries import version_key
 TABLES = {"a100": "a100_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "l40s": "l40s"}
 """Devices with a table, and the system that each is called after there."""
 
+NODES = {"l40s": "l40s-8-nop2p"}
+"""Machines of the catalogue that tables were measured on, where not ``DEVICE-8``."""
+
 SOURCE = "NVIDIA's tables, ai-dynamo/aiconfigurator @095f58a51c4c, Apache-2.0"
 
 _ITEM_BYTES = {"half": 2, "int8": 1}

@@ -14,9 +14,9 @@ from statistics import median
 from weft.cost.fit_errors import geomean_error
 from weft.hardware import Platform, platform
 from weft.models import dlrm, transformer_step
-from weft.models.dlrm import Dlrm
-from weft.models.tables import Table
-from weft.models.transformer import MODELS, Transformer
+from weft.models.named import DLRMS
+from weft.models.transformer import Transformer
+from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
 from weft.validate.target import ErrorIn, Target
@@ -24,13 +24,6 @@ from weft.workload import NO_HOST, Workload
 
 _NEUSIGHT = "NeuSight (ASPLOS 2025), sitar-lab/NeuSight @6945927d9afc"
 _MLPERF = "MLPerf Training v4.0, mlcommons/training_results_v4.0 @6fe954378efe"
-
-# Rows and lookups a sample of the 26 tables of DLRM-DCNv2 (MLPerf Training, multi-hot Criteo).
-_ROWS = (
-    *(40_000_000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40_000_000, 3067956, 405282, 10),
-    *(2209, 11938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590152, 12973, 108, 36),
-)
-_HOTS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
 
 
 def step_targets(folder: Path) -> Iterator[Target]:
@@ -147,13 +140,9 @@ def _dlrm(num_ranks: int) -> Workload:
 
     The rows of a sample follow from its one index of Criteo, so they repeat as those do.
     """
-    tables = tuple(
-        Table(f"table{n}", rows, 128, float(hot), 1.05)
-        for n, (rows, hot) in enumerate(zip(_ROWS, _HOTS, strict=True))
-    )
     batch = 55296 if num_ranks == 8 else 135168
-    model = Dlrm(tables, (13, 512, 256, 128), (1024, 1024, 512, 256, 1), batch, "fp16", cross=512)
-    placed = Sharder(tables, _h100(num_ranks), batch).plans()[0].shards
+    model = replace(DLRMS["dlrm-dcnv2"], batch=batch, dtype="fp16")
+    placed = Sharder(model.tables, _h100(num_ranks), batch).plans()[0].shards
     return dlrm.build("dlrm_dcnv2", model, num_ranks, placed)
 
 

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 from weft.hardware import Platform, platform
 from weft.models.named import generate
-from weft.planner.candidates import Candidate
-from weft.planner.evaluation import StepEvaluator
-from weft.planner.gpu_candidates import GpuCandidates
-from weft.planner.groups import groups_of
 from weft.planner.plan import STRATEGIES, Limits
+from weft.planner.planning import drafted_step
 from weft.planner.predict import predict
 from weft.planner.prices import Prices, default_library
+from weft.step import StepEngine
 
 if TYPE_CHECKING:
-    from weft.planner.evaluation import Chosen
     from weft.workload import Workload
 
 NODE = "mi300x-8"
+_ROOM = 1 << 62  # bytes of memory that a strategy may take: as many as it wants
 RANKS = (1, 8, 64, 512, 4096, 32768, 131072)
 
 
@@ -102,23 +100,11 @@ def point(job: Job, num_ranks: int) -> Point:
 def _by_strategy(workload: Workload, machine: Platform) -> tuple[float, dict[str, float]]:
     """Return the seconds of a step as it is, and by each strategy alone where it helps."""
     prices = Prices(machine, library=default_library(machine))
-    evaluator = StepEvaluator(workload, machine, prices)
-    candidates = GpuCandidates(machine, prices, Limits())
-    options = [
-        (group, candidates.base(group), list(candidates.of(group)))
-        for group in groups_of(evaluator)
-    ]
-    base: Chosen = [(group, first) for group, first, _ in options]
+    search = drafted_step(StepEngine(workload, machine, prices), prices, Limits(), _ROOM).search
     alone = {}
     for strategy in STRATEGIES:
-        chosen = list(base)
-        for number, (group, _, others) in enumerate(options):
-            for each in others:
-                if not isinstance(each, Candidate) or each.strategy != strategy:
-                    continue
-                tried = [*chosen[:number], (group, each), *chosen[number + 1 :]]
-                if evaluator.seconds(tried) < evaluator.seconds(chosen):
-                    chosen = tried
-        if chosen != list(base):
-            alone[strategy] = evaluator.seconds(chosen)
-    return evaluator.seconds(base), alone
+        chosen, _ = search.by_strategy(strategy)
+        chosen = search.reverted(chosen)
+        if chosen != search.base:
+            alone[strategy] = search.seconds(chosen)
+    return search.base_seconds, alone

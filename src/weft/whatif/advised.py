@@ -14,7 +14,7 @@ from weft.errors import WeftError
 from weft.trace.advice import KERNELS, late_rank, losses
 from weft.trace.analysis import REPLAYED
 from weft.trace.analyzing import analyze as analyze_files
-from weft.whatif.job_answer import NO_STRAGGLER, answers_of
+from weft.whatif.answer import NO_STRAGGLER, answers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ and what it saves there, as a share, is taken of the mean.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -14,35 +14,39 @@ import numpy as np
 
 from weft.trace import Trace, read
 from weft.trace.align import Ranked
+from weft.trace.reading import jobs_of
 from weft.units import brief
-from weft.whatif.change import NAMES, Change, Variant, change
-from weft.whatif.elsewhere import elsewhere
+from weft.whatif.change import NAMES, Change, change, scaling_of
+from weft.whatif.job import job_of, job_replay, straggler, without_straggler
+from weft.whatif.model import model_of
 from weft.whatif.replay import doubt, require_close
-from weft.whatif.scene import Scene, scene_of
-from weft.whatif.stage import Stage
+from weft.whatif.retarget import on_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from weft.hardware import Platform
+    from weft.step import StepRun
     from weft.timeline import Timeline
+    from weft.trace.align import Job
+    from weft.whatif.job import JobReplay
+    from weft.whatif.model import ReplayModel
     from weft.whatif.replay import Replay
-    from weft.whatif.stage import Run
 
-
+NO_STRAGGLER = "no-straggler"
 # Why a change that needs no collective changes nothing.
 _ABSENT = {
     "no-input": "the host goes from one step to the next in no time",
     "no-sync": "the host never waits for the device",
     "no-gaps": "queued kernels follow each other without a pause",
-    "no-slowdown": "too few kernels of the trace are seen both with and without collectives",
+    "no-slowdown": "no op is held up by one that runs at the same time",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What changes are held against: the step they are made to, and the mean of all steps."""
+    """What changes are compared with: the step they are made to, and the mean of all steps."""
 
     seconds: float
     mean: float
@@ -61,19 +65,20 @@ class Outcome:
     why: str
 
     @classmethod
-    def of(cls, name: str, why: str, steps: Sequence[float], base: Base) -> Outcome:
+    def of(cls, change: Change, base: Base) -> Outcome:
         """Make it of the step that is taken to be right and those at the ends of its range.
 
         What the replay is wrong by, a change may be wrong by, as far as it changes anything.
         """
-        shares = [seconds / base.seconds for seconds in steps]
+        against = base.seconds if change.against is None else change.against.seconds
+        shares = [run.seconds / against for run in (change.run, *change.ends)]
         spread = max(abs(each.error) for each in base.replays) * abs(1 - shares[0])
         low, high = max(0.0, min(shares) - spread), max(shares) + spread
-        mean = base.mean
-        return cls(name, shares[0] * mean, low * mean, high * mean, 1 - shares[0], why)
+        step, least, most = (share * base.mean for share in (shares[0], low, high))
+        return cls(change.name, step, least, most, 1 - shares[0], change.why)
 
     def as_row(self) -> dict[str, Any]:
-        """Give it under the keys that ``weft whatif`` has."""
+        """Return it under the keys that ``weft whatif`` has."""
         return {
             name: getattr(self, name) for name in ("name", "step", "gain", "why", "low", "high")
         }
@@ -96,7 +101,7 @@ class Answer:
     replayed_step: float
     outcomes: tuple[Outcome, ...]
     notes: tuple[str, ...] = ()
-    runs: dict[str, Run] = field(default_factory=dict, compare=False)
+    runs: dict[str, StepRun] = field(default_factory=dict, compare=False)
     doubt: str = ""
     straggler: int | None = None
 
@@ -106,11 +111,11 @@ class Answer:
         return self.replayed_step / self.measured_step - 1
 
     def timeline(self, name: str | None = None) -> Timeline:
-        """Give the step with the change of that name, or unchanged, as a Timeline."""
+        """Return the step with the change of that name, or unchanged, as a Timeline."""
         return self.runs[name or ""].timeline()
 
     def as_row(self) -> dict[str, Any]:
-        """Give it under the keys that ``weft whatif`` has."""
+        """Return it under the keys that ``weft whatif`` has."""
         return {
             "file": self.file,
             "rank": self.rank,
@@ -147,91 +152,167 @@ def what_if(
     A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
     found = trace if isinstance(trace, Trace) else read(trace)
-    return answer_of(Ranked.of(found), names, on, anyway=anyway)
+    return _rank_answer(Ranked.of(found), names, on, anyway=anyway)
 
 
-def answer_of(
+def what_if_jobs(
+    traces: Sequence[Trace | Path | str],
+    names: Sequence[str] = (),
+    *,
+    on: Platform | None = None,
+    anyway: bool = False,
+) -> list[Answer]:
+    """Answer for each job among traces; its ranks are replayed together where they meet.
+
+    A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
+    """
+    require_known(names)
+    jobs, _ = jobs_of(_read(traces))
+    return [answer for job in jobs for answer in answers_of(job, names, on, anyway=anyway)]
+
+
+def what_if_job(
+    traces: Sequence[Trace | Path | str],
+    names: Sequence[str] = (),
+    *,
+    on: Platform | None = None,
+    anyway: bool = False,
+) -> Answer:
+    """Replay the ranks of a job together, then with each change; the slowest rank counts."""
+    return _job_answer(job_replay(job_of(_read(traces))), names, on, anyway=anyway)
+
+
+def answers_of(
+    job: Job, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
+) -> list[Answer]:
+    """Answer for a job as a whole where its ranks meet, else for each rank by itself."""
+    if not job.matches:
+        return [_rank_answer(ranked, names, on, anyway=anyway) for ranked in job.ranks]
+    joined = job_replay(job)
+    if joined.calls[0]:
+        return [_job_answer(joined, names, on, anyway=anyway)]
+    note = "replayed by itself: no collective of the step says when the other ranks came to it"
+    alone = (_rank_answer(ranked, names, on, anyway=anyway) for ranked in job.ranks)
+    return [replace(answer, notes=(note, *answer.notes)) for answer in alone]
+
+
+def require_known(names: Sequence[str]) -> None:
+    """Raise for names of no change, before anything is replayed."""
+    for name in names:
+        if name != NO_STRAGGLER:
+            scaling_of(name)
+
+
+def _read(traces: Sequence[Trace | Path | str]) -> list[Trace]:
+    return [each if isinstance(each, Trace) else read(each) for each in traces]
+
+
+def _rank_answer(
     ranked: Ranked, names: Sequence[str], on: Platform | None, *, anyway: bool = False
 ) -> Answer:
-    """Answer for a trace whose collectives are known."""
-    scene = scene_of(ranked)
+    model = model_of(ranked)
     if not anyway:
-        require_close(ranked.trace.path, scene.replays)
-    run = scene.ground.run
-    mean = fmean(each.simulated for each in scene.replays)
-    base = Base(run.step, mean, scene.replays)
-    made, missing = changes(scene, names, on)
-    runs, outcomes = {"": run}, []
-    for each in made:
-        outcome, runs[each.name] = _outcome(scene, each, base)
-        outcomes.append(outcome)
+        require_close(ranked.trace.path, model.replays)
+    base = Base(model.run.seconds, fmean(each.simulated for each in model.replays), model.replays)
+    return _answered(model, names, on, base, rank=ranked.trace.rank, notes=_notes(model))
+
+
+def _job_answer(
+    job: JobReplay, names: Sequence[str], on: Platform | None, *, anyway: bool = False
+) -> Answer:
+    model, recorded = job.model, job.run()
+    if not anyway:
+        require_close(model.name, model.replays)
+    chosen = max(each.measured for each in model.replays)
+    scale = max(job.means) / chosen  # the chosen step is near the mean of all
+    base = Base(model.run.seconds, scale * recorded.seconds, model.replays)
+    late = straggler(job, recorded)
+    first = [] if names and NO_STRAGGLER not in names else [_no_straggler(job, late, recorded)]
+    answer = _answered(model, names, on, base, first=first, notes=_job_notes(job, recorded))
+    return replace(answer, measured_step=max(job.means), straggler=model.traces[late].rank)
+
+
+def _answered(
+    model: ReplayModel,
+    names: Sequence[str],
+    on: Platform | None,
+    base: Base,
+    *,
+    notes: Sequence[str],
+    rank: int | None = None,
+    first: Sequence[Change] = (),
+) -> Answer:
+    """Run the changes asked for, or all; ``first`` are some that were run already."""
+    made, missing = list(first), list[str]()
+    if on is not None:
+        made.append(on_machine(model, on))
+    for name in names or (NAMES if on is None else ()):
+        if name == NO_STRAGGLER:
+            continue
+        found = change(model, name)
+        if found is not None:
+            made.append(found)
+        elif names:
+            missing.append(f"{name} changes nothing here: {_nothing(model, name)}")
     return Answer(
-        file=ranked.trace.path,
-        rank=ranked.trace.rank,
-        replays=scene.replays,
-        measured_step=fmean(each.measured for each in scene.replays),
-        replayed_step=mean,
-        outcomes=tuple(outcomes),
-        notes=(*_notes(scene), *missing),
-        doubt=doubt(scene.replays),
-        runs=runs,
+        file=model.name,
+        rank=rank,
+        replays=model.replays,
+        measured_step=fmean(each.measured for each in model.replays),
+        replayed_step=base.mean,
+        outcomes=tuple(Outcome.of(each, base) for each in made),
+        notes=(*notes, *missing),
+        doubt=doubt(model.replays),
+        runs={"": model.run} | {each.name: each.run for each in made},
     )
 
 
-def changes(
-    scene: Scene, names: Sequence[str], on: Platform | None
-) -> tuple[list[Change], list[str]]:
-    """Make the changes asked for, or all; say of those asked for which change nothing."""
-    found, missing = [] if on is None else [elsewhere(scene, on)], list[str]()
-    for name in names or (NAMES if on is None else ()):
-        made = change(scene, name)
-        if made is not None:
-            found.append(made)
-        elif names:
-            missing.append(f"{name} changes nothing here: {_nothing(scene, name)}")
-    return found, missing
+def _no_straggler(job: JobReplay, rank: int, now: StepRun) -> Change:
+    run = job.run(without_straggler(job, rank))
+    before, after = job.waits(now).sum(), job.waits(run).sum()
+    why = f"rank {job.model.traces[rank].rank} comes to no collective later than the last of the "
+    why += f"others: all ranks wait {after * 1e3:.1f} ms in sum, not {before * 1e3:.1f}"
+    return Change(NO_STRAGGLER, why, run, against=now)
 
 
-def _nothing(scene: Scene, name: str) -> str:
+def _nothing(model: ReplayModel, name: str) -> str:
     if name in _ABSENT:
         return _ABSENT[name]
-    if not scene.comms:
+    if not model.comms:
         return "the step has no collective"
     return "no collective of the step has a size, group and device that it is known for"
 
 
-def _outcome(scene: Scene, made: Change, base: Base) -> tuple[Outcome, Run]:
-    run = _run(scene, made.value)
-    steps = [run.step, *(_run(scene, each).step for each in made.ends)]
-    return Outcome.of(made.name, made.why, steps, base), run
-
-
-def _run(scene: Scene, variant: Variant) -> Run:
-    if variant.rebuilt:
-        stage = Stage([variant.recording], scene.ground.machine, scene.ground.stage.iterations)
-        return stage.run(first=variant.first)
-    return scene.ground.stage.run([variant.recording], variant.first)
-
-
-def _notes(scene: Scene) -> list[str]:
-    notes = []
-    if not scene.ground.ready.held_out:
+def _notes(model: ReplayModel) -> list[str]:
+    notes, (step,) = list[str](), model.ranks
+    if not step.held_out:
         notes.append("one step was recorded, so its replay is put together from itself")
-    if scene.ground.ready.by_device:
+    if step.by_device:
         notes.append("the device runs behind its host: steps are its periods")
-    waited = sum(comm.waited for comm in scene.comms)
-    total = sum(comm.seconds for comm in scene.comms)
+    waited = sum(op.waiting for op in model.comms)
+    total = waited + sum(op.seconds or 0.0 for op in model.comms)
     if total and waited > 0.5 * total:
         share = round(100 * waited / total)
         notes.append(f"{share} % of the time in collectives is waiting for other ranks, estimated")
-    if scene.ground.links.machine is None:
-        notes.append(
-            f"{scene.ground.trace.device or 'the device'} is not in the catalogue: links unknown"
-        )
+    if model.links.machine is None:
+        device = model.traces[0].device or "the device"
+        notes.append(f"{device} is not in the catalogue: links unknown")
     return notes
 
 
+def _job_notes(job: JobReplay, recorded: StepRun) -> list[str]:
+    shown = job.waited.sum(axis=1)
+    found = job.waits(recorded).sum(axis=1)
+    wrong = max(
+        (abs(mine / trace - 1) for mine, trace in zip(found, shown, strict=True) if trace > 1e-4),
+        default=0.0,
+    )
+    count, joined = len(job.calls), len(job.calls[0])
+    text = f"{count} ranks joined by {joined} collectives; what each waits for the others is "
+    return [f"{text}within {100 * wrong:.1f} % of the traces"]
+
+
 def errors_of(replays: Sequence[Replay]) -> tuple[float, float]:
-    """Give the median and the largest error of some replays."""
+    """Return the median and the largest error of some replays."""
     found = [abs(each.error) for each in replays]
     return float(np.median(found)), max(found)

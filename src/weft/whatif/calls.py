@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from weft.timeline.cover import Cover
 from weft.trace import Kind, Mark
 from weft.trace.steps import busiest_stream, steps_of
+from weft.trace.trace import whole_number
 from weft.whatif.occupancy import waves
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ _APART = 0.05  # of a period: marks of the profiler follow each other within les
 _WAITS = ("cudaStreamWaitEvent", "hipStreamWaitEvent", "cuStreamWaitEvent")
 
 
+class StreamWait(NamedTuple):
+    """A wait of a stream for what another was given before an event was recorded on it."""
+
+    stream: int
+    other: int
+    recorded: float  # when the host recorded the event
+
+
 @dataclass(frozen=True)
 class Calls:
     """The calls of one step as columns; times are NaN where a call put nothing on a stream.
@@ -46,7 +55,8 @@ class Calls:
     ``mark`` is the step, ``until`` when the next one begins (NaN: it was not recorded). ``op`` is
     the innermost operator around a call, ``same_op`` says that it is that of the call before.
     ``front`` is when the GPU event in front of it on its stream ended, in whatever step (-inf: it
-    is the first). ``full`` are the moments at which some kernel filled the device.
+    is the first). ``full`` are the moments at which some kernel filled the device. ``waits`` say
+    which stream waits for which, where the profiler recorded that (Kineto's cuda_sync events).
     """
 
     mark: Mark
@@ -66,6 +76,7 @@ class Calls:
     waves: Floats  # how often its workgroups fill the device
     front: Floats
     full: Cover
+    waits: tuple[StreamWait | None, ...]
 
     def __len__(self) -> int:
         return len(self.name)
@@ -207,6 +218,23 @@ def _fronts(trace: Trace) -> Floats:
     return out
 
 
+def _stream_waits(trace: Trace) -> dict[int, StreamWait]:
+    """Return by row of a runtime call which stream it made wait for which, where that is told."""
+    columns = trace.columns
+    calls = np.flatnonzero((columns.kind == Kind.RUNTIME) & (columns.correlation >= 0))
+    row_of = dict(zip(columns.correlation[calls].tolist(), calls.tolist(), strict=True))
+    found = {}
+    for row in np.flatnonzero((columns.kind == Kind.SYNC) & (columns.detail >= 0)).tolist():
+        detail = trace.detail_of(row)
+        other = whole_number(detail.get("wait_on_stream"))
+        record = row_of.get(whole_number(detail.get("wait_on_cuda_event_record_corr_id")) or -1)
+        call = row_of.get(int(columns.correlation[row]))
+        if other is not None and record is not None and call is not None:
+            when = float(columns.start[record])
+            found[call] = StreamWait(int(columns.stream[row]), other, when)
+    return found
+
+
 class _Table:
     """Looks up what columns of calls need, names once."""
 
@@ -214,6 +242,7 @@ class _Table:
         self.trace = trace
         self.waves = waves(trace)
         self.front = _fronts(trace)
+        self.waits = _stream_waits(trace)
         filling = trace.gpu[self.waves[trace.gpu] > 1]
         self.full = Cover.of(trace.columns.start[filling], trace.end[filling])
 
@@ -242,6 +271,7 @@ class _Table:
             waves=np.where(there, self.waves[shown], 0.0),
             front=np.where(there, self.front[shown], -np.inf),
             full=self.full,
+            waits=tuple(self.waits.get(row) for row in rows.tolist()),
         )
 
     def alone(self, mark: Mark, rows: Ints, launched: Ints) -> list[Calls]:
@@ -279,7 +309,8 @@ class _Table:
         joined: dict[str, Any] = {
             key: np.concatenate((own, getattr(calls, key))) for key, own in front.items()
         }
-        texts = {"name": names, "call": (BACKLOG,) * size, "op": ("",) * size}
+        texts: dict[str, tuple[Any, ...]] = {"name": names, "call": (BACKLOG,) * size}
+        texts |= {"op": ("",) * size, "waits": (None,) * size}
         joined |= {key: own + getattr(calls, key) for key, own in texts.items()}
         return replace(calls, **joined)
 

@@ -50,9 +50,7 @@ class Scale(NamedTuple):
 
 def scales(trace: Trace, calls: Calls, here: Device, there: Device) -> list[Scale]:
     """Say of every call how what it launched scales from one device to another."""
-    costs = _Costs(trace)
-    own = [costs.of(int(row)) if row >= 0 else None for row in calls.row]
-    known = [None if cost is None else _scale(cost, here, there) for cost in own]
+    known = [None if cost is None else _scale(cost, here, there) for cost in costs_of(trace, calls)]
     by_name = _by_name(calls, known)
     return [
         each or by_name.get(name) or _by_rates(name, here, there)
@@ -60,17 +58,10 @@ def scales(trace: Trace, calls: Calls, here: Device, there: Device) -> list[Scal
     ]
 
 
-def families_of(trace: Trace, calls: Calls) -> list[str]:
-    """Say of every launch what family it is of: by its operator, or else by its name."""
+def costs_of(trace: Trace, calls: Calls) -> list[Cost | None]:
+    """Return what each call launched computes; None where the trace does not tell."""
     costs = _Costs(trace)
-    found = []
-    for number in calls.launches.tolist():
-        cost = costs.of(int(calls.row[number]))
-        if cost is not None:
-            found.append(cost.family)
-        else:
-            found.append("gemm" if is_gemm_name(calls.name[number]) else "")
-    return found
+    return [costs.of(int(row)) if row >= 0 else None for row in calls.row]
 
 
 def _scale(cost: Cost, here: Device, there: Device) -> Scale:

@@ -2,13 +2,13 @@
 
 Collectives that all traces have are joined. Each takes as long as bytes moved in it, from the last
 start to the first end; the waiting before is not put in, so that what the simulation says of it
-can be held against what the traces show.
+can be compared with what the traces show.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -19,76 +19,58 @@ from weft.trace.links import links_of
 from weft.trace.reading import jobs_of
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
-from weft.whatif.replay import Replay, machine_of, ready_steps
-from weft.whatif.stage import ITERATIONS, Stage
+from weft.whatif.costs import costs_of
+from weft.whatif.model import ReplayModel
+from weft.whatif.replay import (
+    Replay,
+    machine_of,
+    rank_periods,
+    recorded_steps,
+    replay_engine,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from weft.hardware import Platform
+    from weft.step import StepRun
     from weft.trace import Trace
     from weft.trace.align import Job
     from weft.whatif.calls import Floats
-    from weft.whatif.recorded import Recording
-    from weft.whatif.replay import Ready
-    from weft.whatif.stage import Run
-
+    from weft.whatif.recorded import RecordedStep
 
 _HELPS = 0.1  # of what a rank is late by: what brings it less is not what made it late
 
 
 @dataclass(frozen=True)
-class Together:
+class JobReplay:
     """The same step of several ranks. ``calls`` are their joined collectives, rank by rank."""
 
-    traces: tuple[Trace, ...]
-    ready: tuple[Ready, ...]
-    recordings: tuple[Recording, ...]
-    machine: Platform
+    model: ReplayModel
     calls: tuple[tuple[int, ...], ...]
     waited: Floats  # by rank and collective, as the traces show it
     means: tuple[float, ...]  # by rank, the mean period of its steps
 
-    @property
-    def iterations(self) -> int:
-        """One where one step was recorded: it begins as it did then."""
-        return ITERATIONS if all(each.held_out for each in self.ready) else 1
+    def run(self, ranks: Sequence[RecordedStep] | None = None) -> StepRun:
+        """Replay what was recorded, or ranks with other hosts and durations."""
+        return replay_engine(ranks or self.model.ranks, self.model.machine).run(pressure=0)
 
-    @cached_property
-    def stage(self) -> Stage:
-        """All ranks as one schedule."""
-        return Stage(self.recordings, self.machine, self.iterations)
+    def waits(self, run: StepRun) -> Floats:
+        """Return by rank and collective how long it waited for the others in a run."""
+        rows = self._meetings(run)
+        return np.array([run.row_end[each] - run.row_start[each] for each in rows])
 
-    def run(self, recordings: Sequence[Recording] | None = None) -> Run:
-        """Simulate; other recordings may have other hosts too."""
-        if recordings is None:
-            return self.stage.run()
-        return Stage(recordings, self.machine, self.iterations).run()
+    def arrivals(self, run: StepRun) -> Floats:
+        """Return by rank and collective when it was there in a run."""
+        return np.array([run.row_start[each] for each in self._meetings(run)])
 
-    def waits(self, run: Run) -> Floats:
-        """Give by rank and collective how long it waited for the others in a run."""
-        return self._arrived_and_met(run)[1]
-
-    def arrivals(self, run: Run) -> Floats:
-        """Give by rank and collective when it was there in a run."""
-        return self._arrived_and_met(run)[0]
-
-    def _arrived_and_met(self, run: Run) -> tuple[Floats, Floats]:
-        arrived, waited = [], []
+    def _meetings(self, run: StepRun) -> list[list[int]]:
+        """Return the rows in which each rank waits for the others, in the last iteration."""
+        found = []
         for rank, calls in enumerate(self.calls):
-            rows = run.stage.rows[rank][-1][list(calls)] - 1  # the wait for the others
-            arrived.append(run.start[rows])
-            waited.append(run.end[rows] - run.start[rows])
-        return np.array(arrived), np.array(waited)
-
-    def replays(self, run: Run) -> tuple[Replay, ...]:
-        """Give the step of each rank beside what was measured of it."""
-        return tuple(
-            Replay(
-                f"rank {trace.rank}", each.measured, run.period(n), each.held_out, each.by_device
-            )
-            for n, (trace, each) in enumerate(zip(self.traces, self.ready, strict=True))
-        )
+            ops = run.engine.workload.steps[rank].ops
+            mine = [n for n, op in enumerate(ops) if op.collective is not None][-len(calls) :]
+            place = dict(zip(sorted(calls), mine, strict=True))
+            launch = run.engine.layout.launch_row
+            found.append([launch[rank, place[call]] - 1 for call in calls])
+        return found
 
 
 def job_of(traces: Sequence[Trace]) -> Job:
@@ -102,26 +84,33 @@ def job_of(traces: Sequence[Trace]) -> Job:
     return jobs[0]
 
 
-def together(job: Job) -> Together:
+def job_replay(job: Job) -> JobReplay:
     """Join the traces of one job, at the step whose period is nearest the mean."""
-    steps = [ready_steps(ranked) for ranked in job.ranks]
-    ready = _same_step(steps)
+    steps = [recorded_steps(ranked) for ranked in job.ranks]
+    chosen = _same_step(steps)
     moved = _moved(job)
-    joined = _joined(job, ready, moved)
-    first = min(each.recording.calls.mark.start for each in ready)
-    recordings, calls = [], []
-    for number, each in enumerate(ready):
+    joined = _joined(job, chosen, moved)
+    first = min(each.calls.mark.start for each in chosen)
+    ranks, calls = [], []
+    for number, each in enumerate(chosen):
         numbers = [joined[number][key] for key in sorted(joined[number])]
-        recordings.append(_apart(each.recording, numbers, moved[number], first))
+        costs = costs_of(job.ranks[number].trace, each.calls)
+        ranks.append(replace(_apart(each, numbers, moved[number], first), costs=costs))
         calls.append(tuple(numbers))
-    waited = _waited(ready, calls, moved)
     machine = machine_of(job.ranks[0].trace)
-    ranks = tuple(ranked.trace for ranked in job.ranks)
+    links = links_of(job.ranks[0].trace.device)
+    traces = tuple(ranked.trace for ranked in job.ranks)
+    periods = rank_periods(replay_engine(ranks, machine).run(pressure=0))
+    replays = tuple(
+        Replay(f"rank {trace.rank}", each.measured, period, each.held_out, each.by_device)
+        for trace, each, period in zip(traces, ranks, periods, strict=True)
+    )
+    model = ReplayModel(traces, tuple(ranks), machine, links, replays)
     means = tuple(fmean(one.measured for one in each) for each in steps)
-    return Together(ranks, ready, tuple(recordings), machine, tuple(calls), waited, means)
+    return JobReplay(model, tuple(calls), _waited(chosen, calls, moved), means)
 
 
-def _same_step(steps: Sequence[Sequence[Ready]]) -> tuple[Ready, ...]:
+def _same_step(steps: Sequence[Sequence[RecordedStep]]) -> tuple[RecordedStep, ...]:
     """Choose by name the step that is nearest the mean of the slowest rank; else the middle one."""
     named = [{one.name: one for one in each} for each in steps]
     shared = [name for name in named[0] if all(name in each for each in named)]
@@ -134,7 +123,7 @@ def _same_step(steps: Sequence[Sequence[Ready]]) -> tuple[Ready, ...]:
 
 
 def _moved(job: Job) -> list[dict[int, float]]:
-    """Give the seconds in which bytes moved, by rank and row of the kernel."""
+    """Return the seconds in which bytes moved, by rank and row of the kernel."""
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     found = moving(job, steps, links_of(job.ranks[0].trace.device))
     return [
@@ -144,11 +133,11 @@ def _moved(job: Job) -> list[dict[int, float]]:
 
 
 def _joined(
-    job: Job, ready: Sequence[Ready], moved: Sequence[dict[int, float]]
+    job: Job, ready: Sequence[RecordedStep], moved: Sequence[dict[int, float]]
 ) -> list[dict[int, int]]:
     """Return by rank the call of each collective in the step of all of which moving is known."""
     places = [
-        {row: call for call, row in enumerate(each.recording.calls.row.tolist()) if row >= 0}
+        {row: call for call, row in enumerate(each.calls.row.tolist()) if row >= 0}
         for each in ready
     ]
     found: list[dict[int, int]] = [{} for _ in ready]
@@ -163,8 +152,8 @@ def _joined(
 
 
 def _apart(
-    recording: Recording, numbers: list[int], moved: dict[int, float], first: float
-) -> Recording:
+    recording: RecordedStep, numbers: list[int], moved: dict[int, float], first: float
+) -> RecordedStep:
     """Leave of joined collectives what moves; others stay as they were and meet nobody."""
     seconds = recording.seconds.copy()
     for number in numbers:
@@ -175,33 +164,35 @@ def _apart(
 
 
 def _waited(
-    ready: Sequence[Ready], calls: Sequence[tuple[int, ...]], moved: Sequence[dict[int, float]]
+    chosen: Sequence[RecordedStep],
+    calls: Sequence[tuple[int, ...]],
+    moved: Sequence[dict[int, float]],
 ) -> Floats:
-    """Give what each rank waited: all its kernel took beyond moving."""
+    """Return what each rank waited: all its kernel took beyond moving."""
     out = []
-    for each, numbers, known in zip(ready, calls, moved, strict=True):
-        own = each.recording.seconds
-        rows = each.recording.calls.row
+    for each, numbers, known in zip(chosen, calls, moved, strict=True):
+        own = each.seconds
+        rows = each.calls.row
         out.append([max(0.0, own[n] - known[int(rows[n])]) for n in numbers])
     return np.array(out)
 
 
-def straggler(job: Together, run: Run) -> int:
-    """Give the rank that the others wait for longest."""
+def straggler(job: JobReplay, run: StepRun) -> int:
+    """Return the rank that the others wait for longest."""
     arrived = job.arrivals(run)
     order = np.sort(arrived, axis=0)
-    cost = np.zeros(len(job.traces))
+    cost = np.zeros(len(job.model.ranks))
     np.add.at(cost, arrived.argmax(axis=0), order[-1] - order[-2] if len(order) > 1 else 0.0)
     return int(cost.argmax())
 
 
-def without_straggler(job: Together, rank: int) -> tuple[Recording, ...]:
-    """Let a rank come to each collective no later than the last of the others.
+def without_straggler(job: JobReplay, rank: int) -> tuple[RecordedStep, ...]:
+    """Bring a rank to each collective no later than the last of the others.
 
     What it is late by is taken from its host, where that took longest since the collective before,
     and what that does not help from its kernels, all by the same share.
     """
-    recordings = list(job.recordings)
+    recordings = list(job.model.ranks)
     for place in range(len(job.calls[rank])):
         late = _lateness(job, recordings, rank, place)
         since = job.calls[rank][place - 1] if place else -1
@@ -216,13 +207,13 @@ def without_straggler(job: Together, rank: int) -> tuple[Recording, ...]:
     return tuple(recordings)
 
 
-def _lateness(job: Together, recordings: Sequence[Recording], rank: int, place: int) -> float:
+def _lateness(job: JobReplay, recordings: Sequence[RecordedStep], rank: int, place: int) -> float:
     """Return how long after the last of the others a rank comes to a collective."""
     arrived = job.arrivals(job.run(recordings))[:, place]
     return float(arrived[rank] - np.delete(arrived, rank).max())
 
 
-def _shorter(recording: Recording, since: int, until: int, seconds: float) -> Recording:
+def _shorter(recording: RecordedStep, since: int, until: int, seconds: float) -> RecordedStep:
     """Take seconds from the kernels between two collectives."""
     mine = recording.calls.launches
     mine = mine[(mine > since) & (mine < until)]
@@ -234,7 +225,7 @@ def _shorter(recording: Recording, since: int, until: int, seconds: float) -> Re
     return replace(recording, seconds=out)
 
 
-def _sooner(recording: Recording, since: int, until: int, seconds: float) -> Recording:
+def _sooner(recording: RecordedStep, since: int, until: int, seconds: float) -> RecordedStep:
     """Take seconds from the host between two calls, and from its late start before the first."""
     over = recording.overheads
     before, late, head = over.before.copy(), recording.late, over.head

@@ -1,9 +1,10 @@
 """What waits for what in a step, as far as a trace tells.
 
 Work on one stream runs in order. Between streams a trace shows that somebody waits (a call such
-as ``cudaStreamWaitEvent``) but rarely for what. What is waited for has ended before the waiter
-starts, in every step: of each other stream the last such work is taken. That is never too little
-for the steps it was seen in, and at most what was over by then anyway.
+as ``cudaStreamWaitEvent``), and for what if the profiler recorded synchronization events. If it
+did not: what is waited for has ended before the waiter starts, in every step, so of each other
+stream the last such work is taken. That is never too little for the steps it was seen in, and at
+most what was over by then anyway.
 
 The host waits in copies to its own pageable memory, and in calls that only wait. Those take long
 when there is something to wait for, so one that was always short is no wait.
@@ -11,6 +12,7 @@ when there is something to wait for, so one that was always short is no wait.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,13 +43,29 @@ def order_of(steps: Sequence[Calls]) -> Order:
     first = steps[0]
     lanes = _lanes(steps)
     after: list[tuple[int, ...]] = [()] * len(first)
-    for number in _waiting(first):
+    if any(first.waits):
+        after = _recorded_waits(first, lanes)
+    for number in () if any(first.waits) else _waiting(first):
         when = np.array([step.gpu_start[number] for step in steps])
         mine = int(first.stream[number])
         found = (lane.last_ended(when, number) for s, lane in lanes.items() if s != mine)
         after[number] = tuple(sorted(each for each in found if each >= 0))
     waits = tuple(_host_waits(steps, lanes, number) for number in range(len(first)))
     return Order(tuple(after), waits)
+
+
+def _recorded_waits(first: Calls, lanes: dict[int, _Lane]) -> list[tuple[int, ...]]:
+    """Return what each launch comes after where the profiler recorded which stream waited."""
+    after: list[tuple[int, ...]] = [()] * len(first)
+    pending: dict[int, set[int]] = defaultdict(set)  # by stream, what its next launch waits for
+    for number, wait in enumerate(first.waits):
+        if wait is not None and wait.other in lanes:
+            given = lanes[wait.other].numbers
+            before = given[first.start[given] < wait.recorded]
+            pending[wait.stream] |= {int(before[-1])} if len(before) else set()
+        elif first.row[number] >= 0:
+            after[number] = tuple(sorted(pending.pop(int(first.stream[number]), ())))
+    return after
 
 
 @dataclass(frozen=True, slots=True)

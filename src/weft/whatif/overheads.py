@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.whatif.order import Order
 
 _BUSY = 5e-6  # a launch so long before the work in front of it ended found the stream busy
+_USUAL = 5  # times the median gap: longer ones have another reason, as slots that are taken
 _LONGEST = 50e-6  # between two on a busy stream; more is a pause of its own
 USUAL_GAP = 1e-6  # between two kernels, where no stream was ever busy (arXiv 2404.12674)
 
@@ -115,7 +116,10 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
 def _gap(steps: Sequence[Calls], order: Order) -> float:
     """Give the mean time between two on a stream that had more to do."""
     gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
-    return float(gaps.mean()) if len(gaps) else USUAL_GAP
+    if not len(gaps):
+        return USUAL_GAP
+    usual = gaps[gaps <= _USUAL * np.median(gaps)]
+    return float(usual.mean())
 
 
 def _waited(step: Calls, order: Order) -> Floats:

@@ -10,8 +10,9 @@ What is measured is the period of a step: the host's, or the device's where the 
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,26 +20,31 @@ import numpy as np
 
 from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
+from weft.step import StepEngine
 from weft.trace import Trace, read
 from weft.trace.align import Ranked
-from weft.trace.links import links_of
+from weft.trace.links import links_of, sized
 from weft.trace.steps import steps_of
 from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
-from weft.whatif.recorded import Recording, seconds_like
-from weft.whatif.stage import ITERATIONS, Stage
+from weft.whatif.recorded import MARK, RecordedStep, repeated, seconds_like, workload_of
+from weft.workload import NO_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from weft.hardware import Platform
-    from weft.trace import Collective as Recorded
-    from weft.whatif.calls import Calls
+    from weft.schedule import Cost
+    from weft.step import StepRun
+    from weft.trace import Collective as RecordedCollective
+    from weft.whatif.calls import Calls, Ints
+    from weft.workload import Collective, Op, Workload
 
 MOST_ERROR = 0.15  # recorded jobs are replayed within 7 %: beyond twice that a replay misses
 # something that matters, and so does every change made to it
+ITERATIONS = 3  # the third begins as the second did
 _BEHIND = 0.1  # of a period: a device so far behind its host sets the pace
 _AHEAD = 1.05  # periods of the device over those of the host: more, and the host runs ahead
 _STRANGER = "a100-8"  # a device that the catalogue does not have runs opaque kernels as well
@@ -60,19 +66,8 @@ class Replay:
         return self.simulated / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A step ready to be simulated, and what was measured of it."""
-
-    name: str
-    recording: Recording
-    measured: float
-    held_out: bool
-    by_device: bool
-
-
-def ready_steps(ranked: Ranked) -> list[Ready]:
-    """Prepare every step of a trace for its replay."""
+def recorded_steps(ranked: Ranked) -> list[RecordedStep]:
+    """Return every step of a trace, ready to be replayed."""
     trace, steps = ranked.trace, calls_of(ranked.trace)
     if not steps:
         raise FormatError(
@@ -87,38 +82,37 @@ def ready_steps(ranked: Ranked) -> list[Ready]:
             f"{trace.path!r}: its {len(steps)} steps take no time, so there is nothing to replay",
             "The profiler's clock stood still; record again.",
         )
-    return [_ready(steps, number, periods[number], known) for number in found]
+    return [_recorded(steps, number, periods[number], known) for number in found]
 
 
-def _ready(
-    steps: Sequence[Calls], number: int, period: Period, known: dict[int, Recorded]
-) -> Ready:
+def _recorded(
+    steps: Sequence[Calls], number: int, period: Period, known: dict[int, RecordedCollective]
+) -> RecordedStep:
     others = [step for index, step in enumerate(steps) if index != number]
     same = [step for step in others if step.signature == steps[number].signature]
     model = same or _alike(others) or [steps[number]]
     order = order_of(model)
-    recording = Recording(
+    rows = enumerate(model[0].row.tolist())
+    return RecordedStep(
+        name=steps[number].mark.name,
         calls=model[0],
         order=order,
         overheads=overheads_of(model, order),
         seconds=seconds_like(model[0], steps[number]),
-        collectives=_collectives(model[0], known),
+        collectives={call: known[row] for call, row in rows if row in known},
+        measured=period.seconds,
+        held_out=bool(others),
+        by_device=period.by_device,
         lag=max(0.0, _ended(steps[number]) - steps[number].mark.start - period.seconds),
     )
-    name = steps[number].mark.name
-    return Ready(name, recording, period.seconds, bool(others), period.by_device)
 
 
 def _alike(steps: Sequence[Calls]) -> list[Calls]:
-    """Give the steps that ask for what most of them ask for."""
+    """Return the steps that ask for what most of them ask for."""
     if not steps:
         return []
     most = Counter(step.signature for step in steps).most_common(1)[0][0]
     return [step for step in steps if step.signature == most]
-
-
-def _collectives(calls: Calls, known: dict[int, Recorded]) -> dict[int, Recorded]:
-    return {number: known[row] for number, row in enumerate(calls.row.tolist()) if row in known}
 
 
 class Period(NamedTuple):
@@ -212,24 +206,121 @@ def require_close(path: str, replays: Sequence[Replay]) -> None:
 def replay(trace: Trace | Path | str) -> list[Replay]:
     """Replay every step of a trace, or of its file."""
     found = trace if isinstance(trace, Trace) else read(trace)
-    return replays_of(ready_steps(Ranked.of(found)), machine_of(found))
+    return replays_of(recorded_steps(Ranked.of(found)), machine_of(found))
 
 
-def replays_of(steps: Sequence[Ready], machine: Platform) -> list[Replay]:
-    """Replay steps that are ready."""
+def replays_of(steps: Sequence[RecordedStep], machine: Platform) -> list[Replay]:
+    """Replay steps one by one, each op with the duration that was recorded."""
     out = []
     for step in steps:
-        stage = Stage([step.recording], machine, iterations_of(step))
-        seconds = stage.run().step
+        seconds = replay_engine([step], machine).run(pressure=0).seconds
         out.append(Replay(step.name, step.measured, seconds, step.held_out, step.by_device))
     return out
 
 
-def iterations_of(step: Ready) -> int:
-    """Give how many iterations show the period; a step alone has nothing before or after it."""
-    return ITERATIONS if step.held_out else 1
-
-
 def machine_of(trace: Trace) -> Platform:
-    """Give the platform of the traced device, by its name."""
+    """Return the platform of the traced device, by its name."""
     return links_of(trace.device).machine or platform(_STRANGER)
+
+
+def replay_engine(
+    ranks: Sequence[RecordedStep], machine: Platform, workload: Workload | None = None
+) -> StepEngine:
+    """Lay out recorded ranks, or a changed ``workload`` of them, for several iterations."""
+    gap = max(rank.overheads.gap for rank in ranks)
+    sized = replay_machine(machine, gap, ranks)
+    if workload is None:
+        workload = workload_of("replay", ranks, machine.require_device())
+    count = iterations_of(ranks)
+    whole = repeated(workload, count, [rank.late for rank in ranks])
+    period = _PeriodOf(tuple(rank.lag for rank in ranks))
+    return StepEngine(whole, sized, KnownPrices(), host=NO_HOST, period=period)
+
+
+def iterations_of(ranks: Sequence[RecordedStep]) -> int:
+    """Return how many iterations show the period; a step alone has nothing before or after it."""
+    return ITERATIONS if all(rank.held_out for rank in ranks) else 1
+
+
+def replay_machine(machine: Platform, gap: float, ranks: Sequence[RecordedStep] = ()) -> Platform:
+    """Return a machine that adds nothing but the gap between kernels to what was recorded.
+
+    It has as many ranks as the largest group that was recorded.
+    """
+    device = machine.require_device()
+    dma = None if device.dma is None else replace(device.dma, sync=0.0)
+    device = replace(device, launch=gap, host_launch=0.0, signal=0.0, dma=dma, shared=None)
+    sizes = (what.num_ranks or 1 for rank in ranks for what in rank.collectives.values())
+    return replace(sized(machine, max(len(ranks), 1, *sizes)), device=device)
+
+
+class KnownPrices:
+    """Prices of a workload that has them all."""
+
+    def kernel(self, cost: Cost) -> float:
+        """Raise: every kernel was recorded."""
+        raise AssertionError(cost)
+
+    def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
+        """Raise: every collective was recorded."""
+        raise AssertionError((what, ranks))
+
+
+class _PeriodOf:
+    """How far apart iterations of recorded ranks begin in a run: that of the slowest."""
+
+    def __init__(self, lags: Sequence[float]) -> None:
+        self._lags = lags
+        self._known: tuple[object, list[tuple[Ints, list[Ints]]]] = None, []
+
+    def __call__(self, run: StepRun) -> float:
+        return max(self.of_rank(run, rank) for rank in range(len(self._lags)))
+
+    def of_rank(self, run: StepRun, rank: int) -> float:
+        """Return the period of the last iteration: the host's, or the device's if longer."""
+        marks, iterations = self._rows(run)[rank]
+        begins = run.row_start[marks]
+        host = float(begins[-1] - begins[-2])
+        ends = [float(run.row_end[rows].max(initial=0.0)) for rows in iterations[-2:]]
+        if len(ends) > 1:
+            return max(host, ends[1] - ends[0])
+        # The device outlives the step by as much as it did when recorded.
+        return max(host, ends[0] - float(begins[-2]) - self._lags[rank], _busiest(run, rank))
+
+    def _rows(self, run: StepRun) -> list[tuple[Ints, list[Ints]]]:
+        """Return by rank the rows of its marks, and those of what each iteration launches."""
+        layout = run.engine.layout
+        if self._known[0] is not layout:
+            found = []
+            for number, step in enumerate(run.engine.workload.steps):
+                marks = [n for n, op in enumerate(step.ops) if _is_mark(op)]
+                rows = [
+                    np.array([layout.row[number, n] for n in range(first, last)
+                              if (number, n) in layout.row], np.int64)
+                    for first, last in pairwise(marks)
+                ]  # fmt: skip
+                found.append((np.array([layout.issue_row[number, n] for n in marks]), rows))
+            self._known = layout, found
+        return self._known[1]
+
+
+def _is_mark(op: Op) -> bool:
+    return op.kind == "host" and op.name == MARK
+
+
+def _busiest(run: StepRun, rank: int) -> float:
+    """Return how long the busiest stream works on what the step itself launched."""
+    ops = run.engine.workload.steps[rank].ops
+    first = next(n for n, op in enumerate(ops) if _is_mark(op))
+    busy: dict[str, float] = defaultdict(float)
+    for n in range(first, len(ops)):
+        if ops[n].kind != "host":
+            start, end = run.span((rank, n))
+            busy[ops[n].stream] += end - start
+    return max(busy.values(), default=0.0)
+
+
+def rank_periods(run: StepRun) -> list[float]:
+    """Return the period of each rank of a replay."""
+    assert isinstance(run.engine.period, _PeriodOf)
+    return [run.engine.period.of_rank(run, n) for n in range(len(run.engine.workload.steps))]

@@ -55,6 +55,10 @@ class Op:
     numbered ``after``. ``host`` is what the host does before it launches (None: as the host model
     says), ``blocking`` makes the host wait for the end. A measured duration stands in ``seconds``;
     without one the cost decides.
+
+    Recorded steps have two more: ``waiting`` is how long a collective waits for ranks that the
+    trace does not show, before its bytes move; ``pause`` is how long its stream idles before it
+    for a reason that the trace does not show.
     """
 
     name: str
@@ -67,6 +71,8 @@ class Op:
     blocking: bool = False
     seconds: float | None = None
     phase: Phase = ""
+    waiting: float = 0.0
+    pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +219,10 @@ def _check_op(workload: Workload, number: int, op: Op) -> None:
         raise WorkloadError(
             f"{where} comes after {op.after}; only ops before it can be waited for."
         )
-    if any(value is not None and not value >= 0 for value in (op.host, op.seconds)):
-        raise WorkloadError(f"{where} takes less than no time: host {op.host}, {op.seconds} s.")
+    times = {name: getattr(op, name) for name in ("host", "seconds", "waiting", "pause")}
+    for name, value in times.items():
+        if value is not None and not value >= 0:
+            raise WorkloadError(f"{where}: {name} must be >= 0 s (got {value})")
     if op.kind == "collective":
         _check_collective(workload, where, op.collective)
 

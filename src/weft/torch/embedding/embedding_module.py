@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from weft.errors import BagError, UsageError
-from weft.fused import Batch, Shard, shard
+from weft.fused import EmbeddingBatch, TableShard, shard
 from weft.fused.embedding_all_to_all import SLICES
-from weft.fused.sharding import Placements
+from weft.fused.table_sharding import Placements
 from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
@@ -69,7 +69,7 @@ class EmbeddingAllToAll(nn.Module):
         self.sharding = shard([source.table for source in sources], sharding, self.num_ranks)
         self.pooling, self.inputs, self.sparse, self._slices = pooling, inputs, sparse, slices
         self.optimizer = optimizer
-        self._mine: tuple[Shard, ...] = self.sharding.of(self._rank)
+        self._mine: tuple[TableShard, ...] = self.sharding.of(self._rank)
         trains = sources[0].dtype is not torch.uint8 and optimizer is None
         self.weights = nn.ParameterDict()
         for each in self._mine:
@@ -196,13 +196,13 @@ class EmbeddingAllToAll(nn.Module):
         """Find what is prepared for batches of that size, or prepare it, together."""
         found = self._exchanges.pop(samples, None)
         if found is None:
-            found = self._made(Batch(self.sharding, samples, self._slices))
+            found = self._made(EmbeddingBatch(self.sharding, samples, self._slices))
             if len(self._exchanges) >= _KEPT:
                 self._exchanges.pop(next(iter(self._exchanges))).close()
         self._exchanges[samples] = found  # the last one used stands last
         return found
 
-    def _made(self, batch: Batch) -> IntraHostExchange | MultiHostExchange:
+    def _made(self, batch: EmbeddingBatch) -> IntraHostExchange | MultiHostExchange:
         """Choose by where the ranks stand: shared memory inside a host, the wire between hosts."""
         if isinstance(self._channel, MultiHostChannel):
             return MultiHostExchange(self._channel, batch)
@@ -235,7 +235,7 @@ class EmbeddingAllToAll(nn.Module):
             for each in self._mine
         ]
 
-    def _state(self, each: Shard) -> Tensor | None:
+    def _state(self, each: TableShard) -> Tensor | None:
         name = self.sharding.tables[each.table].name
         return getattr(self, f"adagrad_{name}", None)
 

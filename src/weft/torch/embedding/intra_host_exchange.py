@@ -7,7 +7,7 @@ from torch import Tensor
 
 from weft._core import Pooling, PoolingTask
 from weft.errors import RunError
-from weft.fused import Batch, embedding_all_to_all, embedding_backward
+from weft.fused import EmbeddingBatch, embedding_all_to_all, embedding_backward
 from weft.fused.embedding_all_to_all import DELIVER, POOL
 from weft.runtime import PreparedSchedule, World, prepare
 from weft.runtime.work import Work
@@ -45,7 +45,7 @@ class HeapTensors:
 class IntraHostExchange:
     """Pools bags into the outputs of all ranks, and lets gradients come back."""
 
-    def __init__(self, room: HeapTensors, batch: Batch) -> None:
+    def __init__(self, room: HeapTensors, batch: EmbeddingBatch) -> None:
         self.batch = batch
         self._room = room
         self._world: World = room.world

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft._core import Pooling
-from weft.fused import Batch, Shard
+from weft.fused import EmbeddingBatch, TableShard
 from weft.fused.embedding_all_to_all import FLOAT
 from weft.torch.embedding.rank_lookups import GradientTarget, RankLookups
 from weft.torch.hosts.gloo_transport import Transfer
@@ -33,7 +33,7 @@ class ShardColumns:
     Tables that several ranks hold rows of come behind the others, as partial sums.
     """
 
-    def __init__(self, batch: Batch, rank: int) -> None:
+    def __init__(self, batch: EmbeddingBatch, rank: int) -> None:
         sharding = batch.sharding
         mine = sharding.of(rank)
         self.shards = [*filter(lambda s: not sharding.is_partial(s), mine)]
@@ -41,11 +41,11 @@ class ShardColumns:
         self._starts = sharding.starts
         self.width = sum(shard.dim for shard in mine)
 
-    def start(self, shard: Shard) -> int:
+    def start(self, shard: TableShard) -> int:
         """Give the first column of a shard in the output."""
         return self._starts[shard.table] + shard.columns[0]
 
-    def pairs(self, shards: list[Shard], at: int = 0) -> list[tuple[slice, slice]]:
+    def pairs(self, shards: list[TableShard], at: int = 0) -> list[tuple[slice, slice]]:
         """Give the columns of shards in the output and, from ``at`` on, in a block.
 
         What is side by side in both is one piece.
@@ -69,12 +69,12 @@ class ShardColumns:
         return self.pairs(self.shards)
 
     @property
-    def in_rows(self) -> dict[Shard, int]:
+    def in_rows(self) -> dict[TableShard, int]:
         """The first columns, in the output, of shards that are complete as they come."""
         return {shard: self.start(shard) for shard in self.shards}
 
     @property
-    def in_blocks(self) -> dict[Shard, int]:
+    def in_blocks(self) -> dict[TableShard, int]:
         """The first columns of all shards in what is sent."""
         order = self.shards + self.partial
         starts = accumulate((shard.dim for shard in order), initial=0)
@@ -89,7 +89,7 @@ class ShardColumns:
 class MultiHostExchange:
     """What Exchange does inside a host, between hosts: slice by slice, in the order of need."""
 
-    def __init__(self, channel: MultiHostChannel, batch: Batch) -> None:
+    def __init__(self, channel: MultiHostChannel, batch: EmbeddingBatch) -> None:
         self.batch = batch
         self._channel, self._rank = channel, channel.rank
         self._num_ranks = batch.sharding.num_ranks
@@ -239,7 +239,7 @@ class MultiHostExchange:
         return torch.cat(parts, 1) if parts else gradients[:, :0]
 
 
-def _set(pooling: Pooling, lookups: RankLookups, columns: Mapping[Shard, int]) -> None:
+def _set(pooling: Pooling, lookups: RankLookups, columns: Mapping[TableShard, int]) -> None:
     """Let the shards that have a column be pooled there."""
     given = zip(lookups.shards, lookups.memory, lookups.bags, strict=True)
     chosen = [(memory, (columns[s], False, 0), bags) for s, memory, bags in given if s in columns]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft._core import TableElement
 from weft.errors import UsageError
-from weft.fused import Shard, Table
+from weft.fused import EmbeddingTable, TableShard
 
 TableInput = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
 ELEMENTS = {
@@ -26,7 +26,7 @@ _LARGE_PAGE = 2 << 20
 class TableSource(NamedTuple):
     """A table, and the values it begins with, if any were given."""
 
-    table: Table
+    table: EmbeddingTable
     values: Tensor | None
     dtype: torch.dtype
 
@@ -50,7 +50,7 @@ def _source(name: str, given: TableInput) -> TableSource:
     if "." in name or not name:
         raise UsageError(f"a table cannot be called {name!r}: state_dict needs names without dots.")
     if isinstance(given, tuple):
-        return TableSource(Table(name, *given), None, torch.float32)
+        return TableSource(EmbeddingTable(name, *given), None, torch.float32)
     values = given.weight.detach() if isinstance(given, nn.Module) else given.detach()
     if values.dtype not in ELEMENTS or values.dim() != 2:
         raise UsageError(
@@ -58,10 +58,10 @@ def _source(name: str, given: TableInput) -> TableSource:
             "A table has rows and columns of float32, bfloat16, float16, or of quantize_rows().",
         )
     columns = values.shape[1] - (_TAIL if values.dtype is torch.uint8 else 0)
-    return TableSource(Table(name, values.shape[0], columns), values, values.dtype)
+    return TableSource(EmbeddingTable(name, values.shape[0], columns), values, values.dtype)
 
 
-def allocate_shard(source: TableSource, shard: Shard) -> Tensor:
+def allocate_shard(source: TableSource, shard: TableShard) -> Tensor:
     """Give the elements of a shard: cut from what was given, or drawn as nn.EmbeddingBag does.
 
     What is drawn does not depend on how tables are cut.
@@ -83,7 +83,7 @@ def allocate_shard(source: TableSource, shard: Shard) -> Tensor:
     return memory
 
 
-def _draw(memory: Tensor, table: Table, shard: Shard) -> None:
+def _draw(memory: Tensor, table: EmbeddingTable, shard: TableShard) -> None:
     """Draw standard normal numbers, block of rows by block, each from a seed of its own."""
     (first, last), (left, right) = shard.rows, shard.columns
     block = 4096

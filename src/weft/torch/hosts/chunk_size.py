@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from weft.collectives.pieces import PIECES_AT, WHOLE, piece_bytes
+from weft.collectives.chain_pieces import PIECES_AT, WHOLE, piece_bytes
 
 LONG = 4 << 20  # bytes of a broadcast for which it is worth a message to say how long pieces are
 # Links that carry this much are faster than the model was made for: there what cores do for a

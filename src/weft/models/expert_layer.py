@@ -1,0 +1,146 @@
+"""Routed and shared experts of a layer: who computes which tokens, and how they get there.
+
+```
+ router -> dispatch -> [all_to_all] -> [gather] -> experts -> [scatter] -> [all_to_all] -> combine
+```
+
+Where experts are on other ranks and cut by tensor parallelism, each of the tp ranks, which all
+have the same tokens, sends a share of them; what arrives is gathered behind the exchange, and
+results are scattered before they go back (as Megatron's dispatcher does).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.models.building import After
+    from weft.models.transformer_layer import Layer
+
+
+class Experts:
+    """The experts of a layer."""
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer, self._model, self._made = layer, layer.model, layer.made
+        model = self._model
+        # tokens are split among the ranks of tp before they are sent
+        self._splits = model.tp > 1 and (model.ep > 1 or model.expert_tp < model.tp)
+        self._cut = model.tp > 1 and model.expert_tp > 1  # ranks of tp share each expert
+
+    def forward(self) -> int:
+        """Write the forward pass; return what has to be waited for, -1 for nothing."""
+        layer, model = self._layer, self._model
+        if model.shared_ffn:
+            self._made.wait_for(layer.inner("shared up", "shared down", model.shared_ffn))
+        return self._routed(backward=False)
+
+    def backward(self) -> int:
+        """Write the backward pass; return what has to be waited for, -1 for nothing."""
+        layer, model = self._layer, self._model
+        if model.shared_ffn:
+            up, down = "shared up", "shared down"
+            self._made.wait_for(layer.inner_backward(up, down, model.shared_ffn))
+        return self._routed(backward=True)
+
+    @property
+    def _tokens(self) -> int:
+        """Tokens that a rank routes."""
+        layer = self._layer
+        return (
+            -(-layer.tokens // self._model.tp) if self._splits or layer.scatters else layer.tokens
+        )
+
+    @property
+    def _load(self) -> float:
+        """Tokens that the fullest expert takes over those of the mean."""
+        model = self._model
+        return min(model.imbalance, model.capacity) if model.capacity else model.imbalance
+
+    def _routed(self, *, backward: bool) -> int:
+        layer, model, made = self._layer, self._model, self._made
+        tokens = self._tokens
+        if not backward:
+            made.gemm("router", tokens, model.experts, model.hidden)
+            made.kernel("routing", "softmax", tokens, model.experts)
+        moved = tokens * model.topk * model.hidden  # as many leave a rank as arrive there
+        busiest = round(moved * self._load) * made.item
+        # experts of this rank alone: tokens are gathered before they are copied for each expert
+        rows = self._arriving if model.ep > 1 else layer.tokens
+        arrived = rows * model.hidden * made.item
+        gathers = self._cut and (model.ep > 1 or layer.scatters)
+        done = made.moving("dispatch", 2 * moved, family="copy")
+        if model.ep > 1:
+            done = made.collective("all_to_all", busiest, "ep", after=done)
+        if gathers:
+            done = made.collective("all_gather", arrived, "tp", after=done)
+        done = self._computed(done, backward=backward)
+        if gathers:
+            done = made.collective("reduce_scatter", arrived, "tp", after=done)
+        if model.ep > 1:
+            done = made.collective("all_to_all", busiest, "ep", after=done)
+        done = made.moving("combine", 2 * moved, family="copy", after=done)
+        if backward:
+            made.kernel("routing backward", "softmax-backward", tokens, model.experts)
+            done = made.gemm("router input gradient", tokens, model.hidden, model.experts)
+            layer.weight_gradient("router", model.experts, model.hidden, rows=tokens)
+        if layer.scatters:
+            return -1
+        if self._splits:
+            size = layer.tokens * model.hidden * made.item
+            return made.collective("all_gather", size, "tp", after=done)
+        return layer.reduce(model.hidden, done)
+
+    @property
+    def _arriving(self) -> int:
+        """Rows that the fullest rank computes: with all ranks alike, its share of all tokens."""
+        layer, model = self._layer, self._model
+        tokens = layer.tokens
+        if model.tp > 1 and not self._cut:
+            tokens = -(-tokens // model.tp)
+        return round(tokens * model.topk * self._load)
+
+    def _computed(self, arrived: int, *, backward: bool) -> int:
+        """Compute the experts of a rank on what has arrived.
+
+        A server computes them in one kernel, ``moe``, as measured of vLLM. Training keeps what
+        is between the products and runs those by the library of products.
+        """
+        model, made = self._model, self._made
+        inner = model.expert_width // model.expert_tp
+        if model.mode != "train":
+            tokens = self._layer.tokens * model.ep  # of all ranks that share the experts
+            sides = model.hidden, model.expert_width, model.topk, model.experts, model.tp, model.ep
+            return made.kernel("experts", "moe", tokens, *sides, after=arrived)
+        routed, held = self._arriving, model.experts // model.ep
+        if held > 1 and model.ep > 1:  # they come in the order of ranks, and leave in it
+            arrived = made.moving("sort", 2 * routed * model.hidden, family="copy", after=arrived)
+        groups = min(held, routed)
+        rows, wide = -(-routed // groups), inner * (2 if model.gated else 1)
+        passes = routed * inner
+        if backward:
+            down = groups, rows, model.hidden, inner
+            self._product_backward("experts down", *down, after=arrived)
+            made.moving("activation backward", passes * (5 if model.gated else 3))
+            done = self._product_backward("experts up", groups, rows, wide, model.hidden)
+        else:
+            made.grouped_gemm("experts up", groups, rows, wide, model.hidden, after=arrived)
+            made.moving("activation", passes * (3 if model.gated else 2))
+            done = made.grouped_gemm("experts down", groups, rows, model.hidden, inner)
+        if held > 1 and model.ep > 1:
+            done = made.moving("sort back", 2 * routed * model.hidden, family="copy")
+        return done
+
+    def _product_backward(
+        self, name: str, groups: int, m: int, n: int, k: int, *, after: After = -1
+    ) -> int:
+        """Write the gradients of grouped products; what is sent back waits for the input's."""
+        made = self._made
+        done = made.grouped_gemm(f"{name} input gradient", groups, m, k, n, after=after)
+        if self._model.trains_weights:
+
+            def product() -> None:
+                made.grouped_gemm(f"{name} weight gradient", groups, k, n, m)
+
+            self._layer.put_off(product)
+        return done

@@ -1,0 +1,235 @@
+"""What memory the ranks of each stage of a pipeline need, and for what.
+
+Counted are tensors: weights, gradients, states of the optimizer, activations that a backward pass
+needs, buffers of what is gathered. ``RESERVE`` is what no tensor shows: the context of the device,
+kernels that are loaded, and the buffers of the communication library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.hardware.dtypes import item_bytes, output_dtype
+from weft.models.building import ITEM_BYTES
+from weft.workload.step import Memory
+
+if TYPE_CHECKING:
+    from weft.models.transformer import LayerKind, Transformer
+    from weft.models.transformer_layout import Layout
+
+MASTER = 12  # bytes a parameter: fp32 weight and two moments of AdamW
+MOMENTS = 8  # where weights are fp32 themselves
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes of one rank of a stage, by what they are for."""
+
+    stage: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        """All of them together."""
+        return sum((self.weights, self.gradients, self.optimizer, self.activations, self.buffers))
+
+    def as_row(self) -> dict[str, int]:
+        """Return them as programs read them."""
+        names = ("stage", "weights", "gradients", "optimizer", "activations", "buffers", "total")
+        return {name: getattr(self, name) for name in names}
+
+
+def fullest_memory(model: Transformer, layout: Layout) -> Memory:
+    """Return what a rank of the fullest stage needs."""
+    most = max(stage_memories(model, layout), key=lambda each: each.total)
+    parts = most.weights, most.gradients, most.optimizer, most.activations
+    return Memory(*parts, other=most.buffers)
+
+
+def stage_memories(model: Transformer, layout: Layout) -> list[StageMemory]:
+    """Return what a rank of each stage needs."""
+    each = _Serving if model.mode != "train" else _Training
+    return [each(model, layout, stage).memory() for stage in range(model.pp)]
+
+
+class _Serving:
+    """Weights, the cache of keys and values, and what one pass works on."""
+
+    def __init__(self, model: Transformer, layout: Layout, stage: int) -> None:
+        self.model, self.layout, self.stage = model, layout, stage
+        self.layers = [n for chunk in layout.chunks[stage :: model.pp] for n in chunk]
+        self.first, self.last = stage == 0, stage == model.pp - 1
+        self.stored = ITEM_BYTES[model.dtype]
+        self.item = int(item_bytes(output_dtype(model.dtype)))  # of activations and gradients
+        queries = 1 if model.mode == "decode" else model.seq // model.cp
+        self.tokens = layout.micro * queries
+        self.rows = -(-self.tokens // model.tp) if model.sp else self.tokens
+        dense = expert = 0
+        for layer in self.layers:
+            weights = model.layer_weights(model.kinds[layer])
+            dense, expert = dense + weights.dense, expert + weights.expert
+        ends = self.first + self.last - (self.first and self.last and model.tied)
+        self.end = model.vocab_of_rank * model.hidden
+        dense += ends * self.end
+        if self.last and model.mtp and model.mode == "train":
+            weights = model.layer_weights(model.kinds[-1])
+            dense += model.mtp * (weights.dense + 2 * model.hidden**2 // model.tp)
+            expert += model.mtp * weights.expert
+        self.dense, self.expert = dense, expert
+
+    def memory(self) -> StageMemory:
+        model, layout = self.model, self.layout
+        width = model.kv_heads_of(model.tp) * (model.qk_dim + model.value_dim)
+        if model.kv_rank:
+            width = model.kv_rank + model.rope_dim
+        kept = sum(
+            model.seq if model.kinds[n].full else min(model.seq, model.window) for n in self.layers
+        )
+        cache = layout.num_micro * layout.micro * kept * width * self.stored
+        working = 8 * self.tokens * model.hidden * self.item
+        weights = (self.dense + self.expert) * self.stored
+        return StageMemory(self.stage, weights, 0, 0, working, cache)
+
+
+class _Training(_Serving):
+    """Everything that a training step keeps, at the moment when it is most."""
+
+    def memory(self) -> StageMemory:
+        model, layout = self.model, self.layout
+        dense, expert = layout.shard, max(1, self._expert_replicas)
+        held = self.dense + self.expert
+        shared = self.dense // dense + self.expert // expert
+        zero = model.zero_stage
+        weights = (shared if zero == 3 else held) * self.stored
+        trained, trained_shared = held, shared
+        if model.lora:
+            trained = model.adapter_weights * len(self.layers)
+            trained_shared = trained // dense
+            weights += trained * self.stored
+        elif model.frozen:
+            trained = trained_shared = 0
+        gradient = int(item_bytes(model.grad_dtype)) if model.grad_dtype else self.item
+        gradients = (trained_shared if zero >= 2 else trained) * gradient
+        states = (trained_shared if zero >= 1 else trained) * (
+            MASTER if self.stored < 4 else MOMENTS
+        )
+        return StageMemory(
+            *(self.stage, weights, gradients, states), self._activations(), self._buffers()
+        )
+
+    @property
+    def _expert_replicas(self) -> int:
+        groups = self.layout.groups
+        return groups["edp"].size if "edp" in groups else self.layout.shard
+
+    def _buffers(self) -> int:
+        """Weights that are gathered at once, and whole gradients of the layer at work."""
+        model = self.model
+        if model.zero_stage < 3 or self.layout.replicas < 2:
+            return 0
+        largest = max((self._layer_weights(n) for n in self.layers), default=0)
+        whole = sum(self._layer_weights(n) for n in self.layers) if not model.reshard else 0
+        gathered = max(whole, (1 + model.prefetch) * largest) * self.stored
+        gradients = largest * self.item if model.trains_weights else 0
+        return gathered + gradients
+
+    def _layer_weights(self, layer: int) -> int:
+        return self.model.layer_weights(self.model.kinds[layer]).total
+
+    def _in_flight(self) -> list[int]:
+        """Return the micro batches that a stage keeps, by its chunks, when it keeps most."""
+        model, many = self.model, self.layout.num_micro
+        if model.schedule == "gpipe" and model.pp > 1:
+            return [many]
+        if model.interleave == 1:
+            return [min(model.pp - self.stage, many)]
+        total = many * model.interleave
+        ahead = min(total, 2 * (model.pp - self.stage - 1) + (model.interleave - 1) * model.pp + 1)
+        turn = model.pp * model.interleave
+        kept = [0] * model.interleave
+        for number in range(ahead):
+            kept[number % turn // model.pp] += 1
+        return kept
+
+    def _activations(self) -> int:
+        """Activations of all micro batches that are kept, and what one pass works on."""
+        model = self.model
+        total = 0.0
+        for chunk, flying in zip(
+            self.layout.chunks[self.stage :: model.pp], self._in_flight(), strict=True
+        ):
+            recomputed = model.recompute_layers or len(chunk)
+            for place, layer in enumerate(chunk):
+                again = model.recompute == "full" and place < recomputed
+                each = self.rows * model.hidden * self.item if again else self._layer(layer)
+                total += flying * each
+            if self.stage == 0 and chunk.start == 0:  # tokens of the embedding and their output
+                total += flying * self.tokens * 8
+        return int(total + self._working())
+
+    def _layer(self, layer: int) -> float:
+        return layer_activations(
+            self.model, self.model.kinds[layer], self.tokens, self.layout.micro, self.item
+        )
+
+    def _working(self) -> float:
+        """Return what the pass itself needs: a layer that is recomputed, or logits of the head."""
+        model = self.model
+        inner = self.tokens * max(model.ffn, model.expert_width) // model.tp
+        gradients = (inner * (2 if model.gated else 1) + self.tokens * model.hidden) * self.item
+        again = max((self._layer(n) for n in self.layers), default=0.0)
+        backward = gradients + (again if model.recompute == "full" else 0.0)
+        if not self.last:
+            return backward
+        scored = self.layout.micro * (-(-model.scored // model.cp) or model.seq // model.cp)
+        logits = scored * model.vocab_of_rank * (self.item + 4) * (1 + model.mtp)
+        return max(backward, logits)
+
+
+def layer_activations(
+    model: Transformer, kind: LayerKind, tokens: int, sequences: int, item: int
+) -> float:
+    """Return the bytes that the backward pass of one layer needs of its forward pass.
+
+    Each line below is a tensor that autograd keeps: inputs of norms and products, what attention
+    and activations read again. Arithmetic as in arXiv 2205.05198, for any shape.
+    """
+    tp, hidden = model.tp, model.hidden
+    rows = -(-tokens // tp) if model.sp else tokens
+    keeps = model.trains_weights or model.lora > 0  # inputs of products, for their weights
+    kept = 2.0 * rows * hidden  # inputs of both norms
+    kept += 2.0 * rows * hidden * keeps  # their outputs, inputs of qkv and of the MLP
+    kept += 2.0 * rows * hidden * model.post_norm
+    kept += tokens * model.qkv_of(tp)  # queries, keys, values
+    if model.recompute != "selective":
+        kept += tokens * model.out_width  # what attention gives
+    if model.kv_rank:
+        kept += 2.0 * rows * (model.q_rank + model.kv_rank + model.rope_dim)
+    if model.qk_norm:
+        kept += tokens * (model.heads // tp + model.kv_heads_of(tp)) * model.head_dim
+    nbytes = kept * item
+    nbytes += 4.0 * tokens * model.heads // tp  # log of the sums of attention, fp32
+    if model.dropout:
+        nbytes += 2.0 * rows * hidden
+    if not model.flash and model.recompute != "selective":
+        # softmax and what dropout leaves of it, and a mask
+        nbytes += sequences * model.heads // tp * model.seq**2 * (2.0 * item + 1)
+    return nbytes + _inner_activations(model, kind, tokens) * item
+
+
+def _inner_activations(model: Transformer, kind: LayerKind, tokens: int) -> float:
+    """Return the elements that the MLP or the experts of a layer keep."""
+    wide = 3 if model.gated else 2  # inputs of the activation and its output
+    if not kind.experts:
+        return float(tokens) * model.ffn // model.tp * wide
+    cut = model.tp if model.expert_tp == 1 else 1
+    load = min(model.imbalance, model.capacity) if model.capacity else model.imbalance
+    routed = tokens / cut * model.topk * load
+    inner = model.expert_width // model.expert_tp
+    shared = tokens * model.shared_ffn / model.tp * wide
+    return routed * (inner * wide + 2 * model.hidden) + shared

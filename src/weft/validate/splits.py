@@ -1,0 +1,52 @@
+"""Which part of each data set is fitted to, and which part is only looked at afterwards.
+
+Splits are by whole machine, model or scale, never by row. Each was written down before any
+value of its data set was looked at; the held-out part is scored once, after the fit.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A data set under ``WEFT_DATA``, the names that are fitted to, and those held out."""
+
+    folder: str
+    fitted: tuple[str, ...]
+    held_out: tuple[str, ...]
+    reason: str
+
+
+NCCL_BETWEEN_NODES = Split(
+    "nccl_tests_h100",
+    fitted=("N2_G1", "N2_G2", "N2_G8", "N10_G1"),
+    held_out=("N2_G4", "N10_G4"),
+    reason="every log with 4 GPUs per node is held out: a number of rails that no fit has seen, "
+    "and many nodes with several rails each",
+)
+
+VIDUR_LAYERS = Split(
+    "vidur/compute",
+    fitted=("a100/CodeLlama-34b-Instruct-hf", "a100/Llama-2-7b-hf"),
+    held_out=(
+        "a100/Llama-2-70b-hf",
+        "a100/Meta-Llama-3-8B",
+        "a40/Llama-2-70b-hf",
+        "a40/Llama-2-7b-hf",
+    ),
+    reason="two models of other shapes on the device that was fitted, and a whole device",
+)
+
+RECORDED_MI300X = Split(
+    "tracelens/traces",
+    fitted=("qwen1.5-0.5b_MI300X_single",),
+    held_out=("bert-small_MI300X_single", "resnet_ddp_8xMI300X_rank0"),
+    reason="kernels of two other models",
+)
+
+DEEPBENCH_T4 = Split(
+    "deepbench/NV_T4_gemm.csv",
+    fitted=("DeepSpeech",),
+    held_out=("every other application of the table",),
+    reason="products of other applications, on a card whose clock falls under its power limit",
+)

@@ -1,0 +1,89 @@
+"""A recorded step on other hardware: kernels by the prices of both devices, links by their curves.
+
+Kernels take what they took, times the ratio of both devices' prices; collectives what the links of
+the other machine need, and the waiting for other ranks that the trace shows. The host is the
+recorded one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.planner.predict import predict
+from weft.trace.align import Ranked
+from weft.trace.links import Links
+from weft.whatif.change import Change
+from weft.whatif.costs import scales
+from weft.whatif.model import model_of
+from weft.whatif.recorded import workload_of
+from weft.whatif.replay import replay_engine, replay_machine, require_close
+from weft.workload import NO_HOST
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.planner.predict import Prediction
+    from weft.step import StepRun
+    from weft.trace import Trace
+    from weft.whatif.model import ReplayModel
+    from weft.whatif.recorded import RecordedStep
+
+
+def retargeted(model: ReplayModel, on: Platform, end: int = 0) -> ReplayModel:
+    """Return the model on another machine; ``end`` 1 and 2 are the ends of its prices' range."""
+    here, there, links = model.machine.require_device(), on.require_device(), Links(on)
+    ranks = []
+    for trace, rank in zip(model.traces, model.ranks, strict=True):
+        found = scales(trace, rank.calls, here, there)
+        seconds = rank.seconds * np.array([each[end] for each in found])
+        for call, what in rank.collectives.items():
+            now, then = (
+                each.seconds(what.kind, what.nbytes, what.num_ranks, what.dtype)
+                for each in (model.links, links)
+            )
+            waited = rank.waited.get(call, 0.0)
+            moved = float(rank.seconds[call]) - waited
+            seconds[call] = waited + (moved * then / now if now and then else moved)
+        ranks.append(replace(rank, seconds=seconds))
+    return replace(model, ranks=tuple(ranks), machine=on, links=links)
+
+
+def on_machine(model: ReplayModel, on: Platform) -> Change:
+    """Move a step to another machine; its host and its waiting for other ranks stay."""
+    here, there = model.machine.require_device(), on.require_device()
+    value, *ends = (_replayed(retargeted(model, on, end)) for end in range(3))
+    why = f"kernels by the prices of {here.name} and {there.name}, collectives by their links; "
+    why += "the same host and the same waiting"
+    return Change(f"on {on.name}", why, value, tuple(ends), against=_replayed(model))
+
+
+def _replayed(model: ReplayModel) -> StepRun:
+    return replay_engine(model.ranks, model.machine).run(pressure=0)
+
+
+def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Prediction:
+    """Predict the typical step of one rank's trace on another machine.
+
+    What the replay of the trace is wrong by widens the range. One that is more than
+    ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
+    """
+    model = model_of(Ranked.of(trace))
+    if not anyway:
+        require_close(trace.path, model.replays)
+    moved = [retargeted(model, on, end) for end in range(3)]
+    ranks = moved[0].ranks
+    machine = replay_machine(on, ranks[0].overheads.gap, ranks)
+    step = workload_of(trace.path, ranks, on.require_device())
+    made = predict(step, machine, host=NO_HOST, anyway=True)
+    seconds = [_period(each.ranks[0], on) for each in moved]
+    off = max(abs(each.error) for each in model.replays)
+    low, high = min(seconds) * (1 - off), max(seconds) * (1 + off)
+    return replace(made, platform=on, low=low, high=high, period=seconds[0])
+
+
+def _period(rank: RecordedStep, on: Platform) -> float:
+    """Return how far apart steps begin; one that was recorded alone ends before the next begins."""
+    run = replay_engine([rank], on).run(pressure=0)
+    return run.seconds if rank.held_out else run.makespan
