@@ -65,7 +65,7 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
 
 
 def require_quiet(platform: Platform) -> None:
-    """Refuse a calibration during which others used the cores: ops look ten times as long then."""
+    """Raise if other processes used the cores: ops may look ten times as long then."""
     if platform.calm is not None and platform.calm.is_busy:
         raise NotQuietError(
             f"others used {platform.calm.foreign:.0%} of the cores during the calibration, so it "
@@ -217,7 +217,7 @@ def _key(nbytes: int) -> str:
 
 
 def _streamed_from(copy: Measured) -> int:
-    """Give the size of a copy from which going past the caches wins, with both cores at it.
+    """Return the size from which streaming stores win, with both cores copying.
 
     That of a quarter of the last cache at most: two cores read and write four times as much.
     """
@@ -227,7 +227,7 @@ def _streamed_from(copy: Measured) -> int:
 
 
 def _eager_up_to(ways: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
-    """Give the largest size up to which laying bytes out was as fast as having them read."""
+    """Return the largest size up to which eager copies were as fast as pulling."""
     wins = [ways[f"{kind} {s} eager"] <= ways[f"{kind} {s} pull"] for s in WAY_SIZES]
     longest = next((i for i, won in enumerate(wins) if not won), len(wins))
     size = WAY_SIZES[longest - 1] if longest else WAY_SIZES[0] // 2
@@ -236,7 +236,7 @@ def _eager_up_to(ways: Measured, kind: str, write: _PlatformWriter) -> dict[str,
 
 
 def first_of_the_rest(sizes: Sequence[int], wins: Sequence[bool]) -> int:
-    """Give the first size from which all win, or one beyond them if the last does not."""
+    """Return the first size from which all win, or a larger one if the last does not."""
     chosen = 2 * sizes[-1]
     for size, won in zip(reversed(sizes), reversed(wins), strict=True):
         if not won:

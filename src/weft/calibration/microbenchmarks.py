@@ -47,7 +47,7 @@ Act = Callable[[int], float]  # does it so many times and gives the seconds of o
 
 @contextmanager
 def changed(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let processes started meanwhile find these in their environment."""
+    """Set environment variables for processes that are started inside."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -58,18 +58,18 @@ def changed(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Let processes started meanwhile multiply matrices in one thread."""
+    """Make processes that are started inside use one BLAS thread."""
     return changed(dict.fromkeys(_ONE_THREAD, "1"))
 
 
 def pin(world: World) -> None:
-    """Give every rank a core of its own, as far as there are as many."""
+    """Pin every rank to a core of its own, if there are enough."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[world.rank % len(cores)]})
 
 
 def copies(world: World) -> Measured:
-    """Give seconds for a byte that a copy writes, by ``SET STORE alone|both``."""
+    """Measure the seconds per byte of a copy, by ``SET STORE alone|both``."""
     pin(world)
     src, dst = world.empty(max(SETS) // 2, "uint8"), world.empty(max(SETS) // 2, "uint8")
     src[:], dst[:] = 1, 0
@@ -84,7 +84,7 @@ def copies(world: World) -> Measured:
 
 
 def sums(world: World) -> Measured:
-    """Give seconds for a byte that a sum of two writes, by ``SET alone|both`` and by dtype."""
+    """Measure the seconds per byte of a sum of two arrays, by ``SET alone|both`` and dtype."""
     pin(world)
     room = max(SETS) // 3 // 64 * 64
     a, b, out = (address_and_size(world.empty(room, "uint8"))[0] for _ in range(3))
@@ -99,7 +99,7 @@ def sums(world: World) -> Measured:
 
 
 def flags(world: World) -> Measured:
-    """Give seconds of a flag's way there and back: ``spin`` and ``yield``."""
+    """Measure the round trip of a flag in seconds: ``spin`` and ``yield``."""
     pin(world)
     word = world.empty(8, "uint64")
     word[0] = 0
@@ -121,7 +121,7 @@ def flags(world: World) -> Measured:
 
 
 def calls(world: World) -> Measured:
-    """Give seconds of a prepared collective that moves next to nothing, by its algorithm."""
+    """Measure the seconds of a prepared collective of a few bytes, by algorithm."""
     pin(world)
     n = world.num_ranks
     ready = {
@@ -132,7 +132,7 @@ def calls(world: World) -> Measured:
 
 
 def ways(world: World) -> Measured:
-    """Give seconds of a call on ordinary memory, by ``COLLECTIVE BYTES ALGORITHM``.
+    """Measure the seconds of a call on ordinary memory, by ``COLLECTIVE BYTES ALGORITHM``.
 
     Bytes are a rank's input. An all_gather moves them, an all_reduce joins them.
     """
@@ -164,7 +164,7 @@ def _call_of(world: World, kind: str, nbytes: int, way: str) -> Callable[[], Any
 
 
 def far_reads(world: World) -> Measured:
-    """Give seconds for a byte that a rank reads from ordinary memory of another process."""
+    """Measure the seconds per byte of reads from the memory of another process."""
     pin(world)
     theirs, mine = np.ones(FAR, np.uint8), np.zeros(FAR, np.uint8)
     shown = world.agree("far", address_and_size(theirs)[0].to_bytes(8, "little"))
@@ -179,7 +179,7 @@ def far_reads(world: World) -> Measured:
 
 
 def products(world: World) -> Measured:
-    """Give seconds for a flop of products of matrices in one thread, by dtype; by rank 0 alone."""
+    """Measure the seconds per flop of matmuls in one thread, by dtype; on rank 0 alone."""
     pin(world)
     factors: dict[str, NDArray[Any]] = {
         "fp32": np.ones((EDGE, EDGE), np.float32),
@@ -205,7 +205,7 @@ def _seconds_of(act: Callable[[], Any], count: int) -> float:
 
 
 def _best(found: Mapping[str, Sequence[float]]) -> Measured:
-    """Give the median of the best round: what one rank does, others can only hold up."""
+    """Return the median of the best round: other ranks can only delay one."""
     return {name: min(each) for name, each in found.items() if each}
 
 
@@ -221,14 +221,14 @@ class Round(NamedTuple):
 
 
 def typical(rounds: Sequence[Round]) -> float:
-    """Give the median of the undisturbed rounds, or the best of all if those are few."""
+    """Return the median of the undisturbed rounds, or the best of all if those are few."""
     quiet = [each.seconds for each in rounds if each.share >= _UNDISTURBED]
     few = len(quiet) * 3 < len(rounds)
     return min(each.seconds for each in rounds) if few else median(quiet)
 
 
 def slowest(by_rank: Iterable[Sequence[Round]]) -> list[Round]:
-    """Join what ranks saw of the same rounds: of each the longest time and the least share."""
+    """Merge the ranks' views of the same rounds: the longest time and the smallest share."""
     together = zip(*by_rank, strict=True)
     return [Round(min(r.share for r in of), max(r.seconds for r in of)) for of in together]
 
@@ -249,7 +249,7 @@ class Rounds:
         self.found.setdefault(name, []).append(Round(share, passed / count))
 
     def medians(self) -> Measured:
-        """Give the typical seconds of each."""
+        """Return the typical seconds of each."""
         return {name: typical(each) for name, each in self.found.items()}
 
 
@@ -261,7 +261,7 @@ def batches(world: World, act: Callable[[], Any]) -> list[Round]:
 
 
 def _agreed_count(world: World, once: float, seconds: float, most: int) -> int:
-    """Say how often something is done in so many seconds; ranks must agree, so rank 0 says it."""
+    """Return how often to repeat something in so many seconds; rank 0 decides."""
     shown = world.agree("how often", str(once).encode())
     return int(min(max(seconds / max(float(shown[0]), 1e-9), 1), most))
 

@@ -14,7 +14,7 @@ _TRIES = 3
 
 
 def foreign_share(seconds: float = 0.1) -> float:
-    """Give the share of this machine's cores that others use while whoever asks sleeps."""
+    """Return the share of this machine's cores that other processes use, while this one sleeps."""
     before = _ticks()
     time.sleep(seconds)
     idle, total = (after - then for after, then in zip(_ticks(), before, strict=True))
@@ -22,7 +22,7 @@ def foreign_share(seconds: float = 0.1) -> float:
 
 
 def busy_seconds() -> float:
-    """Give the seconds that all cores together were at work since the machine was started."""
+    """Return the busy seconds of all cores together since boot."""
     idle, total = _ticks()
     return (total - idle) / os.sysconf("SC_CLK_TCK")
 
@@ -50,7 +50,7 @@ class NoiseMonitor:
         self.look()
 
     def look(self) -> None:
-        """See what others do, and time a copy."""
+        """Sample the use of other processes, and time a copy."""
         self._foreign.append(foreign_share())
         self._probes.append(min(self._probe() for _ in range(_TRIES)))
 
@@ -60,7 +60,7 @@ class NoiseMonitor:
         return time.perf_counter() - begin
 
     def found(self) -> Calm:
-        """Say how quiet it was."""
+        """Return the noise that was measured."""
         low, _, high = quantiles([*self._probes, *self._probes], n=4, method="inclusive")
         seconds = time.perf_counter() - self._begin
         rounded = (

@@ -55,7 +55,7 @@ class TorchFound:
     lookups: dict[str, Lookups] = field(default_factory=dict)
 
     def put_into(self, platform: Platform, source: str) -> Platform:
-        """Give the platform with everything that was found."""
+        """Return the platform with all measurements."""
         libraries = tuple(
             _library(name, self.curves, source) for name in dict.fromkeys(n for n, _ in self.curves)
         )
@@ -125,13 +125,13 @@ _OLD = 3600.0
 
 
 def is_current(here: Platform, age: float) -> bool:
-    """Tell whether a calibration still says what torch takes: recent, complete, of this torch."""
+    """Return whether a calibration is recent, complete and of this torch version."""
     known = here.torch is not None and here.torch.version == torch.__version__
     return known and bool(here.libraries and here.require_device().laws) and age < _OLD
 
 
 def current_here() -> Platform | None:
-    """Give the calibration of this machine, where there is one that is current."""
+    """Return the calibration of this machine, None if there is no current one."""
     try:
         found, age = platform("here"), time.time() - here_path().stat().st_mtime
     except (OSError, WeftError):

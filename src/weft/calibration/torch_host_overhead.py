@@ -61,14 +61,14 @@ class HostOverhead:
         return [self._gaps(turns) for turns in zip(*ranks, strict=True)]
 
     def typical(self, turns: Sequence[Mapping[str, float]]) -> TorchHost:
-        """Give the middle of turns."""
+        """Return the median of turns."""
         forward, backward, optimizer = (
             float(f"{median(each[phase] for each in turns):.4g}") for phase in PHASES
         )
         return TorchHost(forward, backward, optimizer, cached=self._room, version=torch.__version__)
 
     def _gaps(self, turns: Sequence[_Turn]) -> dict[str, float]:
-        """Give the overheads of a turn by what both ranks took in the mean: they do not wait."""
+        """Return the overheads of a turn by the mean of both ranks, which do not wait."""
         taken = {key: fmean(turn.phases[key] for turn in turns) for key in turns[0].phases}
         every = typical([[[op] for op in turn.ops] for turn in turns])
         times = dict(zip(self._calls, every, strict=True))

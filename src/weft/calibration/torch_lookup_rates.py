@@ -61,7 +61,7 @@ def measured(given: Sequence[LookupCase], *, seconds: float = 0.0, ranks: int = 
 
 
 def corrected_lookups(here: Platform, found: Sequence[Measured]) -> Platform:
-    """Let lookups take what they took in these cases: what laws miss in the mean is put right."""
+    """Return the platform with its lookup costs scaled to the median of these measurements."""
     device, lookups = here.require_device(), {}
     for name, takes in device.lookups.items():
         rows = [(case, times[name].seconds) for each in found for case, times in each]
@@ -73,13 +73,13 @@ def corrected_lookups(here: Platform, found: Sequence[Measured]) -> Platform:
 
 
 def cases() -> Iterator[LookupCase]:
-    """Give tables and batches of every kind, the first ones already far apart."""
+    """Yield tables and batches that cover the space of cases evenly."""
     for number in range(_MOST):
         yield spread_case(tuple((0.5 + number * step) % 1.0 for step in _STEPS))
 
 
 def spread_case(point: Sequence[float]) -> LookupCase:
-    """Give the case at a point of the unit cube."""
+    """Return the case at a point of the unit cube."""
     rows, dim, pooling, lookups, zipf = point
     width = _DIMS[int(dim * len(_DIMS))]
     height = min(int(10 ** (3 + 3.7 * rows)), NBYTES // ITEM // width)
@@ -90,7 +90,7 @@ def spread_case(point: Sequence[float]) -> LookupCase:
 
 
 def columns_of(given: list[LookupCase]) -> Columns:
-    """Give cases as the columns of the family."""
+    """Return cases as columns of the kernel family."""
     table = [case.table for case in given]
     found: dict[str, list[float]] = {
         "batch": [case.batch for case in given],

@@ -151,7 +151,7 @@ class Stopwatch:
 
 
 def undisturbed(taken: list[TimedLookup], usual: float) -> list[TimedLookup]:
-    """Leave out what was measured while others used the core or the memory."""
+    """Return the measurements that other processes did not disturb."""
     return [each for each in taken if each.share >= _ON_CORE and each.sweep <= _PROBE * usual]
 
 

@@ -214,7 +214,7 @@ def _storages(values: Sequence[Any]) -> Iterable[tuple[int, int]]:
 
 
 def _touched(name: str, args: Any, kwargs: Any) -> tuple[tuple[int, int], ...]:
-    """Give the memory that an op is given; of a table that is looked up only rows are read."""
+    """Return the memory that an op reads; of an embedding table only the looked-up rows."""
     found = list(_storages((*args, *kwargs.values())))
     if name in ("embedding", "_embedding_bag"):
         rows = args[1].numel() * args[0].shape[1] * args[0].element_size()

@@ -78,7 +78,7 @@ def repeat_ops(
 
 
 def merge_passes(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
-    """Put the repetitions of several passes together, by rank and call."""
+    """Merge the repetitions of several passes, by rank and call."""
     return [
         [list(chain.from_iterable(each)) for each in zip(*ranks, strict=True)]
         for ranks in zip(*passes, strict=True)
@@ -86,7 +86,7 @@ def merge_passes(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Re
 
 
 def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
-    """Say what calls take by the repetitions of each rank.
+    """Return the duration of calls from the repetitions of each rank.
 
     A rank meets the other only now and then, so what both take in the mean counts: the slower
     of the two in every single op would be more than the slower of two steps.
@@ -98,7 +98,7 @@ def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
 
 
 def _typical(kept: Repeated) -> OpTime:
-    """Give the middle of some repetitions."""
+    """Return the median of some repetitions."""
     cold, warm = median(each.cold for each in kept), median(each.warm for each in kept)
     return OpTime(cold, warm, median(abs(each.cold / max(cold, 1e-12) - 1) for each in kept))
 
@@ -141,7 +141,7 @@ class OpSequence:
             act()  # what only a first call does
 
     def repeated(self, repeats: int) -> list[list[Repetition]]:
-        """Carry all of them out some times."""
+        """Run all of them several times."""
         with torch.no_grad():
             return [self._once() for _ in range(repeats)]
 

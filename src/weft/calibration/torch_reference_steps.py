@@ -56,7 +56,7 @@ class ReferenceModel(nn.Module):
 
 
 def reference_step() -> Phases:
-    """Give the phases of a step of the model."""
+    """Return the phases of a step of the model."""
     model = ReferenceModel(128, 4, 3, 2048)
     given = torch.randint(0, 2048, (8, 64))
     return _phases(model, given, torch.optim.AdamW(model.parameters(), lr=1e-5))

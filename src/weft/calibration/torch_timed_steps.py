@@ -44,7 +44,7 @@ class CapturedStep:
     def timed(
         self, times: Mapping[OpCall, OpTime], here: Platform, library: str, *, side: float = 0.0
     ) -> Workload:
-        """Give every op its seconds where its call was timed, and what the host adds to it.
+        """Return the workload with measured durations of ops, and the overhead of the host.
 
         With a ``side`` of -1 or 1 all ops take as little or as much as repetitions of them did.
         """
@@ -62,7 +62,7 @@ class CapturedStep:
     def priced(
         self, times: Mapping[OpCall, OpTime], room: float, place: int = 0, *, side: float = 0.0
     ) -> list[Op]:
-        """Give the ops of a class of ranks, each between its time with cached and other data."""
+        """Return the ops of a class of ranks, each between its cold and its warm duration."""
         step = self.workload.steps[place]
         mine = self.calls[step.ranks[0]]
         touched = [(*mine[n].given, *mine[n].made) for n in range(len(step.ops))]
@@ -96,7 +96,7 @@ def _hosted(op: Op, called: RecordedCall, host: TorchHost) -> Op:
 
 
 def _wrapped(ops: list[Op], ddp: Ddp) -> tuple[Op, ...]:
-    """Put what DDP adds to its collectives in the place of its copies."""
+    """Replace DDP's copies by its measured overhead."""
     reduced = [op.collective for op in ops if op.collective and op.phase == "backward"]
     nbytes = sum(what.nbytes for what in reduced if what.kind == "all_reduce")
     if not nbytes:

@@ -32,7 +32,7 @@ class CopyThread:
         return self.next == len(self.commands)
 
     def reset(self) -> None:
-        """Begin again; a lane waits for its launch."""
+        """Reset to the start; a lane waits for its launch."""
         self.carried, self.next, self.started, self.joining = (), 0, not self.is_lane, False
 
 

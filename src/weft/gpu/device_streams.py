@@ -19,13 +19,13 @@ class DeviceStreams(Protocol):
         """Make a side stream of a device."""
 
     def issue(self, stream: Any, devices: Sequence[torch.device], work: Callable[[], None]) -> None:
-        """Let ``work``, which touches these devices, happen behind what is on the stream."""
+        """Issue ``work``, which uses these devices, on the stream."""
 
     def record(self, stream: Any) -> Any:
-        """Give an event that stands for everything on the stream so far."""
+        """Return an event after everything on the stream so far."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Let what comes on the stream wait for an event."""
+        """Make the stream wait for an event."""
 
     def finish(self, stream: Any) -> None:
         """Return when everything on the stream has happened."""
@@ -35,7 +35,7 @@ class ImmediateStreams:
     """No device, no waiting: work happens when it is issued."""
 
     def stream(self, device: torch.device) -> torch.device:
-        """Give the device back: it has no streams."""
+        """Return the device: it has no streams."""
         return device
 
     def issue(self, stream: Any, devices: Sequence[torch.device], work: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class SideStreams:
         return event
 
     def wait(self, stream: _Side, event: Any) -> None:
-        """Let the stream wait; the others begin behind it."""
+        """Make the side streams wait for the current ones."""
         stream.own.wait_event(event)
 
     def finish(self, stream: _Side) -> None:

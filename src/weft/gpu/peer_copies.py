@@ -192,7 +192,7 @@ class PeerCopies:
         return self.tensors[where.rank, where.buffer].narrow(0, where.offset, where.nbytes)
 
     def _copy(self, thread: CopyThread, copies: Sequence[Copy | Broadcast]) -> None:
-        """Give torch all copies at once: it batches those that its runtime can."""
+        """Pass all copies to torch at once: it batches those that its runtime can."""
         pairs = [
             (self._at(dst), self._at(copy.src))
             for copy in copies

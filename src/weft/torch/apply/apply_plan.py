@@ -40,7 +40,7 @@ def apply(
     on: Platform | str | None = None,
     watch: bool = True,
 ) -> "Applied":
-    """Let the collectives of the default group, a weft group, go as a plan says.
+    """Execute the collectives of the default group, a weft group, as a plan says.
 
     Every rank calls it alike, before optimizers and DDP are made: every EmbeddingBags in ``model``
     is replaced where the plan fuses. ``groups`` are further weft groups of the plan. A plan for
@@ -65,7 +65,7 @@ class GroupState(NamedTuple):
 
     @classmethod
     def of(cls, group: GroupBase) -> "GroupState":
-        """Note how a group is now."""
+        """Return the current state of a group."""
         return cls(group.dispatch_cache, group.compression, group.channel.world.engines)
 
 
@@ -100,13 +100,13 @@ class Applied:
         return tuple(swap.fused for swap in self._swaps if swap.is_fused)
 
     def ddp(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
-        """Make a DDP with the buckets of the plan."""
+        """Return a DDP with the buckets of the plan."""
         if self.bucket is not None:
             options.setdefault("bucket_cap_mb", self.bucket / _MIB)
         return DistributedDataParallel(module, **options)
 
     def step(self) -> None:
-        """Say that a step has ended: its length is compared with the plan's."""
+        """Mark the end of a step; its duration is compared with the plan."""
         now = time.perf_counter()
         for routes in self._routes:
             routes.begin_step()
@@ -118,7 +118,7 @@ class Applied:
         self._began = time.perf_counter()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give for each collective what was planned, which way it took, and how often."""
+        """Return a row per collective: what was planned, how it was executed, and how often."""
         found = [
             row
             for group, routes in zip(self._groups, self._routes, strict=True)
@@ -127,11 +127,11 @@ class Applied:
         return [{"step": self.state, **row} for row in found]
 
     def report(self) -> str:
-        """Give the rows as a table, with what steps took in front."""
+        """Return the rows as a text table, after the durations of steps."""
         return as_text(self.plan, self._watch, self.rows())
 
     def remove(self) -> None:
-        """Let the groups be as they were; fused modules stay where they are."""
+        """Restore the groups; fused modules stay in the model."""
         for group, before in zip(self._groups, self._before, strict=True):
             group.routes, group.dispatch_cache, group.compression = (
                 None,
@@ -165,7 +165,7 @@ class Applied:
         return routes
 
     def _require_met(self) -> None:
-        """Refuse a plan none of whose collectives this job has."""
+        """Raise if the job calls none of the plan's collectives."""
         routes = [route for each in self._routes for route in each.routes()]
         planned = [r for r in routes if r.choice is not None and not is_fused(r.choice)]
         if planned and not any(r.by_plan for r in planned):
@@ -231,7 +231,7 @@ def _refuse_gpus(plan: Plan, on: Platform | str | None) -> None:
 
 
 def _differs(plan: Plan) -> bool:
-    """Say whether a plan does anything that torch with Gloo would not do."""
+    """Return whether a plan differs from torch with Gloo."""
     return any(
         is_fused(choice) or choice.settings.get("backend", "weft") != "gloo"
         for choice in plan.choices
@@ -258,7 +258,7 @@ def _engines_of(choices: list[Choice]) -> Engines | None:
 
 
 def _only(values: list[Any]) -> Any:
-    """Give the one value that all have, None if there is none."""
+    """Return the value that all have in common, None for an empty list."""
     if len(set(values)) > 1:
         raise UsageError(
             f"a plan wants {' and '.join(map(str, sorted(set(values), key=str)))} for one group.",

@@ -15,7 +15,7 @@ _TITLES = ("collective", "size", "planned", "path", "by plan", "by default", "wh
 
 
 def rows_of(group: GroupBase, routes: GroupRoutes, *, fused: bool) -> list[dict[str, Any]]:
-    """Give one row a collective of a group; those of a step that are alike share one."""
+    """Return one row per distinct collective of a group."""
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for route in routes.routes():
         row = _row(group, route, fused=fused)

@@ -50,7 +50,7 @@ class CollectiveRoute:
 
     @property
     def is_serial(self) -> bool:
-        """Whether nothing may run beside it: it is waited for where it is called."""
+        """Whether it must not overlap with anything: the call waits for it."""
         return self.choice is not None and self.choice.strategy == "serial"
 
     @classmethod
@@ -103,7 +103,7 @@ class GroupRoutes:
         self._turn.clear()
 
     def start_gloo(self) -> None:
-        """Make the Gloo group beside this one; all its ranks do it together."""
+        """Create a Gloo group of the same ranks. Collective."""
         if self._gloo is None:
             ranks = dist.get_process_group_ranks(self._group)
             self._gloo = dist.new_group(
@@ -111,7 +111,7 @@ class GroupRoutes:
             )
 
     def carry(self, name: str, method: Callable[..., Any], args: Any, options: Any) -> Any:
-        """Carry out one call of the group, the planned way or by default."""
+        """Execute one call of the group, by plan or by default."""
         if name not in _METHODS:
             return method(self._group, *args, **options)
         route = self._find(*_counted(name, args, self._group.size()))
@@ -146,7 +146,7 @@ class GroupRoutes:
         return planned[turn % len(planned)]
 
     def _unlisted(self, kind: str, nbytes: int) -> CollectiveRoute:
-        """Make the route of a size that is not in the plan: a bucket of DDP's, or another call.
+        """Return the route of a size that is not in the plan: a DDP bucket, or another call.
 
         A plan that changes buckets knows the gradients by the sizes that they had before.
         """
@@ -158,13 +158,13 @@ class GroupRoutes:
         return self._others[kind, nbytes]
 
     def _by_gloo(self, name: str) -> Any:
-        """Give the method of that name of the Gloo group."""
+        """Return the method of that name of the Gloo group."""
         self.start_gloo()
         return method_of(self._gloo, name)
 
 
 def _counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:
-    """Give the collective and its bytes: what nccl-tests counts."""
+    """Return the collective and its bytes, as nccl-tests counts them."""
     kind, place = _METHODS[name]
     nbytes = _nbytes(args[place])
     return kind, nbytes * size if kind in _OF_ONE_RANK else nbytes

@@ -25,7 +25,7 @@ class ModuleSwap:
     is_fused: bool = True
 
     def put(self, *, fused: bool) -> None:
-        """Let the one or the other serve, with the values of now."""
+        """Put the fused or the plain module into the model, with the current values."""
         if fused == self.is_fused:
             return
         if fused:
@@ -37,12 +37,12 @@ class ModuleSwap:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether no optimizer of the caller holds the parameters that would be left."""
+        """Whether the module updates its own rows, so that no optimizer holds its parameters."""
         return self.plain.optimizer is not None
 
 
 def fuse(plan: Plan, model: nn.Module | None) -> list[ModuleSwap]:
-    """Put fused modules in where the plan wants them; complain where nothing can be fused."""
+    """Replace modules by fused ones as the plan says; warn if there are none."""
     wanted = [choice for choice in plan.choices if is_fused(choice)]
     if not wanted:
         return []
@@ -62,12 +62,12 @@ def fuse(plan: Plan, model: nn.Module | None) -> list[ModuleSwap]:
 
 
 def is_fused(choice: Choice) -> bool:
-    """Say whether a choice replaces modules."""
+    """Return whether a choice replaces modules."""
     return choice.strategy == "fused" or bool(choice.settings.get("fused"))
 
 
 def bucket_of(plan: Plan) -> int | None:
-    """Give the bytes of DDP's buckets that the plan wants; None: as they are."""
+    """Return the bytes of DDP's buckets in the plan, None if it does not change them."""
     sizes = [int(c.settings["bucket"]) for c in plan.choices if "bucket" in c.settings]
     return max(sizes, default=None)
 

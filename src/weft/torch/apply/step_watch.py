@@ -57,7 +57,7 @@ class StepWatch:
         return next((v.seconds for v in reversed(self.verdicts) if not v.default), None)
 
     def note(self, seconds: float) -> None:
-        """Take the length of one step."""
+        """Record the duration of one step."""
         if self._skipped < self._warm:
             self._skipped += 1
             return
@@ -89,7 +89,7 @@ class StepWatch:
             )
 
     def contradicts(self, seconds: float) -> bool:
-        """Say whether steps of that length are not what the plan promises."""
+        """Return whether steps of that duration contradict the plan."""
         plan = self._plan
         return seconds > plan.high or (plan.planned < plan.baseline < seconds)
 

@@ -1,8 +1,8 @@
-"""``batch_isend_irecv`` of tensors that an inner group serves.
+"""``batch_isend_irecv`` of tensors on other devices.
 
-torch coalesces a batch only where ``type(group) is ProcessGroup``, which a group with weft is not.
-NCCL needs that: sends and receives of two ranks that are launched one by one wait for each other.
-So ``register`` puts this function in front of torch's, which still serves all other groups.
+torch coalesces a batch only if ``type(group) is ProcessGroup``, which a weft group is not. NCCL
+needs it: sends and receives of two ranks that are launched one by one wait for each other. So
+``register`` wraps torch's function, which still serves all other groups.
 """
 
 # ruff: noqa: SLF001 - coalescing has no public names
@@ -21,7 +21,7 @@ Batch = Callable[[list[Any]], list[Any]]
 
 
 def coalesced(batch: Batch) -> Batch:
-    """Return a ``batch_isend_irecv`` that coalesces what inner groups of weft carry out."""
+    """Return a ``batch_isend_irecv`` that coalesces calls of weft's device groups."""
 
     @wraps(batch)
     def call(p2p_op_list: list[Any]) -> list[Any]:
@@ -43,7 +43,7 @@ def coalesced(batch: Batch) -> Batch:
 
 
 def install_batch_isend_irecv() -> None:
-    """Put it in front of torch's function, once."""
+    """Wrap torch's function, once."""
     if not hasattr(distributed_c10d.batch_isend_irecv, "of_weft"):
         made = coalesced(distributed_c10d.batch_isend_irecv)
         made.of_weft = True  # type: ignore[attr-defined]

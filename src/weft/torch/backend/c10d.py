@@ -1,4 +1,4 @@
-"""What torch.distributed is made of, as far as weft needs it: torch's own names in one place."""
+"""Names of torch.distributed that weft needs, for all supported versions of torch."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ __all__ = [
 BackendOptions = _DistributedBackendOptions
 GroupName: Any = getattr(distributed_c10d, "GroupName", str)  # a str with a type of its own
 
-# The options of a call that gives none: rank 0 is the root, sums, in the background.
+# The default options of calls: root 0, sum, asynchronous.
 ALL_GATHER = AllgatherOptions()
 ALL_REDUCE = AllreduceOptions()
 ALL_REDUCE_COALESCED = AllreduceCoalescedOptions()
@@ -59,7 +59,7 @@ REDUCE = ReduceOptions()
 REDUCE_SCATTER = ReduceScatterOptions()
 SCATTER = ScatterOptions()
 
-# torch 2.13 gave them new names and warns about the old ones.
+# torch 2.13 renamed them and warns about the old names.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 

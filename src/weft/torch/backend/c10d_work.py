@@ -1,4 +1,4 @@
-"""What torch.distributed hands back for a collective: a Work, and the Future inside it."""
+"""The Work of a collective and its Future, as torch.distributed expects them."""
 
 import atexit
 import os
@@ -21,43 +21,43 @@ __all__ = ["COMPLETED", "FutureCompleter", "PendingWork", "Waitable"]
 
 
 class Waitable(Protocol):
-    """Something under way in a world."""
+    """Anything in flight that can be waited for."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when it is done; raise how it failed, or that it takes longer."""
+        """Wait; raise its failure, or NotDoneError after the timeout."""
 
     def is_done(self) -> bool:
-        """Whether wait would return at once."""
+        """Return whether ``wait`` would return at once."""
 
 
 class CompletedWork(Work):
-    """What was carried out before the call returned: nothing is left to ask."""
+    """The Work of a synchronous call, which is complete."""
 
-    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it took its time
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it is complete
         """Return at once."""
         return True
 
     def is_completed(self) -> bool:
-        """Say that it is done."""
+        """Return True."""
         return True
 
     def is_success(self) -> bool:
-        """Say that it went well: what goes wrong at once is raised at once."""
+        """Return True: errors were raised by the call."""
         return True
 
     def exception(self) -> Any:
-        """Give nothing."""
+        """Return None."""
         return None
 
     def synchronize(self) -> None:
         """Return at once."""
 
     def result(self) -> list[Tensor]:
-        """Give nothing: who did not ask for a Work has the tensors."""
+        """Return no tensors: the call was synchronous."""
         return []
 
     def get_future(self) -> "Future[Any]":
-        """Give a future that is done."""
+        """Return a completed future."""
         future: Future[Any] = Future()
         future.set_result([])
         return future
@@ -67,7 +67,7 @@ COMPLETED = CompletedWork()
 
 
 class PendingWork(Work):
-    """What runs in the background. Whoever waits first finishes it: copies results to strides."""
+    """The Work of an asynchronous call. The first thread that waits copies results back."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class PendingWork(Work):
         self._error: BaseException | None = None
         self._completed = False
         self._future: Future[Any] | None = None
-        self._trigger: Future[None] | None = None  # what a future follows that is not done yet
+        self._trigger: Future[None] | None = None  # triggers the future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when it is done; raise how it failed, each time it is asked."""
+        """Wait until it is done; raise its failure on every call."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         self._wait_for_all(seconds if seconds > 0 else None)
         if self._error is not None:
@@ -96,15 +96,15 @@ class PendingWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether wait would return at once."""
+        """Return whether ``wait`` would return at once."""
         return self._completed or all(handle.is_done() for handle in self._handles)
 
     def is_success(self) -> bool:
-        """Whether it is done and went well."""
+        """Return whether it completed without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Any:
-        """Give how it failed, if it is over and did."""
+        """Return the error of a completed work, None if it succeeded."""
         if self.is_completed():
             self._wait_for_all(None)
         return self._error
@@ -114,12 +114,12 @@ class PendingWork(Work):
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """Wait, then give the tensors that were written."""
+        """Wait, then return the tensors that were written."""
         self.wait()
         return self._tensors
 
     def get_future(self) -> "Future[Any]":
-        """Give a future that a thread of the group completes, unless it is done by now."""
+        """Return a future; a thread of the group completes it if it is not done yet."""
         with self._lock:
             if self._future is None:
                 self._make_progress(self._completer.progress_seconds)
@@ -127,7 +127,7 @@ class PendingWork(Work):
             return self._future
 
     def complete(self) -> None:
-        """Wait, and tell the future."""
+        """Wait, then trigger the future."""
         self._wait_for_all(None)
         assert self._trigger is not None
         self._trigger.set_result(None)
@@ -148,10 +148,10 @@ class PendingWork(Work):
         return future
 
     def _then(self) -> "Future[Any]":
-        """Give a future that has the outcome when it is told.
+        """Return a future that gets the result when it is triggered.
 
-        One that follows another fails as C++ does. ``set_exception`` would only make Python raise,
-        and DDP, which waits in C++, take the error for its tensors.
+        A chained future fails in C++, too. ``set_exception`` would raise in Python only, and DDP,
+        which waits in C++, would use the error as its tensors.
         """
         self._trigger = Future()
         return self._trigger.then(lambda _: self._outcome())
@@ -162,13 +162,13 @@ class PendingWork(Work):
         return self._tensors
 
     def _make_progress(self, seconds: float) -> None:
-        """Carry it out here if the others come soon: who asks for a future wants its result."""
+        """Make progress here first: the caller of ``get_future`` needs the result soon."""
         for handle in self._handles if seconds > 0 else ():
             if isinstance(handle, RuntimeWork):
                 handle.make_progress(seconds)
 
     def _wait_for_all(self, seconds: float | None) -> None:
-        for handle in self._handles:  # outside the lock: others may look meanwhile
+        for handle in self._handles:  # outside the lock: other threads may test meanwhile
             if self._completed:
                 return
             self._wait_for(handle, seconds)
@@ -181,7 +181,7 @@ class PendingWork(Work):
     def _copy_results(self, finish: Callable[[], None]) -> None:
         try:
             finish()
-        except Exception as error:  # noqa: BLE001 - whoever waits, or its future, raises it
+        except Exception as error:  # noqa: BLE001 - wait() or the future raises it
             self._error = error
 
     def _wait_for(self, handle: Waitable, seconds: float | None) -> None:
@@ -189,13 +189,13 @@ class PendingWork(Work):
             handle.wait(seconds)
         except Exception as error:
             if isinstance(error, NotDoneError):
-                raise  # it goes on: only this wait is over
+                raise  # still in flight: only this wait is over
             with self._lock:
                 self._error = self._error or error
 
 
 class FutureCompleter:
-    """A thread that waits for works whose futures somebody asked for; started by the first.
+    """A thread that completes futures of works; the first future starts it.
 
     ``progress_seconds`` is how long the thread that asks for a future makes progress itself before
     the work is left to this one.
@@ -207,7 +207,7 @@ class FutureCompleter:
         self._thread: threading.Thread | None = None
 
     def complete_later(self, work: PendingWork) -> None:
-        """Let the thread wait for this work."""
+        """Add a work that the thread waits for."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
             self._thread.start()
@@ -215,7 +215,7 @@ class FutureCompleter:
         self._works.put(work)
 
     def close(self) -> None:
-        """End the thread after what it has been given."""
+        """End the thread after its works."""
         if self._thread is not None:
             self._works.put(None)
             self._thread.join()
@@ -232,8 +232,8 @@ _serving: "weakref.WeakSet[FutureCompleter]" = weakref.WeakSet()
 
 @atexit.register
 def _end_threads() -> None:
-    """End what waits in native code: a thread that the interpreter ends there ends it badly."""
-    close_open_worlds()  # nobody waits longer for what was under way
+    """End threads that wait in native code: the interpreter cannot end them there."""
+    close_open_worlds()  # ends all waits for works in flight
     for completer in list(_serving):
         completer.close()
 

@@ -1,4 +1,4 @@
-"""Calls that were made before, on contiguous CPU tensors: one step into the native core."""
+"""The fast path of repeated calls on contiguous CPU tensors: one call of the native core."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,13 +25,13 @@ from weft.torch.backend.reduction_collectives import ReductionCollectives
 
 
 class FastPathCollectives(MovementCollectives, ReductionCollectives):
-    """What is not known to the desk, or is asynchronous, takes the long way.
+    """Serves calls from the dispatch cache; others, and asynchronous ones, use the base classes.
 
-    torch declares old forms of some calls as well, which it has not made for years.
+    torch also declares older signatures of some calls, which it does not use any more.
     """
 
     def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:  # type: ignore[override]
-        """Give every rank the root's tensor."""
+        """Broadcast the root's tensor."""
         if not opts.asyncOp and self._in_place("broadcast", tensors, "", opts.rootRank):
             return COMPLETED
         work: Work = super().broadcast(tensors, opts)
@@ -47,7 +47,7 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
         return work
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
-        """Give every rank everyone's tensor in one."""
+        """All-gather into one tensor."""
         if not opts.asyncOp and self._from_to("all_gather", output, input, ""):
             return COMPLETED
         work: Work = super().all_gather_single(output, input, opts)
@@ -63,7 +63,7 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
         input_splits: Sequence[int],
         opts: Any = ALL_TO_ALL,
     ) -> Work:
-        """Give each rank some rows; without splits all get as many."""
+        """Send each rank some rows; without splits all get the same number."""
         if not (opts.asyncOp or output_splits or input_splits) and self._from_to(
             "all_to_all", output, input, "", self._size
         ):
@@ -79,7 +79,7 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
         input: Tensor,  # noqa: A002 - torch names it
         opts: Any = REDUCE_SCATTER,
     ) -> Work:
-        """Reduce a tensor, each rank the part of its number."""
+        """Reduce-scatter a tensor."""
         if not opts.asyncOp and self._from_to(
             "reduce_scatter", output, input, reduce_op_name(opts.reduceOp)
         ):
@@ -106,7 +106,7 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
         )
 
     def _from_to(self, kind: str, out: Tensor, x: Tensor, op: str, parts: int = 1) -> bool:
-        """Serve a call; the output's rows are for so many ``parts``."""
+        """Return whether the dispatch cache served a call; output rows are split in ``parts``."""
         if self.dispatch_cache is None:
             return False
         if TENSOR_READER is not None:
@@ -129,10 +129,10 @@ class FastPathCollectives(MovementCollectives, ReductionCollectives):
 
 
 def _tensor_reader() -> TensorReader | None:
-    """Let the native core look at tensors itself, where this torch can tell it how (from 2.10).
+    """Return a reader of tensors for the native core, if this torch has its C API (from 2.10).
 
-    It cannot see whether a complex tensor is a conjugate that was not written out: they go the long
-    way, as torch hands most of them on as pairs of real numbers.
+    It cannot see whether a complex tensor is lazily conjugated, so complex tensors use the slow
+    path; torch passes most of them on as pairs of real numbers.
     """
     examples = [
         (torch.empty(0, dtype=dtype), name)

@@ -1,4 +1,4 @@
-"""What the parts of a process group share."""
+"""The base class of the mixins of WeftProcessGroup."""
 
 import threading
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class GroupBase(ProcessGroup):
-    """A group of ranks with a channel between them."""
+    """State that all mixins use: the channel, pending works and options of a group."""
 
     channel: Channel
     dispatch_cache: DispatchCache | None
     completer: FutureCompleter
     store: Store
     compression: "Compression | None" = None
-    routes: "GroupRoutes | None" = None  # of a plan
+    routes: "GroupRoutes | None" = None  # set by a plan
     timeout: timedelta
     _rank: int
     _size: int
     _in_flight: list[tuple[PendingWork, object]]
-    _keeping: threading.RLock  # of what is under way
+    _keeping: threading.RLock  # protects _in_flight
 
     def device_group(self, device_type: str) -> Any:
         """Return the process group that serves tensors of another device."""
@@ -42,7 +42,7 @@ class GroupBase(ProcessGroup):
         timeout: timedelta | None = None,
         wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
     ) -> None:
-        """Meet, and say who did not come."""
+        """Wait for all ranks; raise an error that names the missing ones."""
         self.channel.set_timeout(timeout or self.timeout)
         try:
             self.channel.barrier()
@@ -56,7 +56,7 @@ class GroupBase(ProcessGroup):
         finish: Finish | None = None,
         keep: object = None,
     ) -> Work:
-        """Give the Work of a call that writes ``tensors``, and reads ``keep`` meanwhile."""
+        """Return the Work of a call that writes ``tensors`` and reads ``keep``."""
         if handle is None:
             if finish is not None:
                 finish()
@@ -64,7 +64,7 @@ class GroupBase(ProcessGroup):
         return self._pending([handle], tensors, finish, keep)
 
     def works(self, tensors: list[Tensor], calls: Sequence[IssuedCollective]) -> Work:
-        """Give the Work of several calls."""
+        """Return the Work of several calls."""
         handles = [call.handle for call in calls if call.handle is not None]
         finishes = [call.finish for call in calls if call.finish is not None]
 
@@ -81,8 +81,7 @@ class GroupBase(ProcessGroup):
         self, handles: list[Waitable], tensors: list[Tensor], finish: Finish | None, keep: object
     ) -> PendingWork:
         work = PendingWork(handles, tensors, finish, self.completer)
-        # Even if its caller drops the work, its memory stays until it is done. Another thread may
-        # have a call under way as well.
+        # Keeps the memory alive until the work is done, even if the caller drops it.
         with self._keeping:
             self._in_flight = [held for held in self._in_flight if not held[0].is_completed()]
             self._in_flight.append((work, keep))

@@ -1,4 +1,4 @@
-"""Collectives that move elements: broadcast, all-gather, gather, scatter, all-to-all."""
+"""Collectives without a reduction: broadcast, all-gather, gather, scatter, all-to-all."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,11 +24,11 @@ from weft.torch.backend.group_base import GroupBase
 
 
 class MovementCollectives(GroupBase):
-    """Every method is one of c10d's; torch says what it means."""
+    """Methods of c10d's ProcessGroup; torch documents their meaning."""
 
     @by_device
     def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
-        """Give every rank the root's tensor."""
+        """Broadcast the root's tensor."""
         x = single(tensors)
         encoding = None if self.compression is None else self.compression.encoding_of(x)
         room, finish = contiguous_output(x, keep=True)
@@ -39,7 +39,7 @@ class MovementCollectives(GroupBase):
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
     ) -> Work:
-        """Give every rank everyone's tensor, each in a tensor of its own."""
+        """All-gather into a list of tensors."""
         outs = single(outputs)
         return self.work(outs, *self._allgather(outs, single(inputs), opts))
 
@@ -53,7 +53,7 @@ class MovementCollectives(GroupBase):
 
     @by_device
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
-        """Give every rank everyone's tensor in one."""
+        """All-gather into one tensor."""
         return self.work([output], *self._all_gather_single(output, input, opts))
 
     _allgather_base = all_gather_single
@@ -72,7 +72,7 @@ class MovementCollectives(GroupBase):
 
     @by_device
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = GATHER) -> Work:
-        """Give the root everyone's tensor."""
+        """Gather all ranks' tensors on the root."""
         x, root = contiguous_input(single(inputs)), opts.rootRank
         if self.rank() != root:
             handle = self.channel.gather(None, x, root, async_op=opts.asyncOp)
@@ -87,7 +87,7 @@ class MovementCollectives(GroupBase):
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = SCATTER
     ) -> Work:
-        """Give each rank a tensor of the root's."""
+        """Scatter the root's tensors."""
         room, finish = contiguous_output(single(outputs))
         whole = None
         if self.rank() == opts.rootRank:
@@ -98,7 +98,7 @@ class MovementCollectives(GroupBase):
 
     @by_device
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
-        """Give each rank one of the tensors."""
+        """Send each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
         rooms, finish = output_buffers(outputs)
         parts = copy_overlapping([contiguous_input(x) for x in inputs], rooms)
@@ -114,7 +114,7 @@ class MovementCollectives(GroupBase):
         input_splits: Sequence[int],
         opts: Any = ALL_TO_ALL,
     ) -> Work:
-        """Give each rank some rows; without splits all get as many."""
+        """Send each rank some rows; without splits all get the same number."""
         require_same([output, input], 2, "all_to_all")
         room, finish = contiguous_output(output)
         splits = None
@@ -133,7 +133,9 @@ class MovementCollectives(GroupBase):
         require_same([*outputs, x], self.size() + 1, "all_gather")
         mine = outputs[self.rank()]
         if mine.numel() != x.numel():
-            raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
+            raise UsageError(
+                f"all_gather: output has {mine.numel()} elements, expected {x.numel()}."
+            )
         rooms, finish = output_buffers(outputs)
         whole = contiguous_input(x)
         if any(
@@ -148,8 +150,8 @@ class MovementCollectives(GroupBase):
         require_same([output, x], 2, "all_gather")
         if output.numel() != x.numel() * self.size():
             raise UsageError(
-                f"all_gather: {x.numel()} elements of each of {self.size()} ranks for an output "
-                f"of {output.numel()}."
+                f"all_gather: output has {output.numel()} elements, expected "
+                f"{x.numel()}*{self.size()} = {x.numel() * self.size()}."
             )
         room, finish = contiguous_output(output)
         whole = contiguous_input(x)
@@ -164,20 +166,26 @@ class MovementCollectives(GroupBase):
         for rank, tensor in enumerate(tensors):
             if tensor.numel() != one.numel():
                 raise UsageError(
-                    f"{what}: {tensor.numel()} elements for rank {rank}, {one.numel()} here."
+                    f"{what}: the tensor of rank {rank} has {tensor.numel()} elements, expected "
+                    f"{one.numel()}."
                 )
 
     def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
-        """Turn rows for each rank into elements."""
+        """Convert splits from rows to elements."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             self._require_even(tensor)
             return [tensor.numel() // self.size()] * self.size()
         if len(splits) != self.size() or sum(splits) != rows:
-            raise UsageError(f"all_to_all: splits {list(splits)} of {rows} rows.")
+            raise UsageError(
+                f"all_to_all: expected {self.size()} splits with a sum of {rows} rows (got "
+                f"{list(splits)})."
+            )
         width = tensor.numel() // rows if rows else 0
         return [split * width for split in splits]
 
     def _require_even(self, tensor: Tensor) -> None:
         if tensor.dim() and tensor.shape[0] % self.size():
-            raise UsageError(f"all_to_all: {tensor.shape[0]} rows among {self.size()} ranks.")
+            raise UsageError(
+                f"all_to_all: {tensor.shape[0]} rows are not divisible by {self.size()} ranks."
+            )

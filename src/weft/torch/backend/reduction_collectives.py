@@ -1,4 +1,4 @@
-"""Collectives that join elements: all-reduce, reduce, reduce-scatter; and the barrier."""
+"""Collectives with a reduction: all-reduce, reduce, reduce-scatter; and the barrier."""
 
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from weft.torch.backend.reduce_ops import reduce_op_name
 
 
 class ReductionCollectives(GroupBase):
-    """Every method is one of c10d's; torch says what it means."""
+    """Methods of c10d's ProcessGroup; torch documents their meaning."""
 
     @by_device
     def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
@@ -55,7 +55,7 @@ class ReductionCollectives(GroupBase):
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = REDUCE_SCATTER
     ) -> Work:
-        """Reduce lists of tensors, each rank the tensor of its number."""
+        """Reduce-scatter a list of tensors."""
         output, parts = single(outputs), single(inputs)
         require_same([*parts, output], self.size() + 1, "reduce_scatter")
         if any(part.numel() != output.numel() for part in parts):
@@ -69,7 +69,7 @@ class ReductionCollectives(GroupBase):
         input: Tensor,  # noqa: A002 - torch names it
         opts: Any = REDUCE_SCATTER,
     ) -> Work:
-        """Reduce a tensor, each rank the part of its number."""
+        """Reduce-scatter a tensor."""
         return self.work([output], *self._reduce_scatter(output, input, opts))
 
     _reduce_scatter_base = reduce_scatter_single
@@ -85,7 +85,7 @@ class ReductionCollectives(GroupBase):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = BARRIER) -> Work:
-        """Wait for every rank; with a device of the inner group's, until its work is done."""
+        """Wait for every rank; with another device, by the group of that device."""
         if opts.device is not None and opts.device.type != "cpu":
             work: Work = self.device_group(opts.device.type).barrier(opts)
             return work
@@ -100,8 +100,8 @@ class ReductionCollectives(GroupBase):
         require_same([output, x], 2, "reduce_scatter")
         if x.numel() != output.numel() * self.size():
             raise UsageError(
-                f"reduce_scatter: {x.numel()} elements among {self.size()} ranks for an output "
-                f"of {output.numel()}."
+                f"reduce_scatter: output has {output.numel()} elements, expected "
+                f"{x.numel()}/{self.size()} = {x.numel() / self.size():g}."
             )
         room, finish = contiguous_output(output)
         op = reduce_op_name(opts.reduceOp)
@@ -114,7 +114,7 @@ class ReductionCollectives(GroupBase):
     def _reduce_scatter_uneven(
         self, output: Tensor, parts: list[Tensor], opts: Any
     ) -> list[IssuedCollective]:
-        """Reduce every rank's part to it."""
+        """Reduce the part of every rank to it, one by one: sizes differ."""
         op = reduce_op_name(opts.reduceOp)
         rooms = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         calls = [

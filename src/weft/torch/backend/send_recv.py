@@ -1,4 +1,4 @@
-"""Messages from one rank to another."""
+"""send, recv and recv_anysource of the process group."""
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from weft.torch.backend.p2p_queue import P2PQueue, P2PRequest
 
 
 class AnySourceWork(PendingWork):
-    """A message from anyone."""
+    """The Work of a receive from any rank."""
 
     def __init__(
         self,
@@ -24,12 +24,12 @@ class AnySourceWork(PendingWork):
         self._request = request
 
     def _source_rank(self) -> int:
-        """Give the rank that sent it."""
+        """Return the rank that sent it."""
         return self._request.peer
 
 
 class SendRecv(GroupBase):
-    """Every method is one of c10d's; torch says what it means."""
+    """Methods of c10d's ProcessGroup; torch documents their meaning."""
 
     p2p_queue: P2PQueue
 
@@ -48,7 +48,7 @@ class SendRecv(GroupBase):
 
     @by_device
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
-        """Receive from whoever sends first; its Work says who that was."""
+        """Receive from the first rank that sends; the Work has its number."""
         room, finish = contiguous_output(single(tensors))
         others = [rank for rank in range(self.size()) if rank != self.rank()]
         request = self.p2p_queue.post_any(room, others, tag)

@@ -1,4 +1,4 @@
-"""The ranks of a process group find each other through the store of torch.distributed."""
+"""Rendezvous of the ranks of a process group through the store of torch.distributed."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ _SEGMENT, _HOST = "weft/segment", "weft/host"
 
 
 def rendezvous(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> Channel:
-    """Join the other ranks of a group; its store is private to the group."""
+    """Connect to the other ranks of a group, by the group's own store."""
     store.set_timeout(timeout)
     store.set(f"{_HOST}/{rank}", host_identity())
     keys = [f"{_HOST}/{other}" for other in range(num_ranks)]
     with _naming_the_missing(store, rank, keys, timeout):
-        told = store.multi_get(keys)
-    hosts = HostMap.from_identities([each.decode() for each in told])
+        identities = store.multi_get(keys)
+    hosts = HostMap.from_identities([each.decode() for each in identities])
     if hosts.num == 1:
         return Channel(_world(store, rank, num_ranks, timeout))
     host = hosts.of[rank]
@@ -37,9 +37,9 @@ def rendezvous(store: Store, rank: int, num_ranks: int, timeout: timedelta) -> C
 def _naming_the_missing(
     store: Store, rank: int, keys: Sequence[str], timeout: timedelta
 ) -> Iterator[None]:
-    """Turn the timeout of a store into an error that says which ranks did not come.
+    """Convert a timeout of a store into an error that names the missing ranks.
 
-    Rank r of the group writes ``keys[r]``. Stores have no error type of their own for it.
+    Rank r of the group writes ``keys[r]``. Stores have no error type for timeouts.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def _naming_the_missing(
         raise RunTimeoutError(
             f"rank {rank} timed out after {timeout.total_seconds():g} s at the start of its "
             f"process group{missing}.",
-            "Start every rank; if the others are only slow, give a longer timeout.",
+            "Start every rank; if the others are only slow, pass a longer timeout.",
         ) from error
 
 

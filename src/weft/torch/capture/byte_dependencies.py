@@ -51,7 +51,7 @@ class ByteDependencies:
         *,
         before: int,
     ) -> Front:
-        """Note what an op reads and writes; return the ops that it has to wait for.
+        """Record what an op reads and writes; return the ops that it has to wait for.
 
         Only ops ``before`` a number count: messages of one batch do not wait for each other.
         """

@@ -128,7 +128,7 @@ def _places(world_size: int, groups: list[Group]) -> Places:
 
 
 def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...]) -> Workload:
-    """Put ranks that do different things together: the fullest memory, every group."""
+    """Merge the captures of different ranks: the largest memory, every group."""
     groups = {key: group for each in workloads for key, group in each.groups.items()}
     fullest = max(workloads, key=lambda each: each.memory.total if each.memory else 0)
     unsupported = tuple(dict.fromkeys(u for each in workloads for u in each.unsupported))

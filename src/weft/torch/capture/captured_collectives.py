@@ -172,7 +172,7 @@ def _peer(kind: str, args: Sequence[Any]) -> int | None:
 def _splits(
     kind: str, args: Sequence[Any], sized: list[torch.Tensor], size: int
 ) -> tuple[int, ...]:
-    """Give the bytes for each peer, where an all-to-all names its rows for them."""
+    """Return the bytes for each peer of an all-to-all with splits."""
     if kind != "all_to_all" or not sized:
         return ()
     if len(sized) == size > 1:

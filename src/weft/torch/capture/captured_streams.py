@@ -49,7 +49,7 @@ class CapturedStreams:
         return found
 
     def clear(self) -> None:
-        """Forget what streams wait for: the ops so far are no part of the step."""
+        """Drop the dependencies of all streams: the ops so far are not part of the step."""
         self.generation += 1
         for stream in self.all:
             stream.front.clear()

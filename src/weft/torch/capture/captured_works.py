@@ -195,7 +195,7 @@ class _ObjectCalls:
     def recv_object_list(
         self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **more: Any
     ) -> int:
-        """Take objects that another rank sent."""
+        """Return objects that another rank sent."""
         source = _rank_of(src, more.get("group_src"), group)
         key = self._key("message", source, self._rank)
         objects[:] = self._received(source, key, group)
@@ -229,13 +229,13 @@ class _ObjectCalls:
         output[0] = self._received(source, key, group)[ranks.index(self._rank)]
 
     def all_gather_object(self, output: list[Any], given: Any, group: Any = None) -> None:
-        """Take every rank's object to be like one's own: ranks are taken to do the same."""
+        """Return the own object for every rank: ranks are assumed to do the same."""
         output[:] = [given] * dist.get_world_size(group)
 
     def gather_object(
         self, given: Any, output: list[Any] | None = None, *_: Any, **_more: Any
     ) -> None:
-        """Take every rank's object to be like one's own."""
+        """Return the own object for every rank."""
         if output is not None:
             output[:] = [given] * len(output)
 

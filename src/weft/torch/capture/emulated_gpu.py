@@ -428,7 +428,7 @@ class AsOnCpu(TorchFunctionMode):
     """Leaves out first values of weights; everything else is done as asked."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Leave initialisation out."""
+        """Skip initialization."""
         if _is_initializer(func):
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))

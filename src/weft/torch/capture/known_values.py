@@ -59,7 +59,7 @@ class KnownValues:
                     self._known[storage_of(tensor)] = _as(value, tensor.dtype)
 
     def learn(self, tensor: torch.Tensor, value: Number) -> None:
-        """Take a value as known."""
+        """Record a known value."""
         self._known[storage_of(tensor)] = value
 
 
@@ -85,7 +85,7 @@ def _number(args: Sequence[Any], given: list[Number | None], place: int) -> Numb
 
 
 def _random(args: Sequence[Any], _given: list[Number | None]) -> Number | None:
-    """Take a random number as 1, or as near as its bounds allow."""
+    """Return 1 for a random number, or the nearest value in its bounds."""
     bounds = [each for each in args if isinstance(each, int)]
     if not bounds:
         return None

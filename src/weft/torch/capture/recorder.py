@@ -103,7 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (*self._unknown.values(), *([compiled] if self.compiled else []))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry an op out on fake tensors and record it."""
+        """Run an op on fake tensors and record it."""
         kwargs = kwargs or {}
         if func.namespace in _QUIET:
             return func(*args, **kwargs)
@@ -151,7 +151,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counters.discard(storage)
 
     def start_over(self) -> None:
-        """Forget the ops so far and what they wrote: a step begins when all before it is done."""
+        """Drop the ops so far and their writes: a step begins when everything before it is done."""
         self.ops.clear()
         self._dependencies.clear()
         self._unknown.clear()
@@ -173,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Have subclasses call ops on their parts; lists of shards go straight.
+        """Let tensor subclasses call ops on their parts; lists of shards are handled here.
 
         An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
         to work out how their results are spread takes longer than the step. Lists may hold
@@ -288,7 +288,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             current.front = {op.stream: number}
 
     def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
-        """Carry an op out; where its result depends on data, take the largest that it can be."""
+        """Run an op; if the shape of its result depends on data, return the largest one."""
         if (result := _instead(func, args, kwargs)) is not None:
             return result, ""
         try:
@@ -420,7 +420,7 @@ def _unique(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> tuple[torch.Tens
 
 
 def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
-    """Take every element that a mask could pick."""
+    """Return every element that a mask could select."""
     masks = [each for each in indices if each is not None]
     picked = max(each.numel() for each in masks)
     rest = tensor.shape[sum(each.dim() if each.dtype == torch.bool else 1 for each in masks) :]

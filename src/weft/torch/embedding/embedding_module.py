@@ -1,4 +1,4 @@
-"""Embedding tables over the ranks of a group, pooled straight into the ranks that want them."""
+"""Embedding tables sharded over a group; lookups pool directly into the memory of other ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
 from weft.torch.embedding.table_storage import ELEMENTS, TableInput, allocate_shard, sources_of
 from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
-_KEPT = 8  # batch sizes for which memory is kept; the last batch of an epoch is one more
+_KEPT = 8  # batch sizes whose memory is kept; an epoch has two: the last batch may be smaller
 
 
 class StreamedRows(NamedTuple):
-    """Some of this rank's samples, from number ``first`` on, and their rows."""
+    """The rows of some of this rank's samples, from number ``first`` on."""
 
     first: int
     rows: Tensor
@@ -80,8 +80,10 @@ class EmbeddingAllToAll(nn.Module):
                 state = torch.zeros(memory.shape[0])
                 self.register_buffer(f"adagrad_{source.table.name}", state)
         if optimizer is not None and sources[0].dtype is torch.uint8:
-            raise UsageError("quantised tables cannot be trained.", "Leave the optimizer out.")
-        # Lets the backward pass come here on every rank, also where no parameter wants a gradient.
+            raise UsageError(
+                "optimizer: quantized tables cannot be trained.", "Omit the optimizer."
+            )
+        # Makes autograd call backward on every rank, also where no parameter needs a gradient.
         self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
         self._room: HeapTensors | None = None
         self._exchanges: dict[int, IntraHostExchange | MultiHostExchange] = {}
@@ -99,7 +101,7 @@ class EmbeddingAllToAll(nn.Module):
         offsets: Tensors | None = None,
         per_sample_weights: Tensors | None = None,
     ) -> Tensor:
-        """Look bags up; give the pooled rows of this rank's samples, (samples, all columns)."""
+        """Return the pooled rows of this rank's samples: (samples, all columns)."""
         bags = self._bags(indices, offsets, per_sample_weights)
         given = (self._anchor, bags.weights, *self.weights.values())
         rows: Tensor = _Lookup.apply(self, bags, *given)  # type: ignore[no-untyped-call]
@@ -111,34 +113,35 @@ class EmbeddingAllToAll(nn.Module):
         offsets: Tensors | None = None,
         per_sample_weights: Tensors | None = None,
     ) -> Iterator[StreamedRows]:
-        """Give this rank's rows slice by slice, each when it is complete; without gradients."""
+        """Yield this rank's rows slice by slice, each when it is complete; without gradients."""
         bags = self._bags(indices, offsets, per_sample_weights)
         exchange = self._set(bags)
         for first, rows in exchange.stream(self._call("stream", bags)):
             yield StreamedRows(first, rows)
 
     def timeline(self, indices: Tensors, offsets: Tensors | None = None) -> Timeline:
-        """Look bags up once and give what every rank did when; inside one host."""
+        """Run one lookup and return the timeline of all ranks, which are on one host."""
         bags = self._bags(indices, offsets, None)
         exchange = self._set(bags)
         if isinstance(exchange, MultiHostExchange):
-            raise UsageError("there is no timeline of ranks on several hosts.")
+            raise UsageError("timeline: not supported for ranks on several hosts.")
         return exchange.timeline(self._call("timeline", bags))
 
     def lookup(self, bags: Bags) -> Tensor:
-        """Pool bags into the outputs of all ranks; give this rank's."""
+        """Pool bags into the outputs of all ranks; return this rank's."""
         exchange = self._set(bags)
         try:
             return exchange.run(self._call("forward", bags))
         except IndexError as error:
             raise BagError(
-                f"{error}.", "Indices count from 0 to the rows of their table; offsets never fall."
+                f"{error}.",
+                "Use indices from 0 to the rows of their table, and offsets that do not decrease.",
             ) from error
 
     def send_gradients(self, bags: Bags, rows: Tensor, *, weights: bool) -> list[Tensor | None]:
-        """Let gradients of rows go to whoever holds the tables; give those of the parameters.
+        """Send gradients of rows to the holders of the tables; return those of the parameters.
 
-        The first is that of the weights of the bags, if it is asked for.
+        The first is that of the weights of the bags, if it is needed.
         """
         exchange = self._exchange(bags.samples)
         counts = exchange.sort(self._lookups(bags))
@@ -150,7 +153,7 @@ class EmbeddingAllToAll(nn.Module):
         return found.tensors()
 
     def extra_repr(self) -> str:
-        """Say what this rank holds."""
+        """Return what this rank holds."""
         held = ", ".join(f"{name} {tuple(w.shape)}" for name, w in self.weights.items())
         return f"{self.pooling}, rank {self._rank} of {self.num_ranks} holds {held or 'no table'}"
 
@@ -164,11 +167,11 @@ class EmbeddingAllToAll(nn.Module):
     def _bags(self, indices: Tensors, offsets: Tensors | None, weights: Tensors | None) -> Bags:
         bags = bags_of(indices, offsets, weights, len(self.table_names))
         if weights is not None and self._is_mean:
-            raise UsageError("weights go with pooling='sum', not with 'mean'.")
+            raise UsageError("per_sample_weights: only supported with pooling='sum' (got 'mean').")
         if self.inputs == "samples":
             if bags.weights is not None and bags.weights.requires_grad and torch.is_grad_enabled():
                 raise UsageError(
-                    "weights get no gradients with inputs='samples'.",
+                    "per_sample_weights: gradients are not supported with inputs='samples'.",
                     "Pass inputs='tables', or weights.detach().",
                 )
             return exchange_inputs(self._channel, self.sharding, bags.flat())
@@ -177,7 +180,7 @@ class EmbeddingAllToAll(nn.Module):
         return bags
 
     def _batch_size(self, samples: int) -> int:
-        """Ask how large the batch is: a rank that holds no table cannot know."""
+        """Return the batch size of the other ranks: a rank that holds no table does not know it."""
         counts = torch.zeros(self.num_ranks, dtype=torch.int64)
         mine = torch.tensor([samples if self._mine else -1])
         self._channel.all_gather(counts, mine, async_op=False)
@@ -193,17 +196,17 @@ class EmbeddingAllToAll(nn.Module):
         return RankLookups(self._mine, self._shards(), self._where(), given, self._is_mean)
 
     def _exchange(self, samples: int) -> IntraHostExchange | MultiHostExchange:
-        """Find what is prepared for batches of that size, or prepare it, together."""
+        """Return the exchange of a batch size; create it on all ranks together if there is none."""
         found = self._exchanges.pop(samples, None)
         if found is None:
             found = self._made(EmbeddingBatch(self.sharding, samples, self._slices))
             if len(self._exchanges) >= _KEPT:
                 self._exchanges.pop(next(iter(self._exchanges))).close()
-        self._exchanges[samples] = found  # the last one used stands last
+        self._exchanges[samples] = found  # keeps the most recently used last
         return found
 
     def _made(self, batch: EmbeddingBatch) -> IntraHostExchange | MultiHostExchange:
-        """Choose by where the ranks stand: shared memory inside a host, the wire between hosts."""
+        """Create an exchange: over shared memory on one host, over Gloo between hosts."""
         if isinstance(self._channel, MultiHostChannel):
             return MultiHostExchange(self._channel, batch)
         if self._room is None:
@@ -221,16 +224,16 @@ class EmbeddingAllToAll(nn.Module):
         ]
 
     def _where(self) -> list[tuple[int, bool, int]]:
-        """Give where the columns of each shard stand, in a row and among partial sums."""
-        sharding, between, start = self.sharding, {}, 0
+        """Return the first column of each shard, in a row and among partial sums."""
+        sharding, partial, start = self.sharding, {}, 0
         for table in sharding.joined:
-            between[table] = start
+            partial[table] = start
             start += sharding.tables[table].dim
         return [
             (
                 sharding.starts[each.table] + each.columns[0],
                 sharding.is_partial(each),
-                between.get(each.table, 0),
+                partial.get(each.table, 0),
             )
             for each in self._mine
         ]
@@ -241,11 +244,11 @@ class EmbeddingAllToAll(nn.Module):
 
 
 class _Lookup(torch.autograd.Function):
-    """The operator in autograd: rows forth, gradients back."""
+    """The autograd function of a lookup."""
 
     @staticmethod
     def forward(ctx: Any, module: EmbeddingAllToAll, bags: Bags, *tensors: Tensor | None) -> Tensor:
-        del tensors  # they are here to get gradients
+        del tensors  # passed only to get gradients
         ctx.module, ctx.bags = module, bags
         return module.lookup(bags)
 
@@ -258,4 +261,4 @@ class _Lookup(torch.autograd.Function):
 
 def _require_one_of(what: str, given: str, known: Sequence[str]) -> None:
     if given not in known:
-        raise UsageError(f"{what} is {given!r}: expected {' or '.join(known)}.")
+        raise UsageError(f"{what}: expected {' or '.join(known)} (got {given!r}).")

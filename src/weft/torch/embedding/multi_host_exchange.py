@@ -1,4 +1,4 @@
-"""An embedding over ranks of several hosts: slices go out by the wire while others are pooled."""
+"""Lookup and exchange of an embedding between hosts: slices are sent while others are pooled."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -19,7 +19,7 @@ from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 
 class IncomingSlice(NamedTuple):
-    """A slice of another rank that is on its way."""
+    """A slice of another rank that is in flight."""
 
     source: int
     number: int
@@ -28,9 +28,9 @@ class IncomingSlice(NamedTuple):
 
 
 class ShardColumns:
-    """Where the columns of a rank's shards stand: in a row of the output, and in what it sends.
+    """The columns of a rank's shards, in a row of the output and in the blocks that it sends.
 
-    Tables that several ranks hold rows of come behind the others, as partial sums.
+    Row-wise sharded tables follow the others, as partial sums.
     """
 
     def __init__(self, batch: EmbeddingBatch, rank: int) -> None:
@@ -42,13 +42,13 @@ class ShardColumns:
         self.width = sum(shard.dim for shard in mine)
 
     def start(self, shard: TableShard) -> int:
-        """Give the first column of a shard in the output."""
+        """Return the first column of a shard in the output."""
         return self._starts[shard.table] + shard.columns[0]
 
     def pairs(self, shards: list[TableShard], at: int = 0) -> list[tuple[slice, slice]]:
-        """Give the columns of shards in the output and, from ``at`` on, in a block.
+        """Return the columns of shards in the output and, from ``at`` on, in a block.
 
-        What is side by side in both is one piece.
+        Columns that are adjacent in both become one slice.
         """
         found: list[tuple[slice, slice]] = []
         for shard in shards:
@@ -65,29 +65,29 @@ class ShardColumns:
 
     @cached_property
     def direct(self) -> list[tuple[slice, slice]]:
-        """The columns that are complete as they come."""
+        """The columns that are complete on arrival."""
         return self.pairs(self.shards)
 
     @property
     def in_rows(self) -> dict[TableShard, int]:
-        """The first columns, in the output, of shards that are complete as they come."""
+        """The first columns, in the output, of shards that are complete on arrival."""
         return {shard: self.start(shard) for shard in self.shards}
 
     @property
     def in_blocks(self) -> dict[TableShard, int]:
-        """The first columns of all shards in what is sent."""
+        """The first columns of all shards in a sent block."""
         order = self.shards + self.partial
         starts = accumulate((shard.dim for shard in order), initial=0)
         return dict(zip(order, starts, strict=False))
 
     @cached_property
     def joined(self) -> list[tuple[slice, slice]]:
-        """The columns that are to be added to those of others."""
+        """The columns that are added to those of other ranks."""
         return self.pairs(self.partial, sum(shard.dim for shard in self.shards))
 
 
 class MultiHostExchange:
-    """What Exchange does inside a host, between hosts: slice by slice, in the order of need."""
+    """The counterpart of IntraHostExchange for ranks on several hosts."""
 
     def __init__(self, channel: MultiHostChannel, batch: EmbeddingBatch) -> None:
         self.batch = batch
@@ -99,12 +99,12 @@ class MultiHostExchange:
         self._kept, self._sent, self._returning = (Pooling(mine.width, 0) for _ in range(3))
 
     def set(self, lookups: RankLookups) -> None:
-        """Say what is looked up next."""
+        """Set the next lookups."""
         _set(self._kept, lookups, self._in_rows)
         _set(self._sent, lookups, self._in_blocks)
 
     def run(self, call: str) -> Tensor:
-        """Pool for all ranks; give this rank's rows."""
+        """Pool for all ranks; return this rank's rows."""
         out = torch.empty(self.batch.count(self._rank), self.batch.sharding.width)
         for columns in self._columns:
             for to, _ in columns.joined:
@@ -113,18 +113,18 @@ class MultiHostExchange:
         return out
 
     def stream(self, call: str) -> Iterator[tuple[int, Tensor]]:
-        """Give slices of this rank's rows; between hosts all of them are waited for."""
+        """Yield slices of this rank's rows; between hosts all of them are complete first."""
         out = self.run(call)
         for first, last in self.batch.slices_of(self._rank):
             yield first, out[first:last]
 
     def sort(self, lookups: RankLookups) -> list[int]:
-        """Say whose gradients come next; give how many rows of each shard are asked for."""
+        """Set the lookups of the next backward pass; return the number of rows of each shard."""
         _set(self._returning, lookups, self._in_blocks)
         return self._returning.sort()
 
     def send_gradients(self, gradients: Tensor, results: list[GradientTarget], call: str) -> None:
-        """Send gradients to whoever holds their tables, and change those held here."""
+        """Send gradients to the holders of their tables, and update the rows held here."""
         self._returning.set_results(results)
         here = torch.empty(self.batch.samples, self._columns[self._rank].width)
         self._channel.run_between_hosts(self._backward, gradients, here, call)
@@ -132,16 +132,16 @@ class MultiHostExchange:
             self._returning.change(here.data_ptr(), self.batch.samples)
 
     def close(self) -> None:
-        """Nothing is kept between calls."""
+        """Do nothing: no memory is kept between calls."""
 
     def _peers(self) -> Iterator[int]:
         for step in range(1, self._num_ranks):
             yield (self._rank + step) % self._num_ranks
 
     def _forward(self, topology: HostTopology, out: Tensor, call: str) -> None:
-        """Send the first slice before anything else: the wire has the most to do.
+        """Send the first slice before anything else, because the network is the bottleneck.
 
-        What comes is put into rows while the next slices are on their way; only partial sums
+        Received slices are copied into rows while the next ones are in flight; only partial sums
         wait for each other.
         """
         with topology.session(call, 0) as session:
@@ -161,7 +161,7 @@ class MultiHostExchange:
             self._add_up(out, partial)
 
     def _rooms(self, topology: HostTopology) -> Iterator[Tensor]:
-        """Give memory for all slices that come and go: the same in every call, with its pages."""
+        """Return slots for all slices in transit; their memory is reused by every call."""
         widest = max(columns.width for columns in self._columns)
         most = max(
             last - first
@@ -173,7 +173,7 @@ class MultiHostExchange:
         return iter(torch.from_numpy(slots))
 
     def _block(self, rank: int, number: int, holder: int, rooms: Iterator[Tensor]) -> Tensor:
-        """Give memory for a slice of a rank's samples, of what another rank holds."""
+        """Return the block of a slice of a rank's samples, for the columns of a holder."""
         first, last = self.batch.slices_of(rank)[number]
         width = self._columns[holder].width
         room = next(rooms)[: (last - first) * width * FLOAT]
@@ -189,7 +189,7 @@ class MultiHostExchange:
         ]
 
     def _pooled(self, peer: int, number: int, rooms: Iterator[Tensor]) -> Tensor:
-        """Pool a slice of a peer's samples, a row each, this rank's shards side by side."""
+        """Pool a slice of a peer's samples into a block with this rank's columns."""
         block = self._block(peer, number, self._rank, rooms)
         first, last = self.batch.slices_of(peer)[number]
         start = self.batch.of(peer)[0]
@@ -199,7 +199,7 @@ class MultiHostExchange:
     def _own(
         self, out: Tensor, rooms: Iterator[Tensor]
     ) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Pool this rank's own samples straight into their rows; give partial sums."""
+        """Pool this rank's own samples directly into their rows; yield partial sums."""
         me = self._rank
         self._kept.pool_rows(*self.batch.of(me), out.data_ptr(), out.shape[1])
         if self._columns[me].partial:
@@ -207,13 +207,13 @@ class MultiHostExchange:
                 yield (me, number), self._pooled(me, number, rooms)
 
     def _put(self, out: Tensor, source: int, number: int, block: Tensor) -> None:
-        """Write what is complete of a slice into its rows."""
+        """Copy the complete columns of a slice into its rows."""
         rows = out[slice(*self.batch.slices_of(self._rank)[number])]
         for to, at in self._columns[source].direct:
             rows[:, to] = block[:, at]
 
     def _add_up(self, out: Tensor, blocks: dict[tuple[int, int], Tensor]) -> None:
-        """Add partial sums up in the order of ranks."""
+        """Add partial sums in the order of ranks."""
         slices = self.batch.slices_of(self._rank)
         for source, number in sorted(blocks):
             rows, block = out[slice(*slices[number])], blocks[source, number]
@@ -224,7 +224,7 @@ class MultiHostExchange:
         with topology.session(call, 0) as session:
             rows = [here[slice(*self.batch.of(rank))] for rank in range(self._num_ranks)]
             coming = [t for peer in self._peers() for t in session.recv(rows[peer], peer)]
-            sent = []  # kept until the talk ends
+            sent = []  # kept alive until the session ends
             for peer in self._peers():
                 sent.append(self._wanted(gradients, peer))
                 session.send(sent[-1], peer)
@@ -233,14 +233,14 @@ class MultiHostExchange:
                 transfer.wait()
 
     def _wanted(self, gradients: Tensor, holder: int) -> Tensor:
-        """Give the columns of what a rank holds, in the order in which it keeps them."""
+        """Return the gradients of the columns that a rank holds, in its order."""
         columns = self._columns[holder]
         parts = [gradients[:, to] for to, _ in (*columns.direct, *columns.joined)]
         return torch.cat(parts, 1) if parts else gradients[:, :0]
 
 
 def _set(pooling: Pooling, lookups: RankLookups, columns: Mapping[TableShard, int]) -> None:
-    """Let the shards that have a column be pooled there."""
+    """Set the lookups of the shards that have a column."""
     given = zip(lookups.shards, lookups.memory, lookups.bags, strict=True)
     chosen = [(memory, (columns[s], False, 0), bags) for s, memory, bags in given if s in columns]
     memory, where, bags = zip(*chosen, strict=True) if chosen else ((), (), ())

@@ -1,4 +1,4 @@
-"""What one rank looks up: its shards, where they lie, and the bags of their tables."""
+"""The lookups of one rank: its shards, their memory and the bags of their tables."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ GradientTarget = tuple[int, float, float, int, int, int, int]
 
 
 class RankLookups(NamedTuple):
-    """Shards with their memory, their columns and their bags, as the native core reads them."""
+    """Shards with their memory, columns and bags, in the form of the native core."""
 
     shards: tuple[TableShard, ...]
     memory: list[ShardMemory]

@@ -1,4 +1,4 @@
-"""Where the native core writes the gradients of tables, and what autograd gets of them."""
+"""Buffers for the gradients of tables, which the native core fills for autograd."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
 
 
 class GradientRequest(NamedTuple):
-    """What becomes of gradients: a rule, or sparse or dense ones; those of weights, too."""
+    """What to compute: an optimizer step, or sparse or dense gradients; and those of weights."""
 
     rule: RowOptimizer | None
     sparse: bool
@@ -31,7 +31,7 @@ class RowGradients:
     num_parameters: int = 0
 
     def tensors(self) -> list[Tensor | None]:
-        """Give the gradient of the weights, then that of each parameter."""
+        """Return the gradient of the weights, then that of each parameter."""
         if not self.rows:
             return [self.weights, *[None] * self.num_parameters]
         made = zip(self.parameters, self.rows, self.sums, strict=True)
@@ -49,7 +49,7 @@ class RowGradients:
 def allocate_gradients(
     asked: GradientRequest, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
 ) -> tuple[RowGradients, list[GradientTarget]]:
-    """Make room for the gradients of so many rows of each table; say where it lies."""
+    """Allocate the gradients of so many rows of each table; return them and their addresses."""
     found = RowGradients(asked.sparse, num_parameters=len(parameters))
     if asked.weights is not None:
         found.weights = torch.zeros_like(asked.weights)

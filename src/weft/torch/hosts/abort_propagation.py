@@ -1,4 +1,4 @@
-"""How a failure on one host reaches every rank on all hosts, with its reason."""
+"""Propagation of a failure on one host to the ranks of all hosts, with its reason."""
 
 import contextlib
 import re
@@ -14,15 +14,17 @@ from weft.torch.hosts.gloo_transport import GlooTransport
 from weft.torch.hosts.host_map import HostMap
 
 _KEY = "weft/failure"
-_PREFIX = "between hosts: "  # of a text that already has the group's ranks
-_FOR_A_REASON = 0.3  # seconds: who closes a connection says why before
-_LOOK = 0.02
+_PREFIX = "between hosts: "  # marks a text that has the group's ranks already
+_FOR_A_REASON = (
+    0.3  # seconds to wait for the reason, which is written before connections are closed
+)
+_POLL_SECONDS = 0.02
 # Subclasses first: RunError is the base of the others.
 _REASONS = {kind: reason for reason, kind in reversed(ERRORS.items())}
 
 
 class AbortPropagator:
-    """The first failure that a rank meets; it breaks the group and tells all others."""
+    """Records the first failure of a rank, fails its world and reports it to all hosts."""
 
     def __init__(
         self, world: World, transport: GlooTransport, hosts: HostMap, rank: int, store: Store
@@ -38,25 +40,25 @@ class AbortPropagator:
             raise self._failure
 
     def propagate(self, error: BaseException) -> RunError:
-        """Give the failure that an error on this rank means, after everyone was told."""
+        """Return the failure of the group for an error of this rank, after reporting it to all."""
         with self._lock:
             if self._failure is None:
                 self._failure = self._explained(error)
-                self._tell(self._failure)
+                self._report(self._failure)
             return self._failure
 
     def _explained(self, error: BaseException) -> RunError:
         if found := self._by_world():
             return found
-        if isinstance(error, RankDiedError) and (told := self._by_store()):
-            return told
+        if isinstance(error, RankDiedError) and (reported := self._by_store()):
+            return reported
         kind = next((kind for kind in _REASONS if isinstance(error, kind)), None)
         if isinstance(error, RunError) and kind is not None:
             return kind(f"{_PREFIX}{str(error).rstrip('.')}.", error.hint)
         return RunError(f"{_PREFIX}rank {self._rank} raised {type(error).__name__}: {error}.")
 
     def _by_world(self) -> RunError | None:
-        """Read what broke this host's world; its ranks have other numbers in the group."""
+        """Return the fault of this host's world, with the group's ranks for local ones."""
         fault = self._world.member.fault()
         if fault is None:
             return None
@@ -70,17 +72,17 @@ class AbortPropagator:
         return failure
 
     def _by_store(self) -> RunError | None:
-        """Ask why a rank closed its connections; one that was killed told nobody."""
+        """Read why a rank closed its connections; a killed one has not written a reason."""
         deadline = time.monotonic() + _FOR_A_REASON
-        with contextlib.suppress(RuntimeError):  # the store may be gone with its host
+        with contextlib.suppress(RuntimeError):  # the store may have ended with its host
             while time.monotonic() < deadline:
                 if self._store.check([_KEY]):
                     reason, _, text = self._store.get(_KEY).decode().partition(" ")
                     return ERRORS[FaultReason(int(reason))](text)
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
         return None
 
-    def _tell(self, failure: RunError) -> None:
+    def _report(self, failure: RunError) -> None:
         reason, text = _REASONS[type(failure)], str(failure)
         if self._world.member.fault() is None:
             prefix = "" if text.startswith(_PREFIX) else _PREFIX

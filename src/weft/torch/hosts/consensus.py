@@ -1,4 +1,4 @@
-"""What all ranks of a broadcast agree on: the length of pieces, and when the last one came."""
+"""Agreement of all ranks of a broadcast: the chunk size, and the end of the last host."""
 
 from collections.abc import Callable
 
@@ -16,30 +16,28 @@ def agree_on_chunk_size(
     root: int,
     choose: Callable[[], ChunkChoice],
 ) -> ChunkChoice:
-    """Give how the root of a long broadcast cuts it; it tells the others.
+    """Return the root's choice for a long broadcast, on all ranks.
 
-    ``choose`` is called on the root alone, or on every rank where all choose alike.
+    ``choose`` is called on the root alone; for short broadcasts on every rank, with equal results.
     """
     if nbytes < LONG:
         return choose()
-    told = torch.zeros(2, dtype=torch.int64)
+    sent = torch.zeros(2, dtype=torch.int64)
     if topology.rank == root:
-        told[:] = torch.tensor(choose())
-        for (
-            host
-        ) in topology.destinations:  # straight to all of them: one way is shorter than a chain
-            session.send(told, topology.hosts.leader(host, root))
+        sent[:] = torch.tensor(choose())
+        for host in topology.destinations:  # directly to all of them: one hop instead of a chain
+            session.send(sent, topology.hosts.leader(host, root))
     elif topology.is_leader(root):
-        wait_for(session.recv(told, root))
-    topology.intra_host.broadcast(told, topology.leader_local_rank(root))
-    piece, timed = told.tolist()
+        wait_for(session.recv(sent, root))
+    topology.intra_host.broadcast(sent, topology.leader_local_rank(root))
+    piece, timed = sent.tolist()
     return ChunkChoice(piece, timed=bool(timed))
 
 
 def wait_for_last_host(
     topology: HostTopology, session: InterHostSession, root: int, *, timed: bool
 ) -> None:
-    """Let the root wait for the last host of the chain, where that is asked for."""
+    """Make the root wait for the last host of the chain, if the broadcast is timed."""
     if not timed:
         return
     hosts, word = topology.hosts, torch.zeros(1, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Where a rank of several hosts stands, and the chunks in which it hears from the others."""
+"""The host topology from the view of one rank, with its transports and chunks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from weft.torch.hosts.intra_host import IntraHost
 
 
 class HostTopology:
-    """A rank's host, the hosts beyond, and who speaks for them."""
+    """A rank's host, the other hosts and their leaders."""
 
     def __init__(
         self, intra_host: IntraHost, transport: GlooTransport, hosts: HostMap, rank: int
@@ -21,34 +21,34 @@ class HostTopology:
         self.intra_host, self.transport, self.hosts, self.rank = intra_host, transport, hosts, rank
         self.host = hosts.of[rank]
         self.local_ranks = hosts.ranks[self.host]
-        # Each begins with the next host, so that they do not all send to one.
+        # Each host starts with the next one, so that they do not all send to the same.
         self.destinations = [(self.host + step) % hosts.num for step in range(1, hosts.num)]
         self.sources = self.destinations[::-1]  # in the order in which they send to this one
         self._slots = np.zeros(0, np.uint8)
         self.chunk_sizes = ChunkSizeTuner()
 
     def session(self, kind: str, nbytes: int, *about: object) -> InterHostSession:
-        """Begin a call that all ranks make alike."""
+        """Return the session of a call that all ranks make."""
         said = ", ".join([f"{nbytes} bytes", *map(str, about)])
         return InterHostSession(self.transport, self.hosts, self.rank, f"{kind}({said})")
 
     def slots(self, count: int, nbytes: int) -> NDArray[np.uint8]:
-        """Give memory for pieces that pass through: the same in every call, with its pages."""
-        stride = -(-nbytes // 64) * 64  # lines are not shared
+        """Return slots for pieces in transit; their memory is reused by every call."""
+        stride = -(-nbytes // 64) * 64  # slots do not share cache lines
         if len(self._slots) < count * stride:
             self._slots = np.zeros(count * stride, np.uint8)
         return self._slots[: count * stride].reshape(count, stride)
 
     def is_leader(self, root: int | None = None) -> bool:
-        """Tell whether this rank speaks for its host."""
+        """Return whether this rank is the leader of its host."""
         return self.rank == self.hosts.leader(self.host, root)
 
     def leader_local_rank(self, root: int | None = None) -> int:
-        """Give the place of the one who does."""
+        """Return the local rank of the leader."""
         return self.hosts.local_rank(self.hosts.leader(self.host, root))
 
     def pieces(self, parts: list[Tensor], to: int) -> list[Tensor]:
-        """Cut what goes to a host: a lone rank has nobody to share chunks with meanwhile."""
+        """Split data for a host into chunks; a single rank gets long ones, as it shares none."""
         alone = len(self.hosts.ranks[to]) == 1
         sizes = [LONE_CHUNK if alone else chunk_bytes(part.nbytes) for part in parts]
         return [
@@ -58,7 +58,7 @@ class HostTopology:
         ]
 
     def parts_of(self, whole: Tensor, host: int) -> list[Tensor]:
-        """Give the parts of a host's ranks in a tensor of everyone's, neighbours as one."""
+        """Return the slices of a host's ranks in a gathered tensor; adjacent ranks share one."""
         flat = whole.view(-1)
         each = flat.numel() // len(self.hosts.of)
         return [flat[first * each : last * each] for first, last in self.hosts.runs(host)]

@@ -1,8 +1,7 @@
-"""Broadcasts along a chain of hosts that send encoded pieces.
+"""Encoded broadcasts along a chain of hosts.
 
-The root encodes piece k while piece k-1 is on the wire. The leaders of the hosts pass on what
-comes as it is, and only then look at it: one copy crosses to every host, whose ranks share it in
-memory and decode it each for itself.
+The root encodes piece k while piece k-1 is in flight. Leaders forward a piece before they decode
+it: one copy reaches every host, whose ranks share it in memory and decode it each for itself.
 """
 
 import time
@@ -31,14 +30,14 @@ from weft.torch.hosts.piece_coders import (
     sampled_ratio,
 )
 
-# Pieces that a host is ready to take: Gloo holds pieces up that come while the next is asked for.
-# As many bytes of them as a host may spare; for short tensors few, so that a root whose piece
-# cannot be decoded learns of it before it has sent them all. Of a long one it hears the end.
+# Receives that a host posts ahead: Gloo delays data that arrive while a receive is being posted.
+# Limited by memory; few for short tensors, so that a root whose piece cannot be decoded gets the
+# error before it has sent them all. Of a long tensor the root waits for the end.
 FEW_AHEAD, MOST_AHEAD, AHEAD_BYTES = 16, 64, 32 << 20
 
 
 class BroadcastEncoding(NamedTuple):
-    """How a broadcast is encoded: by which codec, again on ``every_hop`` or not, ``keep_root``."""
+    """The codec of a broadcast, whether every hop encodes again, and ``keep_root``."""
 
     codec: str
     every_hop: bool = False
@@ -46,7 +45,7 @@ class BroadcastEncoding(NamedTuple):
 
 
 def broadcast(topology: HostTopology, x: Tensor, root: int, encoding: BroadcastEncoding) -> None:
-    """Let all ranks hold the root's ``x`` as the codec leaves it."""
+    """Broadcast the root's ``x`` encoded; all ranks get the decoded values."""
     _broadcast(
         topology, x, root, encoding, PlainEncoder(codec_of(encoding.codec, DTYPE_NAMES[x.dtype]))
     )
@@ -80,7 +79,7 @@ def _broadcast(
 
 
 class _EncodedBroadcast:
-    """What one rank does for one broadcast, piece by piece."""
+    """One rank's part of a broadcast, piece by piece."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class _EncodedBroadcast:
         self.count = -(-len(data) // self._piece)
         most = min(MOST_AHEAD, max(FEW_AHEAD, AHEAD_BYTES // self._piece))
         self._ahead = min(most if len(data) >= LONG else FEW_AHEAD, self.count)
-        self._ring = min(2 * self._ahead, self.count)  # those that come, and those that go on
+        self._ring = min(2 * self._ahead, self.count)  # received ones, and those being forwarded
         self._slots = topology.slots(self._ring, coder.codec.room(min(self._piece, len(data))))
         self._sent: dict[int, list[Transfer]] = {}
         self._coming: dict[int, list[Transfer]] = {}
@@ -120,7 +119,7 @@ class _EncodedBroadcast:
         self.wire_bytes = 0
 
     def run(self) -> None:
-        """Take, pass on, share and decode every piece."""
+        """Receive, forward, share and decode every piece."""
         try:
             for number, asked in enumerate(receive_windows(self.count, self._ahead)):
                 for each in asked:
@@ -130,7 +129,7 @@ class _EncodedBroadcast:
             self._aside.close()
 
     def _chosen(self) -> ChunkChoice:
-        """Choose the length of a piece by how far the data shrink."""
+        """Return the chunk size, by the compression ratio of the data."""
         codec, nbytes = self._coder.codec, len(self._data)
         varies = is_lossless(codec.name) and nbytes >= LONG
         usual = expected_ratio(codec.name, codec.dtype)
@@ -138,7 +137,7 @@ class _EncodedBroadcast:
         return self._topology.chunk_sizes.choose(nbytes, ratio, self._coder.name)
 
     def _take(self, number: int) -> None:
-        """Have a slot ready for what comes."""
+        """Post the receive of a piece into a free slot."""
         self._aside.wait(number - self._ring)
         wait_for(self._sent.pop(number - self._ring, []))
         if self._source is not None:
@@ -168,7 +167,7 @@ class _EncodedBroadcast:
 
     @property
     def _rounds(self) -> bool:
-        """Whether the root must take what it gave for what it had."""
+        """Whether the root must replace its data by the decoded ones."""
         return self._coder.rounds and not (self._encoding.keep_root or self._encoding.every_hop)
 
     def _pass_on(self, number: int, frame: Octets) -> None:
@@ -177,7 +176,7 @@ class _EncodedBroadcast:
             self._sent[number] = self._session.send(torch.from_numpy(frame), self._next)
 
     def _share(self, number: int, slot: Octets, size: int) -> int:
-        """Give the frame to all ranks of this host; its length first."""
+        """Broadcast the frame to all ranks of this host; its length first."""
         topology = self._topology
         if topology.intra_host.alone:
             return size
@@ -198,22 +197,25 @@ class _EncodedBroadcast:
             try:
                 self._coder.decode(frame, chunk, number * self._piece)
             except CodecError as error:
-                raise self._told(number, error) from error
+                raise self._chunk_error(number, error) from error
 
         self._aside.do(number, act)
 
     def _size_of(self, slot: Octets, number: int) -> int:
-        """Read the length of a frame that came: Gloo does not tell it."""
+        """Return the length of a received frame, which Gloo does not report."""
         return self._checked(frame_bytes(slot), slot, number)
 
     def _checked(self, size: int, slot: Octets, number: int) -> int:
         if FRAME_HEAD <= size <= len(slot):
             return size
-        raise self._told(number, CodecError(f"a frame of {size} bytes is none"))
+        raise self._chunk_error(
+            number,
+            CodecError(f"invalid frame length {size} (expected {FRAME_HEAD} to {len(slot)})"),
+        )
 
-    def _told(self, number: int, error: CodecError) -> CodecError:
-        told = f"rank {self._topology.rank} cannot decode chunk {number} of {self.count}"
-        text = f"{told} of {self._session.call}: {str(error).rstrip('.')}"
+    def _chunk_error(self, number: int, error: CodecError) -> CodecError:
+        where = f"rank {self._topology.rank} cannot decode chunk {number} of {self.count}"
+        text = f"{where} of {self._session.call}: {str(error).rstrip('.')}"
         return CodecError(text, error.hint)
 
     def _chunk(self, number: int) -> Octets:

@@ -1,7 +1,7 @@
-"""Collectives of several hosts that move elements: inside by shared memory, between by wire.
+"""Collectives without a reduction over several hosts: shared memory inside, Gloo between them.
 
-What must reach another host crosses once, however many ranks it has, and is shared there
-chunk by chunk while the next ones are on the wire.
+Data are sent to another host once, however many ranks it has, and shared there chunk by chunk while
+the next ones are in flight.
 """
 
 import time
@@ -20,7 +20,7 @@ from weft.torch.hosts.inter_host_session import LENGTH, InterHostSession, wait_f
 
 
 def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
-    """Let chunks run along a chain of hosts, from the root's on."""
+    """Broadcast chunks along a chain of hosts, starting at the root's."""
     hosts, is_leader, at = (
         topology.hosts,
         topology.is_leader(root),
@@ -48,8 +48,8 @@ def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
                 session.send(blocks[block], hosts.leader(topology.destinations[0], root))
             topology.intra_host.broadcast(blocks[block], at)
 
-        # Far ahead: a receive that is asked for while others come waits for Gloo's thread, which
-        # holds what it needs as long as it reads.
+        # Posted far ahead: posting a receive while data arrive waits for Gloo's thread, which
+        # holds a lock as long as it reads.
         for block, asked in enumerate(receive_windows(len(blocks), len(blocks))):
             for number in asked:
                 take(number)
@@ -60,7 +60,7 @@ def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
 
 
 def all_gather(topology: HostTopology, out: Tensor, x: Tensor) -> None:
-    """Join everyone's ``x`` in one tensor."""
+    """All-gather into one tensor."""
     rooms = [topology.parts_of(out, host) for host in range(topology.hosts.num)]
     outs = list(torch.split(out.view(-1), x.numel())) if x.numel() else []
     with topology.session("all_gather", out.nbytes, x.dtype) as session:
@@ -69,7 +69,7 @@ def all_gather(topology: HostTopology, out: Tensor, x: Tensor) -> None:
 
 
 def all_gather_list(topology: HostTopology, outs: Sequence[Tensor], x: Tensor) -> None:
-    """Fill a tensor for each rank with its ``x``; their sizes may differ."""
+    """All-gather into a list of tensors, whose sizes may differ."""
     rooms = [[outs[rank] for rank in ranks] for ranks in topology.hosts.ranks]
     sizes = sum(out.nbytes for out in outs)
     with topology.session("all_gather of a list", sizes, x.dtype) as session:
@@ -77,7 +77,7 @@ def all_gather_list(topology: HostTopology, outs: Sequence[Tensor], x: Tensor) -
 
 
 def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> None:
-    """Let the leaders' joined inputs go to the root."""
+    """Gather on each leader, then on the root."""
     hosts, at, given = topology.hosts, topology.leader_local_rank(root), as_bytes(x)
     with topology.session("gather", x.nbytes, x.dtype, f"root {root}") as session:
         if not x.numel():
@@ -104,7 +104,7 @@ def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> 
 
 
 def scatter(topology: HostTopology, out: Tensor, x: Tensor | None, root: int) -> None:
-    """Let the root give each leader what its host's ranks shall have."""
+    """Send each leader the parts of its host's ranks; it scatters them."""
     hosts, at, taken = topology.hosts, topology.leader_local_rank(root), as_bytes(out)
     with topology.session("scatter", out.nbytes, out.dtype, f"root {root}") as session:
         if not out.numel():
@@ -127,9 +127,9 @@ def scatter(topology: HostTopology, out: Tensor, x: Tensor | None, root: int) ->
 def exchange(
     topology: HostTopology, outs: Sequence[Tensor], xs: Sequence[Tensor], *, even: bool
 ) -> None:
-    """Give a tensor to each rank and take one of each.
+    """Send a tensor to each rank and receive one from each.
 
-    No byte has two receivers, so leaders would save none: ranks send straight to each other.
+    No byte has two receivers, so leaders would save nothing: ranks send directly to each other.
     """
     nbytes = sum(x.nbytes for x in xs) if even else 0
     others = [rank for host in topology.destinations for rank in topology.hosts.ranks[host]]
@@ -154,7 +154,7 @@ def _gather_everywhere(
     x: Tensor,
     rooms: Sequence[list[Tensor]],
 ) -> None:
-    """Share inside a host, let leaders exchange what their hosts have, and share that."""
+    """All-gather inside each host, exchange between leaders, then share inside each host."""
     alone, local_ranks = topology.intra_host.alone, topology.local_ranks
     if not alone:
         topology.intra_host.exchange([outs[rank] for rank in local_ranks], [x] * len(local_ranks))
@@ -181,7 +181,7 @@ def _compare_lengths(
     xs: Sequence[Tensor],
     others: list[int],
 ) -> None:
-    """Find out what does not fit: Gloo takes a short message for a long one, and says nothing."""
+    """Check the lengths first: Gloo accepts a short message for a long one without an error."""
     lengths = {rank: torch.empty(1, dtype=torch.int64) for rank in others}
     coming = {rank: session.recv(lengths[rank], rank, LENGTH) for rank in others}
     for rank in others:
@@ -191,9 +191,9 @@ def _compare_lengths(
         given = int(lengths[rank])
         if given != outs[rank].nbytes:
             raise DisagreeError(
-                f"rank {rank} gives {given} bytes to rank {topology.rank}, which takes "
+                f"rank {rank} sends {given} bytes to rank {topology.rank}, which receives "
                 f"{outs[rank].nbytes}",
-                "What one rank gives another must be as long as what that one takes.",
+                "Pass matching splits on both ranks.",
             )
 
 

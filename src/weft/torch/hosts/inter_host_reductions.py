@@ -1,8 +1,8 @@
-"""Reductions over several hosts: shared memory inside, one leader of each host at the wire.
+"""Reductions over several hosts: shared memory inside, Gloo between one leader of each host.
 
-What must reach another host crosses once, however many ranks it has. Long tensors are cut:
-while some chunks are on the wire, the ranks of a host join those before and after. Hosts
-are joined in their order, so a result is the same bits on every rank and in every run.
+Data are sent to another host once, however many ranks it has. Long tensors are split: while some
+chunks are in flight, the ranks of a host reduce those before and after. Hosts are reduced in their
+order, so results are bitwise equal on every rank and in every run.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.inter_host_session import FIRST, SECOND, InterHostSession, wait_for
 from weft.torch.hosts.intra_host import ReductionSteps, divide_by, reduce_local, reduction_steps
 
-SMALL = 64 << 10  # bytes that every leader sends whole to all others: one step, not two
+SMALL = 64 << 10  # bytes up to which every leader sends everything to all others: one step, not two
 
-Coming = tuple[list[Tensor], list[Transfer]]  # what to join, and what to wait for first
+Coming = tuple[list[Tensor], list[Transfer]]  # what to reduce, and what to wait for first
 
 
 def reduce(topology: HostTopology, x: Tensor, root: int, op: str) -> None:
-    """Let every host's result go to the root, which joins them."""
+    """Reduce inside every host, then on the root."""
     steps, is_leader, at = (
         reduction_steps(op, x),
         topology.is_leader(root),
@@ -58,7 +58,7 @@ def all_reduce(topology: HostTopology, x: Tensor, op: str) -> None:
 
 
 def reduce_scatter(topology: HostTopology, out: Tensor, x: Tensor, op: str) -> None:
-    """Let each leader join what all hosts have for its own ranks."""
+    """Reduce the parts of each host's ranks on its leader, then scatter them."""
     steps, is_leader = reduction_steps(op, x), topology.is_leader()
     result = (
         torch.empty(len(topology.local_ranks) * out.numel(), dtype=x.dtype) if is_leader else None
@@ -95,7 +95,7 @@ def _all_reduce_at_once(
 def _all_reduce_in_parts(
     topology: HostTopology, session: InterHostSession, x: Tensor, steps: ReductionSteps
 ) -> None:
-    """Let each leader join one part of every block, and give it to all."""
+    """Reduce-scatter every block between the leaders, then all-gather it."""
     num, is_leader = topology.hosts.num, topology.is_leader()
     blocks = chunks(x, chunk_bytes(x.nbytes // num) * num)
     coming: dict[int, Coming] = {}
@@ -119,7 +119,7 @@ def _all_reduce_in_parts(
 
 
 def _spread(topology: HostTopology, session: InterHostSession, block: Tensor) -> Coming:
-    """Give every leader its part of a block, and take what they have for this one's."""
+    """Send every leader its part of a block, and receive their data of this one's part."""
     parts = block.tensor_split(topology.hosts.num)
     for host in topology.destinations:
         session.send(parts[host], topology.hosts.leader(host))
@@ -127,9 +127,9 @@ def _spread(topology: HostTopology, session: InterHostSession, block: Tensor) ->
 
 
 def _give(topology: HostTopology, session: InterHostSession, block: Tensor) -> list[Transfer]:
-    """Give every leader the part that was joined here, and take theirs.
+    """Send every leader the part that was reduced here, and receive theirs.
 
-    Nobody sends a part back before it has what this one sent of it, so that is gone.
+    A leader sends a part back only after it received this one's, so that send is complete.
     """
     parts = block.tensor_split(topology.hosts.num)
     for host in topology.destinations:
@@ -142,7 +142,7 @@ def _give(topology: HostTopology, session: InterHostSession, block: Tensor) -> l
 
 
 def _from_all(topology: HostTopology, session: InterHostSession, mine: Tensor) -> Coming:
-    """Take something as long as ``mine`` from every other leader; all in the order of hosts."""
+    """Receive a tensor like ``mine`` from every other leader; return all in the order of hosts."""
     parts, transfers = [], []
     for host in range(topology.hosts.num):
         if host == topology.host:
@@ -162,7 +162,7 @@ def _add(topology: HostTopology, out: Tensor, coming: Coming, steps: ReductionSt
 
 
 def _partials(topology: HostTopology, x: Tensor, host: int, op: str) -> Iterator[Tensor]:
-    """Join this host's parts for the ranks of a host, chunk by chunk; the leader gets them."""
+    """Reduce this host's parts for the ranks of a host, chunk by chunk, on the leader."""
     each = x.numel() // len(topology.hosts.of)
     sends_own = topology.intra_host.alone and not op.startswith("premul:")
     for rank in topology.hosts.ranks[host]:

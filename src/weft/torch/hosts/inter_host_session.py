@@ -1,4 +1,4 @@
-"""One collective's messages between hosts, after the hosts found that they want the same."""
+"""The transfers of one collective between hosts, with a check that all hosts make the same call."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -10,15 +10,15 @@ from weft.errors import DisagreeError
 from weft.torch.hosts.gloo_transport import GlooTransport, Transfer
 from weft.torch.hosts.host_map import HostMap
 
-HEADER, FIRST, SECOND, LENGTH = 1, 2, 3, 4  # tags: messages of one go in their order
+HEADER, FIRST, SECOND, LENGTH = 1, 2, 3, 4  # tags: messages of one tag arrive in order
 _HEADER_BYTES = 192
 
 
 class InterHostSession:
-    """What one rank says during a call; left without an error, everything has been said.
+    """The transfers of one rank during a call; leaving it waits for all sends.
 
-    Each host's leader compares what it was asked for with the one before it, before it takes
-    something: in a ring it is then the same for all, or one of them finds that it is not.
+    Each host's leader compares its call with that of the previous host before it receives. In a
+    ring, either all calls are equal or one leader finds the difference.
     """
 
     def __init__(self, transport: GlooTransport, hosts: HostMap, rank: int, call: str) -> None:
@@ -31,13 +31,13 @@ class InterHostSession:
             self._compare(before, after)
 
     def send(self, x: Tensor, to: int, tag: int = FIRST) -> list[Transfer]:
-        """Send a tensor, if it has elements; it must stay until the talk ends."""
+        """Send a tensor, if it has elements; the caller keeps it until the session ends."""
         transfers = [self._transport.send(x, to, tag)] if x.numel() else []
         self._sent += transfers
         return transfers
 
     def recv(self, x: Tensor, source: int, tag: int = FIRST) -> list[Transfer]:
-        """Fill a tensor, if it has elements; wait for that."""
+        """Receive a tensor, if it has elements; the caller waits for it."""
         self._require_same()
         return [self._transport.recv(x, source, tag)] if x.numel() else []
 

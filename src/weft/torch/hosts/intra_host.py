@@ -1,4 +1,4 @@
-"""What the ranks of one host do together in shared memory, and how memory is joined here."""
+"""Collectives inside one host, and reductions of local memory."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,26 +14,26 @@ from weft.torch.hosts.chunks import as_bytes
 
 
 class IntraHost:
-    """A host's channel. A rank that is alone on its host has nothing to do."""
+    """The collectives of a host's ranks; a single rank needs no communication."""
 
     def __init__(self, world: World) -> None:
         self._channel = Channel(world)
         self.alone = world.num_ranks == 1
 
     def reduce(self, x: Tensor, local_root: int, op: str) -> None:
-        """Reduce into the ``x`` of the rank at that place; those of the others stay."""
+        """Reduce into the ``x`` of a local rank; those of the others stay unchanged."""
         if not self.alone:
             self._channel.reduce(x, local_root, op, async_op=False)
         elif op.startswith("premul:"):
             reduce_local(x, [x], op)
 
     def broadcast(self, x: Tensor, local_root: int) -> None:
-        """Give every rank the tensor of the one at that place."""
+        """Broadcast the tensor of a local rank."""
         if not self.alone:
             self._channel.broadcast(x, local_root, async_op=False)
 
     def give(self, x: Tensor, local_root: int) -> None:
-        """Give every rank the tensor of the one at that place; any length, known to all."""
+        """Broadcast the tensor of a local rank, of any length that all know."""
         if self.alone:
             return
         world = self._channel.world
@@ -46,21 +46,21 @@ class IntraHost:
         self._channel.exchange(outs, xs, async_op=False)
 
     def gather(self, out: Tensor | None, x: Tensor, local_root: int) -> None:
-        """Join the ranks' inputs at that place."""
+        """Gather the ranks' inputs on a local rank."""
         if not self.alone:
             self._channel.gather(out, x, local_root, async_op=False)
         elif out is not None:
             out.copy_(x)
 
     def scatter(self, out: Tensor, x: Tensor | None, local_root: int) -> None:
-        """Give each rank its part of what lies at that place."""
+        """Scatter the tensor of a local rank."""
         if not self.alone:
             self._channel.scatter(out, x, local_root, async_op=False)
         elif x is not None:
             out.copy_(x)
 
     def exchange(self, outs: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
-        """Give each rank a tensor and take one of each."""
+        """Send each rank a tensor and receive one from each."""
         if self.alone:
             _copy(outs[0], xs[0])
         else:
@@ -69,12 +69,12 @@ class IntraHost:
 
 def _copy(out: Tensor, x: Tensor) -> None:
     if out.nbytes != x.nbytes:
-        raise DisagreeError(f"a rank gives itself {x.nbytes} bytes and takes {out.nbytes}")
+        raise DisagreeError(f"a rank sends {x.nbytes} bytes to itself and receives {out.nbytes}")
     as_bytes(out).copy_(as_bytes(x))
 
 
 class ReductionSteps(NamedTuple):
-    """How an operation is carried out in two steps: inside the hosts, then between them."""
+    """The operations of the two steps of a reduction: inside hosts, then between them."""
 
     intra_host: str
     inter_host: str
@@ -82,11 +82,11 @@ class ReductionSteps(NamedTuple):
 
 
 def reduction_steps(op: str, x: Tensor) -> ReductionSteps:
-    """Take an operation apart; raise where the dtype has none of that name."""
+    """Return the steps of an operation; raise if it does not support the dtype."""
     try:
         reduction_item_bytes(memory_of(x).dtype, op)
     except ValueError as error:
-        raise RunError(f"this reduction cannot be run: {error}.") from error
+        raise RunError(f"op: {error}.") from error
     if op == "avg":
         return ReductionSteps("sum", "sum", averages=True)
     return ReductionSteps(op, "sum" if op.startswith("premul:") else op, averages=False)
@@ -99,10 +99,10 @@ def reduce_local(out: Tensor, xs: Sequence[Tensor], op: str) -> None:
 
 
 def divide_by(x: Tensor, number: int) -> None:
-    """Make a sum an average, whole numbers rounded towards zero."""
+    """Divide a sum in place; integers are rounded towards zero."""
     if not (x.is_floating_point() or x.is_complex()):
         x.copy_(torch.div(x, number, rounding_mode="trunc"))
-    elif x.element_size() == 1:  # torch does not divide 8-bit floats
+    elif x.element_size() == 1:  # torch cannot divide 8-bit floats
         x.copy_(x.float() / number)
     else:
         x.div_(number)

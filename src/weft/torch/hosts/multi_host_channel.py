@@ -1,4 +1,4 @@
-"""The channel of a group that stands on several hosts."""
+"""The channel of a group on several hosts."""
 
 import atexit
 import sys
@@ -38,17 +38,17 @@ _PATHS = {
 
 
 class MultiHostChannel(Channel):
-    """One rank's end: a world inside its host, a wire to the others.
+    """One rank's end of a group: a world inside its host, Gloo to the other hosts.
 
-    Calls run in their order, in a thread of their own if they are asynchronous. The wire
-    moves bytes without the interpreter; the thread only looks after chunks.
+    Calls run in order, asynchronous ones in a thread. Gloo transfers bytes without the GIL; the
+    thread only issues chunks.
     """
 
     def __init__(self, world: World, store: Store, hosts: HostMap, rank: int) -> None:
         super().__init__(world)
         self.hosts, self.rank = hosts, rank
-        self.dispatch_cache = None  # it knows the calls of one world only
-        self.progress_seconds = 0.0  # what waits for the wire leaves the core to others
+        self.dispatch_cache = None  # it serves the calls of one world only
+        self.progress_seconds = 0.0  # a wait for the network leaves the core to others
         seconds = timedelta(seconds=world.timeout)
         self._transport = GlooTransport(PrefixStore("wire", store), rank, hosts, seconds)
         self._abort_propagator = AbortPropagator(world, self._transport, hosts, rank, store)
@@ -60,11 +60,11 @@ class MultiHostChannel(Channel):
         _open_channels.add(self)
 
     def drain(self) -> None:
-        """Wait for the calls under way."""
+        """Wait for the calls in flight."""
         self._executor.drain()
 
     def all_gather(self, out: Tensor, x: Tensor, *, async_op: bool) -> SerialJob | None:
-        """Join the ranks' inputs in their order."""
+        """Concatenate the ranks' inputs in their order."""
         return self._submit(inter_host_movement.all_gather, out, x, async_op=async_op)
 
     def all_reduce(self, x: Tensor, op: str, *, async_op: bool) -> SerialJob | None:
@@ -78,13 +78,13 @@ class MultiHostChannel(Channel):
     def reduce_scatter(
         self, out: Tensor, x: Tensor, op: str, *, async_op: bool
     ) -> SerialJob | None:
-        """Reduce, each rank its own part."""
+        """Reduce-scatter into this rank's part."""
         return self._submit(inter_host_reductions.reduce_scatter, out, x, op, async_op=async_op)
 
     def broadcast(
         self, x: Tensor, root: int, encoding: BroadcastEncoding | None = None, *, async_op: bool
     ) -> SerialJob | None:
-        """Give every rank the root's tensor."""
+        """Broadcast the root's tensor."""
         if encoding is None:
             return self._submit(inter_host_movement.broadcast, x, root, async_op=async_op)
         if is_delta(encoding.codec):
@@ -95,7 +95,7 @@ class MultiHostChannel(Channel):
     def all_to_all(
         self, out: Tensor, x: Tensor, splits: Splits | None, *, async_op: bool
     ) -> SerialJob | None:
-        """Give each rank its part of every input; splits count elements: taken, given."""
+        """Send each rank its part of every input; splits count elements: received, sent."""
         even = [out.numel() // len(self.hosts.of)] * len(self.hosts.of)
         taken, given = splits or (even, even)
         outs = torch.split(out.view(-1), list(taken))
@@ -106,30 +106,30 @@ class MultiHostChannel(Channel):
     def exchange(
         self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
     ) -> SerialJob | None:
-        """Give a tensor to each rank and take one of each, of any sizes."""
+        """Send a tensor to each rank and receive one from each, of any sizes."""
         act = partial(inter_host_movement.exchange, even=False)
         return self._submit(act, outs, xs, async_op=async_op)
 
     def all_gather_list(
         self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool
     ) -> SerialJob | None:
-        """Give every rank a tensor and take one of each: an all-gather into separate tensors."""
+        """All-gather into separate tensors, whose sizes may differ."""
         return self._submit(inter_host_movement.all_gather_list, outs, x, async_op=async_op)
 
     def gather(
         self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool
     ) -> SerialJob | None:
-        """Join the ranks' inputs on the root; others pass no output."""
+        """Gather the ranks' inputs on the root; the others pass no output."""
         return self._submit(inter_host_movement.gather, out, x, root, async_op=async_op)
 
     def scatter(
         self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool
     ) -> SerialJob | None:
-        """Give each rank its part of the root's input."""
+        """Send each rank its part of the root's input."""
         return self._submit(inter_host_movement.scatter, out, x, root, async_op=async_op)
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
-        """Make a message to or from a rank; whoever looks at it carries it on."""
+        """Return a send or a receive, which makes progress when it is tested."""
         self.require_healthy()
         if self._is_near(peer) and peer != self.rank:
             near = Channel(self.world)
@@ -137,12 +137,12 @@ class MultiHostChannel(Channel):
         return self._p2p.message(x, peer, tag, sends=sends)
 
     def probe(self, x: Tensor, peer: int, tag: int) -> Any:
-        """Make a receive that takes only what has been sent."""
+        """Return a receive that matches only messages that have been sent."""
         message = self.message(x, peer, tag, sends=False)
         return OfferedReceive(message) if isinstance(message, InterHostMessage) else message
 
     def require_healthy(self) -> None:
-        """Raise if the group is broken."""
+        """Raise if the group has failed."""
         self._abort_propagator.require_healthy()
         self.world.require_healthy()
 
@@ -151,18 +151,18 @@ class MultiHostChannel(Channel):
         return self.all_reduce(torch.zeros(1), "sum", async_op=async_op)
 
     def is_alive(self, peer: int) -> bool:
-        """Whether a rank's process runs; the wire tells of those on other hosts."""
+        """Return whether a rank's process runs; the transport detects those on other hosts."""
         return not self._is_near(peer) or super().is_alive(self.hosts.local_rank(peer))
 
     def raise_died(self, peer: int, doing: str) -> NoReturn:
-        """End the group, on every host: a rank of this host died."""
+        """Fail the group on every host: a rank of this host died."""
         try:
             super().raise_died(self.hosts.local_rank(peer), doing)
         except RunError as error:
             raise self._abort_propagator.propagate(error) from error
 
     def raise_late(self, peer: int, doing: str) -> NoReturn:
-        """End the group, on every host: a rank, or any if it is -1, was waited for too long."""
+        """Fail the group on every host: waiting for a rank, or any if it is -1, timed out."""
         try:
             if self._is_near(peer):
                 super().raise_late(self.hosts.local_rank(peer), doing)
@@ -174,20 +174,20 @@ class MultiHostChannel(Channel):
             raise self._abort_propagator.propagate(error) from error
 
     def missing(self, peer: int) -> str:
-        """Say what an awaited rank does instead: not known between hosts."""
-        del peer  # a world's text would have the numbers of its own ranks
+        """Return nothing: what a rank does is not known between hosts."""
+        del peer  # a world's text has local ranks
         return ""
 
     def _is_near(self, peer: int) -> bool:
         return peer >= 0 and self.hosts.of[peer] == self.hosts.of[self.rank]
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Let a rank wait this long for the others."""
+        """Set how long a rank waits for the others."""
         self._transport.set_timeout(timeout)
         super().set_timeout(timeout)
 
     def paths(self) -> dict[str, str]:
-        """Say how bytes reach ranks of this host and of others, and what each collective does."""
+        """Return how bytes reach ranks of this host and of others, by collective."""
         names = ", ".join(
             f"{name} ({len(ranks)} ranks)"
             for name, ranks in zip(self.hosts.names, self.hosts.ranks, strict=True)
@@ -195,11 +195,11 @@ class MultiHostChannel(Channel):
         return {**super().paths(), "between hosts": "gloo", "hosts": names, **_PATHS}
 
     def abort(self) -> None:
-        """Break the group: whoever waits for this rank stops, on every host."""
+        """Fail the group on every host: ranks that wait for this one stop."""
         self._abort_propagator.propagate(RuntimeError(f"rank {self.rank} aborted the group"))
 
     def close(self) -> None:
-        """Leave the group after what is under way."""
+        """Leave the group after the calls in flight."""
         _open_channels.discard(self)
         self._executor.close()
         self._p2p.close()
@@ -207,20 +207,20 @@ class MultiHostChannel(Channel):
         self.world.close()
 
     def end(self, error: BaseException | None) -> None:
-        """Leave because the process ends, by an exception or well."""
+        """Leave because the process ends, with or without an exception."""
         if error is not None:
             self._abort_propagator.propagate(error)
         self.close()
 
     def run_between_hosts(self, act: Callable[..., None], *args: Any) -> None:
-        """Let this rank speak with those of other hosts: ``act(doing, *args)``, in turn."""
+        """Run ``act(topology, *args)`` in the order of calls."""
         self._submit(act, *args, async_op=False)
 
     def _submit(self, act: Callable[..., None], *args: Any, async_op: bool) -> SerialJob | None:
         self.require_healthy()
         try:
             return self._executor.run(partial(self._run, act, args), async_op=async_op)
-        except DisagreeError as error:  # of two threads at once, or what the others were told
+        except DisagreeError as error:  # two threads at once, or a failure of another rank
             raise self._abort_propagator.propagate(error) from error
 
     def _run(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -240,6 +240,6 @@ _open_channels: "weakref.WeakSet[MultiHostChannel]" = weakref.WeakSet()
 
 @atexit.register
 def _end_channels() -> None:
-    """End threads while they still can: one that Gloo holds would abort the process."""
+    """End threads before the interpreter does: one inside Gloo would abort the process."""
     for channel in list(_open_channels):
         channel.end(getattr(sys, "last_value", None))

@@ -1,8 +1,9 @@
-"""Messages from one rank to another on a different host, matched by tag.
+"""Point-to-point messages between hosts, matched by tag.
 
-Each two ranks that have such messages keep one stream of short notes each way, in order.
-A short message is written into its note. A long one is offered, asked for by the receiver
-when it has a place for it, sent there directly, and confirmed.
+Two ranks that exchange messages have a connection: an ordered stream of control messages each way.
+A short message is part of its control message (eager). A long one uses a rendezvous:
+
+    sender ── RTS ──▶ receiver ── CTS ──▶ sender ── DATA + bytes ──▶ receiver ── RECEIVED ──▶ sender
 """
 
 import contextlib
@@ -22,19 +23,19 @@ from weft.torch.hosts.chunks import as_bytes
 from weft.torch.hosts.gloo_transport import GlooTransport, Transfer
 from weft.torch.hosts.host_map import HostMap
 
-INLINE = 8 << 10  # bytes that go with their note
-_CONTROL, _LONG = 5, 6  # tags of the wire
+INLINE = 8 << 10  # bytes that are sent with their control message
+_CONTROL, _LONG = 5, 6  # tags of the transport
 _HEAD = struct.Struct("<5q")
-_PAUSE = 50e-6  # seconds between looks
-_TO_READ = 5.0  # seconds that one who leaves gives the others to read their notes
-_CONFIRM = 16  # notes after which one who has nothing to say says that they came
+_PAUSE = 50e-6  # seconds between polls
+_TO_READ = 5.0  # seconds to wait on close until the peers have read their messages
+_CONFIRM = 16  # control messages after which an ACK is sent
 
 
-ReportFailure = Callable[[BaseException], RunError]  # makes a failure known to all
+ReportFailure = Callable[[BaseException], RunError]  # reports a failure to all hosts
 
 
 class ControlKind(IntEnum):
-    """What a note is about."""
+    """The kinds of control messages."""
 
     RTS = 0
     CTS = 1
@@ -45,7 +46,7 @@ class ControlKind(IntEnum):
 
 
 class ControlMessage(NamedTuple):
-    """One note as it is written: ``seen`` counts the notes that came from the other side."""
+    """A control message; ``seen`` acknowledges so many messages of the peer."""
 
     kind: ControlKind
     number: int
@@ -55,7 +56,7 @@ class ControlMessage(NamedTuple):
 
 
 class InterHostMessage:
-    """One that is sent or received: ``is_done`` tells when its memory may be touched."""
+    """A send or a receive; its memory may be reused when ``is_done``."""
 
     def __init__(self, connection: "P2PConnection", x: Tensor, tag: int, *, sends: bool) -> None:
         self.connection, self.memory, self.tag, self.sends = connection, as_bytes(x), tag, sends
@@ -64,7 +65,7 @@ class InterHostMessage:
         self.failure: Exception | None = None
 
     def is_done(self) -> bool:
-        """Tell whether it has come or gone; the first look posts it."""
+        """Return whether it is complete; the first call posts it."""
         if not self.has_started:
             self.has_started = True
             self.connection.post(self)
@@ -80,24 +81,24 @@ class InterHostMessage:
 
 
 class OfferedReceive:
-    """A receive from one of several ranks: it takes only what has been offered."""
+    """A receive from one of several ranks: it matches only messages that were announced."""
 
     def __init__(self, message: InterHostMessage) -> None:
         self._message = message
 
     @property
     def has_started(self) -> bool:
-        """Whether it has taken what was offered."""
+        """Whether it has matched a message."""
         return self._message.has_started
 
     def is_done(self) -> bool:
-        """Tell whether a message has come."""
+        """Return whether a message was received."""
         offered = self.has_started or self._message.connection.has_offer(self._message.tag)
         return offered and self._message.is_done()
 
 
 class P2PConnection:
-    """The notes between two ranks, and a thread that reads them."""
+    """The control messages between two ranks, and a thread that reads them."""
 
     def __init__(
         self,
@@ -113,15 +114,15 @@ class P2PConnection:
         self._lock = threading.RLock()
         self._wanted: dict[int, deque[InterHostMessage]] = defaultdict(deque)  # by tag
         self._offered: dict[int, deque[tuple[ControlMessage, Tensor]]] = defaultdict(deque)
-        self._in_flight: dict[tuple[bool, int], InterHostMessage] = {}  # ours?, its number
-        self._written: deque[list[object]] = deque()  # notes the other may not have read
+        self._in_flight: dict[tuple[bool, int], InterHostMessage] = {}  # by (sent by us, number)
+        self._written: deque[list[object]] = deque()  # messages that the peer may not have read
         self._num_written = self._num_forgotten = self._num_read = self._num_offers = 0
         self._closed = False
         self._thread = threading.Thread(target=self._read_messages, name="weft-mail", daemon=True)
         self._thread.start()
 
     def post(self, message: InterHostMessage) -> None:
-        """Offer a message, or take what has been offered."""
+        """Announce a send, or match a receive with an announced one."""
         with self._lock:
             if message.sends:
                 self._offer(message)
@@ -131,27 +132,27 @@ class P2PConnection:
                 self._wanted[message.tag].append(message)
 
     def has_offer(self, tag: int) -> bool:
-        """Tell whether a message of that tag waits for a receive."""
+        """Return whether a message of that tag waits for a receive."""
         with self._lock:
             self.require_open()
             return bool(self._offered[tag])
 
     def require_open(self) -> None:
-        """Raise if the other rank is gone."""
+        """Raise if the peer has left."""
         if self._closed:
             raise RankDiedError(
                 f"{self._where} died or left the group while rank {self._rank} waited for it.",
-                f"Look into the output of rank {self.peer} for the reason.",
+                f"Check the output of rank {self.peer} for the reason.",
             )
 
     def send_close(self) -> None:
-        """Ask the other side to say that it has read everything."""
+        """Send CLOSE, so that the peer acknowledges everything it has read."""
         with self._lock, contextlib.suppress(RuntimeError):  # the connection may be closed
             if not self._closed:
                 self._write(ControlKind.CLOSE, 0)
 
     def is_read(self) -> bool:
-        """Tell whether the other side has read every note, or never will."""
+        """Return whether the peer has read every control message, or never will."""
         return self._closed or self._num_forgotten >= self._num_written
 
     def join(self) -> None:
@@ -172,7 +173,7 @@ class P2PConnection:
             message.failure = DisagreeError(
                 f"rank {self.peer} sends {control.nbytes} bytes, rank {self._rank} receives "
                 f"{message}.",
-                "Both sides of a message must be equally long.",
+                "Send and receive the same number of bytes.",
             )
         elif control.nbytes <= INLINE:
             message.memory.copy_(text)
@@ -204,11 +205,13 @@ class P2PConnection:
             while True:
                 self._transport.recv(room, self.peer, _CONTROL).wait_without_timeout()
                 control = _read(room)
-                if control.kind is ControlKind.DATA:  # it is on its way: no need of the lock
+                if (
+                    control.kind is ControlKind.DATA
+                ):  # the bytes follow: receive them without the lock
                     self._take(self._in_flight.pop((False, control.number)))
                 with self._lock:
                     self._handle(control, room[_HEAD.size : _HEAD.size + _inline(control.nbytes)])
-        except RuntimeError:  # the connection is closed, by whichever side
+        except RuntimeError:  # one side closed the connection
             self._closed = True
 
     def _handle(self, control: ControlMessage, text: Tensor) -> None:
@@ -246,7 +249,7 @@ class P2PConnection:
 
 
 class P2PTransport:
-    """All lines of a rank; the first message of two ranks opens theirs."""
+    """The connections of a rank; the first message to a peer opens one."""
 
     def __init__(
         self, transport: GlooTransport, hosts: HostMap, rank: int, report_failure: ReportFailure
@@ -261,11 +264,11 @@ class P2PTransport:
         self._lock = threading.Lock()
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> InterHostMessage:
-        """Make a message to or from a rank of another host."""
+        """Return a send or receive with a rank of another host."""
         if not 0 <= peer < len(self._hosts.of) or peer == self._rank:
-            raise UsageError(f"rank {self._rank} has no messages with rank {peer}.")
+            raise UsageError(f"peer: rank {self._rank} cannot exchange messages with rank {peer}.")
         if tag < 0:
-            raise UsageError(f"a tag counts from zero, it is not {tag}.")
+            raise UsageError(f"tag: must be >= 0 (got {tag}).")
         with self._lock:
             if peer not in self._connections:
                 self._connections[peer] = P2PConnection(
@@ -274,7 +277,7 @@ class P2PTransport:
             return InterHostMessage(self._connections[peer], x, tag, sends=sends)
 
     def close(self) -> None:
-        """End the threads, when the others have read what was written to them."""
+        """End the threads when the peers have read all messages."""
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.send_close()

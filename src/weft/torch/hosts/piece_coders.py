@@ -1,4 +1,4 @@
-"""How pieces of a broadcast are encoded: as they are or as what changed, at once or aside."""
+"""Encoding of the pieces of a broadcast: whole or as deltas; decoding inline or in a thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,18 +9,18 @@ from weft.compress import Codec, Delta, is_lossless
 from weft.compress.frame import Octets
 from weft.compress.native import Native
 
-_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
+_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes of the samples for the ratio
 
 
 class PlainEncoder:
-    """Encodes pieces as they are."""
+    """Encodes whole pieces."""
 
     def __init__(self, codec: Codec) -> None:
         self.name, self.codec = codec.name, codec
-        self.rounds = not is_lossless(codec.name)  # the root must take what it gave
+        self.rounds = not is_lossless(codec.name)  # the root must use the decoded values, too
 
     def encode(self, chunk: Octets, out: Octets, at: int) -> int:
-        """Write the frame of a chunk that lies ``at`` a byte of the whole."""
+        """Write the frame of the chunk at offset ``at``."""
         del at
         return self.codec.encode(chunk, out)
 
@@ -30,22 +30,22 @@ class PlainEncoder:
         self.codec.decode(frame, chunk)
 
     def sample(self, chunk: Octets, at: int) -> Octets:
-        """Give what will be encoded of a chunk."""
+        """Return the bytes of a chunk that will be encoded."""
         del at
         return chunk
 
 
 class DeltaEncoder:
-    """Encodes what changed in each piece: while it is in the caches, and the next one comes."""
+    """Encodes the difference of each piece to the last broadcast."""
 
     def __init__(self, delta: Delta) -> None:
         self.name, self.codec = delta.name, delta.codec
-        self.rounds = False  # encoding does it
+        self.rounds = False  # encode() changes the root's data
         self._delta = delta
         self.decode, self.sample = delta.decode, delta.difference
 
     def encode(self, chunk: Octets, out: Octets, at: int) -> int:
-        """Write the frame; after a lossy codec the chunk is what the others will have."""
+        """Write the frame; with a lossy codec, replace the chunk by its decoded value."""
         size = self._delta.encode(chunk, out, at)
         if not self._delta.exact:
             chunk[:] = self._delta.held[at : at + len(chunk)]
@@ -56,7 +56,7 @@ PieceEncoder = PlainEncoder | DeltaEncoder
 
 
 def sampled_ratio(coder: PieceEncoder, data: Octets) -> float:
-    """Give the ratio of some places of the data, far apart."""
+    """Return the compression ratio of a few samples of the data."""
     step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
     out = np.empty(coder.codec.room(_SAMPLE), np.uint8)
     places = [at * step for at in range(_SAMPLES)]
@@ -65,7 +65,7 @@ def sampled_ratio(coder: PieceEncoder, data: Octets) -> float:
 
 
 class BackgroundDecoder:
-    """Decodes at once what is quick, and beside the wire what is a library of Python."""
+    """Decodes native codecs inline, and Python ones in a thread while data are in flight."""
 
     def __init__(self, codec: Codec) -> None:
         quick = isinstance(codec, Native)
@@ -73,14 +73,14 @@ class BackgroundDecoder:
         self._in_flight: dict[int, Future[None]] = {}
 
     def do(self, number: int, act: Callable[[], None]) -> None:
-        """Decode a piece, now or soon."""
+        """Decode a piece, inline or in the thread."""
         if self._thread is None:
             act()
         else:
             self._in_flight[number] = self._thread.submit(act)
 
     def wait(self, number: int) -> None:
-        """Return when a piece is decoded; raise what was wrong with it."""
+        """Wait until a piece is decoded; raise its error."""
         if (future := self._in_flight.pop(number, None)) is not None:
             future.result()
 

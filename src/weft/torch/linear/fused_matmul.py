@@ -1,4 +1,4 @@
-"""Products of matrices over the ranks of a group, fused with the collective around them or not."""
+"""Matmuls over the ranks of a group, fused with their collectives or not."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,15 +17,15 @@ from weft.torch.linear.intra_host_tiling import IntraHostTiling
 from weft.torch.linear.tiling import ScatterCallbacks, Tiling
 
 INTRA_HOST_SLICES = 4
-TILE_BYTES = 512 << 10  # between hosts: shorter messages cost more of the core
+TILE_BYTES = 512 << 10  # between hosts: shorter messages take more CPU time
 MOST_SLICES = 32
-LEAST_LINES = 128  # of a tile between hosts: with fewer rows a product takes longer
+LEAST_LINES = 128  # of a tile between hosts: a matmul of fewer rows is slower
 
-Also = Callable[[slice, Tensor], None]  # what else is done with those rows of everyone's input
+Also = Callable[[slice, Tensor], None]  # called with rows of the gathered input
 
 
 class FusedMatmul:
-    """What multiplies for the modules of a group, and the memory that it needs for that."""
+    """The matmuls of the modules of a group, and their memory."""
 
     def __init__(self, group: ProcessGroup | None, fuse: Fuse, slices: int | None) -> None:
         self._channel = channel = weft_group(group).channel
@@ -40,14 +40,14 @@ class FusedMatmul:
         self.autotuner = FusionAutotuner(channel, fuse)
 
     def tiles(self, extent: int, line: int) -> Tiles:
-        """Cut lines: few tiles in shared memory, as many as the wire likes between hosts."""
+        """Return the tiles of so many lines: few in shared memory, more between hosts."""
         most = min(MOST_SLICES, max(extent // LEAST_LINES, 1))
         wished = min(max(extent * line // TILE_BYTES, INTRA_HOST_SLICES), most)
         slices = self._slices or (wished if self._is_multi_host else INTRA_HOST_SLICES)
         return Tiles(self.num_ranks, extent, line, max(1, min(slices, extent)))
 
     def scatter(self, x: Tensor, right: Tensor, name: str) -> Tensor:
-        """Give this rank's rows of the sum over ranks of ``x @ right``."""
+        """Return this rank's rows of the sum over ranks of ``x @ right``."""
         call = _call_name(name, x, right)
         out = x.new_empty(x.shape[0] // self.num_ranks, right.shape[1])
         self.autotuner.do(
@@ -58,7 +58,7 @@ class FusedMatmul:
         return out
 
     def gather(self, x: Tensor, right: Tensor, name: str, also: Also | None = None) -> Tensor:
-        """Give everyone's rows ``x`` times ``right``."""
+        """Return all ranks' rows ``x`` times ``right``."""
         call = _call_name(name, x, right)
         out = x.new_empty(x.shape[0] * self.num_ranks, right.shape[1])
 
@@ -71,13 +71,13 @@ class FusedMatmul:
         return out
 
     def gather_for(self, x: Tensor, use: Also, call: str) -> None:
-        """Let ``use`` see everyone's rows, whole or as they come."""
+        """Call ``use`` with all ranks' rows, at once or as they arrive."""
         self.autotuner.do(
             call, lambda: self._gather_fused(x, use, call), lambda: self._gather_unfused(x, use)
         )
 
     def reduce(self, x: Tensor, right: Tensor, name: str) -> Tensor:
-        """Give the sum over ranks of ``x @ right``, on every rank."""
+        """Return the sum over ranks of ``x @ right``, on every rank."""
         call = _call_name(name, x, right)
         out = x.new_empty(x.shape[0], right.shape[1])
         self.autotuner.do(
@@ -88,12 +88,12 @@ class FusedMatmul:
         return out
 
     def exchange(self, out: Tensor, x: Tensor, taken: list[int], given: list[int]) -> None:
-        """Give each rank its rows of ``x``, and put theirs behind each other."""
+        """Send each rank its rows of ``x``, and concatenate the received ones."""
         splits = [[rows * x.shape[1] for rows in side] for side in (taken, given)]
         self._channel.all_to_all(out, x, (splits[0], splits[1]), async_op=False)
 
     def all_counts(self, counts: Tensor) -> Tensor:
-        """Give the counts of all ranks."""
+        """Return the counts of all ranks."""
         shown = counts.new_empty(self.num_ranks, *counts.shape)
         self._channel.all_gather(shown, counts, async_op=False)
         return shown
@@ -165,7 +165,7 @@ def _rows(start: int, cut: tuple[int, int]) -> slice:
 
 
 def _typed(room: Tensor, like: Tensor) -> Tensor:
-    """Give bytes as rows of a matrix like another."""
+    """Return bytes as rows of a matrix like another."""
     return room.view(like.dtype).view(-1, like.shape[1])
 
 

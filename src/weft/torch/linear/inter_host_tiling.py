@@ -1,4 +1,4 @@
-"""Tiles between hosts: sent by the wire as soon as they are made, while the next one is made."""
+"""Tiles between hosts: each is sent while the next one is computed."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -27,15 +27,15 @@ class InterHostTiling:
         self._channel, self._rank = channel, channel.rank
 
     def scatter(self, tiles: Tiles, callbacks: ScatterCallbacks, call: str) -> None:
-        """Make tiles for all ranks, the own ones last; take those of the others."""
+        """Compute tiles for all ranks, the own ones last; receive those of the others."""
         self._channel.run_between_hosts(self._scatter, tiles, callbacks, call)
 
     def gather(self, tiles: Tiles, mine: Tensor, callbacks: tuple[Keep, Use], call: str) -> None:
-        """Show all ranks the tiles of ``mine``; keep them, then use those of the others."""
+        """Publish the tiles of ``mine``; keep them, then use those of the other ranks."""
         self._channel.run_between_hosts(self._gather, tiles, mine, callbacks, call)
 
     def reduce(self, tiles: Tiles, callbacks: tuple[Make, Take], call: str) -> None:
-        """Make one set of tiles; take those of all ranks."""
+        """Compute one set of tiles; receive those of all ranks."""
         self._channel.run_between_hosts(self._reduce, tiles, callbacks, call)
 
     def _scatter(
@@ -107,7 +107,7 @@ class InterHostTiling:
 
 
 def _rooms(topology: HostTopology, tiles: Tiles, count: int) -> Iterator[Tensor]:
-    """Give rooms for so many tiles, each as long as the longest."""
+    """Return buffers for so many tiles, each as long as the longest."""
     return iter(torch.from_numpy(topology.slots(count, tiles.largest * tiles.line)))
 
 
@@ -119,7 +119,7 @@ def _room(tiles: Tiles, number: int, lines: int, rooms: Iterator[Tensor]) -> Ten
 def _awaited(
     session: InterHostSession, tiles: Tiles, lines: Mapping[int, int], rooms: Iterator[Tensor]
 ) -> Coming:
-    """Be ready for the tiles of other ranks, of so many lines, in the order of their sending."""
+    """Post receives of the tiles of other ranks, in the order of their sends."""
     coming: Coming = {}
     for peer, number in product(lines, range(tiles.slices)):
         room = _room(tiles, number, lines[peer], rooms)
