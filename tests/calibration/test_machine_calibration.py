@@ -14,7 +14,7 @@ from weft.calibration.microbenchmarks import DTYPES, SETS, WAY_SIZES, WAYS, WAYS
 from weft.errors import NotQuietError, PlatformError, UsageError
 from weft.hardware import cache_bytes, here_path, platform, this_machine
 from weft.hardware.files import read_toml
-from weft.hardware.measured import Calm
+from weft.hardware.measured import MeasuredNoise
 from weft.runtime.algorithm_selector import AlgorithmSelector
 from weft.runtime.spawn import spawn
 from weft.runtime.streaming_stores import set_streaming_threshold
@@ -60,9 +60,9 @@ def test_what_was_measured_stands_in_the_platform_with_its_source():
 
 def test_what_was_measured_beside_others_is_refused():
     found = calibrated(measured())
-    require_quiet(replace(found, calm=Calm(0.1, 0.3, 20.0)))
+    require_quiet(replace(found, calm=MeasuredNoise(0.1, 0.3, 20.0)))
     with pytest.raises(NotQuietError, match="others used 50% of the cores"):
-        require_quiet(replace(found, calm=Calm(0.5, 0.0, 20.0)))
+        require_quiet(replace(found, calm=MeasuredNoise(0.5, 0.0, 20.0)))
 
 
 def test_the_file_gives_the_same_platform_again(tmp_path, monkeypatch):

@@ -4,14 +4,14 @@ import pytest
 
 from weft.calibration.codec_rates import CODECS, codec_rates
 from weft.calibration.noise import NoiseMonitor, busy_seconds, foreign_share
-from weft.hardware.measured import Calm
+from weft.hardware.measured import MeasuredNoise
 
 
 @pytest.mark.parametrize(
     ("foreign", "spread", "noisy"), [(0.0, 0.0, False), (0.2, 0.0, True), (0.0, 0.3, True)]
 )
 def test_a_noisy_machine_is_noticed(foreign, spread, noisy):
-    assert Calm(foreign, spread, 1.0).is_noisy is noisy
+    assert MeasuredNoise(foreign, spread, 1.0).is_noisy is noisy
 
 
 def test_a_watch_says_what_it_saw():

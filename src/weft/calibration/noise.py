@@ -7,7 +7,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from weft.hardware.measured import Calm
+from weft.hardware.measured import MeasuredNoise
 
 _PROBE = 8 << 20  # bytes that the probe copies: more than the caches of a core
 _TRIES = 3
@@ -59,11 +59,11 @@ class NoiseMonitor:
         np.copyto(self._copy, self._source)
         return time.perf_counter() - begin
 
-    def found(self) -> Calm:
+    def found(self) -> MeasuredNoise:
         """Return the noise that was measured."""
         low, _, high = quantiles([*self._probes, *self._probes], n=4, method="inclusive")
         seconds = time.perf_counter() - self._begin
         rounded = (
             float(f"{each:.3g}") for each in (median(self._foreign), high / low - 1, seconds)
         )
-        return Calm(*rounded)
+        return MeasuredNoise(*rounded)

@@ -1,4 +1,4 @@
-"""``apply``: let a running torch job do what a plan says, and say what it did."""
+"""``apply``: execute a plan in a running torch job, and report what was executed."""
 
 import time
 from collections.abc import Iterable
@@ -42,13 +42,15 @@ def apply(
 ) -> "Applied":
     """Execute the collectives of the default group, a weft group, as a plan says.
 
-    Every rank calls it alike, before optimizers and DDP are made: every EmbeddingBags in ``model``
-    is replaced where the plan fuses. ``groups`` are further weft groups of the plan. A plan for
-    GPUs, for another machine or number of ranks is refused, and one for another ``workload`` if it
-    is given. This machine is ``here`` once it was calibrated, else ``cpu``, unless ``on`` says
-    otherwise.
-    Call ``step()`` of the result after each training step: steps that contradict the plan send the
-    job back to Gloo, unless ``watch`` is false. ``report()`` says which way every collective took.
+    Every rank makes the same call, before optimizers and DDP are created: every EmbeddingBags in
+    ``model`` is replaced if the plan fuses it. ``groups`` are further weft groups of the plan.
+    Raises PlanError for a plan for GPUs, for another machine or number of ranks, and for another
+    ``workload`` if it is given. This machine is ``here`` after calibration, else ``cpu``, unless
+    ``on`` names another platform.
+
+    Call ``step()`` of the result after each training step: if steps contradict the plan, the job
+    returns to Gloo, unless ``watch`` is false. ``report()`` states how every collective was
+    executed.
     """
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     world = weft_group(None)
@@ -57,7 +59,7 @@ def apply(
 
 
 class GroupState(NamedTuple):
-    """What a plan changes of a group."""
+    """The attributes of a group that a plan changes."""
 
     dispatch_cache: DispatchCache | None
     compression: Compression | None
@@ -70,7 +72,7 @@ class GroupState(NamedTuple):
 
 
 class Applied:
-    """A plan at work: routes of the groups, fused modules, and a watch over the steps."""
+    """A plan in execution: routes of the groups, fused modules, and a monitor of step times."""
 
     def __init__(
         self, plan: Plan, groups: list[GroupBase], model: nn.Module | None, *, watch: bool = True
@@ -96,7 +98,7 @@ class Applied:
 
     @property
     def fused(self) -> tuple[nn.Module, ...]:
-        """The fused modules that stand in place of plain ones."""
+        """The fused modules that replace plain ones."""
         return tuple(swap.fused for swap in self._swaps if swap.is_fused)
 
     def ddp(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
@@ -111,7 +113,7 @@ class Applied:
         for routes in self._routes:
             routes.begin_step()
         self._steps += 1
-        if self._steps == 2:  # of DDP's first step buckets are not yet in their order
+        if self._steps == 2:  # in its first step DDP has not ordered its buckets yet
             self._require_met()
         if self._watches and self._steps > 1:
             self._watch.note(now - self._began)
@@ -147,7 +149,7 @@ class Applied:
         for choice in choices:
             if "codec" in choice.settings and choice.collective.kind != "broadcast":
                 raise PlanError(
-                    f"{choice.pair} is planned to travel as {codec}; only broadcasts can, here.",
+                    f"plan: {choice.pair} uses codec {codec}; only broadcasts can be encoded.",
                     "Plan again with an error budget of 0.",
                 )
         if codec is not None:
@@ -161,7 +163,7 @@ class Applied:
         group.routes, group.dispatch_cache = (
             routes,
             None,
-        )  # the desk would serve calls past the routes
+        )  # the dispatch cache would bypass the routes
         return routes
 
     def _require_met(self) -> None:
@@ -172,13 +174,13 @@ class Applied:
             issued = ", ".join(f"{r.kind} of {r.nbytes} bytes" for r in routes if r.by_plan)
             self.remove()
             raise PlanError(
-                f"this plan is for {self.plan.workload}: none of its {len(planned)} collectives "
-                f"was called in two steps; called were {issued or 'none'}.",
+                f"plan: none of the {len(planned)} collectives of {self.plan.workload} was "
+                f"called in two steps (called: {issued or 'none'}).",
                 "Capture this job and plan again, with the same batch and buckets.",
             )
 
     def _slowest(self, seconds: float) -> float:
-        """Agree on what the slowest rank measured, past the routes."""
+        """Return the duration of the slowest rank; the collective bypasses the routes."""
         found = torch.tensor([seconds], dtype=torch.float64)
         self._groups[0].channel.all_reduce(found, "max", async_op=False)
         return float(found)
@@ -199,15 +201,15 @@ def _check(
     _refuse_gpus(plan, on)
     if plan.num_ranks != group.size():
         raise PlanError(
-            f"this plan is for {plan.num_ranks} ranks, not {group.size()}.",
-            "Make one for it with weft plan.",
+            f"plan: made for {plan.num_ranks} ranks (got {group.size()}).",
+            f"Create a plan with weft plan --ranks {group.size()}.",
         )
     machine: Platform | str = on or ("here" if is_calibrated() else "cpu")
     name = machine if isinstance(machine, str) else machine.name
     if plan.platform != name:
         raise PlanError(
-            f"this plan is for {plan.platform}, this machine is {name}.",
-            f"Make one with weft plan --on {name}, or say on= which platform this is.",
+            f"plan: made for {plan.platform} (this machine is {name}).",
+            f"Create a plan with weft plan --on {name}, or pass this machine's platform as on=.",
         )
     if workload is not None:
         if isinstance(machine, str):
@@ -216,17 +218,17 @@ def _check(
 
 
 def _refuse_gpus(plan: Plan, on: Platform | str | None) -> None:
-    """Raise for a plan whose choices are of GPUs: nothing of them can be carried out here."""
+    """Raise for a plan for GPUs, which cannot be executed on CPU ranks."""
     made_for = on if isinstance(on, Platform) and on.name == plan.platform else None
     if made_for is None:
-        with suppress(WeftError):  # a name that is not in the catalogue is compared below
+        with suppress(WeftError):  # an unknown name is compared below
             made_for = platform(plan.platform, num_ranks=plan.num_ranks)
     if made_for is not None and made_for.device is not None and not made_for.device.is_core:
         raise PlanError(
-            f"this plan is for {plan.workload} on {plan.num_ranks} GPUs of {plan.platform} "
-            f"({made_for.device.title}); weft.torch.apply carries out plans for CPU ranks only.",
-            "Read it with weft plan and set its choices by hand; or make one for CPU ranks with "
-            "weft plan --on here or --on cpu.",
+            f"plan: made for {plan.workload} on {plan.num_ranks} GPUs of {plan.platform} "
+            f"({made_for.device.title}); weft.torch.apply executes plans for CPU ranks only.",
+            "Apply its choices by hand; or create a plan for CPU ranks with weft plan --on here or "
+            "--on cpu.",
         )
 
 
@@ -245,7 +247,7 @@ def _name(group: GroupBase) -> str:
 
 
 def _engines_of(choices: list[Choice]) -> Engines | None:
-    """Read how many engines a plan wants and how urgent they are; a group has one answer."""
+    """Return the number and the priority of the engines in a plan, equal for all choices."""
     wanted = [
         (choice.settings.get("engines"), choice.settings.get("priority"))
         for choice in choices
@@ -261,7 +263,8 @@ def _only(values: list[Any]) -> Any:
     """Return the value that all have in common, None for an empty list."""
     if len(set(values)) > 1:
         raise UsageError(
-            f"a plan wants {' and '.join(map(str, sorted(set(values), key=str)))} for one group.",
-            "A group has one of each; plan again.",
+            f"plan: conflicting settings of one group "
+            f"({' and '.join(map(str, sorted(set(values), key=str)))}).",
+            "Plan again.",
         )
     return values[0] if values else None

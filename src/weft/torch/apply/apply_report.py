@@ -1,4 +1,4 @@
-"""What became of a plan, collective by collective, as rows and as text."""
+"""The report of an applied plan, one row per collective."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def _row(group: GroupBase, route: CollectiveRoute, *, fused: bool) -> dict[str, 
         "nbytes": route.nbytes,
         "planned": "nothing" if choice is None else choice.strategy,
         "path": _path(group, route, fused=fused),
-        "why": "not in the plan: weft's own choice" if choice is None else choice.why,
+        "why": "not in the plan: default algorithm" if choice is None else choice.why,
     }
 
 
@@ -51,7 +51,7 @@ def _path(group: GroupBase, route: CollectiveRoute, *, fused: bool) -> str:
 
 
 def as_text(plan: Plan, watch: StepWatch, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write the steps first, then a line a collective."""
+    """Return the durations of steps, then a line per collective."""
     said = (
         f"{plan.workload} on {plan.num_ranks} ranks of {plan.platform}: planned "
         f"{format_time(plan.planned)} a step ({format_time(plan.low)} to "

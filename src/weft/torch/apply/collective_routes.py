@@ -1,4 +1,4 @@
-"""Which way each collective of a planned job takes: found by what it is, counted, and told."""
+"""Routes of a planned job: the backend and algorithm of each collective, with counters."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -55,12 +55,12 @@ class CollectiveRoute:
 
     @classmethod
     def of(cls, choice: Choice) -> "CollectiveRoute":
-        """Read what a plan wants."""
+        """Return the route of a planned choice."""
         backend = str(choice.settings.get("backend", "weft"))
         if backend not in BACKENDS:
             raise UsageError(
-                f"{choice.pair} is planned for {backend!r}, which weft cannot hand CPU tensors to.",
-                f"Plan it for this machine: it has {' and '.join(BACKENDS)}.",
+                f"plan: {choice.pair} uses backend {backend!r}, which has no CPU tensors.",
+                f"Plan for this machine, with {' and '.join(BACKENDS)}.",
             )
         algorithm = str(choice.settings.get("algorithm", ""))
         algorithm = "" if algorithm == "auto" else algorithm
@@ -68,9 +68,9 @@ class CollectiveRoute:
 
 
 class GroupRoutes:
-    """Stands before a weft group: every collective of it comes here first.
+    """Dispatches every collective of a weft group by plan.
 
-    ``default`` sends them the way they would go without a plan: by Gloo.
+    ``default`` sends all of them to Gloo, as without a plan.
     """
 
     def __init__(self, group: GroupBase, choices: Iterable[Choice]) -> None:
@@ -91,15 +91,15 @@ class GroupRoutes:
         self._gloo: Any = None
 
     def routes_planned(self) -> list[CollectiveRoute]:
-        """List the planned ones in their order."""
+        """Return the planned routes in their order."""
         return [route for routes in self._planned.values() for route in routes]
 
     def routes(self) -> list[CollectiveRoute]:
-        """List the planned ones, then what came unplanned."""
+        """Return the planned routes, then those of unplanned calls."""
         return [*self.routes_planned(), *self._others.values()]
 
     def begin_step(self) -> None:
-        """Count occurrences from the first again."""
+        """Reset the occurrence counters."""
         self._turn.clear()
 
     def start_gloo(self) -> None:
@@ -137,7 +137,7 @@ class GroupRoutes:
             channel.algorithm = None
 
     def _find(self, kind: str, nbytes: int) -> CollectiveRoute:
-        """Find the route of this occurrence; more than were planned begin again at the first."""
+        """Return the route of this occurrence; further ones start again at the first."""
         planned = self._planned.get((kind, nbytes))
         if not planned:
             return self._unlisted(kind, nbytes)
@@ -148,7 +148,7 @@ class GroupRoutes:
     def _unlisted(self, kind: str, nbytes: int) -> CollectiveRoute:
         """Return the route of a size that is not in the plan: a DDP bucket, or another call.
 
-        A plan that changes buckets knows the gradients by the sizes that they had before.
+        A plan that changes buckets has the sizes from before the change.
         """
         if (kind, nbytes) not in self._others:
             like = next(

@@ -1,4 +1,4 @@
-"""Modules of a planned job: fused ones in place of plain ones, and DDP's buckets."""
+"""Replacement of modules by fused ones, and DDP's buckets."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from weft.units import format_size
 
 @dataclass
 class ModuleSwap:
-    """A plain module and the fused one that stands in its place inside ``parent``."""
+    """A plain module and the fused one that replaces it inside ``parent``."""
 
     parent: nn.Module
     name: str
@@ -53,8 +53,8 @@ def fuse(plan: Plan, model: nn.Module | None) -> list[ModuleSwap]:
         setattr(swap.parent, swap.name, swap.fused)
     if not swaps:
         warnings.warn(
-            f"the plan fuses {wanted[0].pair}, but there is no weft.torch.EmbeddingBags in the "
-            "model that was given to apply: its all-to-all goes by weft, unfused",
+            f"the plan fuses {wanted[0].pair}, but the model passed to apply has no "
+            "weft.torch.EmbeddingBags: its all-to-all runs unfused",
             PlanWarning,
             stacklevel=3,
         )
@@ -73,14 +73,14 @@ def bucket_of(plan: Plan) -> int | None:
 
 
 def check_buckets(bucket: int | None, model: nn.Module | None) -> None:
-    """Complain about a DDP that was made with other buckets: they cannot be changed any more."""
+    """Warn about a DDP with other buckets, which cannot be changed any more."""
     modules: list[Any] = [] if model is None else list(model.modules())
     for module in modules:
         cap = getattr(module, "bucket_bytes_cap", None)
         if bucket is not None and cap is not None and cap != bucket:
             warnings.warn(
-                f"the plan wants buckets of {format_size(bucket)}, this DDP has "
-                f"{format_size(cap)}: make it by applied.ddp(module), after apply",
+                f"the plan has buckets of {format_size(bucket)}, this DDP has {format_size(cap)}: "
+                "create it with applied.ddp(module), after apply",
                 PlanWarning,
                 stacklevel=3,
             )

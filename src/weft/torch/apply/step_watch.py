@@ -1,4 +1,4 @@
-"""Whether the steps of a planned job are as long as its plan says; if not, which way is faster."""
+"""Comparison of measured steps with the plan, and the fallback to torch's default."""
 
 import warnings
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from statistics import median
 from weft.planner.plan import Plan
 from weft.units import format_time
 
-WARM = 3  # steps that are not counted: buckets, caches and prepared calls settle
+WARM = 3  # warm-up steps: buckets, caches and prepared calls
 WINDOW = 10  # steps whose median counts
-_NEARLY = 0.98  # of the plan's time: a default that is no faster than that is no gain
+_NEARLY = 0.98  # of the plan's time: the default must be faster than that to be kept
 
 
 class PlanWarning(UserWarning):
@@ -19,19 +19,19 @@ class PlanWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:
-    """What a window of steps showed: its median on the slowest rank, and which way was taken."""
+    """The median of a window of steps on the slowest rank, by plan or by default."""
 
     default: bool
     seconds: float
 
 
 class StepWatch:
-    """Counts the seconds of steps. A contradiction sends the job the default way, for good or not.
+    """Monitors step times; if they contradict the plan, the default is measured and compared.
 
-    A step longer than the plan's range, or than the default was predicted to be, contradicts it.
-    Then the default way is taken and measured as long: it stays if it is faster. Ranks decide
-    alike, because ``slowest`` gives all of them the slowest rank's seconds. A plan that does not
-    ``differ`` from the default has no way back.
+    Steps contradict a plan if they are longer than its range, or than the predicted default. Then
+    the default is used for as many steps, and kept if it is faster. Ranks decide alike, because
+    ``slowest`` returns the slowest rank's seconds on all of them. A plan that does not ``differ``
+    from the default has no fallback.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StepWatch:
             self.decided = True
             warnings.warn(
                 f"{self._window} steps took {format_time(found.seconds)} each, the plan says "
-                f"{self._said()}; it changes nothing, so there is no way back to go",
+                f"{self._said()}; it equals the default, so there is no fallback",
                 PlanWarning,
                 stacklevel=4,
             )
@@ -94,7 +94,7 @@ class StepWatch:
         return seconds > plan.high or (plan.planned < plan.baseline < seconds)
 
     def _compare(self, seconds: float) -> None:
-        """Keep whichever way was faster, and say which."""
+        """Keep the faster of plan and default, and warn which it is."""
         planned = self.planned
         assert planned is not None
         self.decided = True
@@ -104,8 +104,7 @@ class StepWatch:
             return
         self._go(
             default=False,
-            text=f"{measured}: taking the plan's way again; its prediction was wrong, "
-            "its choice is not",
+            text=f"{measured}: returning to the plan; its prediction was wrong, its choice is not",
         )
 
     def _go(self, *, default: bool, text: str) -> None:
