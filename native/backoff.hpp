@@ -1,4 +1,4 @@
-// How a thread waits: it spins a moment, then yields, then sleeps, and it never waits forever.
+// Backoff of a waiting thread: it spins, then yields, then sleeps, always with a deadline.
 #pragma once
 
 #include <sched.h>
@@ -27,29 +27,28 @@ inline void relax() noexcept {
 #endif
 }
 
-// Yielding costs half a microsecond a round, sleeping 50: waits of a step spin or yield, and
-// only what hangs or computes for long sleeps: the longer it waited, the longer, so that a
-// thread that waits for minutes takes nothing from one that computes on its core, and a sixteenth
-// is the most that it comes late. With more threads than cores spinning would keep the one we
-// wait for from running, and so it does where two ranks happen to share a core of several: 20 us
-// of it made a call of 9 us one of 25 on a busy machine.
+// A yield takes half a microsecond, a sleep 50: waits of a step spin or yield, and only longer waits
+// sleep, for a sixteenth of the time waited so far. So a thread that waits for minutes takes no time
+// from one that computes on its core, and it is at most a sixteenth late. With more threads than
+// cores, spinning would keep the awaited thread from running; it also does where two ranks share one
+// of several cores: 20 us of spinning made a call of 9 us take 25 us on a busy machine.
 //
-// What counts before sleeping is the time we had, not the clock: a yield that gave the core
-// away for a slice says nothing about how long the other rank will take.
+// The limit before sleeping counts the time this thread had, not wall-clock time: a yield that gave
+// the core away for a time slice says nothing about the awaited rank.
 //
-// A thread in the background of one that computes is different: the core comes back to it from a
-// yield only after the other's slice, milliseconds later, and from a sleep at once.
+// A thread in the background of a computation differs: after a yield it gets the core back only at
+// the end of the other thread's time slice, milliseconds later, after a sleep at once.
 //
-// Where a doorbell wakes it, a thread can sleep for long. It does so early where ranks share cores:
-// a core on which somebody yields is not idle, so the system moves nobody there that waits for the
-// other one. Four ranks of a training step on two cores: 26 against 29 ms.
+// With a doorbell a thread can sleep for long. It does so early if ranks share cores: a core with a
+// yielding thread is not idle, so the scheduler does not move a waiting thread to it. Four ranks of a
+// training step on two cores: 26 ms with early sleep, 29 ms without.
 enum class Background : std::uint8_t { none, computation };
 
 class Backoff {
  public:
   static constexpr auto kBackground = std::chrono::microseconds(20);
   static constexpr auto kSpin = std::chrono::microseconds(2);
-  static constexpr auto kMaxYieldCounted = std::chrono::microseconds(2);  // the most that one yield counts
+  static constexpr auto kMaxYieldCounted = std::chrono::microseconds(2);  // of one yield
   static constexpr auto kYield = std::chrono::milliseconds(1);
   static constexpr auto kYieldCrowded = std::chrono::microseconds(100);
   static constexpr auto kShortSleep = std::chrono::microseconds(60);
@@ -64,7 +63,7 @@ class Backoff {
   Backoff& operator=(const Backoff&) = delete;
   ~Backoff() { reset(); }
 
-  // What was waited for came.
+  // The condition was met.
   void reset() noexcept {
     waiting_ = false;
     if (std::exchange(listening_, false)) bell_->leave();
@@ -86,13 +85,13 @@ class Backoff {
     awake_ += std::min<Clock::duration>(now_ - last, kMaxYieldCounted);
   }
 
-  // For who waits elsewhere: looks at the clock without pausing.
+  // Reads the clock without pausing, for a thread that waits elsewhere.
   void note() noexcept {
     if (!waiting_) return begin();
     now_ = Clock::now();
   }
 
-  // Whether it is time again to look if the others live; true once every kLook.
+  // Whether to check again that the other ranks are alive; true once every kPollInterval.
   bool should_poll() noexcept {
     if (!waiting_ || now_ - looked_ < kPollInterval) return false;
     looked_ = now_;
@@ -106,7 +105,7 @@ class Backoff {
     return spins_ || bell_ == nullptr ? kYield : kYieldCrowded;
   }
 
-  // The first time it only begins to listen: what came before that is not rung for.
+  // The first call only registers the sleeper: earlier raises did not ring.
   void listen() noexcept {
     if (std::exchange(listening_, true)) {
       bell_->sleep(heard_, kUntilRung);

@@ -1,5 +1,5 @@
-// FlightRecorder that were made before, with one step from Python to the native core: what is prepared
-// is found by what is asked for.
+// The dispatch cache: repeated collective calls take one step from Python into the native core, which
+// finds the prepared program by the arguments of the call.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,8 +23,8 @@ using weft::PreparedProgram;
 
 namespace {
 
-// Names and dtypes are compared by who they are: they are few, they live as long as they are
-// known here, and an equal one that is another object is merely not found.
+// Names and dtypes are compared by identity: they are few, and entries keep them alive. An equal one
+// that is another object is a cache miss.
 struct CallKey {
   PyObject* kind;
   PyObject* dtype;
@@ -47,7 +47,7 @@ struct Hash {
   }
 };
 
-// The bytes of an object that shows one contiguous block; nothing if it does not.
+// The bytes of an object with a contiguous buffer; false if it has none.
 class BufferView {
  public:
   BufferView(nb::handle object, int flags) : has_(PyObject_GetBuffer(object.ptr(), &view_, flags) == 0) {
@@ -68,12 +68,12 @@ class BufferView {
   bool has_;
 };
 
-// TensorReader of one type, looked at without Python. The names of their dtypes are those by which
-// calls are known at a desk.
+// Reads the memory of tensors of one type without Python. The names of their dtypes are those of the
+// cache keys.
 class TensorReader {
  public:
-  // ``examples``: a tensor of each dtype, with the name. ValueError where the type's library
-  // has no table of this version.
+  // ``examples``: a tensor of each dtype, with its name. ValueError if the library of the type has no
+  // C exchange table of this version.
   TensorReader(nb::handle type, const nb::list& examples) : type_(nb::borrow(type)) {
     const nb::object capsule = nb::getattr(type, weft::dlpack::kAttribute, nb::none());
     if (!PyCapsule_IsValid(capsule.ptr(), weft::dlpack::kName)) throw nb::value_error("no table");
@@ -87,7 +87,7 @@ class TensorReader {
     }
   }
 
-  // Nothing for other objects, and for what the library does not tell.
+  // Nothing for objects of other types, and if the library reports an error.
   [[nodiscard]] std::optional<weft::dlpack::Tensor> look(nb::handle object) const {
     weft::dlpack::Tensor tensor{};
     if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != type_.ptr()) return std::nullopt;
@@ -96,7 +96,7 @@ class TensorReader {
     return std::nullopt;
   }
 
-  // Null: it has none.
+  // Null for an unknown dtype.
   [[nodiscard]] PyObject* name_of(weft::dlpack::Type type) const noexcept {
     const auto found = names_.find(type);
     return found == names_.end() ? nullptr : found->second.ptr();
@@ -112,7 +112,7 @@ class DispatchCache {
  public:
   static constexpr std::size_t kMost = 1024;
 
-  // ``failed(call, halt, error)`` turns a halt into an error and tells the others of one.
+  // ``failed(call, abort, error)`` raises an abort, or reports an error to the other ranks.
   DispatchCache(Member& member, nb::object failed) : member_(member), failed_(std::move(failed)) {
     hooks_.poll = poll_signals;
   }
@@ -128,7 +128,7 @@ class DispatchCache {
 
   void clear() { entries_.clear(); }
 
-  // Whether the call was known, and is done. ``x`` is in place where there is no ``out``.
+  // Returns whether the call was a hit, and is done. Without ``out``, ``x`` is in place.
   bool arrays(nb::handle kind, nb::handle out, nb::handle x, nb::handle op, std::int64_t root) {
     const bool in_place = out.is_none();
     const BufferView from(x, in_place ? PyBUF_WRITABLE : PyBUF_SIMPLE);
@@ -159,7 +159,7 @@ class DispatchCache {
     return serve(key, *input, output);
   }
 
-  // The same for memory by its address; an output at 0 is none.
+  // The same for memory by address; 0 means no output.
   bool memory(nb::handle kind, std::uint64_t to, std::uint64_t to_bytes, std::uint64_t from,
               std::uint64_t from_bytes, nb::handle dtype, nb::handle op, std::int64_t root) {
     return serve({kind.ptr(), dtype.ptr(), op.ptr(), root, 0}, bytes_at(from, from_bytes),
@@ -170,7 +170,7 @@ class DispatchCache {
   struct Entry {
     PreparedProgram* prepared;
     std::string_view call;
-    nb::object held;  // what the question, ``ready`` and ``call`` point to
+    nb::object held;  // what the key, ``prepared`` and ``call`` point to
   };
 
   // The input is the first buffer of every schedule, the output the second.
@@ -186,10 +186,10 @@ class DispatchCache {
     return true;
   }
 
-  // Whether writing the output changes nothing that others still read of the input: they lie apart, or
-  // the smaller one is this rank's own part of the larger, which nobody changes.
+  // Whether writing the output changes no data of the input that other ranks still read: they do not
+  // overlap, or the smaller one is this rank's own part of the larger.
   [[nodiscard]] bool may_write(Bytes x, Bytes out) const noexcept {
-    // As numbers: pointers into different memory have no order.
+    // As integers: pointers into different objects have no order.
     const auto from = reinterpret_cast<std::uint64_t>(x.data());
     const auto to = reinterpret_cast<std::uint64_t>(out.data());
     if (from + x.size() <= to || to + out.size() <= from) return true;
@@ -200,7 +200,7 @@ class DispatchCache {
   }
 
   void run(const Entry& entry, std::span<const Bound> bound) {
-    // While Python runs other threads, one of them may clear the desk.
+    // While the GIL is released, another thread may clear the cache.
     const nb::object held = entry.held;
     run_prepared(*entry.prepared, member_, bound, entry.call, hooks_,
               [&](nb::handle abort, nb::handle error) { failed_(held[4], abort, error); });
@@ -215,9 +215,9 @@ class DispatchCache {
 }  // namespace
 
 void bind_dispatch_cache(nb::module_& module) {
-  nb::class_<TensorReader>(module, "TensorReader", "How tensors of a type are looked at without Python.")
+  nb::class_<TensorReader>(module, "TensorReader", "Reads the memory of tensors of a type without Python.")
       .def(nb::init<nb::handle, const nb::list&>(), nb::arg("kind"), nb::arg("examples"));
-  nb::class_<DispatchCache>(module, "DispatchCache", "What was asked before, served at once.")
+  nb::class_<DispatchCache>(module, "DispatchCache", "Prepared programs of repeated calls.")
       .def(nb::init<Member&, nb::object>(), nb::arg("member"), nb::arg("failed"),
            nb::keep_alive<1, 2>())
       .def("add", &DispatchCache::add, nb::arg("kind"), nb::arg("nbytes"), nb::arg("dtype"), nb::arg("op"),

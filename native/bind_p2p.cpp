@@ -1,4 +1,4 @@
-// Messages between two ranks, for Python.
+// Python bindings of point-to-point messages.
 #include "bind_runtime.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -14,7 +14,7 @@ using weft::Member;
 
 namespace {
 
-// The slot of a message that was posted; with ``waits`` until there is room for it.
+// Returns the slot of a posted message; with ``waits``, waits for a free slot.
 nb::object post(Member& self, std::uint32_t to, std::uint64_t tag, std::uint64_t address,
                 std::uint64_t nbytes, bool waits) {
   std::optional<std::size_t> slot;
@@ -40,7 +40,7 @@ nb::object wait_sent(Member& self, std::uint32_t to, std::size_t slot) {
   return to_tuple(abort);
 }
 
-// Bytes of the message and why there is none.
+// Returns the bytes of the message, and why there is none.
 nb::object take(Member& self, std::uint32_t from, std::uint64_t tag, std::uint64_t address,
                 std::uint64_t nbytes, bool waits) {
   std::optional<std::size_t> taken;

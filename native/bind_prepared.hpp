@@ -1,4 +1,4 @@
-// A ready program carried out for Python, which learns how it failed.
+// Execution of a prepared program for Python.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 #include "bind_runtime.hpp"
 #include "prepared_program.hpp"
 
-// Without Python's lock. ``failed(halt, error)`` is told one of the two, and raises.
+// Runs without the GIL. ``failed(abort, error)`` gets one of the two, and raises.
 template <class Failed>
 void run_prepared(weft::PreparedProgram& prepared, weft::Member& member, std::span<const weft::Bound> bound,
                std::string_view call, const weft::Hooks& hooks, const Failed& failed) {

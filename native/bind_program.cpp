@@ -1,4 +1,4 @@
-// Programs for Python: columns become rows, rows are executed.
+// Python bindings of programs: columns are converted to rows.
 #include "bind_prepared.hpp"
 
 #include <nanobind/ndarray.h>
@@ -34,18 +34,18 @@ std::uint64_t unsigned_of(std::int64_t value) {
   return static_cast<std::uint64_t>(value);
 }
 
-// The columns of a program as Python hands them over. Offsets are from the heap's start.
+// The columns of a program as Python passes them. Offsets count from the start of the heap.
 struct Columns {
   Column kind, access_start;
-  Matrix accesses;          // rank, buffer, offset, nbytes, how far its next copy lies
+  Matrix accesses;          // rank, buffer, offset, nbytes, distance to its next buffer
   Matrix gate, hold, wait;  // word's offset or -1, value, step
   Matrix raised;            // word's offset or -1, by how much
   Column reduction;         // into reductions, or -1
   Column coder;             // into coders, or -1
   Column slot;              // whether a copy is of a slot
   Matrix streams;           // begin, end, launch or -1, runner
-  Matrix locations;            // of a rank and buffer: where its word lies
-  Matrix own;               // home's offset, its bytes, nbytes, shared, filled, taken
+  Matrix locations;            // by rank and buffer: the offset of its location
+  Matrix own;               // backing offset and bytes, nbytes, shared, filled, taken
 };
 
 void require(bool holds) {
@@ -130,7 +130,7 @@ weft::OwnBuffer own_at(const Heap& heap, const Columns& c, int rank, std::size_t
   own.shared = c.own(i, 3) != 0;
   own.filled = c.own(i, 4) != 0;
   own.taken = c.own(i, 5) != 0;
-  *own.location = own.backing;  // nobody looks before all have met again
+  *own.location = own.backing;  // no rank reads it before all have synchronized
   return own;
 }
 
@@ -202,8 +202,7 @@ nb::object run(PreparedProgram& prepared, Member& member, bool stamps, nb::objec
   return to_tuple(abort);
 }
 
-// A program whose memory is bound for good, and which has no kernels: what is left is a call
-// without arguments.
+// A program without kernels whose memory is bound permanently: a call without arguments starts it.
 class PersistentCollective {
  public:
   // ``keep`` owns the memory.
@@ -233,13 +232,13 @@ class PersistentCollective {
   nb::object keep_;
 };
 
-// Whoever submits keeps the kernels until the job is done.
+// The caller keeps the kernels alive until the job is done.
 std::uint64_t submit(PreparedProgram& prepared, Member& member, const Binds& binds, std::string call,
                      weft::Kernels* kernels) {
   return prepared.submit(member, bound_of(binds), std::move(call), kernels);
 }
 
-// Joins memory of this process; who calls vouches for every address.
+// Reduces memory of this process; the caller guarantees that every address is valid.
 void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, std::uint64_t nbytes,
                  const std::string& dtype, const std::string& op) {
   const weft::Reduction reduction = weft::reduction_of(dtype, op);
@@ -252,7 +251,7 @@ void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, s
 }  // namespace
 
 void bind_program(nb::module_& module) {
-  nb::class_<PersistentCollective>(module, "PersistentCollective", "A program on memory that is bound for good.")
+  nb::class_<PersistentCollective>(module, "PersistentCollective", "A program on permanently bound memory, started by calling it.")
       .def(nb::init<nb::handle, Member&, const Binds&, nb::object, nb::object>(),
            nb::arg("program"), nb::arg("member"), nb::arg("binds"), nb::arg("failed"),
            nb::arg("keep"), nb::keep_alive<1, 3>())
@@ -263,7 +262,7 @@ void bind_program(nb::module_& module) {
   module.def("reduce_into", &reduce_into, nb::arg("dst"), nb::arg("sources"), nb::arg("nbytes"),
              nb::arg("dtype"), nb::arg("op"),
              "Reduces memory at several addresses, in their order, into that at dst.");
-  nb::class_<PreparedProgram>(module, "Program", "What one rank executes, again and again.")
+  nb::class_<PreparedProgram>(module, "Program", "What one rank executes.")
       .def(
           "__init__",
           [](PreparedProgram* self, Member& member, Column kind, Column access_start, Matrix accesses,

@@ -1,4 +1,4 @@
-// The runtime for Python: worlds and the programs that run in them.
+// Python bindings of the runtime: worlds and their members.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
@@ -27,7 +27,7 @@ namespace {
 
 using View = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-// Whoever creates a world: spawn(), or rank 0 of a launcher that knows nothing of weft.
+// The creator of a world: spawn(), or rank 0 of another launcher.
 class Launcher {
  public:
   Launcher(int num_ranks, std::uint64_t region_bytes)
@@ -42,7 +42,7 @@ class Launcher {
     return control_;
   }
 
-  // Takes the name away, if that has not been done, and lets go of the memory.
+  // Unlinks the segment, if it still has a name, and unmaps it.
   void close() {
     if (heap_) heap_->unlink();
     heap_.reset();
@@ -95,7 +95,7 @@ nb::object barrier(Member& member) {
   return to_tuple(abort);
 }
 
-// Whether this process may read the memory of another rank's.
+// Whether this process may read the memory of another rank.
 bool can_read(Member& self, int rank, std::uint64_t address) {
   std::uint64_t word = 0;
   const iovec local{&word, sizeof word};
@@ -121,21 +121,21 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
   return {done, done ? to_tuple(worker->take_abort(job)) : nb::none()};
 }
 
-// Carries a job on for so long, or until it is done.
+// Makes progress on a job for so many seconds, or until it is done.
 void make_progress(Member& self, std::uint64_t job, double seconds) {
   if (self.worker() == nullptr) return;
   const nb::gil_scoped_release release;
   static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins()));
 }
 
-// Returns when nothing is handed over: every job ends by its own deadline.
+// Waits for all jobs; every job ends by its own deadline.
 void drain(Member& self) {
   if (self.worker() == nullptr) return;
   const nb::gil_scoped_release release;
   self.worker()->drain(poll_signals);
 }
 
-// Where the bytes of an array lie: any object that shows one contiguous block.
+// Address and bytes of any object with a contiguous buffer.
 std::pair<std::uint64_t, std::uint64_t> address_of(nb::handle array, bool writable) {
   Py_buffer view;
   if (PyObject_GetBuffer(array.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
@@ -158,7 +158,7 @@ void translate(const std::exception_ptr& error, void* /*payload*/) {
 }
 
 void bind_launcher(nb::module_& module) {
-  nb::class_<Launcher>(module, "Launcher", "Whoever creates a world.")
+  nb::class_<Launcher>(module, "Launcher", "The creator of a world.")
       .def(nb::init<int, std::uint64_t>(), nb::arg("num_ranks"), nb::arg("region_bytes"))
       .def_prop_ro("name", [](const Launcher& self) { return self.heap().name(); })
       .def("close", &Launcher::close)
@@ -174,7 +174,7 @@ void bind_launcher(nb::module_& module) {
 }
 
 void bind_member(nb::module_& module) {
-  nb::class_<Member>(module, "Member", "One rank's part of a world.")
+  nb::class_<Member>(module, "Member", "One rank's handle of a world.")
       .def(
           "__init__",
           [](Member* self, const std::string& name, int rank, double timeout) {
@@ -190,7 +190,7 @@ void bind_member(nb::module_& module) {
       .def("set_timeout",
            [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
            nb::arg("timeout"))
-      // Without the lock of Python: a thread that ends may want it.
+      // Without the GIL: a thread that ends may need it.
       .def("leave", &Member::leave, nb::call_guard<nb::gil_scoped_release>())
       .def("unlink", [](const Member& self) { self.heap().unlink(); })
       .def("barrier", &barrier)
@@ -274,7 +274,7 @@ void bind_member(nb::module_& module) {
 }  // namespace
 
 void bind_runtime(nb::module_& module) {
-  // A world that a program keeps until it ends is no leak worth a warning.
+  // A world that lives until the process exits is not a leak.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   module.def("die_with", &weft::die_with, nb::arg("parent"),

@@ -1,4 +1,4 @@
-// What the files that bind the runtime share.
+// Declarations that the bindings of the runtime share.
 #pragma once
 
 #include <nanobind/nanobind.h>

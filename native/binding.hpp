@@ -1,4 +1,4 @@
-// The caller's memory in one execution: shown to the others, or staged through the heap.
+// The caller's memory in one execution: published to the other ranks, or staged in the heap.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct Bound {
   Bytes memory;
 };
 
-// Where others cannot or need not reach into our memory, they find a copy in the heap.
+// When other ranks read a copy in the heap instead of this process's memory.
 struct Staging {
   bool always = false;           // no process may read another's memory
-  std::size_t up_to = 32 << 10;  // a copy of so little is cheaper than a system call
+  std::size_t up_to = 32 << 10;  // up to this size a copy is cheaper than a system call
 };
 
 class Binding {
@@ -29,7 +29,7 @@ class Binding {
   explicit Binding(const Program& program) : program_(program) {}
   Binding(const Program& program, std::span<const Bound> bound) : Binding(program) { bind(bound); }
 
-  // For the next execution. What does not fit is refused before anybody sees it.
+  // Binds memory for the next execution; throws before anything is published.
   void bind(std::span<const Bound> bound) {
     for (const Bound& each : bound) {
       if (each.buffer >= program_.own.size()) throw std::invalid_argument("no such buffer");
@@ -41,8 +41,8 @@ class Binding {
     bound_.assign(bound.begin(), bound.end());
   }
 
-  // Call before the first flag of the execution is raised. A word is written only if it
-  // changes: the others have it in their caches.
+  // Call before the first flag of the execution is raised. A location is written
+  // only if it changes: the other ranks have it in their caches.
   void publish(const Staging& staging) {
     unbound_.assign(program_.own.size(), true);
     staged_.clear();
@@ -60,7 +60,7 @@ class Binding {
     }
   }
 
-  // Call when the execution has ended well.
+  // Call after a successful execution: copies staged results back.
   void collect() const {
     for (const Staged& each : staged_) {
       if (each.own->taken) std::memcpy(each.memory.data(), backing_bytes(*each.own).data(), each.memory.size());

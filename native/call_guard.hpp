@@ -1,4 +1,4 @@
-// Which thread of a rank makes its collective calls: one at a time.
+// Ensures that one thread of a rank at a time makes collective calls.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,13 @@
 
 namespace weft {
 
-// Thread contract: any thread may call enter(); only one that was let in calls leave(), as often as it
+// Thread contract: any thread may call enter(); only a thread that entered calls leave(), as often as it
 // entered. The same thread may enter again: a signal handler or a kernel runs inside a call and may
-// make another one. What is written in the turn is visible to the next thread that gets it.
+// make another one. What a thread writes inside is visible to the next one that enters.
 class CallGuard {
  public:
-  // False: another thread has the turn. Nobody waits for it, because two threads that make
-  // collective calls of one world at once have no order that all ranks could agree on.
+  // False: another thread is inside. It does not wait, because ranks cannot agree on an order of
+  // collective calls that two threads make at once.
   [[nodiscard]] bool enter() noexcept {
     const char* const self = &kThread;
     // Relaxed: only this thread writes its own mark, so it is the latest.
@@ -21,7 +21,7 @@ class CallGuard {
       return true;
     }
     const char* nobody = nullptr;
-    // Acquire: see what the last thread wrote in its turn. Relaxed: who is refused reads nothing.
+    // Acquire: see what the last thread wrote inside. Relaxed: a failed attempt reads nothing.
     if (!owner_.compare_exchange_strong(nobody, self, std::memory_order_acquire,
                                         std::memory_order_relaxed)) {
       return false;
@@ -31,15 +31,15 @@ class CallGuard {
   }
 
   void leave() noexcept {
-    // Release: the next thread sees what was written in the turn.
+    // Release: the next thread sees what was written inside.
     if (--depth_ == 0) owner_.store(nullptr, std::memory_order_release);
   }
 
  private:
-  static inline thread_local char kThread = 0;  // its address tells threads apart
+  static inline thread_local char kThread = 0;  // its address identifies the thread
 
   std::atomic<const char*> owner_ = nullptr;
-  std::uint32_t depth_ = 0;  // of the thread that has the turn
+  std::uint32_t depth_ = 0;  // of the thread that is inside
 };
 
 }  // namespace weft

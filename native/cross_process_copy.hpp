@@ -1,4 +1,4 @@
-// Commands whose slices lie partly in other processes: the kernel carries the bytes over.
+// Commands with slices in other processes, by process_vm_readv and process_vm_writev.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,7 +16,7 @@
 
 namespace weft {
 
-// The memory of another process could not be reached.
+// The memory of another process cannot be accessed.
 struct Unreachable {
   std::uint32_t rank;
   int error;  // ESRCH: its process is gone
@@ -24,7 +24,7 @@ struct Unreachable {
 
 class CrossProcessCopy {
  public:
-  static constexpr std::size_t kBlock = 128 << 10;  // a few of them stay in the second-level cache
+  static constexpr std::size_t kBlock = 128 << 10;  // a few of them fit in the L2 cache
 
   explicit CrossProcessCopy(const std::vector<pid_t>& pids) : pids_(pids) {}
 
@@ -72,7 +72,7 @@ class CrossProcessCopy {
     for (std::size_t at = 0; at < nbytes; at += kBlock) act(at, std::min(kBlock, nbytes - at));
   }
 
-  // The bytes of a piece in this process: where they are, or read into scratch.
+  // The bytes of a slice: in place if they are local, else read into scratch.
   Bytes local_bytes(const ResolvedSlice& piece, std::size_t number) {
     if (!piece.is_remote()) return piece.here;
     const Bytes held = scratch(number, piece.size());
@@ -80,8 +80,7 @@ class CrossProcessCopy {
     return held;
   }
 
-  // Of the thread, not of the program: there may be hundreds of those. Nothing stays in it from
-  // one command to the next.
+  // Per thread, not per program: there may be hundreds of programs. Not used across commands.
   static Bytes scratch(std::size_t number, std::size_t nbytes) {
     thread_local std::vector<std::unique_ptr<std::byte[]>> held;
     while (held.size() <= number) {
@@ -100,7 +99,7 @@ class CrossProcessCopy {
     transfer(&::process_vm_writev, dst, src);
   }
 
-  // One call carries at most 2 GiB and may end early, at a page that is swapped in, say.
+  // One call transfers at most 2 GiB and may end early, for example at a page being swapped in.
   template <class Call>
   void transfer(Call call, const ResolvedSlice& slice, Bytes bytes) const {
     std::size_t done = 0;

@@ -147,7 +147,7 @@ def test_a_step_no_faster_than_the_predicted_default_contradicts_the_plan():
 @ranked
 def test_holders_out_of_order_are_refused():
     for complaint in on_ranks(_wrong_holders, 2):
-        assert complaint == "holders [1, 0] of 2 tables."
+        assert complaint == "holders: expected 2 ranks in rising order (got [1, 0])."
 
 
 def _wrong_holders() -> str:
