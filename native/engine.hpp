@@ -14,14 +14,13 @@
 
 namespace weft {
 
-// What the kernel knows the calling thread by: whoever has the number can give it a place.
+// The kernel's id of the calling thread, by which its affinity and priority can be set.
 inline pid_t thread_id() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-// A count that one thread raises and another waits for: awake for a moment, then asleep in the
-// kernel, where it costs nothing.
+// A counter that one thread raises and another waits for: it polls for a while, then sleeps.
 class EventCount {
  public:
-  // Release and acquire: who sees a ring sees what was written before it.
+  // Release and acquire: a reader of the count sees what was written before the ring.
   void ring() noexcept {
     rung_.fetch_add(1, std::memory_order_release);
     rung_.notify_all();
@@ -42,11 +41,11 @@ class EventCount {
 
 class Engine {
  public:
-  // One execution soon after another finds the engine awake; waking it takes 20 us or more.
+  // Waking an engine takes 20 us or more, so it polls for a while after a job.
   static constexpr auto kAwake = std::chrono::microseconds(50);
 
   explicit Engine(bool spins) : spins_(spins), thread_([this] { serve(); }) {
-    started_.wait_past(0, false, kAwake);  // its number stands then
+    started_.wait_past(0, false, kAwake);  // its thread id is set then
   }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

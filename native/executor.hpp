@@ -1,4 +1,4 @@
-// Executes the strands of one thread: each in its order, side by side in turns.
+// Executes the instruction streams of one thread: each in order, all of them interleaved.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// What an execution asks of whoever started it. Both may throw, to break off.
+// Callbacks of an execution. Both may throw to abort it.
 struct Hooks {
   std::function<void(std::size_t row, std::span<const ResolvedSlice> slices)> kernel;
   std::function<void()> poll;
@@ -28,21 +28,21 @@ inline Abort abort_of(const Unreachable& found, std::int64_t row = -1) noexcept 
   return {cause, static_cast<int>(found.rank), row, static_cast<std::uint64_t>(found.error), 0};
 }
 
-// It may be used for one execution after another: what it allocates is kept.
+// It may be reused for any number of executions: allocations are kept.
 class Executor {
  public:
   Executor(const Program& program, std::uint32_t runner)
       : program_(program), runner_(runner), cross_process_(program.resolver.pids), states_(program.streams.size()) {
-    active_.reserve(states_.size());  // no strand begins twice before it is erased
+    active_.reserve(states_.size());  // no stream begins twice before it is erased
   }
 
-  // Nothing, or why it gave up. Exceptions of the hooks pass through.
+  // Returns nothing, or why it was aborted. Exceptions of the hooks pass through.
   std::optional<Abort> run(std::uint64_t execution, bool stamps, const Hooks& hooks, FailureMonitor& monitor,
                           Backoff& backoff) {
     begin(execution, stamps, hooks);
     return or_thrown([&]() -> std::optional<Abort> {
-      // Nothing begins in a broken world; what can go on does, even if another rank, done with
-      // this execution, has failed meanwhile. Who has nothing to do leaves it to the others to say.
+      // Nothing begins in a failed world. What has begun goes on, even if another rank that is done
+      // with this execution has failed meanwhile. A rank with nothing to do does not check.
       if (!is_done()) {
         if (auto abort = monitor.check(backoff)) return at_blocked_row(*abort);
       }
@@ -58,8 +58,8 @@ class Executor {
     });
   }
 
-  // The same in steps: after begin(), again and again until it is done or gave up. A step goes as
-  // far as it can without waiting; ``moved`` tells whether that was anywhere.
+  // The same in steps: call it after begin() until it is done or aborted. A step goes as far as it can
+  // without waiting; ``moved`` is set if there was progress.
   std::optional<Abort> step(FailureMonitor& monitor, Backoff& backoff, bool& moved) {
     return or_thrown([&]() -> std::optional<Abort> {
       while (!is_done() && round()) moved = true;
@@ -88,12 +88,12 @@ class Executor {
  private:
   struct State {
     std::uint32_t at = 0;
-    std::uint32_t parent = 0;  // the strand that launched it, or itself
+    std::uint32_t parent = 0;  // the stream that launched it, or itself
     std::uint32_t lanes_left = 0;
     bool started = false;  // the row at ``at``
   };
 
-  // A row that cannot be carried out throws why.
+  // A row that cannot be executed throws an Abort.
   template <class Act>
   static std::optional<Abort> or_thrown(Act act) {
     try {
@@ -103,7 +103,7 @@ class Executor {
     }
   }
 
-  // Whether there is anything to do in it.
+  // Returns false for an empty stream.
   bool begin(std::uint32_t stream, std::uint32_t parent) {
     states_[stream] = {program_.streams[stream].begin, parent, 0, false};
     if (is_over(stream)) return false;
@@ -111,7 +111,7 @@ class Executor {
     return true;
   }
 
-  // A turn for every strand; whether any of them came on. Launches append to active_.
+  // Advances every stream once; returns whether any made progress. Launches append to active_.
   bool round() {
     bool moved = false;
     for (std::size_t i = 0; i < active_.size(); ++i) moved = advance(active_[i]) || moved;
@@ -123,8 +123,8 @@ class Executor {
     return states_[stream].at >= program_.streams[stream].end;
   }
 
-  // Goes on until the strand is held up or a second command would take time: what a command
-  // wrote is then signalled at once, and yet no lane starves the others.
+  // Runs until the stream must wait or a second long command would start: so what a command wrote is
+  // signalled at once, and no lane starves the others.
   bool advance(std::uint32_t stream) {
     State& state = states_[stream];
     bool moved = false;
@@ -200,7 +200,7 @@ class Executor {
     }
   }
 
-  // The slices of a row into pieces_; whether any of them lies in another process.
+  // Resolves the slices of a row; returns whether any is in another process.
   bool resolve(const Row& row) {
     bool remote = false;
     resolved_.clear();
@@ -257,7 +257,7 @@ class Executor {
         return cross_process_.swap(pieces[0], pieces[1]);
       case Kind::reduce:
         return cross_process_.reduce(row.reduction, pieces.first(pieces.size() - 1), pieces.back());
-      default:  // nothing is bound to what a codec touches
+      default:  // buffers of codecs are never bound
         throw at(row, AbortCause::memory, 0, EFAULT, 0);
     }
   }
@@ -305,7 +305,7 @@ class Executor {
     return static_cast<std::size_t>(&row - program_.rows.data());
   }
 
-  // Where the first strand stands that waits for more than its own lanes.
+  // The row of the first stream that waits for more than its own lanes.
   [[nodiscard]] Abort at_blocked_row(Abort abort) const {
     for (const std::uint32_t stream : active_) {
       const State& state = states_[stream];

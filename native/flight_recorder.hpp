@@ -1,4 +1,4 @@
-// The last calls of a rank, in shared memory: a recorder, and how disagreement is seen.
+// The last calls of a rank, in shared memory: for errors, and to detect ranks that disagree.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,8 @@
 
 namespace weft {
 
-struct Call {
-  std::uint64_t number = 0;  // from one; zero: there is none
-  std::string text;
-  bool done = false;
-};
-
-// Written by its rank alone. Texts are words of atomics: a reader that is overtaken sees a
-// changed number and drops what it read, and nothing is a race.
+// Only its rank writes it. Texts are atomic words: a reader that is overtaken sees a changed number
+// and drops what it read, so there is no data race.
 class FlightRecorder {
  public:
   static constexpr std::size_t kKept = 64;
@@ -34,18 +28,18 @@ class FlightRecorder {
     ref(entry.number).store(0, std::memory_order_relaxed);
     std::array<std::uint64_t, kText / 8> words{};
     std::memcpy(words.data(), text.data(), std::min(text.size(), kText));
-    // Release: who sees a word sees the zero above.
+    // Release: a reader of a word sees the zero above.
     for (std::size_t i = 0; i < words.size(); ++i) {
       ref(entry.words[i]).store(words[i], std::memory_order_release);
     }
-    // Release: who sees the number sees the words.
+    // Release: a reader of the number sees the words.
     ref(entry.number).store(number, std::memory_order_release);
     ref(latest_).store(number, std::memory_order_release);
     return number;
   }
 
   void end(std::uint64_t number) noexcept {
-    // Release: who sees the end sees the call. Only this rank writes it.
+    // Release: a reader of the end sees the call. Only this rank writes it.
     ref(ended_).store(number, std::memory_order_release);
   }
 

@@ -1,5 +1,5 @@
-// Where the bytes of a rank's buffer lie in this execution: in the heap, which all have mapped,
-// or in ordinary memory of the rank's process.
+// The location of a rank's buffer in an execution: in the heap, which all ranks have mapped, or in
+// ordinary memory of the rank's process.
 #pragma once
 
 #include <sys/types.h>
@@ -14,16 +14,16 @@
 
 namespace weft {
 
-// One word of each rank and buffer, in shared memory. Only the rank itself writes it, before
-// it raises the first flag of an execution, and others read it between that and the last flag
-// they raise for it: that is the contract of a schedule, so plain loads and stores are enough.
+// One for each rank and buffer, in shared memory. Only the rank itself writes it, before it raises the
+// first flag of an execution, and others read it between that and the last flag they raise for it. The
+// contract of a schedule orders them, so plain loads and stores are enough.
 struct Location {
   static constexpr std::uint64_t kOrdinary = std::uint64_t{1} << 63;
 
   std::uint64_t word = 0;    // an offset in the heap, or kOrdinary and an address
-  std::uint64_t nbytes = 0;  // how much there is of it
+  std::uint64_t nbytes = 0;  // its size
 
-  // Of memory that its owner has at ``memory``, where all have ``heap``.
+  // The location of this process's ``memory``, given the mapping of the heap.
   static Location of(Bytes memory, Bytes heap) noexcept {
     const std::less<const std::byte*> before;
     if (!before(memory.data(), heap.data()) && before(memory.data(), heap.data() + heap.size())) {
@@ -37,25 +37,25 @@ struct Location {
   bool operator==(const Location&) const = default;
 };
 
-// A slice of a command: some bytes of a buffer that lies at a place, or bytes that stay put.
+// A slice of a command: bytes of a buffer with a location, or fixed bytes.
 struct Access {
   const Location* location = nullptr;  // null: ``fixed``
-  std::uint32_t rank = 0;        // who owns the buffer
+  std::uint32_t rank = 0;        // the owner of the buffer
   std::uint64_t offset = 0;
-  std::uint64_t stride = 0;  // how far the next copy of the buffer lies, where it rotates
-  Bytes fixed;  // its size is that of the slice; where it points only without a place
+  std::uint64_t stride = 0;  // distance to the next copy of a rotating buffer
+  Bytes fixed;  // the size of the slice; its data only without a location
 
   Access() = default;
-  Access(Bytes bytes) : fixed(bytes) {}  // NOLINT: a span is a slice that stays put
+  Access(Bytes bytes) : fixed(bytes) {}  // NOLINT: implicit, a span is a fixed slice
   Access(const Location* at, std::uint32_t owner, std::uint64_t begin, std::uint64_t nbytes)
       : location(at), rank(owner), offset(begin), fixed(static_cast<std::byte*>(nullptr), nbytes) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return fixed.size(); }
 };
 
-// A slice found: here, or at an address of another process.
+// A resolved slice: local bytes, or an address of another process.
 struct ResolvedSlice {
-  Bytes here;  // of the right size; its data is null when it lies elsewhere
+  Bytes here;  // its size; its data is null if it is remote
   std::uint64_t there = 0;
   std::uint32_t rank = 0;
 
@@ -67,15 +67,15 @@ struct ResolvedSlice {
   }
 };
 
-// Finds slices: what a rank knows about itself and the others.
+// Resolves the addresses of slices.
 struct AddressResolver {
   Bytes heap;
   std::uint32_t self = 0;
-  bool elastic = false;      // every slice is a whole buffer, as long as it was bound
+  bool elastic = false;      // every slice is a whole buffer, of the size of the bound memory
   std::vector<pid_t> pids;   // by rank
 
-  // Nothing where a place does not hold the slice, which only a broken peer writes. ``copy`` is
-  // the one in turn of a buffer that rotates.
+  // Nothing if a location is too small for the slice, which only a corrupt peer writes. ``copy`` is the
+  // current copy of a rotating buffer.
   [[nodiscard]] std::optional<ResolvedSlice> resolve(const Access& access, std::uint64_t copy = 0) const noexcept {
     if (access.location == nullptr) return ResolvedSlice{access.fixed, 0, self};
     const Location location = *access.location;

@@ -1,4 +1,4 @@
-// One rank's part of a world: its view of the heap, its engines, and its executions.
+// One rank's handle of a world: its heap, engines, worker and executions.
 #pragma once
 
 #include <unistd.h>
@@ -27,11 +27,11 @@
 namespace weft {
 
 // Thread contract. Collective calls (run, submit, barrier, and what Python does around them) are made
-// by one thread at a time, the one that has call_guard(); PreparedProgram takes it, and who is refused learns so
-// by AbortCause::threads. At the same time any number of threads may send and receive (mail, wait_for), wait
-// for jobs (worker), set the timeout and call leave(), which ends what other threads wait for. The
-// engines and the worker's thread are started and ended by the thread that has the turn; a job of the worker
-// that uses engines and a call that does never run side by side (see PreparedProgram::run).
+// by one thread at a time, the one inside call_guard(); PreparedProgram enters it, and a second thread gets
+// AbortCause::threads. At the same time any number of threads may send and receive (p2p, wait_for), wait
+// for jobs (worker), set the timeout and call leave(), which aborts the waits of other threads. The thread
+// inside call_guard() starts and ends the engines and the worker's thread; a job of the worker that uses
+// engines and a call that does never run at the same time (see PreparedProgram::run).
 class Member {
  public:
   Member(const std::string& name, int rank, std::chrono::nanoseconds timeout)
@@ -44,14 +44,14 @@ class Member {
   Member& operator=(const Member&) = delete;
   ~Member() { leave(); }
 
-  // Says goodbye and ends the engines. A forked child has neither said hello nor threads.
+  // Leaves the world and ends the engines. A forked child is no member and has no threads.
   void leave() noexcept {
     // Acquire-release: of two threads that leave, one does all of it.
     if (here_.exchange(false, std::memory_order_acq_rel)) {
       if (::getpid() == pid_) {
-        if (worker_) worker_->close();  // it stays: threads may be waiting for its jobs
+        if (worker_) worker_->close();  // not destroyed: threads may be waiting for its jobs
         control_.leave(rank_);
-        // Another thread may be in a call that uses them: then they end with this object.
+        // Another thread may be in a call that uses them: then the destructor ends them.
         if (guard_.enter()) {
           engines_.clear();
           guard_.leave();
@@ -67,10 +67,10 @@ class Member {
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
-  // Who makes the collective calls.
+  // Entered by the thread that makes collective calls.
   [[nodiscard]] CallGuard& call_guard() noexcept { return guard_; }
 
-  // The doorbell of the rank whose region has that offset of the heap in it.
+  // The doorbell of the rank whose region contains an offset of the heap.
   [[nodiscard]] Doorbell& bell_at(std::uint64_t offset) const {
     const std::uint64_t front = Control::nbytes(control_.num_ranks());
     const std::uint64_t rank = offset < front ? UINT64_MAX : (offset - front) / control_.region_bytes();
@@ -78,8 +78,7 @@ class Member {
     return control_.bell(static_cast<int>(rank));
   }
 
-  // How long one wait may last. Relaxed, here and below: waits that begin later follow it, and nothing
-  // else is read by it.
+  // The timeout of one wait. Relaxed, here and below: later waits use it, and it orders nothing else.
   void set_timeout(std::chrono::nanoseconds timeout) noexcept {
     timeout_.store(timeout, std::memory_order_relaxed);
   }
@@ -87,17 +86,17 @@ class Member {
     return timeout_.load(std::memory_order_relaxed);
   }
 
-  // Whether a core is there for every thread that waits; else spinning only takes them away.
+  // Whether every waiting thread has a core; else spinning would delay other threads.
   void set_spins(bool spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
   [[nodiscard]] bool spins() const noexcept { return spins_.load(std::memory_order_relaxed); }
 
-  // Whether the worker has one besides that of the caller; it is asked when the worker starts.
+  // Whether the worker has a core besides the caller's; read when the worker starts.
   void set_core_for_worker(bool has) noexcept {
     has_core_for_worker_.store(has, std::memory_order_relaxed);
   }
 
-  // The threads that carry out what the caller does not: the worker, then the engines up to
-  // that number. All are started, so that they can be given a place.
+  // Starts the worker and the engines up to that number; returns their thread ids, so that their
+  // affinity and priority can be set.
   std::vector<pid_t> start_threads(std::uint32_t num_engines) {
     need_worker();
     if (num_engines > 0) need_engine(num_engines);
@@ -109,8 +108,8 @@ class Member {
     return threads;
   }
 
-  // Ends them, when nothing is under way: the next ones have no place yet. Another thread may hand
-  // something over meanwhile, and that wants a worker.
+  // Ends them while no job is in flight; new threads have default settings. Another thread may submit a
+  // job meanwhile, which needs a worker.
   void end_threads() {
     if (worker_) {
       worker_->rest();
@@ -119,10 +118,10 @@ class Member {
     engines_.clear();
   }
 
-  // Whether the calling thread is the worker's: it can end neither itself nor this member.
+  // Whether the calling thread is the worker's, which cannot join itself.
   [[nodiscard]] bool is_worker() const noexcept { return worker_ && worker_->is_mine(); }
 
-  // What a command of this rank needs to know of the others.
+  // Resolves the addresses of this rank's commands.
   [[nodiscard]] AddressResolver resolver(bool elastic = false) const {
     AddressResolver resolver;
     resolver.heap = heap_.bytes(0, heap_.size());
@@ -134,11 +133,11 @@ class Member {
     return resolver;
   }
 
-  // Tells where the slots lie; all ranks do, before the first message.
+  // Sets the offsets of the message slots; all ranks call it before the first message.
   void open_p2p(std::uint64_t start, std::uint64_t step) { p2p_.emplace(heap_, resolver(), start, step); }
   [[nodiscard]] P2PSlots& p2p() { return p2p_.value(); }
 
-  // Until ``attempt`` answers true. ``other`` is whom we wait for.
+  // Waits until ``attempt`` returns true. ``other`` is the awaited rank.
   std::optional<Abort> wait_for(const std::function<bool()>& attempt, int other,
                                const std::function<void()>& poll) {
     const std::atomic<bool> stop = false;
@@ -167,7 +166,7 @@ class Member {
       while (!control_.has_arrived(rank, count)) {
         backoff.pause();
         if (auto abort = monitor.check(backoff)) {
-          // Who came here in time may fail at once further on: that is not of this barrier.
+          // A rank that arrived may fail right afterwards: that is not a failure of this barrier.
           if (control_.has_arrived(rank, count)) break;
           if (abort->rank < 0) abort->rank = rank;
           return abort;
@@ -177,13 +176,12 @@ class Member {
     return std::nullopt;
   }
 
-  // How ordinary memory that others need is shown to them.
+  // When ordinary memory is staged in the heap for the other ranks.
   void set_staging(Staging staging) noexcept { staging_ = staging; }
   [[nodiscard]] const Staging& staging() const noexcept { return staging_; }
 
-  // An execution whose buffers lie where the caller says, in a call of that name. ``kept`` is
-  // an executor of the calling thread's strands that nobody else uses meanwhile; a rank that is
-  // not ``alone`` computes beside it.
+  // An execution on bound memory, as the call of that name. ``kept`` is a reusable executor of the
+  // calling thread's streams; ``alone`` is false in the background of a computation.
   std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, Binding& binding, std::string_view call,
                           std::atomic<bool>& stop, Executor* kept = nullptr,
@@ -199,9 +197,9 @@ class Member {
     return std::nullopt;
   }
 
-  // The same, some time later, after all that was handed over before; gives its number.
-  // ``executor`` is of that program, and only for calls that are handed over. What computes may
-  // take long and may throw: it is carried out in one go.
+  // The same as a job of the worker, after all earlier jobs; returns its number. ``executor`` is of
+  // that program, and used by jobs only. Programs with kernels may block and throw: they run in one
+  // step.
   std::uint64_t submit(const Program& program, Executor& executor, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
@@ -223,15 +221,15 @@ class Member {
     }
   }
 
-  // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
+  // Counts uses of programs. All ranks make the same calls, so the numbers are equal.
   std::uint64_t next_use() noexcept { return ++num_uses_; }
 
-  // Null until something was handed over.
+  // Null until the first job.
   [[nodiscard]] Worker* worker() const noexcept { return worker_.get(); }
   [[nodiscard]] bool is_idle() const noexcept { return !worker_ || worker_->is_idle(); }
 
   // One execution of a program; ``execution`` counts from zero. The calling thread runs its
-  // strands, each engine its own; the first to give up stops the others.
+  // streams, each engine its own; the first to abort stops the others.
   std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
@@ -271,8 +269,8 @@ class Member {
   }
 
  private:
-  // Engines are waited for in one piece, and a lent codec may want a lock that who waits holds, so
-  // the worker's thread does it all.
+  // Engines are joined in one step, and a Python codec may need the GIL, which a waiting thread may
+  // hold. So the worker's thread executes it all.
   std::uint64_t submit_whole(const Program& program, std::uint64_t execution,
                              std::span<const Bound> bound, std::string call, Kernels* kernels) {
     auto binding = std::make_shared<Binding>(program, bound);
@@ -289,8 +287,8 @@ class Member {
     return worker_->submit({std::move(whole), /*blocks=*/true});
   }
 
-  // A step of a call that was handed over. However it fails, the others are told: nobody may be
-  // waiting for it here.
+  // A step of a job. Any failure is reported to the other ranks at once: no thread of this rank may be
+  // waiting for the job.
   template <class Act>
   Progress reported(const std::string& call, const Act& act) {
     try {
@@ -327,8 +325,8 @@ class Member {
     }
   }
 
-  // Engines use what stands on the stack of run(), so it is not left before they end, and
-  // they end at once when it is left by an exception.
+  // Engines use the stack of run(), so its destructor waits for them; after an exception they are
+  // stopped first.
   struct Joined {
     Member& member;
     const std::vector<std::uint32_t>& engines;
@@ -342,7 +340,7 @@ class Member {
     }
   };
 
-  // The halt that stopped the other threads of this rank.
+  // The abort that stopped the other threads of this rank.
   static std::optional<Abort> first_cause(const std::vector<Part>& parts) {
     std::optional<Abort> result;
     for (const Part& part : parts) {

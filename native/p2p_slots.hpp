@@ -1,4 +1,4 @@
-// Messages from one rank to another: slots in the receiver's region, a row for each sender.
+// Point-to-point messages: slots in the receiver's region, a row for each sender.
 #pragma once
 
 #include <algorithm>

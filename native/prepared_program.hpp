@@ -1,4 +1,4 @@
-// A program that is executed again and again: what one execution allocates serves the next.
+// A program with the buffers that its executions reuse.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace weft {
 
-// Thread contract: run() and submit() take the member's turn, and who is refused gets AbortCause::threads;
-// so one thread at a time counts executions and uses the executor that is kept. The worker's jobs
+// Thread contract: run() and submit() enter the member's call guard; a second thread gets
+// AbortCause::threads. So one thread at a time counts executions and uses the kept executor. The worker's jobs
 // have an executor of their own. The getters are for any thread.
 class PreparedProgram {
  public:
@@ -24,17 +24,17 @@ class PreparedProgram {
   PreparedProgram(const PreparedProgram&) = delete;
   PreparedProgram& operator=(const PreparedProgram&) = delete;
 
-  // Relaxed, here and below: only who has the turn writes them, one after another.
+  // Relaxed, here and below: only the thread inside the call guard writes them.
   [[nodiscard]] std::uint64_t num_executions() const noexcept {
     return num_executions_.load(std::memory_order_relaxed);
   }
 
-  // The number of the last call that asked for it: the same on every rank.
+  // The number of its last use, the same on every rank: the order of an LRU cache.
   [[nodiscard]] std::uint64_t last_use() const noexcept {
     return last_use_.load(std::memory_order_relaxed);
   }
 
-  // Whether memory of these sizes can stand for its buffers.
+  // Whether memory of these sizes can be bound to its buffers.
   [[nodiscard]] bool fits(std::span<const Bound> bound) const noexcept {
     for (const Bound& each : bound) {
       if (each.buffer >= program_.own.size() || program_.resolver.elastic ||
@@ -45,18 +45,18 @@ class PreparedProgram {
     return true;
   }
 
-  // In this thread, as the call of that name.
+  // Executes in this thread, as the call of that name.
   std::optional<Abort> run(Member& member, std::span<const Bound> bound, std::string_view call,
                           bool stamps, const Hooks& hooks) {
     const CallScope entered(member.call_guard());
     if (!entered) return Abort{AbortCause::threads};
-    // A job of this program, or one that uses the engines, ends first: the caller made it before.
+    // An earlier job of this program, or one that uses the engines, ends first.
     if (has_job(member) || (!program_.engines.empty() && !member.is_idle())) {
       member.worker()->drain(hooks.poll);
     }
     std::atomic<bool> stop = false;
     const std::uint64_t execution = next(member);
-    if (busy_) {  // a signal handler calls it inside of a call: that has its own
+    if (busy_) {  // called by a signal handler inside of a call: use a binding of its own
       Binding binding(program_, bound);
       return member.run(program_, execution, stamps, hooks, binding, call, stop);
     }
@@ -66,8 +66,8 @@ class PreparedProgram {
     return member.run(program_, execution, stamps, hooks, binding_, call, stop, &executor_);
   }
 
-  // The same, later, by the member's worker; gives the job's number, or zero where another thread
-  // is in a collective call.
+  // The same as a job of the member's worker; returns its number, or zero if another thread is in a
+  // collective call.
   std::uint64_t submit(Member& member, std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
     const CallScope entered(member.call_guard());
@@ -110,9 +110,9 @@ class PreparedProgram {
 
   Program program_;
   Executor executor_;
-  std::unique_ptr<Executor> worker_executor_;  // of the worker's jobs, which are carried out one by one
+  std::unique_ptr<Executor> worker_executor_;  // of the worker's jobs, which run one by one
   Binding binding_;
-  bool busy_ = false;      // the executor and the binding that are kept
+  bool busy_ = false;      // the kept executor and binding are in use
   std::uint64_t job_ = 0;  // the last that was submitted
   std::atomic<std::uint64_t> num_executions_ = 0;
   std::atomic<std::uint64_t> last_use_ = 0;

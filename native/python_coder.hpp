@@ -1,4 +1,4 @@
-// Codecs that are libraries of Python, as the executor calls them: with the interpreter's lock.
+// Codecs implemented in Python, which the executor calls with the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// Its last owner is a program, which Python frees; so the lock is held then as well.
+// Its last owner is a program, which Python frees with the GIL held.
 class PythonCoder {
  public:
   explicit PythonCoder(nanobind::object codec) : codec_(std::move(codec)) {}
@@ -33,8 +33,7 @@ class PythonCoder {
  private:
   using View = nanobind::ndarray<nanobind::numpy, std::uint8_t, nanobind::ndim<1>>;
 
-  // What goes wrong is shown, and the call fails. An interrupt is no failure of the codec: it is for
-  // whoever made the call.
+  // Errors are printed, and the call fails. A KeyboardInterrupt passes through to the caller.
   [[nodiscard]] std::size_t call(const char* name, Bytes from, Bytes to, std::size_t failed) const {
     const nanobind::gil_scoped_acquire lock;
     try {

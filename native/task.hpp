@@ -1,4 +1,4 @@
-// A call that is carried on in steps, by whichever thread has time for it.
+// A call that is executed in steps, by the worker or by a waiting thread.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace weft {
 
 class Task {
  public:
-  // ``executor`` is of the program, and nobody else's between the first step and the last.
+  // ``executor`` is of the program, and used by nothing else between the first and the last step.
   Task(Control& control, int rank, const Program& program, Executor& executor,
        std::uint64_t execution, std::span<const Bound> bound, std::string call,
        const Staging& staging, Clock::duration timeout)
@@ -36,7 +36,7 @@ class Task {
 
   [[nodiscard]] const std::string& call() const noexcept { return call_; }
 
-  // Steps may be done by different threads, one after another.
+  // Different threads may make steps, one at a time.
   Progress step(const std::atomic<bool>& stop) {
     if (!monitor_) {
       begin(stop);
@@ -69,8 +69,8 @@ class Task {
   std::string call_;
   Staging staging_;
   Binding binding_;
-  Backoff backoff_;  // never pauses: it is the clock of the waits
-  const Hooks hooks_{};  // none: nothing is called between steps, or on another's behalf
+  Backoff backoff_;  // never pauses: only its clock is used
+  const Hooks hooks_{};  // none: another thread may make the steps
   std::optional<FailureMonitor> monitor_;
   std::uint64_t number_ = 0;
 };

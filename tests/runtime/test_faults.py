@@ -254,7 +254,7 @@ WRONG = {
     "kernel": (
         stream(Kernel("double"), queue="copy0"),
         ScheduleError,
-        "what calls others stands on an engine",
+        "cannot run on an engine",
     ),
     "queue": (stream(Signal(Flag(SELF, 0)), queue="tape0"), ScheduleError, "queue 'tape0'"),
     "large": (
