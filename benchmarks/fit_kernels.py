@@ -2,7 +2,8 @@
 
     WEFT_DATA=folder python benchmarks/fit_kernels.py [FAMILY..] [--device NAME..] [--dtype NAME..]
 
-What is not asked for stays as it is in the files. The tables stay where they are. The same
+``training-attention`` are libraries, fitted to published speeds, which need no data. What is not
+asked for stays as it is in the files. The tables stay where they are. The same
 tables give the same files to the bit.
 """
 
@@ -16,7 +17,9 @@ from weft.hardware.toml_text import to_toml
 from weft.validate.kernel_fit import fitted, fitted_to_all
 from weft.validate.kernel_studies import FAMILY_NAMES, studies_by_device
 from weft.validate.nccl_tables import data_folder
+from weft.validate.published_attention import fitted_attention
 
+ATTENTION = "training-attention"
 HEAD = "# Written by benchmarks/fit_kernels.py. What the numbers mean stands in weft.cost.\n"
 
 
@@ -32,7 +35,12 @@ def main() -> int:
     if folder is None:
         print("the measured tables are not here: set WEFT_DATA to their folder", file=sys.stderr)
         return 1
-    for family in asked.family or FAMILY_NAMES:
+    for family in asked.family or (*FAMILY_NAMES, ATTENTION):
+        if family == ATTENTION:
+            for device, fit in fitted_attention():
+                print(device, fit.implementation, fit.family, fit.errors, flush=True)
+                _write(device, fit)
+            continue
         for device, groups in studies_by_device(folder, family).items():
             for studies in groups if device in (asked.device or [device]) else []:
                 if studies[0].dtype in (asked.dtype or [studies[0].dtype]):
@@ -47,7 +55,7 @@ def main() -> int:
 def _write(device: str, found: KernelFit) -> None:
     """Put a fit in the place of that of the same family and dtype, or among the others."""
     known = device_fits(device)
-    fits = {(fit.family, fit.dtype): fit for fit in (*known.fits, found)}
+    fits = {(f.family, f.dtype, f.implementation): f for f in (*known.fits, found)}
     ordered = tuple(fits[key] for key in sorted(fits))
     text = HEAD + to_toml(_table(replace(known, fits=ordered)))
     (FOLDER / f"{device}.toml").write_text(text, encoding="utf-8")
@@ -71,6 +79,8 @@ def _fit(fit: KernelFit) -> dict[str, Any]:
     table = {**table, "law": dict(table["law"]), "errors": errors}
     if correction is not None:
         table["correction"] = correction
+    if not table["implementation"]:
+        del table["implementation"]
     return table
 
 

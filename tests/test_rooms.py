@@ -59,11 +59,12 @@ PACKAGES = {
     "hta": {"bench"},  # in an environment of its own
     "distributed": {"sweep"},
     "pyarrow": {"cli"},
+    "yaml": {"models"},
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
 OPTIONAL = {"torch", "triton", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
-OPTIONAL |= {"distributed", "pyarrow"}
+OPTIONAL |= {"distributed", "pyarrow", "yaml"}
 # A lower room that may load a higher one on demand, because only some of its calls need torch.
 ON_DEMAND = {("weft.models.find", "weft.torch.capture.capture_step.capture")}
 TYPING = "if TYPE_CHECKING"  # such an import is never carried out, so it closes no cycle

@@ -135,25 +135,3 @@ def test_engines_do_what_a_library_of_the_device_does_by_them(kind):
         refused(f"do no {kind}", Choice(strategy), machine=h100, kind=kind)
     check_choice(Choice("dma"), "all_gather", h100)
     check_choice(Choice("dma"), kind, platform("mi300x-8"))
-
-
-@pytest.mark.parametrize("num_engines", [1, 2, 3, 5, 7, 14])
-def test_the_rule_shares_engines_among_peers_as_the_simulator_does(num_engines):
-    device = MACHINE.require_device()
-    dma = replace(device.require_dma(), num_engines=num_engines, engine_rate=20e9)
-    pricer = Pricer(replace(MACHINE, device=replace(device, dma=dma)))
-    scenario = Scenario("", Gemm(8192, 8192, 8192, "bf16"), "all_gather", 1 << 30)
-    estimate = pricer.rule.comm_seconds(scenario, Choice("dma"))
-    assert estimate == pytest.approx(pricer.engines(scenario), rel=0.02)
-
-
-@pytest.mark.parametrize("kind", ["all_gather", "all_to_all"])
-@pytest.mark.parametrize(
-    "name", ["h100-8", "l40s-8-nop2p", "mi210-4", "mi250x-8", "mi300x-8", "v100-8"]
-)
-def test_the_rule_sees_all_levels_of_a_node_as_the_simulator_does(name, kind):
-    pricer = Pricer(platform(name))
-    scenario = Scenario("", Gemm(8192, 8192, 8192, pricer.dtype), kind, 1 << 30)
-    for simulated, strategy in ((pricer.comm, "priority"), (pricer.engines, "dma")):
-        estimate = pricer.rule.comm_seconds(scenario, Choice(strategy))
-        assert estimate == pytest.approx(simulated(scenario), rel=0.02)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,7 +59,7 @@ def scores(workload):
 
 def moved(workload, *groups):
     """Bytes of collectives of these groups, by kind, summed over classes of ranks."""
-    found = Counter()
+    found: Counter[str] = Counter()
     for op in workload.ops():
         if op.collective and op.collective.group in groups:
             found[op.collective.kind] += op.collective.nbytes
@@ -142,10 +143,9 @@ def test_every_weight_is_reduced_once(options, experts):
 
 
 def made_model(options, extra):
-    return replace(
-        MODELS["llama-8b"], **SMALL, layers=4, tied=options["tied"], mtp=options["mtp"],
-        **{k: v for k, v in extra.items() if k != "ep"},
-    )  # fmt: skip
+    given: dict[str, Any] = {**SMALL, **{k: v for k, v in extra.items() if k != "ep"}}
+    given |= {"layers": 4, "tied": options["tied"], "mtp": options["mtp"]}
+    return replace(MODELS["llama-8b"], **given)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.models.configs import CONFIGS
 from weft.errors import NoPlanError, UsageError
 from weft.hardware import platform
 from weft.planner.spreading import _layouts, _transformer_layouts, spread
@@ -88,3 +91,16 @@ def test_a_file_is_taken_as_it_is_or_not_at_all(tmp_path):
         spread(str(file), H100.resized(2))
     file.write_bytes(Workload("step", 2, (step,), memory=Memory(weights=1 << 20)).to_json())
     assert spread(str(file), H100.resized(2))[1] == {}
+
+
+def test_a_given_batch_is_taken_one_sequence_at_a_time():
+    assert layouts(4, 1, batch="16")[0] == {"batch": "4", "micro_batch": "1"}
+    assert layouts(4, 1, batch="4")[0] == {"batch": "4"}
+
+
+def test_a_configuration_of_another_program_gets_what_makes_it_fit(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIGS["llama-3-8b"]))
+    workload, added = spread(str(file), H100, {"batch": "64"})
+    assert added == {"micro_batch": "1", "fsdp": "true"}
+    assert workload.num_ranks == 8

@@ -127,7 +127,7 @@ def test_every_fit_of_the_catalogue_has_the_numbers_of_its_law():
     for name in (ANY, "h100", "v100"):
         for fit in device_fits(name).fits:
             if fit.errors.rows:
-                wanted = ranges_of(fit.family, fit.dtype)
+                wanted = ranges_of(fit.family, fit.dtype, fit.implementation)
                 assert set(fit.law) == set(wanted)
                 for key, value in fit.law.items():
                     assert wanted[key].least * 0.999 <= value <= wanted[key].most * 1.001

@@ -1,11 +1,10 @@
 """Concurrent computation and communication: pairs, strategies, and what each is worth."""
 
 from weft.c3.advice import Advice, advise, advised_rows
-from weft.c3.heuristics import Rule
 from weft.c3.mechanisms import MECHANISMS, without
 from weft.c3.pricing import Priced, Pricer, price_scenario, scenarios_of
 from weft.c3.scenarios import GEMMS, SCENARIOS, Gemm, Scenario, parse_gemm
-from weft.c3.strategies import STRATEGIES, Choice, pair_schedule
+from weft.c3.strategies import STRATEGIES, Choice, pair_schedule, without_units
 
 __all__ = [
     "GEMMS",
@@ -17,7 +16,6 @@ __all__ = [
     "Gemm",
     "Priced",
     "Pricer",
-    "Rule",
     "Scenario",
     "advise",
     "advised_rows",
@@ -26,4 +24,5 @@ __all__ = [
     "price_scenario",
     "scenarios_of",
     "without",
+    "without_units",
 ]

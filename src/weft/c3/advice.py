@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.c3.pricing import applying, price_scenario
+from weft.c3.strategies import without_units
 from weft.collectives.catalogue import REDUCING
+from weft.simulator import collective_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.c3.heuristics import Rule
     from weft.c3.pricing import Pricer
     from weft.c3.scenarios import Scenario
     from weft.c3.strategies import Choice
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the rule chose, and the reason."""
+    """The choice that a runtime should make, and the reason."""
 
     choice: Choice
     why: str
@@ -30,7 +31,7 @@ def advised_rows(
 ) -> list[dict[str, Any]]:
     """The scenario by the strategies asked for, or by all that apply; the one to use says why."""
     wanted = applying(scenario, strategies, units, pricer.platform)
-    advice = advise(scenario, pricer.rule)
+    advice = advise(scenario, pricer)
     rows = []
     for priced in price_scenario(scenario, pricer, wanted, units=units):
         chosen = priced.choice.strategy == advice.choice.strategy
@@ -38,19 +39,19 @@ def advised_rows(
     return rows
 
 
-def advise(scenario: Scenario, rule: Rule) -> Advice:
-    """Ask the rule, and say what decided."""
-    choice = rule.choose(scenario)
-    return Advice(choice, _why(scenario, choice, rule))
+def advise(scenario: Scenario, pricer: Pricer) -> Advice:
+    """Return the fastest choice, and what decided."""
+    choice = pricer.best(scenario)
+    return Advice(choice, _why(scenario, choice, pricer))
 
 
-def _why(scenario: Scenario, choice: Choice, rule: Rule) -> str:
-    tiles, total = rule.grid(scenario.gemm).tiles, rule.device.units
-    units = rule.comm(scenario.collective, by_engines=False).filled
-    lost = _percent_slower(scenario, units, rule)
+def _why(scenario: Scenario, choice: Choice, pricer: Pricer) -> str:
+    tiles, total = pricer.grid(scenario.gemm).tiles, pricer.device.units
+    units = collective_units(pricer.platform, scenario.collective)
+    lost = _percent_slower(scenario, units, pricer)
     if choice.by_engines:
         spared = f"engines leave all {total} units to the GEMM ({lost:+.0f} % without {units})"
-        return _why_fewer(scenario, choice.units, rule) if choice.units else spared
+        return _why_fewer(scenario, choice.units, pricer) if choice.units else spared
     return {
         "serial": "either alone is faster than both at once",
         "concurrent": f"{tiles} workgroups leave slots free on {total} units: any order will do",
@@ -58,8 +59,8 @@ def _why(scenario: Scenario, choice: Choice, rule: Rule) -> str:
     }.get(choice.strategy, f"{choice.units} units for the collective cost the GEMM {lost:+.0f} %")
 
 
-def _why_fewer(scenario: Scenario, units: int, rule: Rule) -> str:
-    less = _percent_slower(scenario, units, rule)
+def _why_fewer(scenario: Scenario, units: int, pricer: Pricer) -> str:
+    less = _percent_slower(scenario, units, pricer)
     if less < 0:
         return f"engines move it, and without {units} units the GEMM thrashes less ({less:+.0f} %)"
     if scenario.collective in REDUCING:
@@ -67,6 +68,6 @@ def _why_fewer(scenario: Scenario, units: int, rule: Rule) -> str:
     return f"engines move it, and on {units} units fewer the GEMM asks less of memory"
 
 
-def _percent_slower(scenario: Scenario, lost: int, rule: Rule) -> float:
-    whole = rule.gemm(scenario.gemm, 0).seconds
-    return 100 * (rule.gemm(scenario.gemm, lost).seconds / whole - 1)
+def _percent_slower(scenario: Scenario, lost: int, pricer: Pricer) -> float:
+    slower = without_units(scenario.gemm, lost, pricer.device)
+    return 100 * (slower / without_units(scenario.gemm, 0, pricer.device) - 1)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.c3.heuristics import Rule
 from weft.c3.ideal import class_of, percent_of_ideal
 from weft.c3.scenarios import MIB, Gemm, Scenario
 from weft.c3.strategies import (
@@ -19,9 +18,12 @@ from weft.c3.strategies import (
     Choice,
     check_choice,
     comm_alone,
+    comm_units,
     compute_alone,
     engine_collective,
+    grid_of,
     launches_comm_first,
+    masks,
     pair_schedule,
 )
 from weft.collectives.parts import divided
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from weft.cost import Grid
-    from weft.hardware import Platform
+    from weft.hardware import Device, Platform
     from weft.schedule import Schedule
 
+_EQUAL = 1.001  # times the least up to which choices count as equal: the one that asks least
 _UNIT = 1 << 20  # bytes for each rank of the schedule that is prepared
 
 
@@ -44,12 +47,50 @@ class Pricer:
     """Prices pairs on one platform."""
 
     platform: Platform
-    rule: Rule = field(init=False)
     _forms: dict[tuple[str, str], Prepared] = field(default_factory=dict)
     _alone: dict[Gemm, float] = field(default_factory=dict)
+    _grids: dict[Gemm, Grid] = field(default_factory=dict)
+    _traffic: dict[tuple[Gemm, int], float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.rule = Rule(self.platform)
+    @property
+    def device(self) -> Device:
+        """What every rank is."""
+        return self.platform.require_device()
+
+    def grid(self, gemm: Gemm) -> Grid:
+        """Return the tiles of a GEMM."""
+        if gemm not in self._grids:
+            self._grids[gemm] = grid_of(gemm, self.device)
+        return self._grids[gemm]
+
+    def traffic(self, gemm: Gemm, units: int) -> float:
+        """Return the bytes that a GEMM asks of memory on so many units."""
+        if (gemm, units) not in self._traffic:
+            found = self.grid(gemm).traffic_on(units, self.device)
+            self._traffic[gemm, units] = found
+        return self._traffic[gemm, units]
+
+    def choices(self, scenario: Scenario) -> list[Choice]:
+        """Return every strategy that applies, with every mask; what asks for less stands first."""
+        found = []
+        for strategy in STRATEGIES:
+            plain = Choice(strategy)
+            try:
+                check_choice(plain, scenario.collective, self.platform)
+            except UsageError:
+                continue
+            found += self._masked(plain)
+        return found
+
+    def _masked(self, plain: Choice) -> list[Choice]:
+        sizes = masks(self.device) if plain.masks else ()
+        return [Choice(plain.strategy, units) for units in sizes] or [plain]
+
+    def best(self, scenario: Scenario, choices: Sequence[Choice] | None = None) -> Choice:
+        """Return the fastest of some choices, by default of all; of equals the first."""
+        found = [(self.pair(scenario, each), each) for each in choices or self.choices(scenario)]
+        least = min(seconds for seconds, _ in found)
+        return next(each for seconds, each in found if seconds <= _EQUAL * least)
 
     @property
     def base(self) -> int:
@@ -67,7 +108,7 @@ class Pricer:
         if gemm not in self._alone:
             units = self.platform.require_device().units
             form = self._form("compute", "all_gather")
-            self._alone[gemm] = form.seconds(grid=self.rule.grid(gemm), grid_units=units)
+            self._alone[gemm] = form.seconds(grid=self.grid(gemm), grid_units=units)
         return self._alone[gemm]
 
     def comm(self, scenario: Scenario) -> float:
@@ -82,17 +123,15 @@ class Pricer:
     def pair(self, scenario: Scenario, choice: Choice) -> float:
         """Seconds of both by a strategy."""
         check_choice(choice, scenario.collective, self.platform)
-        grid, total = self.rule.grid(scenario.gemm), self.rule.device.units
-        units = None
-        if not choice.by_engines:
-            side = self.rule.comm(scenario.collective, by_engines=False)
-            units = side.units(choice.units if choice.masks else None)
+        grid, total = self.grid(scenario.gemm), self.device.units
+        by_units = not choice.by_engines
+        units = comm_units(scenario.collective, choice, self.platform) if by_units else None
         form = self._form(_shape(choice, units, grid), scenario.collective)
         return form.seconds(
             self._scale(scenario),
             grid=grid,
             grid_units=total - (choice.units or 0) if choice.masks else total,
-            traffic=partial(self.rule.traffic, scenario.gemm),
+            traffic=partial(self.traffic, scenario.gemm),
             units=units,
         )
 
@@ -220,7 +259,7 @@ def scenarios_of(
 
 
 def _as_long(gemm: Gemm, kind: str, pricer: Pricer) -> int:
-    each = pricer.rule.comm_seconds(Scenario("", gemm, kind, 1 << 30), Choice("priority"))
+    each = pricer.comm(Scenario("", gemm, kind, 1 << 30))
     step = MIB * pricer.platform.num_ranks
     return max(1, round(pricer.compute(gemm) / each * (1 << 30) / step)) * step
 
@@ -232,13 +271,14 @@ def price_scenario(
     *,
     units: int | None = None,
 ) -> list[Priced]:
-    """The scenario by each strategy; masks of ``units``, or as the rule chooses them."""
+    """Price the scenario by each strategy; masks of ``units``, or the best."""
     compute, comm = pricer.compute(scenario.gemm), pricer.comm(scenario)
-    choices = {strategy: Choice(strategy) for strategy in strategies}
-    if masking := [name for name, choice in choices.items() if choice.masks]:
-        chosen = {name: Choice(name, units) for name in masking}
-        choices |= pricer.rule.masks_for(scenario, masking) if units is None else chosen
-    return [
-        Priced(scenario, choice, compute, comm, pricer.pair(scenario, choice))
-        for choice in choices.values()
-    ]
+    rows = []
+    for strategy in strategies:
+        choice = Choice(strategy)
+        if choice.masks:
+            given = None if units is None else [Choice(strategy, units)]
+            sizes = (*((0,) if choice.by_engines else ()), *masks(pricer.device))
+            choice = pricer.best(scenario, given or [Choice(strategy, each) for each in sizes])
+        rows.append(Priced(scenario, choice, compute, comm, pricer.pair(scenario, choice)))
+    return rows

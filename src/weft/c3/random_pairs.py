@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from weft.c3.heuristics import Rule
+from weft.c3.pricing import Pricer
 from weft.c3.scenarios import Gemm, Scenario
-from weft.c3.strategies import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,12 +23,12 @@ def random_pairs(
 ) -> Iterator[Scenario]:
     """Layers of transformers, with collectives a quarter to four times as long as the GEMM."""
     draw = random.Random(seed)  # noqa: S311 - scenarios are no secrets
-    rule = Rule(platform)
+    pricer = Pricer(platform)
     for number in range(count):
         gemm = Gemm(draw.choice(TOKENS), draw.choice(WIDTHS), draw.choice(WIDTHS))
         kind = draw.choice(collectives)
         probe = Scenario("", gemm, kind, 1 << 30)
-        seconds = rule.gemm(gemm, 0).seconds * 2 ** draw.uniform(-2, 2)
-        nbytes = seconds / rule.comm_seconds(probe, Choice("priority")) * probe.nbytes
+        seconds = pricer.compute(gemm) * 2 ** draw.uniform(-2, 2)
+        nbytes = seconds / pricer.comm(probe) * probe.nbytes
         step = _STEP * platform.num_ranks
         yield Scenario(f"random-{number}", gemm, kind, max(1, round(nbytes / step)) * step)

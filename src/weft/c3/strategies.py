@@ -129,6 +129,11 @@ def grid_of(gemm: Gemm, device: Device, family: str = "gemm") -> Grid:
     return gemm_grid((gemm.m, gemm.n, gemm.k), gemm.dtype, device, family)
 
 
+def without_units(gemm: Gemm, lost: int, device: Device) -> float:
+    """Return the seconds of a GEMM alone when ``lost`` units are taken from it."""
+    return grid_of(gemm, device).alone(max(1, device.units - lost), device)
+
+
 def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
     """The GEMM as a command."""
     grid = grid_of(gemm, device, family)

@@ -1,7 +1,8 @@
-"""``weft predict``: how long one step takes, and where the time goes."""
+"""``weft predict``: the duration of one step, and where the time goes."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,10 +16,11 @@ from weft.cli.inputs import (
     settings_of,
 )
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import flat, output_path, print_json, write, write_timelines
+from weft.cli.outputs import flat, output_path, print_json, print_written, write, write_timelines
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
+    from weft.models.job import Job
     from weft.planner.predict import Prediction
 
 _WORKLOAD = ".workload.json"
@@ -33,18 +35,20 @@ def predict(
     settings: Settings = None,
     every_rank: Annotated[
         bool,
-        typer.Option("--every-rank", help="Capture each rank: they do not all do the same."),
+        typer.Option("--every-rank", help="Capture each rank separately; use it if ranks differ."),
     ] = False,
     anyway: Annotated[
         bool,
         typer.Option(
             "--anyway",
-            help="Predict a step that does not fit into memory too, or from a replay that is off.",
+            help="Predict although the step does not fit into memory, or its replay is inaccurate.",
         ),
     ] = False,
     library: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose collectives: nccl, or here gloo or weft."),
+        typer.Option(
+            metavar="NAME", help="Library of the collectives: nccl; on here: gloo or weft."
+        ),
     ] = None,
     json: Json = False,
     output: Annotated[
@@ -62,19 +66,31 @@ def predict(
     if trace is not None:
         from weft.whatif import predict_trace
 
-        prediction = predict_trace(trace, machine, anyway=anyway)
+        prediction, job = predict_trace(trace, machine, anyway=anyway), None
     else:
-        prediction = _of_workload(
+        prediction, job = _of_workload(
             workload, machine, given, library=library, every_rank=every_rank, anyway=anyway
         )
+    row = prediction.row()
+    if job is not None:
+        row |= job.row(prediction.seconds, _peak(job, machine))
+    note = _write(path, prediction, row) if path else ""
     if json:
-        print_json("predict", machine.name, [prediction.row()])
+        print_json("predict", machine.name, [row])
     else:
-        from weft.report.step import print_step
+        from weft.report.step_tables import print_step
 
-        print_step(prediction)
-    if path:
-        _write(path, prediction, quiet=json)
+        print_step(prediction, row)
+    print_written(note, quiet=json)
+
+
+def _peak(job: "Job", machine: "Platform") -> float:
+    """Return the rated flop/s of a device for the products of a job."""
+    from weft.cost.recipes import rated_flops
+    from weft.hardware.dtypes import recipe_of
+
+    math = getattr(job.model, "math", "") or job.model.dtype
+    return rated_flops(machine.require_device(), recipe_of(math).math)
 
 
 def _of_workload(
@@ -85,25 +101,36 @@ def _of_workload(
     library: str | None,
     every_rank: bool,
     anyway: bool,
-) -> "Prediction":
-    from weft.models.find import find_workload
+) -> "tuple[Prediction, Job | None]":
+    from weft.models.find import find_job, find_workload, is_configuration
     from weft.planner.predict import predict as predicted
     from weft.planner.prices import Prices, default_library, known_library
+    from weft.planner.spreading import spread
 
-    found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
-    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
-    return predicted(found, machine, anyway=anyway, prices=prices)
-
-
-def _write(path: Path, prediction: "Prediction", *, quiet: bool) -> None:
-    if path.name.endswith(_WORKLOAD):
-        write(path, prediction.workload.to_json(), quiet=quiet)
-    elif path.suffix == ".html":
-        from weft.report.step import step_page
-
-        write(path, step_page(prediction), quiet=quiet)
-    elif path.suffix == ".csv":
-        row = prediction.row()
-        write(path, [flat(row) | flat(row["breakdown"])], quiet=quiet)
+    added: dict[str, str] = {}
+    if is_configuration(spec) and not anyway:  # it may say nothing of how a step is laid out
+        _, added = spread(spec, machine, given)
+    job = find_job(spec, machine.num_ranks, given | added)
+    if job is not None and added:
+        told = " ".join(f"--set {key}={value}" for key, value in added.items())
+        note = f"as it stands it does not fit: taken with {told}"
+        job = replace(job, notes=(note, *job.notes))
+    if job is None:
+        found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
     else:
-        write_timelines(path, prediction.timeline, quiet=quiet)
+        found = job.workload()
+    prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
+    return predicted(found, machine, anyway=anyway, prices=prices), job
+
+
+def _write(path: Path, prediction: "Prediction", row: dict[str, Any]) -> str:
+    if path.name.endswith(_WORKLOAD):
+        return write(path, prediction.workload.to_json())
+    if path.suffix == ".html":
+        from weft.report.step_tables import step_page
+
+        return write(path, step_page(prediction, row))
+    if path.suffix == ".csv":
+        throughput = row.get("throughput", {})
+        return write(path, [flat(row) | flat(row["breakdown"]) | flat(throughput)])
+    return write_timelines(path, prediction.timeline)

@@ -7,7 +7,11 @@ The numbers of a law: ``launch``, ``flops``, ``memory``, ``sharpness`` and ``sta
 products; ``block`` queries of a workgroup; ``exponent`` what a score costs beside its products,
 in dimensions of a head; ``prepare`` passes of queries, keys and values through the memory
 before, which turn and store them; ``join`` seconds to join parts of the keys, where a sequence
-has more than one workgroup takes; ``head`` seconds that every query head adds to a workgroup.
+has more than one workgroup takes; ``head`` seconds that every query head adds to a workgroup;
+``masked`` the share by which a causal mask makes all steps along the keys longer, none if absent.
+
+In training there are several libraries (``Cost.implementation``), each with laws of its own for
+both passes: the backward pass has the same form with five products where the forward has two.
 """
 
 from collections.abc import Mapping
@@ -79,6 +83,7 @@ def _by_units(
     heads = columns["batch"] * columns["heads"]
     blocks = heads * np.ceil(columns["queries"] / law["block"])
     key = 2 * law["block"] * (2 * columns["head_dim"] + law["exponent"]) / rate
+    key = key * np.where(columns["causal"] > 0, 1 + law.get("masked", 0.0), 1.0)
     rounds = np.maximum(blocks / device.units, 1.0)
     shared = rounds * law["start"] + np.where(blocks < device.units, 0.0, rounds) * key * seen
     return np.maximum(shared, law["start"] + key * (most + law["block"]))

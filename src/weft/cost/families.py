@@ -46,7 +46,8 @@ class Family:
     """A kind of kernel: its columns with what they are if not given, in the order of a shape.
 
     ``law`` names the family whose law it follows, ``dtype`` what it has if none is given,
-    ``places`` gives what its corrections look at beside the columns.
+    ``places`` gives what its corrections look at beside the columns. ``usual`` names libraries, of
+    which the first that is known on a device is meant if none is named.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Family:
     law: str
     dtype: str = "bf16"
     places: Places = no_places
+    usual: tuple[str, ...] = ()
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -129,7 +131,12 @@ FAMILIES = {
         Family("convolution", _IMAGES, convolution_seconds, "gemm", places=convolution_places),
         Family("attention", _ATTENTION, attention_seconds, "attention", places=attention_places),
         Family(
-            "attention-backward", _ATTENTION, backward_seconds, "attention", places=attention_places
+            "attention-backward",
+            _ATTENTION,
+            backward_seconds,
+            "attention-backward",
+            places=attention_places,
+            usual=("cudnn", "flash4", "flash2"),
         ),
         Family("decode", _DECODE, decode_seconds, "decode", places=attention_places),
         Family("moe", _EXPERTS, moe_seconds, "moe", places=moe_places),
@@ -147,6 +154,7 @@ FAMILIES = {
         Family("softmax-backward", _rows(3.0), row_seconds, "softmax"),
         Family("norm", _rows(2.0), row_seconds, "norm"),
         Family("norm-backward", _rows(4.0), row_seconds, "norm"),
+        Family("activation", _rows(3.0), row_seconds, "activation"),
         Family("elementwise", _MOVED, streaming_seconds, "elementwise"),
         Family("reduction", _MOVED, streaming_seconds, "elementwise"),
         Family("copy", _MOVED, streaming_seconds, "elementwise"),

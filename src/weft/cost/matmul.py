@@ -104,7 +104,7 @@ def _fastest(sides: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
     )
     depth = np.maximum(np.ceil(k / split / _STEP), 1.0)
     tile = law["start"] + depth * np.maximum(_STEP * loop, law["step"])
-    units = _waves(tiles / device.units, law["waves"]) * tile
+    units = waves(tiles / device.units, law["waves"]) * tile
     sums = np.where(split > 1, 8.0 * law["split_bytes"] * batch * m * n * split, 0.0)
     moved = batch * (
         fresh * m * k * recipe.activation + n * k * recipe.weight + m * n * recipe.output
@@ -131,12 +131,16 @@ _QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp
 
 def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
     """Give the rate of bytes that are used again and again: faster where they stay in the cache."""
-    room = law["room"] * device.l2_bytes
-    inside = np.clip(2 - footprint / room, 0.0, 1.0)
     memory = device.memory_rated * law["memory"]
     cache = max(memory, device.kernels.l2_rate * law["cached"])
-    rate: Floats = memory + inside * (cache - memory)
+    rate: Floats = memory + resident(footprint, device, law) * (cache - memory)
     return rate
+
+
+def resident(footprint: Floats, device: Device, law: Law) -> Floats:
+    """Return the share of a footprint that is still in the cache when it is used again."""
+    inside: Floats = np.clip(2 - footprint / (law["room"] * device.l2_bytes), 0.0, 1.0)
+    return inside
 
 
 def _multiplying(high: Floats, wide: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
@@ -155,6 +159,6 @@ def _pulling(m: Floats, n: Floats, device: Device, recipe: Recipe, law: Law) -> 
     return seconds
 
 
-def _waves(each: Floats, idle: float) -> Floats:
+def waves(each: Floats, idle: float) -> Floats:
     """Rounds of tiles on every unit; a part of the last one's idle units is lost."""
     return np.where(each <= 1, 1.0, idle * np.ceil(each) + (1 - idle) * each)

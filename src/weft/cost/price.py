@@ -19,7 +19,7 @@ from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
 from weft.hardware.dtypes import known_dtype, recipe_of
-from weft.hardware.kernel_fits import ANY, KernelFit, find_fit
+from weft.hardware.kernel_fits import ANY, KernelFit, find_fit, implementations
 from weft.schedule import Cost
 
 # Of a kernel that no formula knows, all that is sure is what it moves and multiplies.
@@ -64,7 +64,8 @@ def _price(cost: Cost, device: Device) -> Price:
     columns = _columns_of(cost, family) if family else None
     if family is None or columns is None:
         return _roofline(cost, device)
-    found = price_columns(family.name, columns, device, cost.dtype or family.dtype)
+    dtype = cost.dtype or family.dtype
+    found = price_columns(family.name, columns, device, dtype, cost.implementation)
     seconds, low, high = (float(each[0]) for each in (found.seconds, found.low, found.high))
     return Price(seconds, low, high, model=found.model)
 
@@ -102,9 +103,13 @@ def _roofline(cost: Cost, device: Device) -> Price:
 
 
 def price_columns(
-    kind: str, columns: Mapping[str, Floats], device: Device, dtype: str = ""
+    kind: str,
+    columns: Mapping[str, Floats],
+    device: Device,
+    dtype: str = "",
+    implementation: str = "",
 ) -> Prices:
-    """Price kernels of one family and dtype, one a row of the columns."""
+    """Price kernels of one family, dtype and library, one a row of the columns."""
     family = find_family(kind)
     dtype = known_dtype(dtype or family.dtype)
     full = _complete(family, columns)
@@ -112,7 +117,8 @@ def price_columns(
         seconds = law_seconds(measured, full)
         low, high = seconds * measured.low, seconds * measured.high
         return Prices(seconds, low, high, f"measured on {device.name}, torch, one thread")
-    fit, model, wider = _fit(device, family.law, dtype)
+    library = _implementation(device, family, implementation)
+    fit, model, wider = _fit(device, family.law, dtype, library)
     law = _within_achieved(fit.law, device, dtype) if "datasheet, by" in model else fit.law
     seconds = family.formula(full, device, recipe_of(dtype), law)
     if fit.correction is not None:
@@ -160,28 +166,53 @@ def _complete(family: Family, columns: Mapping[str, Floats]) -> dict[str, Floats
     return full
 
 
-def _fit(device: Device, family: str, dtype: str) -> tuple[KernelFit, str, float]:
+_ALIASES = {"sdpa": "flash2"}  # torch's scaled_dot_product_attention, by its flash backend
+
+
+def _implementation(device: Device, family: Family, asked: str) -> str:
+    """Return the library that is meant, or say which are known on the device."""
+    known = dict.fromkeys(
+        name
+        for each in (device.name, device.like, ANY)
+        for name in implementations(each, family.law)
+    )
+    asked = _ALIASES.get(asked, asked)
+    if asked in known:
+        return asked
+    if not asked:
+        return next((name for name in family.usual if name in known), "")
+    names = [name for name in known if name]
+    raise UnknownNameError(
+        f"no {asked!r} kernel of {family.name} was measured on {device.name} or a device like it",
+        nearest(asked, names) if names else f"{family.name} has no choice of libraries.",
+    )
+
+
+def _fit(
+    device: Device, family: str, dtype: str, library: str = ""
+) -> tuple[KernelFit, str, float]:
     """Give the nearest fit, what to call it, and by which power its range is wider.
 
     What was measured on the device comes first, then on its sibling, then the law of all
     devices; and all of that for the dtype itself before another one.
     """
+    by = f" with {library}" if library else ""
     for name in dict.fromkeys((dtype, recipe_of(dtype).measured, "fp32")):
-        other, wider = ("", 1.0) if name == dtype else (f", as {name}", _WIDER)
-        if own := _of_kin(device.name, family, name):
+        other, wider = (by, 1.0) if name == dtype else (f"{by}, as {name}", _WIDER)
+        if own := _of_kin(device.name, family, name, library):
             return own, f"fitted on {device.name}{other}", wider
-        if device.like and (own := _of_kin(device.like, family, name)):
+        if device.like and (own := _of_kin(device.like, family, name, library)):
             return own, f"fitted on {device.like}, scaled by the datasheet{other}", _WIDER
-        if own := find_fit(ANY, family, name):
+        if own := find_fit(ANY, family, name, library):
             return own, f"datasheet, by the law of other devices{other}", wider
-    found = find_fit(ANY, family, "bf16")
+    found = find_fit(ANY, family, "bf16", library)
     assert found is not None, f"the catalogue has no law for {family}"
-    return found, "datasheet, by the law of other devices, as bf16", _WIDER
+    return found, f"datasheet, by the law of other devices{by}, as bf16", _WIDER
 
 
-def _of_kin(device: str, family: str, dtype: str) -> KernelFit | None:
+def _of_kin(device: str, family: str, dtype: str, library: str) -> KernelFit | None:
     """Give a fit of the family; batched products follow the law of single ones if need be."""
-    found = find_fit(device, family, dtype)
+    found = find_fit(device, family, dtype, library)
     if found is None and family == "bmm" and (single := find_fit(device, "gemm", dtype)):
         return replace(single, correction=None)
     return found

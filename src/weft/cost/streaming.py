@@ -1,13 +1,26 @@
 """Seconds of kernels that do little but move: elementwise, reductions, softmax, norms, copies.
 
-The numbers of a law: ``launch`` seconds whatever the size, ``memory``, ``cached`` and ``room`` as
-of matrix products, ``wave`` seconds of a block of a row on a unit, which count where rows are few
-and long, ``short`` elements that the shortest row costs.
+A kernel that takes rows together gives each to one block of threads; a unit holds a few blocks, and
+blocks beyond that wait for the next wave. A block goes along its row in steps, each of which waits
+for what it loads: for the memory, unless the last kernel left it in the cache. All blocks together
+are no faster than the memory. The numbers of a law:
+
+``launch``     seconds whatever the size
+``memory``     share of the rated memory rate
+``cached``     share of the L2's rate at which bytes come that the last kernel left there;
+               ``room`` the share of the L2 that they may have
+``start``      cycles of a block before and after its row
+``step``       cycles of a block for one step along its row and one pass over the memory
+``sharing``    share of a step by which another block on the same unit makes it longer
+``miss``       share of a step by which it is longer when it waits for the memory, not the L2
+``waves``      share of a last wave's idle units that is not filled by the next blocks
+``short``      elements that the shortest row costs
+``sharpness``  how suddenly memory takes over from units: one adds both up
 """
 
 import numpy as np
 
-from weft.cost.matmul import Columns, Floats, Law, memory_rate
+from weft.cost.matmul import Columns, Floats, Law, memory_rate, resident, waves
 from weft.hardware import Device
 from weft.hardware.dtypes import Recipe
 
@@ -20,15 +33,24 @@ def streaming_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law
 
 
 def row_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> Floats:
-    """Price kernels that take each row together: softmax and norms read and write every element."""
+    """Price kernels that take each row together: softmax, norms, gated activations."""
     wide = np.maximum(columns["width"], law["short"])
     nbytes = columns["passes"] * columns["rows"] * wide * recipe.activation
     by_memory = nbytes / memory_rate(nbytes, device, law)
-    rounds = np.maximum(columns["rows"] / (device.units * _ROWS_A_UNIT), 1.0)
-    by_rows = rounds * law["wave"] * np.ceil(columns["width"] / _ROW_STEP)
-    seconds: Floats = law["launch"] + (by_memory**3 + by_rows**3) ** (1 / 3)
+    threads = np.clip(columns["width"], _WARP, _BLOCK)
+    held = np.clip(np.floor(device.kernels.unit_threads / threads), 1.0, _MOST_BLOCKS)
+    beside = np.clip(np.ceil(columns["rows"] / device.units), 1.0, held) - 1
+    steps = columns["passes"] * np.ceil(columns["width"] / _BLOCK)
+    waiting = (1 + law["sharing"] * beside) * (
+        1 + law["miss"] * (1 - resident(nbytes, device, law))
+    )
+    cycles = law["start"] + law["step"] * steps * waiting
+    rounds = waves(columns["rows"] / (device.units * held), law["waves"])
+    by_units = rounds * cycles / (device.kernels.clock * 1e9)
+    power = law["sharpness"]
+    seconds: Floats = law["launch"] + (by_memory**power + by_units**power) ** (1 / power)
     return seconds
 
 
-_ROWS_A_UNIT = 8.0  # blocks of rows that a unit works on at once: 2048 threads in blocks of 256
-_ROW_STEP = 1024.0  # elements of a row that a block of 256 threads takes at once, four each
+_BLOCK, _WARP = 1024.0, 32.0  # threads of the largest block and of the smallest, one element each
+_MOST_BLOCKS = 16.0  # that a unit holds

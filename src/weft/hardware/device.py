@@ -96,7 +96,8 @@ class Dma:
 class Kernels:
     """How kernels run on the units, beside each other and beside copies.
 
-    ``local_bytes`` of scratch memory and ``register_bytes`` of a unit bound the workgroups on it.
+    ``local_bytes`` of scratch memory, ``register_bytes`` and ``unit_threads`` of a unit bound the
+    workgroups on it; ``clock`` is that of its units at most, in GHz.
     The L2 is ``l2_slices`` caches of ``l2_ways`` ways that do not share, and gives ``l2_rate`` in
     all; a workgroup of a GEMM has the cache lines of ``live_steps`` steps of its loop to be used
     again. ``overcommit``: a GEMM keeps that many times the requests in flight that fill the
@@ -113,6 +114,8 @@ class Kernels:
 
     local_bytes: Bytes = 228 << 10
     register_bytes: Bytes = 256 << 10
+    unit_threads: Few = 2048
+    clock: Number = 1.5
     l2_slices: Few = 2
     l2_ways: Few = 16
     l2_rate: Rate = 5.5e12

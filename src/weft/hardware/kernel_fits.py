@@ -86,6 +86,7 @@ class KernelFit:
     """One family and dtype: its law, what the law leaves unexplained, and how far off it is.
 
     Four of five rows that the fit was not shown lie between ``low`` and ``high`` times its price.
+    ``implementation`` is the library, where kernels of several were fitted.
     """
 
     family: str
@@ -96,6 +97,7 @@ class KernelFit:
     source: str
     errors: FitErrors
     correction: Correction | None = None
+    implementation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,14 @@ def device_fits(device: str) -> DeviceFits:
     return msgspec.convert(read_toml(path), DeviceFits)
 
 
-def find_fit(device: str, family: str, dtype: str) -> KernelFit | None:
-    """Give the fit of a family and dtype on a device, if there is one."""
-    return next(
-        (f for f in device_fits(device).fits if (f.family, f.dtype) == (family, dtype)), None
-    )
+def find_fit(device: str, family: str, dtype: str, implementation: str = "") -> KernelFit | None:
+    """Give the fit of a family, dtype and library on a device, if there is one."""
+    key = family, dtype, implementation
+    fits = device_fits(device).fits
+    return next((f for f in fits if (f.family, f.dtype, f.implementation) == key), None)
+
+
+def implementations(device: str, family: str) -> tuple[str, ...]:
+    """List the libraries whose kernels of a family were fitted on a device."""
+    fits = device_fits(device).fits
+    return tuple(dict.fromkeys(f.implementation for f in fits if f.family == family))

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
-from weft.models.named import generate
+from weft.models.importers import format_of
+from weft.models.job import Job
+from weft.models.named import generate, job_of
 from weft.workload.step import Workload
 
 
@@ -26,11 +28,36 @@ def find_workload(
     given = dict(settings or {})
     if ":" in spec and not Path(spec).exists():
         return _captured(spec, num_ranks, given, every_rank=every_rank)
-    if spec.endswith(".json"):
+    if spec.endswith(".json") and not is_configuration(spec):
         return _read(Path(spec), num_ranks, given)
     if spec.endswith((".json.gz", ".csv", ".et")):  # a trace that is there was taken before
         raise FormatError(f"there is no file {spec}", "Name a workload, or a trace that is there.")
     return generate(spec, num_ranks, given)
+
+
+def find_job(spec: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Job | None:
+    """Return the job that is generated for ``spec``; None for files of workloads and torch code."""
+    if ":" in spec and not Path(spec).exists():
+        return None
+    if spec.endswith((".json.gz", ".csv", ".et")):
+        return None
+    if spec.endswith(".json") and not is_configuration(spec):
+        return None
+    return job_of(spec, num_ranks, settings)
+
+
+_LARGEST = 1 << 20  # bytes of a configuration; files that are longer were recorded
+
+
+def is_configuration(spec: str) -> bool:
+    """Return whether a .json file is another program's configuration of a model or job."""
+    path = Path(spec)
+    if path.suffix != ".json" or not path.is_file() or path.stat().st_size > _LARGEST:
+        return False
+    try:
+        return format_of(path) is not None
+    except FormatError:
+        return False
 
 
 def _read(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:

@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 from weft.errors import FormatError, UnknownNameError, UsageError, nearest
 from weft.hardware.files import read_toml
-from weft.models import dlrm, transformer_step
 from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
+from weft.models.importers import SUFFIXES, import_file
+from weft.models.job import Job
 from weft.models.tables import Table, read_tables
+from weft.models.torchtitan import is_torchtitan
 from weft.models.transformer import Transformer
 from weft.models.zoo import MODELS
 from weft.units import file_name
@@ -61,10 +63,25 @@ def workload_names() -> tuple[str, ...]:
 
 
 def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Workload:
-    """Make a workload by name, or by a TOML file that names a model and changes its settings."""
-    if name.endswith(".toml"):
-        return _from_toml(Path(name), num_ranks, settings or {})
-    return _built(name, model_named(name), num_ranks, settings or {})
+    """Make a workload by name, or by a file that describes a model and its settings."""
+    return job_of(name, num_ranks, settings).workload()
+
+
+def job_of(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Job:
+    """Return the job of a name, of a TOML file of weft, or of a file of another program."""
+    given = dict(settings or {})
+    if name.endswith(SUFFIXES):
+        return _from_file(Path(name), num_ranks, given)
+    return Job(name, changed(name, model_named(name), given), num_ranks)
+
+
+def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
+    if path.suffix == ".toml" and not is_torchtitan(read_toml(path, FormatError)):
+        return _from_toml(path, num_ranks, given)
+    base = given.pop("model", None)
+    found = import_file(path, num_ranks, None if base is None else transformer_of(base, {}))
+    model = changed(found.name, found.model, given)
+    return Job(found.name, model, num_ranks, found.notes)
 
 
 def model_named(name: str) -> Dlrm | Transformer:
@@ -75,16 +92,7 @@ def model_named(name: str) -> Dlrm | Transformer:
     return known[name]
 
 
-def _built(
-    name: str, model: Dlrm | Transformer, num_ranks: int, settings: Mapping[str, Any]
-) -> Workload:
-    changed = _changed(name, model, settings)
-    if isinstance(changed, Dlrm):
-        return dlrm.build(name, changed, num_ranks)
-    return transformer_step.build(name, changed, num_ranks)
-
-
-def _changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
+def changed(name: str, model: Model, settings: Mapping[str, Any]) -> Model:
     """Change settings of a model; none may leave nothing of it."""
     if isinstance(model, Transformer):
         settings = {_OTHER_NAMES.get(key, key): value for key, value in settings.items()}
@@ -153,13 +161,11 @@ def _truth(value: Any) -> bool:
 
 
 def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
-    """Give the shape of a transformer by name or file, with settings changed."""
-    document = read_toml(Path(name), FormatError) if name.endswith(".toml") else {"model": name}
-    model = model_named(str(document.pop("model", "")))
-    document.pop("name", None)
+    """Return the shape of a transformer by name or file, with settings changed."""
+    model = _from_file(Path(name), 1, {}).model if name.endswith(SUFFIXES) else model_named(name)
     if not isinstance(model, Transformer):
         raise UsageError(f"{name} is no transformer, which answers requests", nearest("", MODELS))
-    return _changed(name, model, {**document, **settings})
+    return changed(name, model, settings)
 
 
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
@@ -180,7 +186,7 @@ def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple
     return tables, batch
 
 
-def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workload:
+def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Job:
     """Read a file: ``model`` names what it starts from, all other keys are its settings."""
     document = read_toml(path, FormatError)
     own = {key: value for key, value in document.items() if key not in ("model", "tables", "name")}
@@ -190,4 +196,4 @@ def _from_toml(path: Path, num_ranks: int, settings: Mapping[str, str]) -> Workl
             raise FormatError(f"{path}: {document['model']} has no tables")
         base = replace(base, tables=read_tables(document, str(path)))
     name = str(document.get("name", file_name(path.stem)))
-    return _built(name, base, num_ranks, {**own, **settings})
+    return Job(name, changed(name, base, {**own, **settings}), num_ranks)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import NoPlanError, UsageError
 from weft.planner.buckets import TIMES, with_buckets
 from weft.planner.candidates import Candidate, infeasible
-from weft.planner.coded_candidates import error_of
-from weft.planner.cpu_candidates import CpuCandidates
 from weft.planner.evaluation import StepEvaluator
 from weft.planner.explaining import Explainer
-from weft.planner.gpu_candidates import GpuCandidates
 from weft.planner.groups import groups_of
 from weft.planner.on_cores import on_cores
 from weft.planner.plan import Alternative, Choice, Limits, Plan, fingerprint
 from weft.planner.predict import step_range
 from weft.planner.prices import Prices, default_library
 from weft.planner.search import GroupOptions, Search
+from weft.planner.strategies import StrategyContext, baseline, candidates_of
+from weft.planner.strategies.compressed import error_of
 from weft.step import StepEngine
 from weft.units import format_size, format_time
 
@@ -107,12 +106,9 @@ def _drafted(
 
 def drafted_step(engine: StepEngine, prices: Prices, limits: Limits, room: int) -> DraftPlan:
     """List the candidates of a step that is laid out."""
-    platform = prices.platform
-    candidates: CpuCandidates | GpuCandidates = GpuCandidates(platform, prices, limits)
-    if platform.require_device().is_core:
-        candidates = CpuCandidates(platform, prices, limits)
+    context = StrategyContext(prices.platform, prices, limits)
     evaluator = StepEvaluator(engine, prices)
-    options = [_options(group, candidates, room) for group in groups_of(evaluator)]
+    options = [_options(group, context, room) for group in groups_of(evaluator)]
     return DraftPlan(evaluator, Search(options, evaluator))
 
 
@@ -234,13 +230,11 @@ def _notes(platform: Platform) -> tuple[str, ...]:
     return ()
 
 
-def _options(
-    group: CollectiveGroup, candidates: CpuCandidates | GpuCandidates, room: int
-) -> GroupOptions:
+def _options(group: CollectiveGroup, context: StrategyContext, room: int) -> GroupOptions:
     """List the candidates of a group; those that do not fit into memory are infeasible."""
-    base, found = candidates.base(group), list[Candidate]()
+    base, found = baseline(context, group), list[Candidate]()
     not_here: list[Alternative] = []
-    for each in candidates.of(group):
+    for each in candidates_of(context, group):
         if isinstance(each, Alternative):
             not_here.append(each)
         elif each.memory > room:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from weft.errors import NoPlanError, UsageError
 from weft.models.dlrm import Dlrm
-from weft.models.find import find_workload
-from weft.models.named import model_named, workload_names
+from weft.models.find import find_workload, is_configuration
+from weft.models.named import model_named, transformer_of, workload_names
 from weft.planner.predict import check_memory
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def spread(
     try:
         return _fitting(spec, platform, given, anyway=anyway), {}
     except (UsageError, NoPlanError) as first:
-        if spec not in workload_names():
+        if spec not in workload_names() and not is_configuration(spec):
             raise
         for added in _layouts(spec, platform, given):
             try:
@@ -57,7 +57,8 @@ def _fitting(
 
 def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:
     """Give settings to try, the least intrusive first; none that was given is changed."""
-    ranks, model = platform.num_ranks, model_named(spec)
+    ranks = platform.num_ranks
+    model = transformer_of(spec, {}) if is_configuration(spec) else model_named(spec)
     if isinstance(model, Dlrm):
         layouts = [{"batch": str(max(1, round(model.batch / ranks)) * ranks)}]
     else:
@@ -76,7 +77,10 @@ def _transformer_layouts(
     fixed = int(given["tp"]) if given.get("tp", "").isdecimal() else 0
     tp = fixed or 1
     while tp <= (fixed or node_size) and num_ranks % (tp * stages) == 0:
-        batch = {"batch": str(num_ranks // tp // stages)}
+        replicas = num_ranks // tp // stages
+        batch = {"batch": str(replicas)}
+        if given.get("batch", "").isdecimal() and int(given["batch"]) > replicas:
+            batch |= {"micro_batch": "1"}  # gradients of several accumulate
         split = {"tp": str(tp)} if tp > 1 else {}
         yield batch | split
         yield batch | split | {"fsdp": "true"}

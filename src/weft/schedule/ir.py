@@ -45,6 +45,8 @@ class Cost:
 
     If ``seconds`` is set, the kernel is opaque and takes that long by itself. Tiles that exceed the
     compute units wait, and kernels of other streams wait behind them.
+    ``implementation`` names the library of the kernel where a family has several, such as
+    ``flash2``, ``flash3`` or ``cudnn`` for attention.
     """
 
     family: str = ""
@@ -54,6 +56,7 @@ class Cost:
     nbytes: int = 0
     tiles: int = 1
     seconds: float = 0.0
+    implementation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""The strategies for executing a collective concurrently with computation, as one table.
+"""The strategies by which a collective can be carried out next to computation, as one table.
 
-c3, the planner, what-if and plan files use these names. What a strategy does is read from its
-fields, never from its name.
+c3, the planner, what-if and plan files name strategies as they stand here; what a strategy does is
+read from its fields, never from its name. To add one, add a line here and a module of
+``weft.planner.strategies`` that lists its candidates.
 """
 
 from dataclasses import dataclass
@@ -9,15 +10,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a collective is executed concurrently with kernels.
+    """One way to carry out a collective next to kernels.
 
-    An ``exclusive`` strategy runs the collective when nothing else runs. ``first``: its kernel is
-    launched, or dispatched, before waiting kernels. ``masks``: streams are confined to a part of
-    the compute units. ``by_engines``: copy engines move the data. ``sliced``: the kernel that
-    produces the input sends slices of it. ``coded``: the data is compressed by a codec.
+    ``module`` of ``weft.planner.strategies`` lists its candidates. An ``exclusive`` one runs when
+    nothing else does. ``first``: its kernel is launched, or dispatched, before those that wait.
+    ``masks``: streams are confined to units. ``by_engines``: copy engines move the bytes.
+    ``sliced``: the kernel that produces its input sends slices of it. ``coded``: what is sent
+    passes a codec.
     """
 
     name: str
+    module: str
     exclusive: bool = False
     first: bool = False
     masks: bool = False
@@ -27,19 +30,19 @@ class Strategy:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it only sets order and resources: the strategies of ``weft c3``."""
+        """Whether it only says who runs when and on what: the strategies of ``weft c3``."""
         return not (self.sliced or self.coded)
 
 
 _TABLE = (
-    Strategy("serial", exclusive=True),
-    Strategy("concurrent"),
-    Strategy("priority", first=True),
-    Strategy("partition", masks=True),
-    Strategy("priority+partition", first=True, masks=True),
-    Strategy("dma", by_engines=True),
-    Strategy("dma+partition", by_engines=True, masks=True),
-    Strategy("fused", sliced=True),
-    Strategy("compressed", coded=True),
+    Strategy("serial", "serial", exclusive=True),
+    Strategy("concurrent", "concurrent"),
+    Strategy("priority", "priority", first=True),
+    Strategy("partition", "partition", masks=True),
+    Strategy("priority+partition", "partition", first=True, masks=True),
+    Strategy("dma", "dma", by_engines=True),
+    Strategy("dma+partition", "dma", by_engines=True, masks=True),
+    Strategy("fused", "fused", sliced=True),
+    Strategy("compressed", "compressed", coded=True),
 )
 STRATEGIES = {strategy.name: strategy for strategy in _TABLE}

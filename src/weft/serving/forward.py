@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from weft.c3 import Gemm, Rule
+from weft.c3 import Gemm, without_units
 from weft.collectives import collective, engine_algorithms
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.fused import Sliced, apart_all_reduce, fused_all_reduce
@@ -66,8 +66,11 @@ class Forward:
             return 1.0
         model = self.model
         width = model.ffn * (2 if model.gated else 1) // model.tp
-        gemm, rule = Gemm(tokens, width, model.hidden, _math(model)), Rule(self.platform)
-        return max(1.0, rule.gemm(gemm, units).seconds / rule.gemm(gemm, 0).seconds)
+        gemm, device = (
+            Gemm(tokens, width, model.hidden, _math(model)),
+            self.platform.require_device(),
+        )
+        return max(1.0, without_units(gemm, units, device) / without_units(gemm, 0, device))
 
     def _sum(self, pieces: tuple[Piece, ...], layers: int) -> float:
         model = replace(self.model, layers=layers, mode="prefill", batch=self._replicas)

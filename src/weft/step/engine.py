@@ -99,8 +99,8 @@ class StepEngine:
         Recorded durations contain what contention did to them. Starting from what ops are
         ``expected`` to take alone, by default all of it, each round divides out what a run takes
         too much. Unless ``waiting_is_known``, what contention explains of a collective's waiting
-        is taken off it. Where memory or links are saturated several durations explain what was recorded;
-        the one nearest the expected is found.
+        is taken off it. Where memory or links are saturated several durations explain what was
+        recorded; the one nearest the expected is found.
         """
         if not self._contends:
             return self

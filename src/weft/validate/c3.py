@@ -19,9 +19,10 @@ from weft.c3 import (
     pair_schedule,
     price_scenario,
     without,
+    without_units,
 )
 from weft.c3.random_pairs import random_pairs
-from weft.c3.strategies import COLLECTIVES, compute_alone
+from weft.c3.strategies import compute_alone
 from weft.hardware import platform
 from weft.schedule import CommandKind
 from weft.simulator import simulate
@@ -41,7 +42,6 @@ STEALING = "GEMMs beside RCCL's all-reduce, static and work-stealing tiles, MI30
 
 __all__ = ["MEANS", "mean_percent", "plots", "priced_list", "targets"]
 ORDER = ("concurrent", "partition", "dma", "dma+partition")
-NUM_RANDOM = 400
 NUM_TIMED = 500
 _target = partial(Target, NAME, source=SOURCE)
 
@@ -53,7 +53,6 @@ def targets() -> Iterator[Target]:
     yield from _without(machine)
     yield from _lost_units(machine)
     yield from _beside_rccl(machine)
-    yield from _rule(machine)
     yield _speed(machine)
 
 
@@ -112,10 +111,10 @@ def _without(machine: Platform) -> Iterator[Target]:
 
 
 def _lost_units(machine: Platform) -> Iterator[Target]:
-    rule = Pricer(machine).rule
+    device = machine.require_device()
 
     def slower(name: str, lost: int) -> float:
-        whole, part = (rule.gemm(GEMMS[name], units).seconds for units in (0, lost))
+        whole, part = (without_units(GEMMS[name], units, device) for units in (0, lost))
         return 100 * (part / whole - 1)
 
     bound = [name for name in GEMMS if name.startswith("cb")]
@@ -201,33 +200,6 @@ def _beside_rccl(machine: Platform) -> Iterator[Target]:
             error_in="points",
             note=note,
         )
-
-
-def _rule(machine: Platform) -> Iterator[Target]:
-    """How often static sizes lead to the best choice, against every choice simulated."""
-    pricer = Pricer(machine)
-    right = published = 0
-    for scenario in random_pairs(NUM_RANDOM, machine, COLLECTIVES):
-        seconds = {c: pricer.pair(scenario, c) for c in pricer.rule.choices(scenario)}
-        right += seconds[pricer.rule.choose(scenario)] <= 1.05 * min(seconds.values())
-        masked = {c: s for c, s in seconds.items() if c.strategy == "partition"}
-        published += masked[pricer.rule.published(scenario)] <= 1.05 * min(masked.values())
-    yield _target(
-        f"choices by rule that are not within 5 % of the best, {NUM_RANDOM} random pairs",
-        None,
-        "%",
-        weft=100 * (1 - right / NUM_RANDOM),
-        allowed=5.0,
-        error_in="value",
-        note="against every choice in the simulator, not on hardware",
-    )
-    yield _target(
-        "units of a partition by the published rule within 5 % of the best",
-        None,
-        "%",
-        weft=100 * published / NUM_RANDOM,
-        note="the slower of both alone; it does not know what they do to each other",
-    )
 
 
 def _speed(machine: Platform) -> Target:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.c3 import GEMMS, MECHANISMS, Pricer, without
+from weft.c3 import GEMMS, MECHANISMS, without, without_units
 from weft.cost.gemm import refetched
 from weft.hardware import Platform, platform
 from weft.report.svg import Axis, Chart, Series
+from weft.simulator import unit_rate
 from weft.validate.c3_means import MEANS, mean_percent, priced_list
 
 
@@ -23,10 +24,10 @@ def plots() -> dict[str, Chart]:
 
 
 def _waves(machine: Platform) -> Chart:
-    rule, lost = Pricer(machine).rule, list(range(129))
+    device, lost = machine.require_device(), list(range(129))
     series = [Series("linear", lost, [100 * k / (304 - k) for k in lost], "dashes", 6)]
     for number, (name, kind) in enumerate((("cb1", "compute bound"), ("mb2", "memory bound"))):
-        times = [rule.gemm(GEMMS[name], k).seconds for k in lost]
+        times = [without_units(GEMMS[name], k, device) for k in lost]
         slower = [100 * (each / times[0] - 1) for each in times]
         series.append(Series(f"{name}, {kind}", lost, slower, colour=number))
     x, y = Axis("units lost of 304", range(0, 129, 32)), Axis("% slower", range(-10, 91, 20))
@@ -44,24 +45,19 @@ def _cache() -> Chart:
 
 
 def _load(machine: Platform) -> Chart:
-    rule, loads = Pricer(machine).rule, np.linspace(0, 1, 50).tolist()
-    engines = rule.comm("all_gather", by_engines=True)
-    units = rule.comm("all_gather", by_engines=False)
-    series = [
-        Series("7 engines", loads, [engines.rate(0, each, 0.0) / 1e9 for each in loads]),
-        Series(
-            "32 units, L2 as busy",
-            loads,
-            [units.rate(32, each, each) / 1e9 for each in loads],
-            colour=1,
-        ),
-        Series(
-            "16 units, L2 as busy",
-            loads,
-            [units.rate(16, each, each) / 1e9 for each in loads],
-            colour=2,
-        ),
-    ]
+    """What units and engines move while products keep memory and caches busy."""
+    device, loads = machine.require_device(), np.linspace(0, 1, 50)
+    peers, link = machine.num_ranks - 1, machine.levels[0].rate
+    share = peers / machine.num_ranks  # of what units move, links see what is for peers
+    stretch = device.kernels.load_latency
+    engines = peers * device.require_dma().engine_rate / (1 + stretch * loads)
+    series = [Series("7 engines", loads.tolist(), (np.minimum(link, engines) / 1e9).tolist())]
+    for number, units in enumerate((32, 16)):
+        moved = units * unit_rate(machine, "all_gather") * share / (1 + 2 * stretch * loads)
+        rates = (np.minimum(link, moved) / 1e9).tolist()
+        series.append(
+            Series(f"{units} units, L2 as busy", loads.tolist(), rates, colour=number + 1)
+        )
     x, y = Axis("load of the memory", (0.0, 0.25, 0.5, 0.75, 1.0)), Axis("GB/s", range(0, 401, 100))
     return Chart("What load leaves of an all-gather", x, y, series)
 

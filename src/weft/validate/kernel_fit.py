@@ -62,6 +62,8 @@ def correction_of(study: Study, left: Floats, grid: str) -> Correction:
 
 def left_of(study: Study, left: Floats, grid: str, held: Mask) -> Floats:
     """Give what a correction that was not shown the ``held`` rows leaves of them."""
+    if not grid:
+        return left[held]
     shown = study.part(~held)
     fitted = correction_of(shown, left[~held], grid)
     return left[held] - corrections(fitted, study.part(held).places)
@@ -87,7 +89,7 @@ def fitted(study: Study, law: Mapping[str, float] | None = None) -> KernelFit:
             random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
             shapes=geomean_error(errors_of(shapes)),
         ),
-        correction=correction_of(study, left, grid),
+        correction=correction_of(study, left, grid) if grid else None,
     )
 
 

@@ -11,9 +11,10 @@ from weft.validate.kernel_tables import (
     moe_studies,
 )
 from weft.validate.neusight_tables import elementwise_studies, neusight_studies
+from weft.validate.vidur_layers import layer_studies
 
 _ATTENDING = ("a100", "h100")  # devices with tables of attention and experts
-FAMILY_NAMES = ("gemm", "attention", "moe", "bmm", "softmax", "norm", "elementwise")
+FAMILY_NAMES = ("gemm", "attention", "moe", "bmm", "softmax", "norm", "activation", "elementwise")
 
 
 def studies_by_device(folder: Path, family: str) -> dict[str, list[list[Study]]]:
@@ -27,17 +28,17 @@ def studies_by_device(folder: Path, family: str) -> dict[str, list[list[Study]]]
 
 
 def _studies(folder: Path, family: str) -> list[Study]:
-    match family:
-        case "gemm":
-            found = [each for name in SYSTEMS for each in gemm_studies(folder, name)]
-            return found + neusight_studies(folder, "gemm")
-        case "attention":
-            return [each for name in _ATTENDING for each in attention_studies(folder, name)]
-        case "moe":
-            return [each for name in _ATTENDING for each in moe_studies(folder, name)]
-        case "bmm" | "softmax" | "norm":
-            return neusight_studies(folder, family)
-        case "elementwise":
-            return elementwise_studies(folder)
-        case _:
-            raise UsageError(f"{family!r} is fitted to no table", nearest(family, FAMILY_NAMES))
+    if family not in FAMILY_NAMES:
+        raise UsageError(f"{family!r} is fitted to no table", nearest(family, FAMILY_NAMES))
+    found: list[Study] = []
+    if family == "gemm":
+        found += [each for name in SYSTEMS for each in gemm_studies(folder, name)]
+    elif family == "attention":
+        found += [each for name in _ATTENDING for each in attention_studies(folder, name)]
+    elif family == "moe":
+        found += [each for name in _ATTENDING for each in moe_studies(folder, name)]
+    elif family == "elementwise":
+        found += elementwise_studies(folder)
+    if family in ("gemm", "bmm", "softmax", "norm"):
+        found += neusight_studies(folder, family)
+    return found + [each for each in layer_studies(folder) if each.family == family]

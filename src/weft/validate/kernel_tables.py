@@ -39,6 +39,7 @@ class Study:
     seconds: Floats
     shape: tuple[str, ...]
     source: str = SOURCE
+    implementation: str = ""
 
     @property
     def kind(self) -> Family:
@@ -99,13 +100,14 @@ def study(
     seconds: Floats,
     shape: tuple[str, ...],
     source: str = SOURCE,
+    implementation: str = "",
 ) -> Study:
     """Make a Study, with the columns that were not measured as they are if not given."""
     full = {
         key: np.broadcast_to(np.asarray(columns.get(key, default), float), seconds.shape)
         for key, default in FAMILIES[family].columns.items()
     }
-    return Study(family, device, dtype, full, seconds, shape, source)
+    return Study(family, device, dtype, full, seconds, shape, source, implementation)
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:

@@ -7,7 +7,12 @@ computed; elsewhere those that were recorded with the catalogue are shown. Laws 
 from collections.abc import Iterator
 
 from weft.validate.nccl_tables import data_folder
-from weft.validate.predict_kernels import elsewhere, fitted_kernels, left_out_devices
+from weft.validate.predict_kernels import (
+    elsewhere,
+    fitted_kernels,
+    left_out_devices,
+    training_attention,
+)
 from weft.validate.predict_steps import step_targets
 from weft.validate.target import Target
 
@@ -20,6 +25,7 @@ def targets() -> Iterator[Target]:
     folder = data_folder()
     yield from fitted_kernels(folder)
     yield from left_out_devices()
+    yield from training_attention()
     if folder is not None:
         yield from elsewhere(folder)
         yield from step_targets(folder)

@@ -44,9 +44,33 @@ RECORDED_MI300X = Split(
     reason="kernels of two other models",
 )
 
+MEMORY_SIMUMAX = Split(
+    "simumax_b200",
+    fitted=("llama3-70b",),
+    held_out=("llama3-405b",),
+    reason="a whole model of other widths",
+)
+
+MEMORY_MEGATRON = Split(
+    "megatron_goldens",
+    fitted=("gpt",),
+    held_out=("bert", "mixtral", "moe"),
+    reason="whole families of models: encoders, and models of experts",
+)
+
 DEEPBENCH_T4 = Split(
     "deepbench/NV_T4_gemm.csv",
     fitted=("DeepSpeech",),
     held_out=("every other application of the table",),
     reason="products of other applications, on a card whose clock falls under its power limit",
+)
+
+PUBLISHED_ATTENTION = Split(
+    "",
+    fitted=("h100: arXiv 2407.08608, head dimension 128, forward and backward",),
+    held_out=(
+        "h100: arXiv 2407.08608, head dimensions 64 and 256",
+        "h100: other authors, backward with a causal mask among them",
+    ),
+    reason="other head dimensions, masks and machines than those fitted; all were printed before",
 )

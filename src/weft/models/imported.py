@@ -1,0 +1,145 @@
+"""What importers share: the model they return, and reading keys so that none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.errors import FormatError, UsageError
+
+if TYPE_CHECKING:
+    from weft.models.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A model and its layout as another program's file describes them.
+
+    ``notes`` name what the file asks for and the model leaves out or assumes.
+    """
+
+    name: str
+    model: Transformer
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Keys:
+    """The keys of a document; what nobody asks for is left over.
+
+    ``where`` names the document in errors.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+    used: set[str] = field(default_factory=set)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value, or ``default`` where it is missing or null."""
+        self.used.add(key)
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def or_else(self, **usual: Any) -> Keys:
+        """Return the same keys with values for those that are missing or null."""
+        known = {key: value for key, value in self.values.items() if value is not None}
+        return Keys({**self.values, **usual, **known}, self.where, self.used)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """Return a whole number of zero or more; without a default it must be there."""
+        value = self.get(key, default)
+        if value is None:
+            raise FormatError(f"{self.where}: {key} is missing")
+        try:
+            number = int(value)
+        except (TypeError, ValueError, OverflowError):
+            number = -1
+        if isinstance(value, bool) or number < 0 or number != float(value):
+            raise FormatError(f"{self.where}: {key} must be a whole number (got {value!r})")
+        return number
+
+    def real(self, key: str, default: float) -> float:
+        """Return a number."""
+        try:
+            return float(self.get(key, default))
+        except (TypeError, ValueError):
+            raise FormatError(
+                f"{self.where}: {key} must be a number (got {self.values[key]!r})"
+            ) from None
+
+    def truth(self, key: str, *, default: bool = False) -> bool:
+        """Return a truth value, also where it is written as a word."""
+        value = self.get(key, default)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool | int):
+            raise FormatError(f"{self.where}: {key} must be true or false (got {value!r})")
+        return bool(value)
+
+    def table(self, key: str) -> Keys:
+        """Return a table inside, empty where there is none."""
+        value = self.get(key, {})
+        if not isinstance(value, Mapping):
+            raise FormatError(f"{self.where}: {key} must be a table (got {value!r})")
+        return Keys(value, f"{self.where}, {key}")
+
+    def unread(self, harmless: Collection[str] = (), prefixes: tuple[str, ...] = ()) -> list[str]:
+        """Return the keys that nobody asked for and that may change the step.
+
+        Keys without a value, or that are switched off, change nothing.
+        """
+        return sorted(
+            key
+            for key, value in self.values.items()
+            if key not in self.used
+            and key not in harmless
+            and not key.startswith(prefixes)
+            and value not in (None, False, "", "none", 0, 0.0, [], {})
+        )
+
+
+def not_understood(where: str, keys: list[str]) -> tuple[str, ...]:
+    """Return a note that names keys of a file that no part of the model stands for."""
+    return (f"{where}: not understood and left out: {', '.join(keys)}",) if keys else ()
+
+
+def read_text(path: Path) -> str:
+    """Read a text file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise FormatError(f"cannot read {path}: {reason}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
+    try:
+        found = msgspec.json.decode(read_text(path).encode())
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise FormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: expected an object")
+    return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping."""
+    try:
+        import yaml  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{path}: reading YAML needs PyYAML, which is not installed",
+            "Use pip install pyyaml, or write the settings as TOML.",
+        ) from error
+    try:
+        found = yaml.safe_load(read_text(path))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise FormatError(f"{path} is not YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path}: expected a mapping")
+    return found

@@ -1,0 +1,134 @@
+"""A generated step as a job: its settings, what it is worth a second, and where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from weft.models import dlrm, transformer_step
+from weft.models.dlrm import Dlrm
+from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import StageMemory, stage_memories
+
+if TYPE_CHECKING:
+    from weft.workload.step import Workload
+
+# Settings that are always told, also where they are as usual.
+_TOLD = ("batch", "micro_batch", "seq", "dtype", "tp", "cp", "pp", "dp", "ep", "recompute")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model on so many ranks; ``notes`` name what a file asks for and the model leaves out."""
+
+    name: str
+    model: Transformer | Dlrm
+    num_ranks: int
+    notes: tuple[str, ...] = ()
+
+    def workload(self) -> Workload:
+        """Make the step of the job."""
+        if isinstance(self.model, Dlrm):
+            return dlrm.build(self.name, self.model, self.num_ranks)
+        return transformer_step.build(self.name, self.model, self.num_ranks)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings in force: those that are not the default, and what decides the layout."""
+        model = self.model
+        found = {
+            each.name: getattr(model, each.name)
+            for each in fields(model)
+            if each.name != "tables"
+            and (
+                each.default is MISSING
+                or getattr(model, each.name) != each.default
+                or (each.name in _TOLD and isinstance(model, Transformer))
+            )
+        }
+        if isinstance(model, Transformer):
+            layout = Layout(model, self.num_ranks)
+            found |= {"dp": layout.dp, "micro_batch": layout.micro}
+            found["micro_batches"] = layout.num_micro
+        return found
+
+    @property
+    def memories(self) -> list[StageMemory]:
+        """What a rank of each stage of the pipeline needs."""
+        if isinstance(self.model, Dlrm):
+            return []
+        return stage_memories(self.model, Layout(self.model, self.num_ranks))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step of the whole job; 0 where there are none."""
+        model = self.model
+        if isinstance(model, Dlrm):
+            return 0
+        return model.batch * (1 if model.mode == "decode" else model.seq)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations that the model needs for one step, without recomputation.
+
+        Products of weights with every token and of queries with the keys that they see; a
+        backward pass takes twice the forward pass, or as much where weights are frozen.
+        """
+        model = self.model
+        if isinstance(model, Dlrm):
+            return 0.0
+        head = model.vocab * model.hidden
+        ends = head * (1 if model.tied else 2)
+        body = 2.0 * (model.active_parameters - ends)
+        scored = min(model.scored or model.seq, model.seq) if model.mode != "decode" else 1
+        tokens = self.tokens
+        total = tokens * (body + self._attention_flops)
+        total += 2.0 * model.batch * scored * head * (1 + model.mtp)
+        if model.mode != "train":
+            return total
+        return total * (3 if model.trains_weights else 2)
+
+    @property
+    def _attention_flops(self) -> float:
+        """Floating-point operations of attention for one token, forward, in all layers."""
+        model = self.model
+        assert isinstance(model, Transformer)
+        total = 0.0
+        each = 2.0 * model.heads * (model.qk_dim + model.value_dim)
+        for kind in (*model.kinds, *model.kinds[-1:] * model.mtp):
+            seen = model.seq / 2 if model.causal and model.mode != "decode" else model.seq
+            if not kind.full:
+                seen = min(seen, model.window / 2 if model.chunked else model.window)
+            total += each * seen
+        return total
+
+    def throughput(self, seconds: float, peak: float) -> dict[str, float]:
+        """Return what the job does in a second, and the share of ``peak`` flop/s that is.
+
+        ``mfu`` is model flop utilization (arXiv 2204.02311) of one rank.
+        """
+        if not seconds:
+            return {}
+        found = {"samples_per_second": self.model.batch / seconds}
+        if not self.tokens:
+            return found
+        rate = self.flops / seconds / self.num_ranks
+        return found | {
+            "tokens_per_second": self.tokens / seconds,
+            "tokens_per_second_per_rank": self.tokens / seconds / self.num_ranks,
+            "flops_per_second_per_rank": rate,
+            "mfu": rate / peak,
+        }
+
+    def row(self, seconds: float, peak: float) -> dict[str, Any]:
+        """Return what programs read of a job beside its prediction."""
+        return {
+            "throughput": self.throughput(seconds, peak),
+            "settings": {
+                key: list(value) if isinstance(value, tuple) else value
+                for key, value in self.settings.items()
+            },
+            "memory_by_stage": [each.as_row() for each in self.memories],
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,96 @@
+"""A plan as tables: what it saves, the strategy of each collective and why, alternatives."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.report.interactive_timeline import timeline_section
+from weft.report.page import Section, html_page
+from weft.report.picture import picture_of
+from weft.report.text import Column, bar, page, print_table
+from weft.units import format_count, format_size, format_time
+
+if TYPE_CHECKING:
+    from weft.planner.plan import Choice, Plan
+    from weft.timeline import Timeline
+
+
+def print_plan(plan: "Plan", *, every: bool = False) -> None:
+    """Print a plan, the answer first; ``every`` adds the alternatives."""
+    place = page()
+    place.write(headline(plan))
+    for note in plan.notes:
+        place.write(f"  {note}")
+    for section in sections(plan)[: None if every else 1]:
+        place.write("")
+        print_table(section.columns, section.rows, to=place, title=section.title)
+
+
+def headline(plan: "Plan") -> str:
+    """Return what the plan saves, in one line."""
+    where = f"{plan.workload} on {format_count(plan.num_ranks, 'rank')} of {plan.platform}"
+    if plan.planned >= plan.baseline:
+        return f"{where}: {format_time(plan.baseline)} a step, and no plan makes it faster"
+    return (
+        f"{where}: {format_time(plan.baseline)} a step without a plan, "
+        f"{format_time(plan.planned)} with it ({format_time(plan.low)} to "
+        f"{format_time(plan.high)}), {100 * plan.gain:.1f} % less, predicted"
+    )
+
+
+def plan_page(plan: "Plan", timelines: "Sequence[Timeline]" = ()) -> str:
+    """Return the page of a plan, with the timelines before and after if given."""
+    title = f"Plan: {plan.workload} on {plan.platform}"
+    chosen, *others = sections(plan)
+    titles = (
+        f"as torch runs it: {format_time(plan.baseline)}",
+        f"as planned: {format_time(plan.planned)}",
+    )
+    drawn = [
+        timeline_section(picture_of(timeline), name, "Predicted.", number=number)
+        for number, (name, timeline) in enumerate(zip(titles, timelines, strict=False))
+    ]
+    lead = ". ".join((headline(plan), *plan.notes))
+    return html_page(title, [chosen, *drawn, *others], lead=lead)
+
+
+def sections(plan: "Plan") -> list[Section]:
+    """Return the tables of a plan: the choices, then the alternatives of each collective."""
+    rows = [_row(choice) for choice in plan.choices]
+    chosen = [
+        Column("pair", "collective", right=False, style="bold"),
+        Column("times", "times"),
+        Column("how", "strategy", right=False, style="green"),
+        Column("seconds", "takes", format_time),
+        Column("gain", "saves", "{:.1%}".format),
+        Column("bar", "", right=False, style="cyan"),
+        Column("why", "why", right=False),
+    ]
+    found = [Section("what each collective does", "", chosen, rows)]
+    others = [
+        Column("how", "not chosen", right=False, style="bold"),
+        Column("seconds", "the step", format_time),
+        Column("why", "why not", right=False),
+    ]
+    for choice in plan.choices:
+        rows = [
+            {"how": how(each.strategy, each.settings), "seconds": each.seconds, "why": each.why}
+            for each in choice.alternatives
+        ]
+        found.append(Section(choice.pair, "", others, rows, fold="alternatives"))
+    return found
+
+
+def how(strategy: str, settings: Any) -> str:
+    """Format a strategy with its settings.
+
+    >>> how("partition", {"units": 32}), how("concurrent", {"bucket": 1 << 20})
+    ('partition (units 32)', 'concurrent (bucket 1 MiB)')
+    """
+    shown = {k: format_size(v) if k == "bucket" else v for k, v in settings.items()}
+    told = ", ".join(f"{key} {value}" for key, value in shown.items() if key != "priority")
+    return f"{strategy} ({told})" if told else strategy
+
+
+def _row(choice: "Choice") -> dict[str, Any]:
+    row = choice.as_row()
+    return row | {"how": how(choice.strategy, choice.settings), "bar": bar(choice.gain * 2)}

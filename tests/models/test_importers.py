@@ -1,0 +1,359 @@
+"""Files of other programs: the model that they describe, and what of them is left out."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.models.configs import CONFIGS
+from weft.errors import FormatError, UsageError, WeftError
+from weft.models.find import find_job, find_workload, is_configuration
+from weft.models.huggingface import model_of
+from weft.models.zoo import MODELS
+from weft.workload import check
+
+
+def imported(path: str, num_ranks: int, settings: dict[str, str] | None = None) -> Any:
+    """Return the job of a file."""
+    return find_job(path, num_ranks, settings)
+
+
+def written(path, text):
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    return str(path)
+
+
+@pytest.mark.parametrize(("name", "document"), CONFIGS.items())
+def test_a_configuration_is_the_model_of_that_name(name, document):
+    model, _ = model_of(document, "config.json")
+    known = MODELS[name]
+    # where all heads have keys of their own, or a head is as wide as usual, files may say so
+    kv, size = known.kv_heads or known.heads, known.head_dim
+    same = replace(known, seq=model.seq, batch=model.batch, kv_heads=0, head_size=0)
+    assert replace(model, kv_heads=0, head_size=0) == same
+    assert (model.kv_heads or model.heads, model.head_dim) == (kv, size)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_configuration_can_be_trained(tmp_path, name):
+    path = written(tmp_path / "config.json", CONFIGS[name])
+    workload = find_workload(path, 8, {"batch": "8", "layers": "4", "seq": "256"})
+    check(workload)
+    assert workload.name == tmp_path.name
+
+
+def test_what_is_left_out_is_named():
+    model, notes = model_of({**CONFIGS["llama-3-8b"], "residual_gate": True}, "config.json")
+    assert notes == ("config.json: not understood and left out: residual_gate",)
+    assert model == MODELS["llama-3-8b"]
+    _, notes = model_of(CONFIGS["deepseek-v3"], "config.json")
+    assert any("quantization_config" in note for note in notes)
+    assert any("8192 of at most 163840" in note for note in notes)
+
+
+def test_an_unknown_architecture_is_named_with_the_nearest_and_what_is_missing():
+    with pytest.raises(UsageError, match="'llama5'") as error:
+        model_of({"model_type": "llama5", "hidden_size": 8}, "config.json")
+    assert "llama4" in error.value.hint
+    assert "num_hidden_layers" in error.value.hint
+    with pytest.raises(UsageError, match="MambaForCausalLM"):
+        model_of({"architectures": ["MambaForCausalLM"]}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "many"}, "hidden_size must be a whole number"),
+        ({"num_hidden_layers": 0}, "layers must be above zero"),
+        ({"vocab_size": -1}, "vocab_size must be a whole number"),
+        ({"tie_word_embeddings": "perhaps"}, "must be true or false"),
+        (
+            {"sliding_window": 8, "layer_types": ["full_attention", "full_attention", "s"]},
+            "do not repeat",
+        ),
+    ],
+)
+def test_a_broken_configuration_is_named(changed, message):
+    with pytest.raises(FormatError, match=message):
+        model_of({**CONFIGS["llama-3-8b"], **changed}, "config.json")
+
+
+@given(
+    key=st.sampled_from(sorted(CONFIGS["deepseek-v3"])),
+    value=st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text() | st.floats()
+    | st.lists(st.integers()) | st.dictionaries(st.text(), st.integers()),
+)  # fmt: skip
+def test_no_value_of_a_key_ends_in_anything_but_an_error_of_weft(key, value):
+    with suppress(WeftError):
+        model_of({**CONFIGS["deepseek-v3"], key: value}, "config.json")
+
+
+TITAN = """
+[job]
+description = "Llama 3 70B"
+[model]
+name = "llama3"
+flavor = "70B"
+converters = ["float8"]
+[training]
+local_batch_size = 8
+seq_len = 4096
+steps = 1000
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_a_torchtitan_job_is_a_model_with_its_layout(tmp_path):
+    job = imported(written(tmp_path / "train.toml", TITAN), 64)
+    expected = replace(
+        MODELS["llama-3.1-70b"], seq=4096, batch=64, micro_batch=8, tp=8, dp=8, sp=True, zero=3,
+        shard=4, math="fp8", tp_overlap=True, recompute="full", clip=True, grad_dtype="fp32",
+        cp_kind="allgather",
+    )  # fmt: skip
+    assert job.model == expected
+    assert job.notes == ()
+    assert job.settings["dp"] == 8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value"),
+    [
+        ('mode = "full"', 'mode = "none"', "recompute", "none"),
+        ('"full"', '"selective"\nselective_ac_option = "op"', "recompute", "selective"),
+        ('"full"', '"selective"\nselective_ac_option = "2"', "recompute_layers", 40),
+        ("shard_degree = -1", 'shard_degree = 4\nfsdp_reshard_after_forward = "never"', "reshard",
+         False),
+        ("seq_len = 4096", "seq_len = 4096\nglobal_batch_size = 128", "batch", 128),
+    ],
+)  # fmt: skip
+def test_settings_of_a_torchtitan_job_are_read(tmp_path, old, new, field, value):
+    job = imported(written(tmp_path / "train.toml", TITAN.replace(old, new)), 64)
+    assert getattr(job.model, field) == value
+
+
+def test_a_torchtitan_pipeline_is_read(tmp_path):
+    keys = ("degree = 4", 'schedule = "Interleaved1F1B"', "layers_per_stage = 5")
+    stages = "\n".join(f"pipeline_parallel_{key}" for key in keys)
+    text = TITAN.replace("tensor_parallel_degree = 8", stages)
+    job = imported(written(tmp_path / "train.toml", text), 64)
+    assert (job.model.pp, job.model.interleave, job.model.schedule) == (4, 4, "1f1b")
+    assert not job.model.reshard  # as torchtitan does by default in a pipeline
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("shard_degree = -1", "shard_degree = 3", r"is 48 \(got 64 ranks\)"),
+        ('flavor = "70B"', 'flavor = "71B"', "no model is called 'llama3 71B'"),
+        ("tensor_", 'pipeline_parallel_schedule = "DualPipeV"\npipeline_',
+         "'DualPipeV' is not modelled"),
+        ("tensor_parallel_degree = 8", "tensor_parallel_degree = 0", "must be above zero"),
+        ("seq_len = 4096", "seq_len = 'long'", "seq_len must be a whole number"),
+    ],
+)  # fmt: skip
+def test_a_torchtitan_job_that_cannot_be_is_named(tmp_path, old, new, message):
+    with pytest.raises(WeftError, match=message):
+        imported(written(tmp_path / "train.toml", TITAN.replace(old, new)), 64)
+
+
+def test_keys_of_a_torchtitan_job_that_are_not_understood_are_named(tmp_path):
+    text = TITAN.replace("seq_len", "ring_size = 4\nenable_cpu_offload = true\nseq_len")
+    job = imported(written(tmp_path / "train.toml", text), 64)
+    assert "training.ring_size" in " ".join(job.notes)
+    assert "enable_cpu_offload is not modelled" in " ".join(job.notes)
+
+
+MEGATRON = """#!/bin/bash
+TP=4
+PP=${PP:-2}
+export HIDDEN="4096"
+MODEL_ARGS=(
+    --num-layers 32
+    --hidden-size $HIDDEN --ffn-hidden-size 14336   # of Llama 3
+    --num-attention-heads 32
+    --group-query-attention --num-query-groups 8
+    --seq-length 8192 --max-position-embeddings 8192
+    --swiglu --normalization RMSNorm --position-embedding-type rope
+    --untie-embeddings-and-output-weights --disable-bias-linear
+    --attention-dropout 0.0 --hidden-dropout 0.0
+)
+torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} \\
+    --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size $PP \\
+    --num-layers-per-virtual-pipeline-stage 4 --sequence-parallel \\
+    --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather \\
+    --micro-batch-size 1 --global-batch-size=128 --vocab-size 128256 --bf16 \\
+    --recompute-granularity selective --lr 3e-4 --clip-grad 1.0
+"""
+
+
+def test_arguments_of_megatron_are_a_model_with_its_layout(tmp_path):
+    job = imported(written(tmp_path / "train.sh", MEGATRON), 16)
+    expected = replace(
+        MODELS["llama-3-8b"], tp=4, pp=2, interleave=4, sp=True, zero=1, batch=128, micro_batch=1,
+        recompute="selective", clip=True, grad_dtype="fp32", bucket=160_000_000,
+    )  # fmt: skip
+    assert job.model == expected
+    assert job.notes == ()
+    check(job.workload())
+
+
+def test_megatron_yaml_is_read_as_its_arguments(tmp_path):
+    text = """
+MODEL_ARGS:
+  --num-layers: 12
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --seq-length: 1024
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --tensor-model-parallel-size: 2
+  --context-parallel-size: 2
+  --cp-comm-type: a2a
+  --num-experts: 8
+  --moe-router-topk: 2
+  --moe-layer-freq: ([0]*2+[1]*10)
+  --expert-model-parallel-size: 2
+  --sequence-parallel: true
+  --bf16: true
+  --tokenizer-type: NullTokenizer
+"""
+    job = imported(written(tmp_path / "model_config.yaml", text), 8)
+    model = job.model
+    assert (model.layers, model.ffn, model.cp_kind, model.experts) == (12, 2048, "ulysses", 8)
+    assert (model.dense_layers, model.ep, model.tied, model.dropout) == (2, 2, True, True)
+    assert any("vocab" in note for note in job.notes)
+    nested = "language_model:\n  num_layers: 2\n  hidden_size: 64\n  num_attention_heads: 4\n"
+    nested += "  seq_length: 32\nmodel_parallel:\n  tensor_model_parallel_size: 2\n"
+    other = imported(written(tmp_path / "job.yaml", nested), 4)
+    assert (other.model.layers, other.model.tp) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("--num-layers 32", "", "num_layers is missing"),
+        ("--num-layers 32", "--num-layers many", "num_layers must be a whole number"),
+        ("--sequence-parallel", "--context-parallel-size 2 --cp-comm-type a2a+p2p",
+         "'a2a[+]p2p' is not modelled"),
+        ("--swiglu", "--num-experts 8 --moe-layer-freq [0,1,0]", "moe_layer_freq"),
+        ("--sequence-parallel", "--decoder-first-pipeline-num-layers 3", "with virtual stages"),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_are_named(tmp_path, old, new, message):
+    with pytest.raises(WeftError, match=message):
+        imported(written(tmp_path / "train.sh", MEGATRON.replace(old, new)), 16)
+
+
+def test_arguments_that_are_not_understood_are_named(tmp_path):
+    text = MEGATRON.replace("--swiglu", "--swiglu --enable-warp-drive 9")
+    job = imported(written(tmp_path / "train.sh", text), 16)
+    assert "enable_warp_drive" in " ".join(job.notes)
+
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": 5e8},
+    "optimizer": {"type": "AdamW"},
+}
+
+
+def test_deepspeed_says_how_a_model_is_run(tmp_path):
+    path = written(tmp_path / "ds.json", DEEPSPEED)
+    job = imported(path, 8, {"model": "llama-3-8b", "seq": "4096"})
+    expected = replace(
+        MODELS["llama-3-8b"], seq=4096, batch=64, micro_batch=2, dp=8, zero=3, clip=True,
+        overlap_param=False, bucket=1_000_000_000,
+    )  # fmt: skip
+    assert job.model == expected
+    config = written(tmp_path / "config.json", CONFIGS["qwen3-30b-a3b"])
+    assert imported(path, 8, {"model": config}).model.experts == 128
+    check(job.workload())
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train_batch_size": 63}, "63 is not micro batch 2 x accumulation 4 x 8"),
+        ({"zero_optimization": {"stage": 4}}, "must be 0 to 3"),
+        ({"zero_optimization": 3}, "must be a table"),
+        ({"tensor_parallel": {"autotp_size": 3}}, "3 does not divide 8 ranks"),
+    ],
+)
+def test_deepspeed_that_cannot_be_is_named(tmp_path, changed, message):
+    path = written(tmp_path / "ds.json", {**DEEPSPEED, **changed})
+    with pytest.raises(WeftError, match=message):
+        imported(path, 8, {"model": "llama-3-8b"})
+
+
+def test_a_file_without_a_model_asks_for_one(tmp_path):
+    with pytest.raises(UsageError, match="has no model of its own"):
+        imported(written(tmp_path / "ds.json", DEEPSPEED), 8)
+    with pytest.raises(UsageError, match="has a model of its own"):
+        imported(written(tmp_path / "config.json", CONFIGS["phi-4"]), 8, {"model": "gpt2"})
+
+
+def test_offloading_is_named_as_not_modelled(tmp_path):
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "none"}}
+    path = written(tmp_path / "ds.json", {**DEEPSPEED, "zero_optimization": zero, "ring": 1})
+    job = imported(path, 8, {"model": "llama-3-8b"})
+    notes = " ".join(job.notes)
+    assert "offload_param is not modelled" in notes
+    assert "offload_optimizer" not in notes
+    assert "left out: ring" in notes
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero", "reshard", "shard"),
+    [("FULL_SHARD", 3, True, 0), ("SHARD_GRAD_OP", 3, False, 0), ("HYBRID_SHARD", 3, True, 8)],
+)
+def test_accelerate_says_how_weights_are_shared(tmp_path, strategy, zero, reshard, shard):
+    text = f"""
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 16
+fsdp_config:
+  fsdp_sharding_strategy: {strategy}
+  fsdp_activation_checkpointing: true
+  fsdp_offload_params: false
+"""
+    job = imported(written(tmp_path / "fsdp.yaml", text), 16, {"model": "llama-3-8b"})
+    model = job.model
+    assert (model.zero, model.reshard, model.shard) == (zero, reshard, shard)
+    assert model.recompute == "full"
+    assert any("has no batch" in note for note in job.notes)
+
+
+def test_accelerate_with_deepspeed_is_read_as_deepspeed(tmp_path):
+    text = "distributed_type: DEEPSPEED\nmixed_precision: bf16\ndeepspeed_config:\n"
+    text += "  zero_stage: 2\n  gradient_accumulation_steps: 4\n  offload_param_device: cpu\n"
+    job = imported(written(tmp_path / "ds.yaml", text), 8, {"model": "llama-3-8b"})
+    assert (job.model.zero, job.model.batch) == (2, 32)
+    assert "offload_param" in " ".join(job.notes)
+    path = written(tmp_path / "xla.yaml", "distributed_type: XLA\n")
+    with pytest.raises(UsageError, match="XLA is not modelled"):
+        imported(path, 8, {"model": "gpt2"})
+
+
+def test_files_of_no_known_program_are_named(tmp_path):
+    with pytest.raises(FormatError, match="no configuration of Megatron-LM or accelerate"):
+        imported(written(tmp_path / "x.yaml", "a: 1\n"), 8)
+    with pytest.raises(FormatError, match="is not YAML"):
+        imported(written(tmp_path / "x.yaml", "a: [1\n"), 8)
+    with pytest.raises(FormatError, match="cannot read"):
+        imported(str(tmp_path / "none.yaml"), 8)
+    assert not is_configuration(written(tmp_path / "trace.json", {"traceEvents": []}))
+    assert is_configuration(written(tmp_path / "config.json", CONFIGS["phi-4"]))
