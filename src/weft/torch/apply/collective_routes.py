@@ -12,28 +12,10 @@ from weft.errors import UsageError
 from weft.planner.plan import Choice
 from weft.torch.backend.c10d import method_of
 from weft.torch.backend.group_base import GroupBase
+from weft.torch.c10d_collectives import BY_METHOD
 
 Key = tuple[str, int]  # a collective and its bytes, as a Workload counts them
 BACKENDS = ("weft", "gloo")
-# Methods of a process group: the collective, and which argument has its bytes.
-_METHODS = {
-    "allreduce": ("all_reduce", 0),
-    "allreduce_coalesced": ("all_reduce", 0),
-    "broadcast": ("broadcast", 0),
-    "reduce": ("reduce", 0),
-    "allgather": ("all_gather", 0),
-    "allgather_coalesced": ("all_gather", 0),
-    "all_gather_single": ("all_gather", 0),
-    "all_gather_single_coalesced": ("all_gather", 0),
-    "reduce_scatter": ("reduce_scatter", 1),
-    "reduce_scatter_single": ("reduce_scatter", 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter", 1),
-    "alltoall": ("all_to_all", 1),
-    "all_to_all_single": ("all_to_all", 1),
-    "gather": ("gather", 1),
-    "scatter": ("scatter", 0),
-}
-_OF_ONE_RANK = ("gather", "scatter")  # only the root has the bytes of all
 
 
 @dataclass
@@ -112,7 +94,7 @@ class GroupRoutes:
 
     def carry(self, name: str, method: Callable[..., Any], args: Any, options: Any) -> Any:
         """Execute one call of the group, by plan or by default."""
-        if name not in _METHODS:
+        if name not in BY_METHOD:
             return method(self._group, *args, **options)
         route = self._find(*_counted(name, args, self._group.size()))
         if self.default:
@@ -165,9 +147,10 @@ class GroupRoutes:
 
 def _counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:
     """Return the collective and its bytes, as nccl-tests counts them."""
-    kind, place = _METHODS[name]
-    nbytes = _nbytes(args[place])
-    return kind, nbytes * size if kind in _OF_ONE_RANK else nbytes
+    known = BY_METHOD[name]
+    if known.part is not None:
+        return known.kind, _nbytes(args[known.part]) * size
+    return known.kind, _nbytes(args[known.whole])
 
 
 def _nbytes(value: Any) -> int:

@@ -22,6 +22,8 @@ from torch._C._distributed_c10d import (
 )
 from torch.distributed import distributed_c10d
 
+from weft.torch.c10d_collectives import BY_METHOD
+
 __all__ = [
     "ALL_GATHER",
     "ALL_REDUCE",
@@ -63,19 +65,11 @@ SCATTER = ScatterOptions()
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
-# Names that a ProcessGroup had before torch 2.13, and that groups written in Python may still have.
-_OLDER = {
-    "all_gather_single": "_allgather_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "all_to_all_single": "alltoall_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}
-
 
 def method_of(group: Any, name: str) -> Any:
     """Return a collective of a group by its name in torch 2.13, whichever name the group has."""
-    older = _OLDER.get(name, "")
+    known = BY_METHOD.get(name)
+    older = known.older_method if known else ""
     if older and not _defines(type(group), name) and _defines(type(group), older):
         return getattr(group, older)
     return getattr(group, name, None) or getattr(group, older)
