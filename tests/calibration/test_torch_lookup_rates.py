@@ -22,19 +22,19 @@ from weft.calibration.torch_lookup_rates import (  # noqa: E402
 from weft.calibration.torch_lookup_times import LookupTimes, Stopwatch, TimedLookup, undisturbed  # noqa: E402
 
 
-def test_every_way_to_look_up_is_measured():
+def test_every_kind_of_lookup_is_measured():
     found = Stopwatch(1 << 20).times(Table("t", 500, 16, 3, 1.05), batch=40, rounds=1, most=3)
     assert set(found) == {"torch", "torch_backward", "weft", "weft_backward"}
     assert all(each.seconds > 0 and each.rounds >= 1 and each.floor >= 0 for each in found.values())
 
 
 def test_what_was_disturbed_does_not_count():
-    calm, slept, beside = (
+    quiet, slept, disturbed = (
         TimedLookup(1, 1.0, 0.99),
         TimedLookup(2, 1.0, 0.5),
         TimedLookup(3, 1.5, 1.0),
     )
-    assert undisturbed([calm, slept, beside], usual=1.0) == [calm]
+    assert undisturbed([quiet, slept, disturbed], usual=1.0) == [quiet]
 
 
 def test_cases_are_of_every_kind():

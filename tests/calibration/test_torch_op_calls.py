@@ -57,7 +57,7 @@ def test_ranks_of_a_dlrm_hold_different_tables_and_meet_in_the_same_collectives(
     assert "all_reduce" in kinds[0]
 
 
-def test_calls_survive_the_way_to_another_process():
+def test_calls_can_be_pickled():
     calls = _captured(DLRM).unique
     assert pickle.loads(pickle.dumps(calls)) == calls
 

@@ -32,7 +32,7 @@ def test_another_user_can_neither_read_nor_disturb_a_world():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_meeting_place_that_another_user_took_is_an_error_at_once(tmp_path, monkeypatch, rank):
+def test_a_rendezvous_file_of_another_user_is_an_error_at_once(tmp_path, monkeypatch, rank):
     """Its name follows from the launcher's, so anybody who knows that can be first."""
     monkeypatch.setattr(env_rendezvous, "SHARED_MEMORY", tmp_path)
     known = {"RANK": str(rank), "LOCAL_RANK": str(rank)} | dict.fromkeys(

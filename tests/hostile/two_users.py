@@ -57,7 +57,7 @@ def child(user: int, run: Callable[[int, int], Any]) -> tuple[int, int, int]:
     return pid, hear, tell
 
 
-def be_rank(name: str, rank: int, listen: int, say: int) -> None:
+def rank_main(name: str, rank: int, listen: int, say: int) -> None:
     """Keep a secret in private and in shared memory; compute before and after the attack."""
     secret = np.frombuffer(SECRET, np.uint8).copy()
     with World(name, rank, timeout=30) as world:
@@ -142,7 +142,7 @@ def lead(listen: int, say: int) -> None:
     launcher = create_segment(RANKS)
     try:
         segments = [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*")]
-        ranks = [child(OWNER, partial(be_rank, launcher.name, rank)) for rank in range(RANKS)]
+        ranks = [child(OWNER, partial(rank_main, launcher.name, rank)) for rank in range(RANKS)]
         about = [json.loads(_line(hear)) for _, hear, _ in ranks]
         os.write(say, json.dumps({"ranks": about, "names": segments}).encode() + b"\n")
         os.read(listen, 1)

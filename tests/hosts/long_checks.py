@@ -110,7 +110,7 @@ def eight_bit_floats_and_booleans_are_joined() -> None:
     assert torch.equal(truth, torch.stack(everyone(100, dtype="bool")).any(0))
 
 
-def the_paths_are_told() -> None:
+def the_paths_are_reported() -> None:
     told = weft.torch.paths()
     assert told["between hosts"] == "gloo"
     assert told["heap"] == "shared memory"
@@ -132,6 +132,6 @@ LONG = {
         results_are_the_same_bits_everywhere_and_again,
         many_messages_cross_each_other,
         eight_bit_floats_and_booleans_are_joined,
-        the_paths_are_told,
+        the_paths_are_reported,
     )
 }

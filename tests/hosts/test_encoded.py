@@ -1,4 +1,4 @@
-"""Broadcasts that travel encoded between hosts: who holds what, what is exact, what is told."""
+"""Broadcasts that are encoded between hosts: results, exactness and errors."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weft.torch
 from tests.hosts.ranks import few, on_hosts
-from tests.torch.test_faults import told
+from tests.torch.test_faults import error_of
 from weft.collectives.chain_pieces import piece_bytes
 from weft.compress import frame
 from weft.errors import UnknownNameError, UsageError
@@ -144,8 +144,8 @@ def other_version():
 @pytest.mark.parametrize(
     "function", [other_codec, pytest.param(other_version, marks=pytest.mark.slow)]
 )
-def test_ranks_that_encode_otherwise_are_told(function):
-    for name, text in on_hosts(told, "ab", function):
+def test_ranks_with_different_codecs_get_an_error(function):
+    for name, text in on_hosts(error_of, "ab", function):
         assert name == "DisagreeError"
         assert "pack" in text
 
@@ -165,7 +165,7 @@ def changed_on_its_way():
 
 
 def test_a_changed_chunk_is_named_on_every_rank():
-    for name, text in on_hosts(told, "abc", changed_on_its_way):
+    for name, text in on_hosts(error_of, "abc", changed_on_its_way):
         assert name == "RunError"
         assert "cannot decode chunk 3 of " in text
         assert "rank 1" in text or "rank 2" in text
@@ -182,7 +182,7 @@ def longer_than_its_slot():
 
 @pytest.mark.slow
 def test_a_frame_of_an_impossible_length_is_refused():
-    for name, text in on_hosts(told, "ab", longer_than_its_slot):
+    for name, text in on_hosts(error_of, "ab", longer_than_its_slot):
         assert name == "RunError"
         assert "cannot decode chunk 0 of " in text
 

@@ -116,7 +116,7 @@ def refused(world):
     ]
 
 
-def test_wrong_calls_are_told_and_break_nothing():
+def test_invalid_calls_raise_and_leave_the_world_intact():
     wanted = (
         "int64",
         "codec 'pak'",

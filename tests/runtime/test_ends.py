@@ -140,7 +140,7 @@ def fork_and_go_on(world):
     return told, float(x[0])
 
 
-def test_a_forked_child_is_told_that_it_is_no_rank_and_harms_nobody():
+def test_calls_of_a_forked_child_raise_and_leave_the_world_intact():
     (told, first), (_, second) = spawn(fork_and_go_on, 2, timeout=30)
     assert first == second == 4.0
     assert len(told) == 5

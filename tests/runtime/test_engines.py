@@ -59,7 +59,7 @@ def test_any_collection_of_cores_will_do():
         ("caller=rest", "caller: 'rest' needs cores"),
     ],
 )
-def test_a_wrong_wish_is_named_with_its_variable(text, says):
+def test_an_invalid_setting_is_named_with_its_variable(text, says):
     with pytest.raises(UsageError, match=f"WEFT_ENGINES: {says}"):
         engines_from({"WEFT_ENGINES": text})
 
@@ -75,7 +75,7 @@ def test_engines_that_take_every_core_leave_none_to_the_caller():
         Engines(cores=allowed_cores(), caller="rest").require_possible()
 
 
-def test_too_few_wishes_for_the_ranks_are_refused():
+def test_missing_engines_of_a_rank_are_an_error():
     with pytest.raises(UsageError, match=r"no entry for rank 1 .got 1 entries."):
         engines_of(1, [Engines()])
 
@@ -129,7 +129,7 @@ def be_placed(world):
 @pytest.mark.multiprocess
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [None, 1, 2])
-def test_threads_stand_where_they_were_told_and_copy_all_bytes(number):
+def test_threads_run_on_their_cores_and_copy_all_bytes(number):
     told = Engines(number, {LAST}, 7, "batch", {LAST})
     with nothing_left():
         answers = spawn(be_placed, 4, engines=told)
@@ -147,7 +147,7 @@ def be_of_own_mind(world):
 
 @pytest.mark.multiprocess
 @pytest.mark.timeout(120)
-def test_each_rank_may_be_told_its_own(monkeypatch):
+def test_each_rank_may_have_its_own_engines(monkeypatch):
     with nothing_left():
         assert spawn(be_of_own_mind, 2, engines=[Engines(nice=3), Engines(nice=5)]) == [
             ("nice=3", [3]),

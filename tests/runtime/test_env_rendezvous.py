@@ -139,7 +139,7 @@ def test_a_rank_without_rank_0_gives_up(monkeypatch, tmp_path):
         env_rendezvous.world(timeout=0.05)
 
 
-def test_two_launches_with_one_name_are_told_apart(tmp_path):
+def test_two_launches_with_one_name_are_separate(tmp_path):
     path = tmp_path / "taken"
     with env_rendezvous._held(path, 1) as file:
         assert os.fstat(file).st_mode & 0o777 == 0o600

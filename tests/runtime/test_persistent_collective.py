@@ -76,7 +76,7 @@ def be_left_alone(world):
     return "told"
 
 
-def test_a_standing_call_names_the_rank_that_died():
+def test_a_persistent_collective_names_the_rank_that_died():
     with nothing_left(), pytest.raises(RankDiedError, match="rank 1 died"):
         spawn(be_left_alone, 2, timeout=30)
 

@@ -387,7 +387,7 @@ def send_in_handler(world):
     return found
 
 
-def test_a_signal_handler_that_would_wait_for_the_call_it_interrupted_is_told():
+def test_a_signal_handler_that_would_wait_for_the_call_it_interrupted_gets_an_error():
     found, came = spawn(send_in_handler, 2, timeout=30)
     assert came
     assert len(found) == 1

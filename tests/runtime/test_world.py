@@ -260,7 +260,7 @@ def messages(world):
     return good
 
 
-def test_messages_find_their_way_by_tag():
+def test_messages_are_matched_by_tag():
     results = spawn(messages, 3, timeout=30)
     assert results == [[True] * 5, [True] * 5 + [4, 2, 0, 1, 3, 77], [True] * 5]
 

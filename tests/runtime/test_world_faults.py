@@ -148,7 +148,7 @@ def leave_while_busy(world):
         world.all_reduce(x, async_op=True)  # nobody else comes, nobody waits
 
 
-def test_a_rank_may_end_with_work_under_way():
+def test_a_rank_may_end_with_work_in_flight():
     began = time.monotonic()
     spawn(leave_while_busy, 2, timeout=30)
     assert time.monotonic() - began < 15
@@ -175,7 +175,7 @@ def wrong_usage(world):
     return [error_of(act)[0] for act in acts]
 
 
-def test_wrong_arguments_are_told_at_once():
+def test_invalid_arguments_raise_at_once():
     usage = ["UsageError"] * 5
     more = ["UsageError"] * 3 + ["RunError"]
     first, second = spawn(wrong_usage, 2, timeout=30)

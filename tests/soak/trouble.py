@@ -148,7 +148,7 @@ def harm(trial: Trial, step: Step) -> Step:
     return step._replace(ask=replace(ask, dtype=dtype, op="sum" if ask.op else ""))
 
 
-def be_rank(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
+def rank_main(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
     """Live as a rank, and tell how it ended."""
     one, began = threads(), time.monotonic()
     answer: dict[str, Any]
@@ -213,7 +213,7 @@ class Ranks:
             if pid == 0:
                 try:
                     if die_with(parent):
-                        be_rank(trial, name, rank, store, tell)
+                        rank_main(trial, name, rank, store, tell)
                 finally:
                     os._exit(0)
             os.close(tell)

@@ -180,7 +180,7 @@ def a_wait_for_a_message_may_be_too_short() -> None:
 
 
 @check
-def many_messages_are_under_way_at_once() -> None:
+def many_messages_are_in_flight_at_once() -> None:
     rank, size, number = dist.get_rank(), dist.get_world_size(), 200
     outs = [torch.zeros(3) for _ in range(number)]
     works: list[Any] = [dist.irecv(out, (rank - 1) % size, tag=i % 7) for i, out in enumerate(outs)]
@@ -245,7 +245,7 @@ def memory_may_be_shared_by_input_and_output() -> None:
 
 
 @check
-def a_result_that_cannot_be_written_is_told() -> None:
+def a_result_that_cannot_be_written_raises() -> None:
     x = torch.ones(1).expand(300_000)  # one element of memory
     work: Any = dist.all_reduce(x, async_op=True)
     future = work.get_future()
@@ -286,7 +286,7 @@ def groups_of_any_ranks_work() -> None:
 
 
 @check
-def what_is_under_way_ends_before_a_group_does() -> None:
+def calls_in_flight_end_before_the_group() -> None:
     ranks = dist.new_group(list(range(dist.get_world_size())))
     dist.all_reduce(values(200_000), group=ranks)
     x = values(200_000)

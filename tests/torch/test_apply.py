@@ -22,7 +22,7 @@ ranked = pytest.mark.multiprocess
 
 
 @ranked
-def test_every_collective_goes_the_planned_way_and_means_the_same():
+def test_every_collective_is_executed_by_plan_with_the_same_result():
     for values, ways, after, report in on_ranks(cases.every_collective, 2):
         assert values[:3] == [3.0] * 3
         assert values[3:] in ([100.0, 109.0, 40.0, 1.0], [100.0, 119.0, 40.0, 1.0])
@@ -38,7 +38,7 @@ def test_every_collective_goes_the_planned_way_and_means_the_same():
 
 
 @ranked
-def test_equal_collectives_are_told_apart_by_their_turn_in_a_step():
+def test_equal_collectives_are_distinguished_by_their_order_in_a_step():
     for ways in on_ranks(cases.occurrences, 2):
         assert ways == [
             ("all_reduce", 400, "weft: ring", 6, 0),
@@ -127,7 +127,7 @@ def test_a_watch_needs_no_ranks_and_leaves_a_plan_alone_that_is_right():
     assert watch.planned == 1.2
 
 
-def test_a_plan_that_changes_nothing_has_no_way_back():
+def test_a_plan_that_equals_the_default_has_no_fallback():
     switched: list[bool] = []
     watch = StepWatch(cases.plan_of(), float, switched.append, differs=False, warm=0, window=1)
     with pytest.warns(PlanWarning, match="there is no fallback"):

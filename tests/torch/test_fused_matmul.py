@@ -49,13 +49,13 @@ def _with_a_fault_inside():
     return "nothing"
 
 
-def test_ranks_that_disagree_are_told():
+def test_ranks_that_disagree_get_an_error():
     for text in on_ranks(_with_other_shapes, 2):
         assert "LinearReduceScatter(4 x 4 x 4" in text
         assert "LinearReduceScatter(8 x 4 x 4" in text
 
 
-def test_a_fault_inside_a_tile_is_told_to_all():
+def test_a_fault_inside_a_tile_is_raised_on_all_ranks():
     texts = on_ranks(_with_a_fault_inside, 2)
     assert all("rank 1" in text or "@1" in text for text in texts), texts
     assert all("RuntimeError" in text for text in texts), texts

@@ -18,7 +18,7 @@ def policies():
     return {thread: os.sched_getscheduler(thread) for thread in threads}
 
 
-def test_threads_of_the_wire_give_way_only_while_asked():
+def test_gloo_threads_are_batch_threads_only_inside_the_context():
     others = set(policies())
     store = dist.HashStore()  # type: ignore[attr-defined]
     transport = GlooTransport(store, 0, HostMap.from_identities(["a"]), timedelta(seconds=30))

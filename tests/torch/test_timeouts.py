@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(1
 SHORT = timedelta(seconds=0.5)
 
 
-def told(act):
+def error_of(act):
     """What an act raises: the name of its type and its text."""
     try:
         act()
@@ -65,7 +65,7 @@ def alone(rank, pipe, act):
         pipe.read_text()  # until the other one has closed it
         return "", ""
     with pipe.open("w"):
-        return told(act)
+        return error_of(act)
 
 
 def one_waits(pipe, calls, name):
