@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from weft._core import streamed_from
 from weft.calibration.machine_calibration import calibrated, first_of_the_rest, require_quiet, save
-from weft.calibration.microbenchmarks import DTYPES, SETS, WAY_SIZES, WAYS, WAYS_OF, Round, typical
+from weft.calibration.microbenchmarks import (
+    ALGORITHM_KINDS,
+    ALGORITHM_SIZES,
+    ALGORITHMS,
+    DTYPES,
+    SETS,
+    Round,
+    typical,
+)
 from weft.errors import NotQuietError, PlatformError, UsageError
 from weft.hardware import cache_bytes, here_path, platform, this_machine
 from weft.hardware.files import read_toml
@@ -33,11 +41,13 @@ def measured(streams=4 << 20, eager=64 << 10):
         "sums": sums,
         "flags": {"spin": 4e-7, "yield": 1e-6},
         "calls": {"pull": 3e-6, "dma-b2b": 9e-6},
-        "ways": {
-            f"{kind} {each} {way}": (1.0 if each <= eager else 3.0) if way == "eager" else 2.0
-            for kind in WAYS_OF
-            for each in WAY_SIZES
-            for way in WAYS
+        "algorithms": {
+            f"{kind} {each} {algorithm}": (1.0 if each <= eager else 3.0)
+            if algorithm == "eager"
+            else 2.0
+            for kind in ALGORITHM_KINDS
+            for each in ALGORITHM_SIZES
+            for algorithm in ALGORITHMS
         },
         "reads of other processes": {"far alone": 1 / 6e9, "far both": 1 / 3e9},
         "products of matrices": {"fp32": 1 / 60e9, "fp64": 1 / 30e9},
@@ -98,17 +108,17 @@ def test_copies_go_past_the_caches_from_where_that_wins(streams):
     assert shared.streamed_from == min(streams // 2, cache_bytes()[1] // 4)
 
 
-@pytest.mark.parametrize("eager", [WAY_SIZES[0] // 2, 128 << 10, WAY_SIZES[-1]])
+@pytest.mark.parametrize("eager", [ALGORITHM_SIZES[0] // 2, 128 << 10, ALGORITHM_SIZES[-1]])
 def test_little_is_laid_out_up_to_where_that_wins(eager):
     cores = calibrated(measured(eager=eager)).require_device().shared
     selector = AlgorithmSelector().measured(cores)
-    for kind in WAYS_OF:
+    for kind in ALGORITHM_KINDS:
         total = 2 if kind == "all_gather" else 1  # ranks whose input counts
-        ways = [
+        algorithms = [
             selector.algorithm(kind, total * (eager + more), 2, oversubscribed=False)
             for more in (0, 8)
         ]
-        assert ways == ["eager", "pull"]
+        assert algorithms == ["eager", "pull"]
 
 
 def test_a_machine_that_was_not_measured_has_the_sizes_of_another():

@@ -1,4 +1,4 @@
-"""How fast codecs are on one core of this machine."""
+"""The encoding and decoding rates of codecs on one core of this machine."""
 
 import time
 from statistics import median

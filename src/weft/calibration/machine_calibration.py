@@ -1,4 +1,4 @@
-"""From what was measured here to the platform ``here``."""
+"""Conversion of measurements to the platform ``here``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any
 
 from weft.calibration import microbenchmarks
 from weft.calibration.microbenchmarks import (
+    ALGORITHM_SIZES,
     DTYPES,
     EDGE,
     RANKS,
     SETS,
-    WAY_SIZES,
     Measured,
     one_thread,
 )
@@ -36,9 +36,9 @@ STEPS: tuple[tuple[str, Callable[[World], Measured]], ...] = (
     ("sums", microbenchmarks.sums),
     ("flags", microbenchmarks.flags),
     ("calls", microbenchmarks.calls),
-    ("ways", microbenchmarks.ways),
-    ("reads of other processes", microbenchmarks.far_reads),
-    ("products of matrices", microbenchmarks.products),
+    ("algorithms", microbenchmarks.algorithms),
+    ("reads of other processes", microbenchmarks.remote_reads),
+    ("products of matrices", microbenchmarks.matmuls),
 )
 _PRODUCT = f"product of {EDGE} x {EDGE} matrices, one thread"
 _ENOUGH = 1.03  # a store type must be so much faster at all larger sizes to be taken
@@ -59,7 +59,7 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     when = date or datetime.now(timezone.utc).date().isoformat()
     source = f"measured here on {when} by weft calibrate"
     rates = {step: {name: 1 / s for name, s in each.items()} for step, each in found.items()}
-    seconds = {"flags": found["flags"], "calls": found["calls"], "ways": found["ways"]}
+    seconds = {"flags": found["flags"], "calls": found["calls"], "algorithms": found["algorithms"]}
     table = _table(rates | seconds, this_machine(), _PlatformWriter(source))
     return platform_from_table(table, "here.toml")
 
@@ -163,7 +163,7 @@ def _device(
 def _dma(
     found: Mapping[str, Measured], write: _PlatformWriter, rate: float, launch: float
 ) -> dict[str, Any]:
-    """An engine is a thread: what waking it costs is what a call by engines takes longer."""
+    """Return the cost of waking an engine thread: the extra time of a call by engines."""
     latency = found["flags"]["spin"] / 2
     call = found["calls"]["dma-b2b"]
     waking = max(call - launch - _FLAGS_OF_A_PULL * latency, 0.0)
@@ -186,8 +186,8 @@ def _shared(found: Mapping[str, Measured], write: _PlatformWriter) -> dict[str, 
             **write.derived(0, "the size where they begin to win"),
             "value": _streamed_from(found["copies"]),
         },
-        "eager_up_to": _eager_up_to(found["ways"], "all_gather", write),
-        "eager_reduced_up_to": _eager_up_to(found["ways"], "all_reduce", write),
+        "eager_up_to": _eager_up_to(found["algorithms"], "all_gather", write),
+        "eager_reduced_up_to": _eager_up_to(found["algorithms"], "all_reduce", write),
         "far_rate": write.achieved(other, "process_vm_readv of 1 MiB, both ranks at once"),
         "yield_latency": write.derived(found["flags"]["yield"] / 2, "half a flag round trip"),
         "sets": sets,
@@ -226,11 +226,13 @@ def _streamed_from(copy: Measured) -> int:
     return min(found, max(cache_bytes()) // 4)
 
 
-def _eager_up_to(ways: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
+def _eager_up_to(algorithms: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
     """Return the largest size up to which eager copies were as fast as pulling."""
-    wins = [ways[f"{kind} {s} eager"] <= ways[f"{kind} {s} pull"] for s in WAY_SIZES]
+    wins = [
+        algorithms[f"{kind} {s} eager"] <= algorithms[f"{kind} {s} pull"] for s in ALGORITHM_SIZES
+    ]
     longest = next((i for i, won in enumerate(wins) if not won), len(wins))
-    size = WAY_SIZES[longest - 1] if longest else WAY_SIZES[0] // 2
+    size = ALGORITHM_SIZES[longest - 1] if longest else ALGORITHM_SIZES[0] // 2
     what = f"{kind} of two ranks, ordinary memory, eager and pull in turn"
     return {**write.derived(0, what), "value": size}
 

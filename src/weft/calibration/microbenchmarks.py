@@ -1,8 +1,8 @@
-"""What this machine achieves: two ranks measure copies, sums, flags, calls and products.
+"""Microbenchmarks of this machine on two ranks: copies, sums, flags, calls and matmuls.
 
-Everything that is compared is measured in turn, round by round, so that a noisy moment is noisy
-for all of it. Medians count, of pieces of some microseconds inside a round and of the rounds: what
-other programs take of the cores, milliseconds at a time, falls out of the first of them.
+Whatever is compared is measured alternately, round by round, so that noise affects all of it alike.
+Results are medians, of pieces of some microseconds inside a round and of the rounds: preemption by
+other processes, for milliseconds at a time, does not change the first of them.
 """
 
 import os
@@ -26,10 +26,10 @@ SETS = tuple(16 << 10 << shift for shift in (0, 2, 4, 6, 8, 9, 10, 11, 12, 13)) 
 STORES = ("cached", "streamed")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8")
 CALLS = ("pull", "dma-b2b")
-WAYS = ("eager", "pull")
-WAYS_OF = ("all_gather", "all_reduce")
-WAY_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
-FAR = 1 << 20
+ALGORITHMS = ("eager", "pull")
+ALGORITHM_KINDS = ("all_gather", "all_reduce")
+ALGORITHM_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
+REMOTE_READ_BYTES = 1 << 20
 EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
 _ROUNDS = 5
 _FEW_FLAGS, _MANY_FLAGS, _FLAG_SECONDS = 20, 2000, 0.01
@@ -94,8 +94,8 @@ def sums(world: World) -> Measured:
         return lambda count: time_reduces(dtype, a, b, out, nbytes, count)
 
     acts = {name: act("float32", nbytes) for name, nbytes in sizes.items()}
-    acts |= {dtype: act(dtype, FAR // 4) for dtype in DTYPES}
-    return _seconds(world, acts, sizes | dict.fromkeys(DTYPES, FAR // 4))
+    acts |= {dtype: act(dtype, REMOTE_READ_BYTES // 4) for dtype in DTYPES}
+    return _seconds(world, acts, sizes | dict.fromkeys(DTYPES, REMOTE_READ_BYTES // 4))
 
 
 def flags(world: World) -> Measured:
@@ -131,17 +131,17 @@ def calls(world: World) -> Measured:
     return {name: typical(batches(world, prepared.run)) for name, prepared in ready.items()}
 
 
-def ways(world: World) -> Measured:
+def algorithms(world: World) -> Measured:
     """Measure the seconds of a call on ordinary memory, by ``COLLECTIVE BYTES ALGORITHM``.
 
     Bytes are a rank's input. An all_gather moves them, an all_reduce joins them.
     """
     pin(world)
     acts = {
-        f"{kind} {nbytes} {way}": _call_of(world, kind, nbytes, way)
-        for kind in WAYS_OF
-        for nbytes in WAY_SIZES
-        for way in WAYS
+        f"{kind} {nbytes} {algorithm}": _call_of(world, kind, nbytes, algorithm)
+        for kind in ALGORITHM_KINDS
+        for nbytes in ALGORITHM_SIZES
+        for algorithm in ALGORITHMS
     }
     for act in acts.values():
         act()  # the first one prepares
@@ -155,30 +155,30 @@ def ways(world: World) -> Measured:
     return _best(found)
 
 
-def _call_of(world: World, kind: str, nbytes: int, way: str) -> Callable[[], Any]:
+def _call_of(world: World, kind: str, nbytes: int, algorithm: str) -> Callable[[], Any]:
     x = np.zeros(nbytes // 4, np.float32)
     if kind == "all_reduce":
-        return lambda: world.all_reduce(x, algorithm=way)
+        return lambda: world.all_reduce(x, algorithm=algorithm)
     out = np.zeros(world.num_ranks * x.size, np.float32)
-    return lambda: world.all_gather(out, x, algorithm=way)
+    return lambda: world.all_gather(out, x, algorithm=algorithm)
 
 
-def far_reads(world: World) -> Measured:
+def remote_reads(world: World) -> Measured:
     """Measure the seconds per byte of reads from the memory of another process."""
     pin(world)
-    theirs, mine = np.ones(FAR, np.uint8), np.zeros(FAR, np.uint8)
+    theirs, mine = np.ones(REMOTE_READ_BYTES, np.uint8), np.zeros(REMOTE_READ_BYTES, np.uint8)
     shown = world.agree("far", address_and_size(theirs)[0].to_bytes(8, "little"))
     if world.stages:
         return {}
     address = int.from_bytes(shown[1 - world.rank], "little")
     pid, dst = world.member.pid(1 - world.rank), address_and_size(mine)[0]
-    act: Act = lambda count: time_reads(pid, address, dst, FAR, count)  # noqa: E731
-    found = _seconds(world, {"far": act}, {"far": FAR})
+    act: Act = lambda count: time_reads(pid, address, dst, REMOTE_READ_BYTES, count)  # noqa: E731
+    found = _seconds(world, {"far": act}, {"far": REMOTE_READ_BYTES})
     world.barrier()  # the other one still reads
     return found
 
 
-def products(world: World) -> Measured:
+def matmuls(world: World) -> Measured:
     """Measure the seconds per flop of matmuls in one thread, by dtype; on rank 0 alone."""
     pin(world)
     factors: dict[str, NDArray[Any]] = {

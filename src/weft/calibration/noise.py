@@ -1,4 +1,4 @@
-"""How quiet a machine is: what others have of its cores, and how far a probe moves meanwhile."""
+"""Noise of a machine: the CPU time of other processes, and the spread of a repeated copy."""
 
 import os
 import time

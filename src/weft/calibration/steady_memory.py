@@ -1,4 +1,4 @@
-"""Processes whose memory stays where it is, so that a measurement meets few page faults."""
+"""Allocator settings for processes with few page faults, for measurements."""
 
 import multiprocessing
 import signal

@@ -1,7 +1,7 @@
-"""What torch takes on this machine, as parts of the platform ``here``.
+"""Calibration of torch on this machine, as parts of the platform ``here``.
 
-Laws of ops from single ops timed by themselves (``torch_op_grid``), overheads of the host,
-collectives of Gloo and of weft with what DDP adds to them. See docs/calibrate.md.
+Cost models of ops are fitted to single ops (``torch_op_grid``); overheads of the host, collectives
+of Gloo and weft and the overhead of DDP are measured. See docs/calibrate.md.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ _FOR_LOOKUPS = 4.0  # seconds
 
 
 # Seconds after which a calibration is made anew before it is relied upon. On a shared machine
-# memory drifts: gains foretold by one of an hour before were 16 points off, by a new one within 2.
+# memory rates drift: gains predicted from a calibration of an hour before were wrong by 16
+# percentage points, from a new one by at most 2.
 _OLD = 3600.0
 
 
@@ -242,7 +243,7 @@ def rising(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _ddp(platform: Platform, wrapped: Wrapped) -> dict[str, Ddp]:
-    """Share what DDP adds beyond its collectives among steps, parameters and bytes."""
+    """Fit the overhead of DDP per step, parameter and byte."""
     found = {}
     for library in platform.libraries:
         fit = next(each for each in library.fits if each.collective == "all_reduce")

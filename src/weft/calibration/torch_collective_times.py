@@ -1,4 +1,4 @@
-"""What collectives take here by Gloo and by weft, and what DDP adds to them.
+"""Durations of collectives by Gloo and by weft, and the overhead of DDP.
 
 Two ranks, each with all its threads on a core of its own, as ``weft bench predict`` trains.
 """

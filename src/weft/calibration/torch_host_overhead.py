@@ -1,4 +1,4 @@
-"""What torch spends around its ops here: Python, dispatch and autograd, by phase of a step.
+"""The overhead of torch per op: Python, dispatch and autograd, by phase of a step.
 
 A reference model is trained on two ranks at once, phase by phase. What a phase takes beyond its
 ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
@@ -82,7 +82,7 @@ class HostOverhead:
 
 
 def gaps(taken: Taken, summed: Taken, count: Counter[str]) -> Taken:
-    """Share what phases take beyond their ops among these."""
+    """Return the overhead per op of each phase: its duration minus that of its ops."""
     return {phase: (taken[phase] - summed[phase]) / max(1, count[phase]) for phase in PHASES}
 
 

@@ -1,4 +1,4 @@
-"""What lookups in embedding tables take on this machine: measured in seconds and fitted."""
+"""The cost model of embedding lookups on this machine, fitted to measurements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How long lookups in one table take on this core, forward and backward, by torch and by weft.
+"""Durations of lookups in one table on this core, forward and backward, by torch and by weft.
 
 Code is warm and data is cold, as inside a step: before every measurement memory is swept through
 the caches, and then a tiny table is looked up. The sweep doubles as a probe: what was measured

@@ -1,4 +1,4 @@
-"""Ops that were timed here before, so that the next step with the same ones need not wait."""
+"""A cache of measured ops, so that steps with the same ops need no new measurement."""
 
 from __future__ import annotations
 

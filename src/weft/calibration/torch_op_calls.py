@@ -1,4 +1,4 @@
-"""Calls of torch ops as values: which op, with tensors of which shapes, strides and contents.
+"""Calls of torch ops as values: the op, and the shapes, strides and contents of its tensors.
 
 A captured step becomes a list of them; each can be carried out by itself, on tensors made anew.
 """

@@ -1,4 +1,4 @@
-"""The ops that ``weft calibrate`` times, family by family: shapes that small models have.
+"""The ops that ``weft calibrate`` times, by family, with shapes of small models.
 
 Each comes with the columns of its family, so that a law can be fitted to what it took. Shapes are
 drawn, always the same ones; products come in the three forms of a linear layer.
@@ -27,7 +27,7 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """List all ops to be timed."""
+    """Return all ops to be timed."""
     dice = random.Random(0)  # noqa: S311 - the same each time
     return [*_products(dice), *_batched(dice), *_attention(dice), *_rows(dice), *_moved(dice)]
 
@@ -41,7 +41,7 @@ def _plain(*shape: int) -> TensorSpec:
 
 
 def _flipped(rows: int, columns: int) -> TensorSpec:
-    """A matrix stored the other way round, as the weight of a layer is used."""
+    """Return a transposed matrix, as the weight of a layer is used."""
     return TensorSpec((rows, columns), (1, rows), "float32")
 
 

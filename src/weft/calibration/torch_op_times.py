@@ -1,4 +1,4 @@
-"""How long single ops of torch take here, by themselves: with caches swept before, and without.
+"""Durations of single ops of torch, with cold and with warm caches.
 
 Two ranks, each on a core of its own, carry out the same op at the same time, as the ranks of a
 data-parallel job do. Nothing of the step that is predicted is ever run.
@@ -118,7 +118,7 @@ def _repeated_calls(
 
 
 def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
-    """Cut the calls into groups whose data fit into memory together."""
+    """Yield groups of calls whose data fit into memory together."""
     group: list[OpCall] = []
     room = _GROUP_BYTES
     for call in calls:
@@ -159,7 +159,7 @@ class OpSequence:
 
 
 def _sweep() -> None:
-    """Go through memory once, the same for all calls of a process."""
+    """Evict the caches by writing a large array."""
     swept = _swept()
     np.add(swept, 1.0, out=swept)
 

@@ -1,4 +1,4 @@
-"""A small model that a calibration trains: what its step takes beyond its ops is overhead.
+"""A small reference model: the time of its step beyond its ops is overhead.
 
 It has attention and many small ops: of a few large ones a hundredth of their time looks like much
 overhead of an op. It touches more than the caches hold, as models do that people train: of a

@@ -1,4 +1,4 @@
-"""A captured step whose ops have the seconds that their calls took by themselves.
+"""A captured step with measured durations of its ops.
 
 Each op was timed with its data in the caches and with its data in memory; how much of it is where
 follows from what the step touches between two uses.

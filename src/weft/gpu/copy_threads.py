@@ -1,4 +1,4 @@
-"""The queues and lanes of a Schedule of copies, as what issues them walks along them."""
+"""The queues and lanes of a Schedule of copies, with their issue state."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class CopyThread:
 
 
 def copy_threads(schedule: Schedule) -> Iterator[CopyThread]:
-    """The queues and lanes of all ranks, lanes known to what launches them."""
+    """Return the queues and lanes of all ranks; launches know their lanes."""
     table = expand(schedule)
     rows = list(commands_of(table))
     threads = [

@@ -1,4 +1,4 @@
-"""Streams of work and the events that join them: of CUDA and HIP devices, or of no device.
+"""Streams and events of CUDA and HIP devices, and their counterpart for CPU tensors.
 
 Not yet run on hardware: what stands here for CUDA and HIP devices is written against torch's
 documentation and is carried out by tests on CPU tensors and on a stand-in that runs late.
@@ -44,13 +44,13 @@ class ImmediateStreams:
         work()
 
     def record(self, stream: Any) -> None:
-        """Everything has happened already."""
+        """Return no event: everything is complete."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     def finish(self, stream: Any) -> None:
-        """There is nothing left."""
+        """Do nothing: everything is complete."""
 
 
 @dataclass(slots=True)
@@ -110,5 +110,5 @@ class SideStreams:
 
 
 def streams_for(devices: Sequence[torch.device]) -> DeviceStreams:
-    """Side streams where a device has them."""
+    """Return side streams for devices that have streams, else immediate ones."""
     return SideStreams() if any(device.type == "cuda" for device in devices) else ImmediateStreams()

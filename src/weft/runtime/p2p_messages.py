@@ -196,7 +196,7 @@ class MessageQueue:
                 self._waiting -= 1
 
     def leave(self) -> None:
-        """Let another thread enter."""
+        """Leave the queue; wake a thread that waits for it."""
         self._entered = False
         self._busy.release()
         if self._waiting:

@@ -223,7 +223,7 @@ class PreparedSchedule:
         return job
 
     def kernel_rows(self) -> Iterator[tuple[int, str, list[Slice]]]:
-        """List this rank's kernels: the number of its row, its op and its slices."""
+        """Yield this rank's kernels: the number of its row, its op and its slices."""
         places = commands_of(self.table)
         mine = (command for place, command in places if place.rank == self.world.rank)
         for number, command in enumerate(mine):

@@ -1,4 +1,4 @@
-"""Which ops an op waits for because of the bytes that it reads and writes.
+"""Dependencies of ops by the bytes that they read and write.
 
 Bytes are compared by the range of a storage that a tensor spans, so that slices of one buffer
 (chunks of a pipeline, halves of a double buffer, rows of a halo exchange) do not wait for each

@@ -1,4 +1,4 @@
-"""The stage on which a step is captured: fake tensors, a fake process group, no GPU."""
+"""The environment of a capture: fake tensors, a fake process group, no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""capture: one step of torch code as a Workload, on fake tensors, without a GPU."""
+"""``capture``: record one step of torch code as a Workload, on fake tensors, without a GPU."""
 
 from __future__ import annotations
 

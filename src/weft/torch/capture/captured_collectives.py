@@ -1,4 +1,4 @@
-"""Which collective an op of torch.distributed is, of which ranks, and of how many bytes."""
+"""Conversion of ops of torch.distributed to collectives: kind, ranks and bytes."""
 
 from __future__ import annotations
 

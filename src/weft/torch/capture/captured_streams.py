@@ -1,4 +1,4 @@
-"""Streams and events of a captured step: who waits for whom, as on a GPU.
+"""Streams and events of a captured step, with their dependencies as on a GPU.
 
 A stream's *front* is what its next op has to wait for: for each stream, the last op of it. An op
 issued to a stream waits for the front and becomes the front; ``wait_stream``, ``wait_event`` and

@@ -1,4 +1,4 @@
-"""What ``dist.Work`` and object collectives mean while a step is captured.
+"""``dist.Work`` and object collectives of a captured step.
 
 The fake process group of torch answers at once. Here every call of a process group remembers
 which recorded collectives its Work stands for, so that ``wait()`` makes the current stream wait

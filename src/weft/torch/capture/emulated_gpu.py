@@ -1,4 +1,4 @@
-"""What a GPU does otherwise than the CPU on which a step is captured.
+"""Emulation of a GPU on the CPU on which a step is captured.
 
 Fake tensors stand on the CPU, because autograd needs a device that exists. So code that asks for
 CUDA is answered as a GPU would answer it: devices, streams and memory of ``torch.cuda``,

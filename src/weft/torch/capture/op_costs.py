@@ -1,4 +1,4 @@
-"""What an op of torch costs: its family, shape and traffic, read off its arguments.
+"""The cost of torch ops: family, shape and traffic, from their arguments.
 
 The families and their shapes are those of ``weft.cost``; an op that no family knows is named and
 counts as the bytes it reads and writes.
@@ -404,7 +404,7 @@ def _bag(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
 
 
 def _sparse_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
-    """Gradients of rows that were looked up; the law has what it takes to change them, too."""
+    """Return the cost of the gradients of looked-up rows, with the update of the rows."""
     bags, dim = (max(1, int(size)) for size in args[0].shape)
     pooling = max(1, round(args[1].numel() / bags))
     return "embedding-backward", (bags, int(args[6]), dim, pooling), 0.0

@@ -1,4 +1,4 @@
-"""The memory that a step holds, counted as its storages come and go."""
+"""The peak memory of a captured step, by the lifetimes of its storages."""
 
 from __future__ import annotations
 

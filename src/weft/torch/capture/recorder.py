@@ -173,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Let tensor subclasses call ops on their parts; lists of shards are handled here.
+        """Dispatch ops of tensor subclasses to their parts; lists of shards are handled here.
 
         An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
         to work out how their results are spread takes longer than the step. Lists may hold

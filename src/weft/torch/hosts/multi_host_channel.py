@@ -147,7 +147,7 @@ class MultiHostChannel(Channel):
         self.world.require_healthy()
 
     def barrier(self, *, async_op: bool = False) -> Waitable | None:
-        """Meet all ranks; the ranks or the host that do not come in time are named."""
+        """Wait for all ranks; the error of a timeout names the missing ranks or host."""
         return self.all_reduce(torch.zeros(1), "sum", async_op=async_op)
 
     def is_alive(self, peer: int) -> bool:
