@@ -68,7 +68,7 @@ class PreparedCache:
         # A weak reference: a cycle would keep the memory and descriptors of a closed world.
         self._comm = weakref.ref(comm)
         self.selector = AlgorithmSelector()
-        self._ready: dict[CallKey, PreparedCall] = {}
+        self._calls: dict[CallKey, PreparedCall] = {}
         here = weakref.ref(self)  # weak for the same reason
 
         def failed(call: str, abort: Any, error: BaseException | None) -> None:
@@ -77,22 +77,22 @@ class PreparedCache:
 
         self.dispatch_cache = DispatchCache(comm.member, failed)
 
-    def find(self, asked: CallKey) -> PreparedCall:
+    def find(self, key: CallKey) -> PreparedCall:
         """Return the prepared schedule of a call; prepare it if there is none."""
-        if ready := self._ready.get(asked):
-            return ready
+        if entry := self._calls.get(key):
+            return entry
         comm = self._comm()
         assert comm is not None
-        with comm.exclusive(str(CallSignature(*asked))):
-            return self._prepare(asked)
+        with comm.exclusive(str(CallSignature(*key))):
+            return self._prepare(key)
 
-    def keep(self, asked: CallKey, dtype: object) -> None:
+    def keep(self, key: CallKey, dtype: object) -> None:
         """Add a call to the dispatch cache, which finds it by the caller's dtype object."""
-        kind, nbytes, _, op, root, algorithm = asked
+        kind, nbytes, _, op, root, algorithm = key
         if not algorithm:
-            ready = self.find(asked)
+            entry = self.find(key)
             self.dispatch_cache.add(
-                kind, nbytes, dtype, op, root, ready.prepared.program, ready.call
+                kind, nbytes, dtype, op, root, entry.prepared.program, entry.call
             )
 
     def _raise_abort(self, call: str, abort: Any, error: BaseException | None) -> None:
@@ -101,50 +101,48 @@ class PreparedCache:
         if error is not None:
             comm.fail_with(error, f" in {call}")
             return
-        for ready in self._ready.values():
-            if ready.call == call:
-                ready.prepared.raise_aborted(abort, call)
+        for entry in self._calls.values():
+            if entry.call == call:
+                entry.prepared.raise_aborted(abort, call)
         comm.raise_abort(abort, lambda _: call)  # the world was closed meanwhile
 
     def clear(self) -> None:
         """Remove all entries."""
         self.dispatch_cache.clear()
-        self._ready.clear()
+        self._calls.clear()
 
-    def _prepare(self, asked: CallKey) -> PreparedCall:
-        comm, question = self._comm(), CallSignature(*asked)
+    def _prepare(self, key: CallKey) -> PreparedCall:
+        comm, signature = self._comm(), CallSignature(*key)
         assert comm is not None
-        call = str(question)
+        call = str(signature)
         comm.require_healthy()
         comm.drain()
         # Recorded before anybody waits, so that a rank that makes another call is detected.
         number = comm.member.begin_call(call)
         comm.agree(f"{call} as call {number}")
-        elastic = question.kind == "exchange"
-        chosen = question.algorithm or self.algorithm_of(question.kind, question.nbytes)
+        elastic = signature.kind == "exchange"
+        chosen = signature.algorithm or self.algorithm_of(signature.kind, signature.nbytes)
         algorithm = "pull" if elastic else chosen
-        schedule = _schedule_of(question, comm.num_ranks, algorithm)
+        schedule = _schedule_of(signature, comm.num_ranks, algorithm)
         num_buffers = 1
         if algorithm == "eager" and comm.num_ranks > 1:
-            num_buffers = self.selector.num_buffers_of(question.kind, question.nbytes)
+            num_buffers = self.selector.num_buffers_of(signature.kind, signature.nbytes)
         self._evict()
         prepared = prepare(schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers)
         comm.member.end_call(number)
-        ready = PreparedCall(prepared, call)
-        self._ready[asked] = ready
-        return ready
+        entry = PreparedCall(prepared, call)
+        self._calls[key] = entry
+        return entry
 
     def _evict(self) -> None:
         """Close the least recently used: the same on every rank, as all make the same calls."""
-        while self._ready and (
-            len(self._ready) >= MAX_PREPARED
-            or sum(ready.prepared.nbytes for ready in self._ready.values()) > MAX_PREPARED_BYTES
+        while self._calls and (
+            len(self._calls) >= MAX_PREPARED
+            or sum(entry.prepared.nbytes for entry in self._calls.values()) > MAX_PREPARED_BYTES
         ):
-            oldest = min(
-                self._ready, key=lambda asked: self._ready[asked].prepared.program.last_use
-            )
+            oldest = min(self._calls, key=lambda key: self._calls[key].prepared.program.last_use)
             self.dispatch_cache.clear()
-            self._ready.pop(oldest).prepared.close()
+            self._calls.pop(oldest).prepared.close()
 
     def algorithm_of(self, kind: str, nbytes: int) -> str:
         """Return the algorithm of a call that names none."""
@@ -155,23 +153,25 @@ class PreparedCache:
         )
 
 
-def _schedule_of(asked: CallSignature, num_ranks: int, algorithm: str) -> Schedule:
-    if asked.kind == "exchange":
+def _schedule_of(signature: CallSignature, num_ranks: int, algorithm: str) -> Schedule:
+    if signature.kind == "exchange":
         return pull.exchange(num_ranks)
     options: dict[str, Any] = {}
-    if asked.op and asked.op != KEEP_ROOT:
-        options |= {"dtype": asked.dtype, "op": asked.op}
-        _require_order(asked.op, algorithm)
-    if asked.root >= 0:
-        options["root"] = asked.root
-    if "+" in algorithm and asked.kind == "broadcast":
-        options |= {"dtype": asked.dtype, "keep_root": asked.op == KEEP_ROOT}
+    if signature.op and signature.op != KEEP_ROOT:
+        options |= {"dtype": signature.dtype, "op": signature.op}
+        _require_order(signature.op, algorithm)
+    if signature.root >= 0:
+        options["root"] = signature.root
+    if "+" in algorithm and signature.kind == "broadcast":
+        options |= {"dtype": signature.dtype, "keep_root": signature.op == KEEP_ROOT}
     if num_ranks == 1:
-        return BUILDERS[asked.kind][algorithm](1, asked.nbytes, **options)
-    made = collective(asked.kind, algorithm, num_ranks=num_ranks, nbytes=asked.nbytes, **options)
-    if asked.kind in _OUT_OF_PLACE and any(buffer.name == "data" for buffer in made.buffers):
+        return BUILDERS[signature.kind][algorithm](1, signature.nbytes, **options)
+    made = collective(
+        signature.kind, algorithm, num_ranks=num_ranks, nbytes=signature.nbytes, **options
+    )
+    if signature.kind in _OUT_OF_PLACE and any(buffer.name == "data" for buffer in made.buffers):
         raise UsageError(
-            f"algorithm: {algorithm!r} {asked.kind} works in place, but a call has an input and an "
+            f"algorithm: {algorithm!r} {signature.kind} works in place, but a call has an input and an "
             "output.",
             "Prepare its schedule with weft.prepare, or choose another algorithm.",
         )

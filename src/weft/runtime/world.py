@@ -83,9 +83,9 @@ class World(HeapCommunicator):
                 f"all_gather: output is {total} bytes, expected {nbytes}*{self.num_ranks} = "
                 f"{nbytes * self.num_ranks}."
             )
-        asked = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
+        key = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
         binds = [(IN, here, nbytes), (OUT, there, total)]
-        return self._call_and_cache(asked, binds, out, x, async_op=async_op)
+        return self._call_and_cache(key, binds, out, x, async_op=async_op)
 
     def reduce_scatter(
         self,
@@ -108,9 +108,9 @@ class World(HeapCommunicator):
                 f"reduce_scatter: output is {nbytes} bytes, expected {total}/{self.num_ranks} = "
                 f"{total / self.num_ranks:g}."
             )
-        asked = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
+        key = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
         binds = [(IN, here, total), (OUT, there, nbytes)]
-        return self._call_and_cache(asked, binds, out, x, async_op=async_op)
+        return self._call_and_cache(key, binds, out, x, async_op=async_op)
 
     def all_reduce(
         self, x: Bindable, op: str = "sum", *, algorithm: str | None = None, async_op: bool = False
@@ -124,8 +124,8 @@ class World(HeapCommunicator):
         ):
             return None
         here, nbytes = address_and_size(x)
-        asked = ("all_reduce", nbytes, dtype_of(x), op, -1, algorithm or "")
-        return self._call_and_cache(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+        key = ("all_reduce", nbytes, dtype_of(x), op, -1, algorithm or "")
+        return self._call_and_cache(key, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def broadcast(
         self,
@@ -153,19 +153,19 @@ class World(HeapCommunicator):
         ):
             return None
         here, nbytes = address_and_size(x)
-        asked = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
-        return self._call_and_cache(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+        key = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
+        return self._call_and_cache(key, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def _broadcast_encoded(
         self, x: Bindable, root: int, codec: str, *, keep_root: bool, async_op: bool
     ) -> Work | None:
         here, nbytes = address_and_size(x)
-        asked = encoded_broadcast_key(
+        key = encoded_broadcast_key(
             codec, nbytes, dtype_of(x), self._root(root), keep_root=keep_root
         )
         if self.num_ranks == 1:
             return None
-        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
+        return self._call(key, [(DATA, here, nbytes)], x, async_op=async_op)
 
     def _broadcast_delta(self, x: Bindable, root: int, codec: str) -> None:
         dtype, inner = dtype_of(x), inner_of(codec)
@@ -190,9 +190,9 @@ class World(HeapCommunicator):
     ) -> Work | None:
         """Reduce ``x`` over all ranks into the root's ``x``; the others stay unchanged."""
         here, nbytes = address_and_size(x)
-        asked = ("reduce", nbytes, dtype_of(x), op, self._root(root), algorithm or "")
+        key = ("reduce", nbytes, dtype_of(x), op, self._root(root), algorithm or "")
         binds = [(IN, here, nbytes), (OUT, here, nbytes if self.rank == root else 0)]
-        return self._call(asked, binds, x, async_op=async_op)
+        return self._call(key, binds, x, async_op=async_op)
 
     def all_to_all(
         self,
@@ -217,9 +217,9 @@ class World(HeapCommunicator):
             here, nbytes = address_and_size(x, writable=False)
             if total != nbytes:
                 raise UsageError(f"all_to_all: output is {total} bytes, expected {nbytes}.")
-            asked = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
+            key = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
             binds = [(IN, here, nbytes), (OUT, there, total)]
-            return self._call_and_cache(asked, binds, out, x, async_op=async_op)
+            return self._call_and_cache(key, binds, out, x, async_op=async_op)
         sent = parts_of(x, in_splits, self.num_ranks, writable=False)
         received = parts_of(out, out_splits, self.num_ranks, writable=True)
         return self._exchange(sent, received, dtype_of(x), (out, x), async_op=async_op)
@@ -244,8 +244,8 @@ class World(HeapCommunicator):
         here, nbytes = address_and_size(x, writable=False)
         binds = [(IN, here, nbytes)]
         binds += self._at_root(OUT, out, nbytes * self.num_ranks, root)
-        asked = ("gather", nbytes * self.num_ranks, dtype_of(x), "", self._root(root), "")
-        return self._call(asked, binds, (out, x), async_op=async_op)
+        key = ("gather", nbytes * self.num_ranks, dtype_of(x), "", self._root(root), "")
+        return self._call(key, binds, (out, x), async_op=async_op)
 
     def scatter(
         self, out: Bindable, x: Bindable | None, root: int = 0, *, async_op: bool = False
@@ -254,8 +254,8 @@ class World(HeapCommunicator):
         there, nbytes = address_and_size(out)
         binds = [(OUT, there, nbytes)]
         binds += self._at_root(IN, x, nbytes * self.num_ranks, root)
-        asked = ("scatter", nbytes * self.num_ranks, dtype_of(out), "", self._root(root), "")
-        return self._call(asked, binds, (out, x), async_op=async_op)
+        key = ("scatter", nbytes * self.num_ranks, dtype_of(out), "", self._root(root), "")
+        return self._call(key, binds, (out, x), async_op=async_op)
 
     def send(self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False) -> Message | None:
         """Send ``x`` to a rank; short messages return before they are received."""
@@ -286,11 +286,11 @@ class World(HeapCommunicator):
         return replace(mine, eager=eager, eager_reduced=reduced)
 
     def _call_and_cache(
-        self, asked: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
+        self, key: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
     ) -> Work | None:
         """Execute a call and add it to the dispatch cache."""
-        work = self._call(asked, binds, (out, x), async_op=async_op)
-        self._cache.keep(asked, x.dtype)
+        work = self._call(key, binds, (out, x), async_op=async_op)
+        self._cache.keep(key, x.dtype)
         return work
 
     def invalidate(self, why: str) -> None:
@@ -300,19 +300,19 @@ class World(HeapCommunicator):
         self._in_flight.clear()
         self._queues.clear()
 
-    def _call(self, asked: CallKey, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
+    def _call(self, key: CallKey, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
         if (
             not self.member.try_enter_call()
         ):  # as exclusive() does; a context manager takes a microsecond more
-            self.raise_second_thread(str(CallSignature(*asked)))
+            self.raise_second_thread(str(CallSignature(*key)))
         try:
-            ready = self._cache.find(asked)
+            entry = self._cache.find(key)
             if not async_op and self.member.is_idle():
-                ready.prepared.execute(binds, ready.call)
+                entry.prepared.execute(binds, entry.call)
                 return None
             self.require_healthy()
-            job = ready.prepared.submit(binds, ready.call)
-            work = Work(self, job, ready.call, lambda _: ready.call, keep)
+            job = entry.prepared.submit(binds, entry.call)
+            work = Work(self, job, entry.call, lambda _: entry.call, keep)
             if not async_op:
                 work.wait()
                 return None
@@ -350,10 +350,10 @@ class World(HeapCommunicator):
         *,
         async_op: bool,
     ) -> Work | None:
-        asked = ("exchange", 0, dtype, "", -1, "")
+        key = ("exchange", 0, dtype, "", -1, "")
         if not self.stages:
             binds = [(number, *part) for number, part in enumerate([*sent, *received])]
-            return self._call(asked, binds, keep, async_op=async_op)
+            return self._call(key, binds, keep, async_op=async_op)
         try:
             copies, taken = self.private_arena.copies(sent)
         except OSError as error:
@@ -362,7 +362,7 @@ class World(HeapCommunicator):
         binds = [(number, *part) for number, part in enumerate([*copies, *received])]
         work = None
         try:
-            work = self._call(asked, binds, keep, async_op=async_op)
+            work = self._call(key, binds, keep, async_op=async_op)
         finally:
             self.private_arena.release(taken, after=work)
         return work

@@ -97,15 +97,15 @@ class Channel:
         self, outs: Sequence[Tensor], xs: Sequence[Tensor], *, async_op: bool
     ) -> Waitable | None:
         """Send a tensor to each rank and receive one from each, of any sizes."""
-        rooms, parts = [memory_of(out) for out in outs], [memory_of(x) for x in xs]
-        return self.world.exchange(rooms, parts, async_op=async_op)
+        buffers, parts = [memory_of(out) for out in outs], [memory_of(x) for x in xs]
+        return self.world.exchange(buffers, parts, async_op=async_op)
 
     def all_gather_list(
         self, outs: Sequence[Tensor], x: Tensor, *, async_op: bool
     ) -> Waitable | None:
         """All-gather into separate tensors, whose sizes may differ."""
-        rooms = [memory_of(out) for out in outs]
-        return self.world.exchange(rooms, [memory_of(x)] * len(rooms), async_op=async_op)
+        buffers = [memory_of(out) for out in outs]
+        return self.world.exchange(buffers, [memory_of(x)] * len(buffers), async_op=async_op)
 
     def message(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Any:
         """Return a send or a receive, which makes progress when it is tested."""
@@ -115,8 +115,8 @@ class Channel:
         self, out: Tensor | None, x: Tensor, root: int, *, async_op: bool
     ) -> Waitable | None:
         """Gather the ranks' inputs on the root; the others pass no output."""
-        room = None if out is None else memory_of(out)
-        return self.world.gather(room, memory_of(x), root, async_op=async_op)
+        buffer = None if out is None else memory_of(out)
+        return self.world.gather(buffer, memory_of(x), root, async_op=async_op)
 
     def scatter(
         self, out: Tensor, x: Tensor | None, root: int, *, async_op: bool

@@ -50,8 +50,8 @@ def contiguous_output(tensor: Tensor, *, keep: bool = False) -> tuple[Tensor, Fi
     """
     if is_dense_contiguous(tensor):
         return tensor, None
-    room = contiguous_input(tensor) if keep else torch.empty(tensor.shape, dtype=tensor.dtype)
-    return room, partial(copy_to, tensor, room)
+    buffer = contiguous_input(tensor) if keep else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return buffer, partial(copy_to, tensor, buffer)
 
 
 def overlaps(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
@@ -63,14 +63,14 @@ def overlaps(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
     return -x.nbytes < offset < out.nbytes and offset != in_place
 
 
-def copy_overlapping(parts: Sequence[Tensor], rooms: Sequence[Tensor]) -> list[Tensor]:
+def copy_overlapping(parts: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
     """Return the inputs, with copies of those that overlap an output."""
     memory = {
-        room.untyped_storage().data_ptr() for room in rooms
+        buffer.untyped_storage().data_ptr() for buffer in buffers
     }  # a set: comparing all pairs would be quadratic
     return [
         part.clone()
-        if part.untyped_storage().data_ptr() in memory and any(overlaps(part, r) for r in rooms)
+        if part.untyped_storage().data_ptr() in memory and any(overlaps(part, r) for r in buffers)
         else part
         for part in parts
     ]
@@ -86,13 +86,13 @@ def output_buffer(tensors: Sequence[Tensor]) -> tuple[Tensor, Finish | None]:
     if len(tensors) == 1:
         return contiguous_output(tensors[0])
     sizes = [tensor.numel() for tensor in tensors]
-    room = torch.empty(sum(sizes), dtype=tensors[0].dtype)
+    buffer = torch.empty(sum(sizes), dtype=tensors[0].dtype)
 
     def copy_parts() -> None:
-        for tensor, part in zip(tensors, torch.split(room, sizes), strict=True):
+        for tensor, part in zip(tensors, torch.split(buffer, sizes), strict=True):
             copy_to(tensor, part)
 
-    return room, copy_parts
+    return buffer, copy_parts
 
 
 def output_buffers(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | None]:
@@ -106,7 +106,7 @@ def output_buffers(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish 
             if finish is not None:
                 finish()
 
-    return [room for room, _ in pairs], copy_each
+    return [buffer for buffer, _ in pairs], copy_each
 
 
 def single(tensors: Sequence[Any]) -> Any:

@@ -31,8 +31,8 @@ class MovementCollectives(GroupBase):
         """Broadcast the root's tensor."""
         x = single(tensors)
         encoding = None if self.compression is None else self.compression.encoding_of(x)
-        room, finish = contiguous_output(x, keep=True)
-        handle = self.channel.broadcast(room, opts.rootRank, encoding, async_op=opts.asyncOp)
+        buffer, finish = contiguous_output(x, keep=True)
+        handle = self.channel.broadcast(buffer, opts.rootRank, encoding, async_op=opts.asyncOp)
         return self.work(tensors, handle, finish)
 
     @by_device
@@ -79,8 +79,8 @@ class MovementCollectives(GroupBase):
             return self.work([], handle, keep=x)
         outs = single(outputs)
         self._require_equal(outs, x, "gather")
-        room, finish = output_buffer(outs)
-        handle = self.channel.gather(room, x, root, async_op=opts.asyncOp)
+        buffer, finish = output_buffer(outs)
+        handle = self.channel.gather(buffer, x, root, async_op=opts.asyncOp)
         return self.work(outs, handle, finish, x)
 
     @by_device
@@ -88,21 +88,21 @@ class MovementCollectives(GroupBase):
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = SCATTER
     ) -> Work:
         """Scatter the root's tensors."""
-        room, finish = contiguous_output(single(outputs))
+        buffer, finish = contiguous_output(single(outputs))
         whole = None
         if self.rank() == opts.rootRank:
-            self._require_equal(single(inputs), room, "scatter")
+            self._require_equal(single(inputs), buffer, "scatter")
             whole = concatenated(single(inputs))
-        handle = self.channel.scatter(room, whole, opts.rootRank, async_op=opts.asyncOp)
+        handle = self.channel.scatter(buffer, whole, opts.rootRank, async_op=opts.asyncOp)
         return self.work(outputs, handle, finish, whole)
 
     @by_device
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
         """Send each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
-        rooms, finish = output_buffers(outputs)
-        parts = copy_overlapping([contiguous_input(x) for x in inputs], rooms)
-        handle = self.channel.exchange(rooms, parts, async_op=opts.asyncOp)
+        buffers, finish = output_buffers(outputs)
+        parts = copy_overlapping([contiguous_input(x) for x in inputs], buffers)
+        handle = self.channel.exchange(buffers, parts, async_op=opts.asyncOp)
         return self.work(outputs, handle, finish, parts)
 
     @by_device
@@ -116,15 +116,15 @@ class MovementCollectives(GroupBase):
     ) -> Work:
         """Send each rank some rows; without splits all get the same number."""
         require_same([output, input], 2, "all_to_all")
-        room, finish = contiguous_output(output)
+        buffer, finish = contiguous_output(output)
         splits = None
         if output_splits or input_splits:
             splits = self._elements(output, output_splits), self._elements(input, input_splits)
         else:
             self._require_even(output)
         x = contiguous_input(input)
-        x = x.clone() if overlaps(x, room) else x
-        handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
+        x = x.clone() if overlaps(x, buffer) else x
+        handle = self.channel.all_to_all(buffer, x, splits, async_op=opts.asyncOp)
         return self.work([output], handle, finish, x)
 
     alltoall_base = all_to_all_single
@@ -136,14 +136,14 @@ class MovementCollectives(GroupBase):
             raise UsageError(
                 f"all_gather: output has {mine.numel()} elements, expected {x.numel()}."
             )
-        rooms, finish = output_buffers(outputs)
+        buffers, finish = output_buffers(outputs)
         whole = contiguous_input(x)
         if any(
-            overlaps(whole, room, 0 if rank == self.rank() else None)
-            for rank, room in enumerate(rooms)
+            overlaps(whole, buffer, 0 if rank == self.rank() else None)
+            for rank, buffer in enumerate(buffers)
         ):
             whole = whole.clone()
-        handle = self.channel.all_gather_list(rooms, whole, async_op=opts.asyncOp)
+        handle = self.channel.all_gather_list(buffers, whole, async_op=opts.asyncOp)
         return IssuedCollective(handle, finish, whole)
 
     def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> IssuedCollective:
@@ -153,12 +153,12 @@ class MovementCollectives(GroupBase):
                 f"all_gather: output has {output.numel()} elements, expected "
                 f"{x.numel()}*{self.size()} = {x.numel() * self.size()}."
             )
-        room, finish = contiguous_output(output)
+        buffer, finish = contiguous_output(output)
         whole = contiguous_input(x)
-        if overlaps(whole, room, in_place=self.rank() * x.nbytes):
+        if overlaps(whole, buffer, in_place=self.rank() * x.nbytes):
             whole = whole.clone()
         return IssuedCollective(
-            self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole
+            self.channel.all_gather(buffer, whole, async_op=opts.asyncOp), finish, whole
         )
 
     def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:

@@ -46,9 +46,9 @@ class ReductionCollectives(GroupBase):
     @by_device
     def reduce(self, tensors: list[Tensor], opts: Any = REDUCE) -> Work:
         """Reduce in place, on the root."""
-        room, finish = contiguous_output(single(tensors), keep=True)
+        buffer, finish = contiguous_output(single(tensors), keep=True)
         op = reduce_op_name(opts.reduceOp)
-        handle = self.channel.reduce(room, opts.rootRank, op, async_op=opts.asyncOp)
+        handle = self.channel.reduce(buffer, opts.rootRank, op, async_op=opts.asyncOp)
         return self.work(tensors, handle, finish)
 
     @by_device
@@ -92,9 +92,9 @@ class ReductionCollectives(GroupBase):
         return self.work([], self.channel.barrier(async_op=opts.asyncOp))
 
     def _allreduce(self, tensor: Tensor, opts: Any) -> IssuedCollective:
-        room, finish = contiguous_output(tensor, keep=True)
+        buffer, finish = contiguous_output(tensor, keep=True)
         op = reduce_op_name(opts.reduceOp)
-        return IssuedCollective(self.channel.all_reduce(room, op, async_op=opts.asyncOp), finish)
+        return IssuedCollective(self.channel.all_reduce(buffer, op, async_op=opts.asyncOp), finish)
 
     def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> IssuedCollective:
         require_same([output, x], 2, "reduce_scatter")
@@ -103,12 +103,12 @@ class ReductionCollectives(GroupBase):
                 f"reduce_scatter: output has {output.numel()} elements, expected "
                 f"{x.numel()}/{self.size()} = {x.numel() / self.size():g}."
             )
-        room, finish = contiguous_output(output)
+        buffer, finish = contiguous_output(output)
         op = reduce_op_name(opts.reduceOp)
         whole = contiguous_input(x)
-        if overlaps(whole, room, in_place=-self.rank() * room.nbytes):
+        if overlaps(whole, buffer, in_place=-self.rank() * buffer.nbytes):
             whole = whole.clone()
-        handle = self.channel.reduce_scatter(room, whole, op, async_op=opts.asyncOp)
+        handle = self.channel.reduce_scatter(buffer, whole, op, async_op=opts.asyncOp)
         return IssuedCollective(handle, finish, whole)
 
     def _reduce_scatter_uneven(
@@ -116,9 +116,11 @@ class ReductionCollectives(GroupBase):
     ) -> list[IssuedCollective]:
         """Reduce the part of every rank to it, one by one: sizes differ."""
         op = reduce_op_name(opts.reduceOp)
-        rooms = [part.clone(memory_format=torch.contiguous_format) for part in parts]
+        buffers = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         calls = [
-            IssuedCollective(self.channel.reduce(room, root, op, async_op=opts.asyncOp), keep=room)
-            for root, room in enumerate(rooms)
+            IssuedCollective(
+                self.channel.reduce(buffer, root, op, async_op=opts.asyncOp), keep=buffer
+            )
+            for root, buffer in enumerate(buffers)
         ]
-        return [*calls, IssuedCollective(None, partial(copy_to, output, rooms[self.rank()]))]
+        return [*calls, IssuedCollective(None, partial(copy_to, output, buffers[self.rank()]))]

@@ -42,14 +42,14 @@ class SendRecv(GroupBase):
     @by_device
     def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
         """Receive from a rank, in the order of its sends with that tag."""
-        room, finish = contiguous_output(single(tensors))
-        request = self.p2p_queue.post(room, src, tag, sends=False)
+        buffer, finish = contiguous_output(single(tensors))
+        request = self.p2p_queue.post(buffer, src, tag, sends=False)
         return PendingWork([request], tensors, finish, self.completer)
 
     @by_device
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
         """Receive from the first rank that sends; the Work has its number."""
-        room, finish = contiguous_output(single(tensors))
+        buffer, finish = contiguous_output(single(tensors))
         others = [rank for rank in range(self.size()) if rank != self.rank()]
-        request = self.p2p_queue.post_any(room, others, tag)
+        request = self.p2p_queue.post_any(buffer, others, tag)
         return AnySourceWork(request, tensors, finish, self.completer)

@@ -85,7 +85,7 @@ class EmbeddingAllToAll(nn.Module):
             )
         # Makes autograd call backward on every rank, also where no parameter needs a gradient.
         self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
-        self._room: HeapTensors | None = None
+        self._heap_tensors: HeapTensors | None = None
         self._exchanges: dict[int, IntraHostExchange | MultiHostExchange] = {}
 
     @property
@@ -209,9 +209,9 @@ class EmbeddingAllToAll(nn.Module):
         """Create an exchange: over shared memory on one host, over Gloo between hosts."""
         if isinstance(self._channel, MultiHostChannel):
             return MultiHostExchange(self._channel, batch)
-        if self._room is None:
-            self._room = HeapTensors(self._group)
-        return IntraHostExchange(self._room, batch)
+        if self._heap_tensors is None:
+            self._heap_tensors = HeapTensors(self._group)
+        return IntraHostExchange(self._heap_tensors, batch)
 
     def _shards(self) -> list[ShardMemory]:
         tables = self.sharding.tables

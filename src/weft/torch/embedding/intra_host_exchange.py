@@ -45,10 +45,10 @@ class HeapTensors:
 class IntraHostExchange:
     """Pools bags into the outputs of all ranks, and exchanges gradients in the backward pass."""
 
-    def __init__(self, room: HeapTensors, batch: EmbeddingBatch) -> None:
+    def __init__(self, heap_tensors: HeapTensors, batch: EmbeddingBatch) -> None:
         self.batch = batch
-        self._room = room
-        self._world: World = room.world
+        self._heap_tensors = heap_tensors
+        self._world: World = heap_tensors.world
         self._forward = prepare(embedding_all_to_all(batch), self._world, bound=True)
         self._backward: PreparedSchedule | None = None
         self._here, self._returning = self._pooling(), self._pooling()
@@ -102,7 +102,7 @@ class IntraHostExchange:
             for row, _, slices in self._backward.kernel_rows():
                 self._returning.set_task(row, PoolingTask.UPDATE, 0, 0, 0, _offsets(slices))
             self._returning.set_samples([*map(self.batch.count, range(self._world.num_ranks))])
-        staged = self._room.tensor(*gradients.shape)
+        staged = self._heap_tensors.tensor(*gradients.shape)
         staged.copy_(gradients)
         self._backward.execute(_bound(staged), call, self._returning)
 
@@ -124,7 +124,9 @@ class IntraHostExchange:
         return pooling
 
     def _out(self) -> Tensor:
-        return self._room.tensor(self.batch.count(self._world.rank), self.batch.sharding.width)
+        return self._heap_tensors.tensor(
+            self.batch.count(self._world.rank), self.batch.sharding.width
+        )
 
     def _forward_tasks(self) -> Iterator[tuple[int, tuple[int, int, int, int, Sequence[int]]]]:
         """Yield the task of each kernel of this rank, in the order of the schedule."""

@@ -145,22 +145,22 @@ class MultiHostExchange:
         wait for each other.
         """
         with topology.session(call, 0) as session:
-            rooms = self._rooms(topology)
+            buffers = self._buffers(topology)
             coming: list[IncomingSlice] = []
             with topology.transport.background_scheduling():
                 for peer, number in product(self._peers(), range(self.batch.slices)):
-                    block = self._pooled(peer, number, rooms)
+                    block = self._pooled(peer, number, buffers)
                     session.send(block, peer)
-                    coming = coming or self._all_awaited(session, rooms)
-                coming = coming or self._all_awaited(session, rooms)
-                partial = dict(self._own(out, rooms))
+                    coming = coming or self._all_awaited(session, buffers)
+                coming = coming or self._all_awaited(session, buffers)
+                partial = dict(self._own(out, buffers))
             for each in coming:
                 wait_for(each.transfers)
                 self._put(out, each.source, each.number, each.block)
                 partial[each.source, each.number] = each.block
             self._add_up(out, partial)
 
-    def _rooms(self, topology: HostTopology) -> Iterator[Tensor]:
+    def _buffers(self, topology: HostTopology) -> Iterator[Tensor]:
         """Return slots for all slices in transit; their memory is reused by every call."""
         widest = max(columns.width for columns in self._columns)
         most = max(
@@ -172,39 +172,39 @@ class MultiHostExchange:
         slots = topology.slots(count, max(most * widest * FLOAT, 1))
         return iter(torch.from_numpy(slots))
 
-    def _block(self, rank: int, number: int, holder: int, rooms: Iterator[Tensor]) -> Tensor:
+    def _block(self, rank: int, number: int, holder: int, buffers: Iterator[Tensor]) -> Tensor:
         """Return the block of a slice of a rank's samples, for the columns of a holder."""
         first, last = self.batch.slices_of(rank)[number]
         width = self._columns[holder].width
-        room = next(rooms)[: (last - first) * width * FLOAT]
-        return room.view(torch.float32).view(last - first, width)
+        buffer = next(buffers)[: (last - first) * width * FLOAT]
+        return buffer.view(torch.float32).view(last - first, width)
 
     def _all_awaited(
-        self, session: InterHostSession, rooms: Iterator[Tensor]
+        self, session: InterHostSession, buffers: Iterator[Tensor]
     ) -> list[IncomingSlice]:
         return [
             IncomingSlice(source, number, block, session.recv(block, source))
             for source, number in product(self._peers(), range(self.batch.slices))
-            for block in [self._block(self._rank, number, source, rooms)]
+            for block in [self._block(self._rank, number, source, buffers)]
         ]
 
-    def _pooled(self, peer: int, number: int, rooms: Iterator[Tensor]) -> Tensor:
+    def _pooled(self, peer: int, number: int, buffers: Iterator[Tensor]) -> Tensor:
         """Pool a slice of a peer's samples into a block with this rank's columns."""
-        block = self._block(peer, number, self._rank, rooms)
+        block = self._block(peer, number, self._rank, buffers)
         first, last = self.batch.slices_of(peer)[number]
         start = self.batch.of(peer)[0]
         self._sent.pool_rows(start + first, start + last, block.data_ptr(), block.shape[1])
         return block
 
     def _own(
-        self, out: Tensor, rooms: Iterator[Tensor]
+        self, out: Tensor, buffers: Iterator[Tensor]
     ) -> Iterator[tuple[tuple[int, int], Tensor]]:
         """Pool this rank's own samples directly into their rows; yield partial sums."""
         me = self._rank
         self._kept.pool_rows(*self.batch.of(me), out.data_ptr(), out.shape[1])
         if self._columns[me].partial:
             for number in range(self.batch.slices):
-                yield (me, number), self._pooled(me, number, rooms)
+                yield (me, number), self._pooled(me, number, buffers)
 
     def _put(self, out: Tensor, source: int, number: int, block: Tensor) -> None:
         """Copy the complete columns of a slice into its rows."""

@@ -61,19 +61,19 @@ def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
 
 def all_gather(topology: HostTopology, out: Tensor, x: Tensor) -> None:
     """All-gather into one tensor."""
-    rooms = [topology.parts_of(out, host) for host in range(topology.hosts.num)]
+    buffers = [topology.parts_of(out, host) for host in range(topology.hosts.num)]
     outs = list(torch.split(out.view(-1), x.numel())) if x.numel() else []
     with topology.session("all_gather", out.nbytes, x.dtype) as session:
         if outs:
-            _gather_everywhere(topology, session, outs, x, rooms)
+            _gather_everywhere(topology, session, outs, x, buffers)
 
 
 def all_gather_list(topology: HostTopology, outs: Sequence[Tensor], x: Tensor) -> None:
     """All-gather into a list of tensors, whose sizes may differ."""
-    rooms = [[outs[rank] for rank in ranks] for ranks in topology.hosts.ranks]
+    buffers = [[outs[rank] for rank in ranks] for ranks in topology.hosts.ranks]
     sizes = sum(out.nbytes for out in outs)
     with topology.session("all_gather of a list", sizes, x.dtype) as session:
-        _gather_everywhere(topology, session, outs, x, rooms)
+        _gather_everywhere(topology, session, outs, x, buffers)
 
 
 def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> None:
@@ -82,12 +82,12 @@ def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> 
     with topology.session("gather", x.nbytes, x.dtype, f"root {root}") as session:
         if not x.numel():
             return
-        rooms = {
+        buffers = {
             host: given.new_empty(len(hosts.ranks[host]), x.nbytes) for host in topology.sources
         }
         coming = []
         for host in topology.sources if out is not None else []:
-            coming += session.recv(rooms[host], hosts.leader(host))
+            coming += session.recv(buffers[host], hosts.leader(host))
         joined = (
             given.new_empty(len(topology.local_ranks), x.nbytes)
             if topology.is_leader(root)
@@ -99,8 +99,8 @@ def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> 
         wait_for(coming)
     if out is not None and joined is not None:
         parts = as_bytes(out).view(len(hosts.of), -1)
-        for host, room in {**rooms, topology.host: joined}.items():
-            parts[list(hosts.ranks[host])] = room
+        for host, buffer in {**buffers, topology.host: joined}.items():
+            parts[list(hosts.ranks[host])] = buffer
 
 
 def scatter(topology: HostTopology, out: Tensor, x: Tensor | None, root: int) -> None:
@@ -152,17 +152,17 @@ def _gather_everywhere(
     session: InterHostSession,
     outs: Sequence[Tensor],
     x: Tensor,
-    rooms: Sequence[list[Tensor]],
+    buffers: Sequence[list[Tensor]],
 ) -> None:
     """All-gather inside each host, exchange between leaders, then share inside each host."""
     alone, local_ranks = topology.intra_host.alone, topology.local_ranks
     if not alone:
         topology.intra_host.exchange([outs[rank] for rank in local_ranks], [x] * len(local_ranks))
-    given = [x] if alone else rooms[topology.host]
+    given = [x] if alone else buffers[topology.host]
     coming: list[tuple[Tensor, list[Transfer]]] = [
         (piece, session.recv(piece, topology.hosts.leader(host)) if topology.is_leader() else [])
         for host in topology.sources
-        for piece in topology.pieces(rooms[host], topology.host)
+        for piece in topology.pieces(buffers[host], topology.host)
     ]
     for host in topology.destinations if topology.is_leader() else []:
         for piece in topology.pieces(given, host):

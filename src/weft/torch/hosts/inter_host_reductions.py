@@ -168,6 +168,6 @@ def _partials(topology: HostTopology, x: Tensor, host: int, op: str) -> Iterator
     for rank in topology.hosts.ranks[host]:
         part = x.view(-1)[rank * each : (rank + 1) * each]
         for chunk in chunks(part, chunk_bytes(part.nbytes)):
-            room = chunk.clone() if topology.is_leader() and not sends_own else chunk
-            topology.intra_host.reduce(room, 0, op)
-            yield room
+            buffer = chunk.clone() if topology.is_leader() and not sends_own else chunk
+            topology.intra_host.reduce(buffer, 0, op)
+            yield buffer

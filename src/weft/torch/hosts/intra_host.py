@@ -94,8 +94,8 @@ def reduction_steps(op: str, x: Tensor) -> ReductionSteps:
 
 def reduce_local(out: Tensor, xs: Sequence[Tensor], op: str) -> None:
     """Reduce tensors of this process in their order."""
-    room = memory_of(out)
-    reduce_into(room.address, [x.data_ptr() for x in xs], room.nbytes, room.dtype, op)
+    buffer = memory_of(out)
+    reduce_into(buffer.address, [x.data_ptr() for x in xs], buffer.nbytes, buffer.dtype, op)
 
 
 def divide_by(x: Tensor, number: int) -> None:

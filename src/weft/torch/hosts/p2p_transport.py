@@ -200,17 +200,17 @@ class P2PConnection:
         return kept
 
     def _read_messages(self) -> None:
-        room = torch.empty(_HEAD.size + INLINE, dtype=torch.uint8)
+        buffer = torch.empty(_HEAD.size + INLINE, dtype=torch.uint8)
         try:
             while True:
-                self._transport.recv(room, self.peer, _CONTROL).wait_without_timeout()
-                control = _read(room)
+                self._transport.recv(buffer, self.peer, _CONTROL).wait_without_timeout()
+                control = _read(buffer)
                 if (
                     control.kind is ControlKind.DATA
                 ):  # the bytes follow: receive them without the lock
                     self._take(self._in_flight.pop((False, control.number)))
                 with self._lock:
-                    self._handle(control, room[_HEAD.size : _HEAD.size + _inline(control.nbytes)])
+                    self._handle(control, buffer[_HEAD.size : _HEAD.size + _inline(control.nbytes)])
         except RuntimeError:  # one side closed the connection
             self._closed = True
 
@@ -296,6 +296,6 @@ def _inline(nbytes: int) -> int:
     return nbytes if nbytes <= INLINE else 0
 
 
-def _read(room: Tensor) -> ControlMessage:
-    kind, *rest = _HEAD.unpack(bytes(room[: _HEAD.size].tolist()))
+def _read(buffer: Tensor) -> ControlMessage:
+    kind, *rest = _HEAD.unpack(bytes(buffer[: _HEAD.size].tolist()))
     return ControlMessage(ControlKind(kind), *rest)

@@ -95,7 +95,7 @@ class ExpertRouting:
         self.taken = [self.lines(rank, me) for rank in ranks]
         most = max(self.lines(one, other) for one in ranks for other in ranks)
         # Rounded up, so that a few slot sizes serve batches of any size.
-        self.room = max(_LEAST, 1 << max(most - 1, 0).bit_length())
+        self.slot_lines = max(_LEAST, 1 << max(most - 1, 0).bit_length())
 
     def lines(self, sender: int, taker: int) -> int:
         """Return the number of rows that one rank computes for another."""
@@ -115,7 +115,7 @@ class ExpertRouting:
 
     def call_name(self, name: str, width: int) -> str:
         """Return the name of the call, the same on every rank."""
-        return f"{name}({self.room} x {width})"
+        return f"{name}({self.slot_lines} x {width})"
 
 
 def _forward(routing: ExpertRouting, x: Tensor, weight: Tensor) -> Tensor:
@@ -123,16 +123,16 @@ def _forward(routing: ExpertRouting, x: Tensor, weight: Tensor) -> Tensor:
     matmul, width = routing.matmul, weight.shape[1]
     me, out = matmul.rank, x.new_empty(sum(routing.taken), width)
     call = routing.call_name("ExpertCombine", width)
-    tiles = matmul.tiles(routing.room, width * x.element_size())
+    tiles = matmul.tiles(routing.slot_lines, width * x.element_size())
 
     def multiply(taker: int, cut: tuple[int, int], to: Tensor) -> None:
         rows = x[sum(routing.given[:taker]) :][slice(*cut)]
         for expert, part in routing.segments(taker, cut):
             torch.mm(rows[part], weight[expert].t(), out=to[part])
 
-    def make(rank: int, number: int, room: Tensor) -> None:
+    def make(rank: int, number: int, buffer: Tensor) -> None:
         cut = tiles.clipped(number, routing.given[rank])
-        multiply(rank, cut, room.view(x.dtype).view(-1, width))
+        multiply(rank, cut, buffer.view(x.dtype).view(-1, width))
 
     def keep(number: int) -> None:
         cut = tiles.clipped(number, routing.given[me])
@@ -162,7 +162,7 @@ def _backward(
     matmul, width = routing.matmul, weight.shape[1]
     me, of_x, of_weight = matmul.rank, torch.empty_like(x), torch.zeros_like(weight)
     call = routing.call_name("ExpertCombine.backward", width)
-    tiles = matmul.tiles(routing.room, width * x.element_size())
+    tiles = matmul.tiles(routing.slot_lines, width * x.element_size())
 
     def used(rank: int, cut: tuple[int, int], rows: Tensor) -> None:
         """Use the gradients of rows that this rank computed for another one."""
@@ -174,9 +174,9 @@ def _backward(
     def mine(rank: int, number: int) -> Tensor:
         return grad[sum(routing.taken[:rank]) :][slice(*tiles.clipped(number, routing.taken[rank]))]
 
-    def make(rank: int, number: int, room: Tensor) -> None:
+    def make(rank: int, number: int, buffer: Tensor) -> None:
         rows = mine(rank, number)
-        room.view(x.dtype).view(-1, width)[: rows.shape[0]] = rows
+        buffer.view(x.dtype).view(-1, width)[: rows.shape[0]] = rows
 
     def take(number: int, parts: Mapping[int, Tensor]) -> None:
         for rank, part in parts.items():

@@ -102,9 +102,9 @@ class FusedMatmul:
         part, width = out.shape
         tiles = self.tiles(part, width * x.element_size())
 
-        def make(rank: int, number: int, room: Tensor) -> None:
+        def make(rank: int, number: int, buffer: Tensor) -> None:
             rows = _rows(rank * part, tiles.cut[number])
-            torch.mm(x[rows], right, out=_typed(room, out))
+            torch.mm(x[rows], right, out=_typed(buffer, out))
 
         def keep(number: int) -> None:
             first, last = tiles.cut[number]
@@ -129,8 +129,8 @@ class FusedMatmul:
             first, last = tiles.cut[number]
             use(_rows(self.rank * part, (first, last)), x[first:last])
 
-        def used(rank: int, number: int, room: Tensor) -> None:
-            use(_rows(rank * part, tiles.cut[number]), _typed(room, x))
+        def used(rank: int, number: int, buffer: Tensor) -> None:
+            use(_rows(rank * part, tiles.cut[number]), _typed(buffer, x))
 
         self.tiling.gather(tiles, as_bytes(x), (keep, used), call)
 
@@ -143,9 +143,9 @@ class FusedMatmul:
         rows, width = out.shape
         tiles = self.tiles(width, rows * x.element_size())
 
-        def make(number: int, room: Tensor) -> None:
+        def make(number: int, buffer: Tensor) -> None:
             columns = right[:, slice(*tiles.cut[number])]
-            torch.mm(x, columns, out=room.view(x.dtype).view(rows, -1))
+            torch.mm(x, columns, out=buffer.view(x.dtype).view(rows, -1))
 
         def take(number: int, parts: Mapping[int, Tensor]) -> None:
             first, last = tiles.cut[number]
@@ -164,9 +164,9 @@ def _rows(start: int, cut: tuple[int, int]) -> slice:
     return slice(start + cut[0], start + cut[1])
 
 
-def _typed(room: Tensor, like: Tensor) -> Tensor:
+def _typed(buffer: Tensor, like: Tensor) -> Tensor:
     """Return bytes as rows of a matrix like another."""
-    return room.view(like.dtype).view(-1, like.shape[1])
+    return buffer.view(like.dtype).view(-1, like.shape[1])
 
 
 def _call_name(name: str, x: Tensor, right: Tensor) -> str:

@@ -46,16 +46,16 @@ class InterHostTiling:
             topology.session(call, tiles.nbytes) as session,
             topology.transport.background_scheduling(),
         ):
-            rooms = _rooms(topology, tiles, 2 * len(others) * tiles.slices)
+            buffers = _buffers(topology, tiles, 2 * len(others) * tiles.slices)
             lines = callbacks.lines or (lambda *_: tiles.extent)
             coming: Coming = {}
             for peer, number in product(others, numbers):
-                room = _room(tiles, number, lines(self._rank, peer), rooms)
-                callbacks.make(peer, number, room)
-                session.send(room, peer)
+                buffer = _buffer(tiles, number, lines(self._rank, peer), buffers)
+                callbacks.make(peer, number, buffer)
+                session.send(buffer, peer)
                 # Not before the first tile is gone: to be ready means to wait for the others.
                 coming = coming or _awaited(
-                    session, tiles, {p: lines(p, self._rank) for p in others}, rooms
+                    session, tiles, {p: lines(p, self._rank) for p in others}, buffers
                 )
             for number in numbers:
                 callbacks.keep(number)
@@ -76,8 +76,8 @@ class InterHostTiling:
             topology.session(call, tiles.nbytes) as session,
             topology.transport.background_scheduling(),
         ):
-            rooms = _rooms(topology, tiles, len(others) * tiles.slices)
-            coming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), rooms)
+            buffers = _buffers(topology, tiles, len(others) * tiles.slices)
+            coming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), buffers)
             for number, peer in product(numbers, others):
                 session.send(tiles.of(mine)[number], peer)
             for number in numbers:
@@ -94,9 +94,9 @@ class InterHostTiling:
             topology.session(call, tiles.nbytes) as session,
             topology.transport.background_scheduling(),
         ):
-            rooms = _rooms(topology, tiles, (len(others) + 1) * tiles.slices)
-            coming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), rooms)
-            made = [_room(tiles, number, tiles.extent, rooms) for number in numbers]
+            buffers = _buffers(topology, tiles, (len(others) + 1) * tiles.slices)
+            coming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), buffers)
+            made = [_buffer(tiles, number, tiles.extent, buffers) for number in numbers]
             for number in numbers:
                 make(number, made[number])
                 for peer in others:
@@ -106,28 +106,28 @@ class InterHostTiling:
                 take(number, {**parts, self._rank: made[number]})
 
 
-def _rooms(topology: HostTopology, tiles: Tiles, count: int) -> Iterator[Tensor]:
+def _buffers(topology: HostTopology, tiles: Tiles, count: int) -> Iterator[Tensor]:
     """Return buffers for so many tiles, each as long as the longest."""
     return iter(torch.from_numpy(topology.slots(count, tiles.largest * tiles.line)))
 
 
-def _room(tiles: Tiles, number: int, lines: int, rooms: Iterator[Tensor]) -> Tensor:
+def _buffer(tiles: Tiles, number: int, lines: int, buffers: Iterator[Tensor]) -> Tensor:
     first, last = tiles.clipped(number, lines)
-    return next(rooms)[: (last - first) * tiles.line]
+    return next(buffers)[: (last - first) * tiles.line]
 
 
 def _awaited(
-    session: InterHostSession, tiles: Tiles, lines: Mapping[int, int], rooms: Iterator[Tensor]
+    session: InterHostSession, tiles: Tiles, lines: Mapping[int, int], buffers: Iterator[Tensor]
 ) -> Coming:
     """Post receives of the tiles of other ranks, in the order of their sends."""
     coming: Coming = {}
     for peer, number in product(lines, range(tiles.slices)):
-        room = _room(tiles, number, lines[peer], rooms)
-        coming[peer, number] = room, session.recv(room, peer)
+        buffer = _buffer(tiles, number, lines[peer], buffers)
+        coming[peer, number] = buffer, session.recv(buffer, peer)
     return coming
 
 
 def _come(coming: Coming, rank: int, number: int) -> Tensor:
-    room, transfers = coming[rank, number]
+    buffer, transfers = coming[rank, number]
     wait_for(transfers)
-    return room
+    return buffer
