@@ -171,8 +171,8 @@ def _schedule_of(signature: CallSignature, num_ranks: int, algorithm: str) -> Sc
     )
     if signature.kind in _OUT_OF_PLACE and any(buffer.name == "data" for buffer in made.buffers):
         raise UsageError(
-            f"algorithm: {algorithm!r} {signature.kind} works in place, but a call has an input and an "
-            "output.",
+            f"algorithm: {algorithm!r} {signature.kind} works in place, but a call has an input "
+            "and an output.",
             "Prepare its schedule with weft.prepare, or choose another algorithm.",
         )
     return made
