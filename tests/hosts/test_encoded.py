@@ -152,14 +152,14 @@ def test_ranks_with_different_codecs_get_an_error(function):
 
 def changed_on_its_way():
     """The host in the middle passes on what is not what it got."""
-    pass_on = inter_host_encoded._EncodedBroadcast._pass_on
+    forward_piece = inter_host_encoded._EncodedBroadcast._forward_piece
 
     def spoil(line: Any, number: int, chunk: Any) -> None:
         if dist.get_rank() == 1 and number == 3:
             chunk[100] ^= 1
-        pass_on(line, number, chunk)
+        forward_piece(line, number, chunk)
 
-    monkey(inter_host_encoded._EncodedBroadcast, "_pass_on", spoil)
+    monkey(inter_host_encoded._EncodedBroadcast, "_forward_piece", spoil)
     weft.torch.compress(broadcast="pack")
     dist.broadcast(weights(1), 0)
 

@@ -62,7 +62,7 @@ def _compression(name: str, exclude: Exclude, keep_root: bool, least: int) -> Co
     _require(codec, "float32")
     dtypes = frozenset(dtype for dtype, text in DTYPE_NAMES.items() if _takes(codec, text))
     encoding = BroadcastEncoding(codec, codec != name, keep_root)
-    return Compression(encoding, least, _told(exclude), dtypes)
+    return Compression(encoding, least, _excludes(exclude), dtypes)
 
 
 def _require(codec: str, dtype: str) -> None:
@@ -80,7 +80,7 @@ def _takes(codec: str, dtype: str) -> bool:
     return dtype in ("float32", "float16", "bfloat16")
 
 
-def _told(exclude: Exclude) -> Callable[[Tensor], bool]:
+def _excludes(exclude: Exclude) -> Callable[[Tensor], bool]:
     if callable(exclude):
         return exclude
     places = frozenset(tensor.data_ptr() for tensor in exclude)

@@ -146,15 +146,15 @@ class MultiHostExchange:
         """
         with topology.session(call, 0) as session:
             buffers = self._buffers(topology)
-            coming: list[IncomingSlice] = []
+            incoming: list[IncomingSlice] = []
             with topology.transport.background_scheduling():
                 for peer, number in product(self._peers(), range(self.batch.slices)):
                     block = self._pooled(peer, number, buffers)
                     session.send(block, peer)
-                    coming = coming or self._all_awaited(session, buffers)
-                coming = coming or self._all_awaited(session, buffers)
+                    incoming = incoming or self._all_awaited(session, buffers)
+                incoming = incoming or self._all_awaited(session, buffers)
                 partial = dict(self._own(out, buffers))
-            for each in coming:
+            for each in incoming:
                 wait_for(each.transfers)
                 self._put(out, each.source, each.number, each.block)
                 partial[each.source, each.number] = each.block
@@ -223,13 +223,13 @@ class MultiHostExchange:
     def _backward(self, topology: HostTopology, gradients: Tensor, here: Tensor, call: str) -> None:
         with topology.session(call, 0) as session:
             rows = [here[slice(*self.batch.of(rank))] for rank in range(self._num_ranks)]
-            coming = [t for peer in self._peers() for t in session.recv(rows[peer], peer)]
+            incoming = [t for peer in self._peers() for t in session.recv(rows[peer], peer)]
             sent = []  # kept alive until the session ends
             for peer in self._peers():
                 sent.append(self._wanted(gradients, peer))
                 session.send(sent[-1], peer)
             rows[self._rank].copy_(self._wanted(gradients, self._rank))
-            for transfer in coming:
+            for transfer in incoming:
                 transfer.wait()
 
     def _wanted(self, gradients: Tensor, holder: int) -> Tensor:

@@ -70,12 +70,14 @@ def _broadcast(
     begin = time.perf_counter()
     with topology.session("broadcast", x.nbytes, *about) as session:
         if x.numel():
-            line = _EncodedBroadcast(topology, session, as_bytes(x).numpy(), root, coder, encoding)
-            line.run()
-            wait_for_last_host(topology, session, root, timed=line.choose.timed or x.nbytes >= LONG)
+            chain = _EncodedBroadcast(topology, session, as_bytes(x).numpy(), root, coder, encoding)
+            chain.run()
+            wait_for_last_host(
+                topology, session, root, timed=chain.choose.timed or x.nbytes >= LONG
+            )
     if topology.rank == root and x.numel():
         seconds = time.perf_counter() - begin
-        topology.chunk_sizes.record((x.nbytes, coder.name), line.choose, line.wire_bytes, seconds)
+        topology.chunk_sizes.record((x.nbytes, coder.name), chain.choose, chain.wire_bytes, seconds)
 
 
 class _EncodedBroadcast:
@@ -114,8 +116,8 @@ class _EncodedBroadcast:
         self._ring = min(2 * self._ahead, self.count)  # received ones, and those being forwarded
         self._slots = topology.slots(self._ring, coder.codec.room(min(self._piece, len(data))))
         self._sent: dict[int, list[Transfer]] = {}
-        self._coming: dict[int, list[Transfer]] = {}
-        self._aside = BackgroundDecoder(coder.codec)
+        self._incoming: dict[int, list[Transfer]] = {}
+        self._decoder = BackgroundDecoder(coder.codec)
         self.wire_bytes = 0
 
     def run(self) -> None:
@@ -123,10 +125,10 @@ class _EncodedBroadcast:
         try:
             for number, asked in enumerate(receive_windows(self.count, self._ahead)):
                 for each in asked:
-                    self._take(each)
-                self._give(number)
+                    self._post_receive(each)
+                self._process(number)
         finally:
-            self._aside.close()
+            self._decoder.close()
 
     def _chosen(self) -> ChunkChoice:
         """Return the chunk size, by the compression ratio of the data."""
@@ -136,31 +138,31 @@ class _EncodedBroadcast:
         ratio = sampled_ratio(self._coder, self._data) if varies else usual
         return self._topology.chunk_sizes.choose(nbytes, ratio, self._coder.name)
 
-    def _take(self, number: int) -> None:
+    def _post_receive(self, number: int) -> None:
         """Post the receive of a piece into a free slot."""
-        self._aside.wait(number - self._ring)
+        self._decoder.wait(number - self._ring)
         wait_for(self._sent.pop(number - self._ring, []))
         if self._source is not None:
             slot = torch.from_numpy(self._slots[number % self._ring])
-            self._coming[number] = self._session.recv(slot, self._source)
+            self._incoming[number] = self._session.recv(slot, self._source)
 
-    def _give(self, number: int) -> None:
+    def _process(self, number: int) -> None:
         slot = self._slots[number % self._ring]
         size = 0
         if self._is_root:
             size = self._encode(number, slot)
         elif self._source is not None:
-            wait_for(self._coming.pop(number))
+            wait_for(self._incoming.pop(number))
             size = self._size_of(slot, number)
         if self._encoding.every_hop and self._source is not None:
             self._decode(number, slot[:size])
-            self._aside.wait(number)
+            self._decoder.wait(number)
             if self._next is not None:
                 size = self._encode(number, slot)
-            self._pass_on(number, slot[:size])
+            self._forward_piece(number, slot[:size])
             self._share(number, slot, size)
             return
-        self._pass_on(number, slot[:size])
+        self._forward_piece(number, slot[:size])
         size = self._share(number, slot, size)
         if not self._is_root or self._rounds:
             self._decode(number, slot[:size])
@@ -170,7 +172,7 @@ class _EncodedBroadcast:
         """Whether the root must replace its data by the decoded ones."""
         return self._coder.rounds and not (self._encoding.keep_root or self._encoding.every_hop)
 
-    def _pass_on(self, number: int, frame: Octets) -> None:
+    def _forward_piece(self, number: int, frame: Octets) -> None:
         self.wire_bytes += len(frame)
         if self._next is not None:
             self._sent[number] = self._session.send(torch.from_numpy(frame), self._next)
@@ -184,7 +186,9 @@ class _EncodedBroadcast:
         at = topology.leader_local_rank(self._root)
         topology.intra_host.broadcast(length, at)
         size = int(length)
-        topology.intra_host.give(torch.from_numpy(slot[: self._checked(size, slot, number)]), at)
+        topology.intra_host.broadcast_any_length(
+            torch.from_numpy(slot[: self._checked(size, slot, number)]), at
+        )
         return size
 
     def _encode(self, number: int, slot: Octets) -> int:
@@ -199,7 +203,7 @@ class _EncodedBroadcast:
             except CodecError as error:
                 raise self._chunk_error(number, error) from error
 
-        self._aside.do(number, act)
+        self._decoder.do(number, act)
 
     def _size_of(self, slot: Octets, number: int) -> int:
         """Return the length of a received frame, which Gloo does not report."""

@@ -29,7 +29,7 @@ def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
     step = (topology.host - hosts.of[root]) % hosts.num
     takes = is_leader and step > 0
     gives = is_leader and step < hosts.num - 1
-    coming: dict[int, list[Transfer]] = {}
+    incoming: dict[int, list[Transfer]] = {}
     begin = time.perf_counter()
     with topology.session("broadcast", x.nbytes, x.dtype, f"root {root}") as session:
         cut = agree_on_chunk_size(
@@ -40,10 +40,10 @@ def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
         def take(block: int) -> None:
             if takes:
                 source = hosts.leader(topology.sources[0], root)
-                coming[block] = session.recv(blocks[block], source)
+                incoming[block] = session.recv(blocks[block], source)
 
         def give(block: int) -> None:
-            wait_for(coming.pop(block, []))
+            wait_for(incoming.pop(block, []))
             if gives:
                 session.send(blocks[block], hosts.leader(topology.destinations[0], root))
             topology.intra_host.broadcast(blocks[block], at)
@@ -85,9 +85,9 @@ def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> 
         buffers = {
             host: given.new_empty(len(hosts.ranks[host]), x.nbytes) for host in topology.sources
         }
-        coming = []
+        incoming = []
         for host in topology.sources if out is not None else []:
-            coming += session.recv(buffers[host], hosts.leader(host))
+            incoming += session.recv(buffers[host], hosts.leader(host))
         joined = (
             given.new_empty(len(topology.local_ranks), x.nbytes)
             if topology.is_leader(root)
@@ -96,7 +96,7 @@ def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> 
         topology.intra_host.gather(_flat(joined), given, at)
         if joined is not None and out is None:
             session.send(joined, root)
-        wait_for(coming)
+        wait_for(incoming)
     if out is not None and joined is not None:
         parts = as_bytes(out).view(len(hosts.of), -1)
         for host, buffer in {**buffers, topology.host: joined}.items():
@@ -138,13 +138,13 @@ def exchange(
             _compare_lengths(topology, session, outs, xs, others)
         for rank in others:
             session.send(xs[rank], rank)
-        coming = [transfer for rank in others for transfer in session.recv(outs[rank], rank)]
+        incoming = [transfer for rank in others for transfer in session.recv(outs[rank], rank)]
         local_ranks = topology.local_ranks
         if any(outs[rank].numel() + xs[rank].numel() for rank in local_ranks) or not even:
             topology.intra_host.exchange(
                 [outs[rank] for rank in local_ranks], [xs[rank] for rank in local_ranks]
             )
-        wait_for(coming)
+        wait_for(incoming)
 
 
 def _gather_everywhere(
@@ -159,7 +159,7 @@ def _gather_everywhere(
     if not alone:
         topology.intra_host.exchange([outs[rank] for rank in local_ranks], [x] * len(local_ranks))
     given = [x] if alone else buffers[topology.host]
-    coming: list[tuple[Tensor, list[Transfer]]] = [
+    incoming: list[tuple[Tensor, list[Transfer]]] = [
         (piece, session.recv(piece, topology.hosts.leader(host)) if topology.is_leader() else [])
         for host in topology.sources
         for piece in topology.pieces(buffers[host], topology.host)
@@ -169,7 +169,7 @@ def _gather_everywhere(
             session.send(piece, topology.hosts.leader(host))
     if alone and outs[topology.rank].data_ptr() != x.data_ptr():
         as_bytes(outs[topology.rank]).copy_(as_bytes(x))
-    for piece, transfers in coming:
+    for piece, transfers in incoming:
         wait_for(transfers)
         topology.intra_host.broadcast(piece, 0)
 
@@ -183,11 +183,11 @@ def _compare_lengths(
 ) -> None:
     """Check the lengths first: Gloo accepts a short message for a long one without an error."""
     lengths = {rank: torch.empty(1, dtype=torch.int64) for rank in others}
-    coming = {rank: session.recv(lengths[rank], rank, LENGTH) for rank in others}
+    incoming = {rank: session.recv(lengths[rank], rank, LENGTH) for rank in others}
     for rank in others:
         session.send(torch.tensor([xs[rank].nbytes]), rank, LENGTH)
     for rank in others:
-        wait_for(coming[rank])
+        wait_for(incoming[rank])
         given = int(lengths[rank])
         if given != outs[rank].nbytes:
             raise DisagreeError(

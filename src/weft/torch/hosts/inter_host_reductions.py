@@ -18,7 +18,7 @@ from weft.torch.hosts.intra_host import ReductionSteps, divide_by, reduce_local,
 
 SMALL = 64 << 10  # bytes up to which every leader sends everything to all others: one step, not two
 
-Coming = tuple[list[Tensor], list[Transfer]]  # what to reduce, and what to wait for first
+Incoming = tuple[list[Tensor], list[Transfer]]  # what to reduce, and what to wait for first
 
 
 def reduce(topology: HostTopology, x: Tensor, root: int, op: str) -> None:
@@ -30,19 +30,19 @@ def reduce(topology: HostTopology, x: Tensor, root: int, op: str) -> None:
     )
     mine = x.view(-1) if topology.rank == root or not is_leader else x.view(-1).clone()
     blocks = chunks(mine, chunk_bytes(x.nbytes))
-    coming: dict[int, Coming] = {}
+    incoming: dict[int, Incoming] = {}
     with topology.session("reduce", x.nbytes, x.dtype, op, f"root {root}") as session:
 
         def send(block: int) -> None:
             topology.intra_host.reduce(blocks[block], at, steps.intra_host)
             if topology.rank == root:
-                coming[block] = _from_all(topology, session, blocks[block])
+                incoming[block] = _from_all(topology, session, blocks[block])
             elif is_leader:
                 session.send(blocks[block], root)
 
         def add(block: int) -> None:
             if topology.rank == root:
-                _add(topology, blocks[block], coming.pop(block), steps)
+                _reduce_incoming(topology, blocks[block], incoming.pop(block), steps)
 
         pipelined(len(blocks), (send, add))
 
@@ -68,7 +68,7 @@ def reduce_scatter(topology: HostTopology, out: Tensor, x: Tensor, op: str) -> N
     with topology.session("reduce_scatter", x.nbytes, x.dtype, op) as session:
         parts = [] if result is None else torch.split(result, out.numel())
         own = [chunk for part in parts for chunk in chunks(part, chunk_bytes(out.nbytes))]
-        coming = [_from_all(topology, session, chunk) for chunk in own]
+        incoming = [_from_all(topology, session, chunk) for chunk in own]
         for host in topology.destinations:
             for part in _partials(topology, x, host, steps.intra_host):
                 if is_leader:
@@ -76,7 +76,7 @@ def reduce_scatter(topology: HostTopology, out: Tensor, x: Tensor, op: str) -> N
         for number, part in enumerate(_partials(topology, x, topology.host, steps.intra_host)):
             if is_leader:
                 own[number].copy_(part)
-                _add(topology, own[number], coming[number], steps)
+                _reduce_incoming(topology, own[number], incoming[number], steps)
     topology.intra_host.scatter(out.view(-1), result, 0)
 
 
@@ -88,7 +88,7 @@ def _all_reduce_at_once(
         given = x.clone()
         for host in topology.destinations:
             session.send(given, topology.hosts.leader(host))
-        _add(topology, x, _from_all(topology, session, x), steps)
+        _reduce_incoming(topology, x, _from_all(topology, session, x), steps)
     topology.intra_host.broadcast(x, 0)
 
 
@@ -98,27 +98,29 @@ def _all_reduce_in_parts(
     """Reduce-scatter every block between the leaders, then all-gather it."""
     num, is_leader = topology.hosts.num, topology.is_leader()
     blocks = chunks(x, chunk_bytes(x.nbytes // num) * num)
-    coming: dict[int, Coming] = {}
+    incoming: dict[int, Incoming] = {}
 
-    def spread(block: int) -> None:
+    def scatter_parts(block: int) -> None:
         topology.intra_host.reduce(blocks[block], 0, steps.intra_host)
         if is_leader:
-            coming[block] = _spread(topology, session, blocks[block])
+            incoming[block] = _exchange_parts(topology, session, blocks[block])
 
     def add(block: int) -> None:
         if is_leader:
-            _add(topology, blocks[block].tensor_split(num)[topology.host], coming.pop(block), steps)
-            coming[block] = [], _give(topology, session, blocks[block])
+            _reduce_incoming(
+                topology, blocks[block].tensor_split(num)[topology.host], incoming.pop(block), steps
+            )
+            incoming[block] = [], _all_gather_parts(topology, session, blocks[block])
 
     def share(block: int) -> None:
         if is_leader:
-            wait_for(coming.pop(block)[1])
+            wait_for(incoming.pop(block)[1])
         topology.intra_host.broadcast(blocks[block], 0)
 
-    pipelined(len(blocks), (spread, add, share))
+    pipelined(len(blocks), (scatter_parts, add, share))
 
 
-def _spread(topology: HostTopology, session: InterHostSession, block: Tensor) -> Coming:
+def _exchange_parts(topology: HostTopology, session: InterHostSession, block: Tensor) -> Incoming:
     """Send every leader its part of a block, and receive their data of this one's part."""
     parts = block.tensor_split(topology.hosts.num)
     for host in topology.destinations:
@@ -126,7 +128,9 @@ def _spread(topology: HostTopology, session: InterHostSession, block: Tensor) ->
     return _from_all(topology, session, parts[topology.host])
 
 
-def _give(topology: HostTopology, session: InterHostSession, block: Tensor) -> list[Transfer]:
+def _all_gather_parts(
+    topology: HostTopology, session: InterHostSession, block: Tensor
+) -> list[Transfer]:
     """Send every leader the part that was reduced here, and receive theirs.
 
     A leader sends a part back only after it received this one's, so that send is complete.
@@ -141,7 +145,7 @@ def _give(topology: HostTopology, session: InterHostSession, block: Tensor) -> l
     ]
 
 
-def _from_all(topology: HostTopology, session: InterHostSession, mine: Tensor) -> Coming:
+def _from_all(topology: HostTopology, session: InterHostSession, mine: Tensor) -> Incoming:
     """Receive a tensor like ``mine`` from every other leader; return all in the order of hosts."""
     parts, transfers = [], []
     for host in range(topology.hosts.num):
@@ -153,8 +157,10 @@ def _from_all(topology: HostTopology, session: InterHostSession, mine: Tensor) -
     return parts, transfers
 
 
-def _add(topology: HostTopology, out: Tensor, coming: Coming, steps: ReductionSteps) -> None:
-    parts, transfers = coming
+def _reduce_incoming(
+    topology: HostTopology, out: Tensor, incoming: Incoming, steps: ReductionSteps
+) -> None:
+    parts, transfers = incoming
     wait_for(transfers)
     reduce_local(out, parts, steps.inter_host)
     if steps.averages:

@@ -32,7 +32,7 @@ class IntraHost:
         if not self.alone:
             self._channel.broadcast(x, local_root, async_op=False)
 
-    def give(self, x: Tensor, local_root: int) -> None:
+    def broadcast_any_length(self, x: Tensor, local_root: int) -> None:
         """Broadcast the tensor of a local rank, of any length that all know."""
         if self.alone:
             return

@@ -25,7 +25,7 @@ from weft.torch.hosts.host_map import HostMap
 from weft.torch.hosts.host_topology import HostTopology
 from weft.torch.hosts.inter_host_encoded import BroadcastEncoding
 from weft.torch.hosts.intra_host import IntraHost
-from weft.torch.hosts.p2p_transport import InterHostMessage, OfferedReceive, P2PTransport
+from weft.torch.hosts.p2p_transport import AnnouncedReceive, InterHostMessage, P2PTransport
 from weft.torch.hosts.serial_executor import SerialExecutor, SerialJob
 
 _BY_LEADERS = "shared memory inside hosts, gloo between their leaders"
@@ -139,7 +139,7 @@ class MultiHostChannel(Channel):
     def probe(self, x: Tensor, peer: int, tag: int) -> Any:
         """Return a receive that matches only messages that have been sent."""
         message = self.message(x, peer, tag, sends=False)
-        return OfferedReceive(message) if isinstance(message, InterHostMessage) else message
+        return AnnouncedReceive(message) if isinstance(message, InterHostMessage) else message
 
     def require_healthy(self) -> None:
         """Raise if the group has failed."""

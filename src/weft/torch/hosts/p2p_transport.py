@@ -76,11 +76,13 @@ class InterHostMessage:
         return self.done
 
     def __repr__(self) -> str:
-        encoding = "to" if self.sends else "from"
-        return f"{self.memory.numel()} bytes {encoding} rank {self.connection.peer}, tag {self.tag}"
+        direction = "to" if self.sends else "from"
+        return (
+            f"{self.memory.numel()} bytes {direction} rank {self.connection.peer}, tag {self.tag}"
+        )
 
 
-class OfferedReceive:
+class AnnouncedReceive:
     """A receive from one of several ranks: it matches only messages that were announced."""
 
     def __init__(self, message: InterHostMessage) -> None:
@@ -93,8 +95,8 @@ class OfferedReceive:
 
     def is_done(self) -> bool:
         """Return whether a message was received."""
-        offered = self.has_started or self._message.connection.has_offer(self._message.tag)
-        return offered and self._message.is_done()
+        announced = self.has_started or self._message.connection.has_announced(self._message.tag)
+        return announced and self._message.is_done()
 
 
 class P2PConnection:
@@ -113,29 +115,29 @@ class P2PConnection:
         self._where = hosts.describe(peer)
         self._lock = threading.RLock()
         self._wanted: dict[int, deque[InterHostMessage]] = defaultdict(deque)  # by tag
-        self._offered: dict[int, deque[tuple[ControlMessage, Tensor]]] = defaultdict(deque)
+        self._announced: dict[int, deque[tuple[ControlMessage, Tensor]]] = defaultdict(deque)
         self._in_flight: dict[tuple[bool, int], InterHostMessage] = {}  # by (sent by us, number)
         self._written: deque[list[object]] = deque()  # messages that the peer may not have read
-        self._num_written = self._num_forgotten = self._num_read = self._num_offers = 0
+        self._num_written = self._num_acknowledged = self._num_read = self._num_announced = 0
         self._closed = False
-        self._thread = threading.Thread(target=self._read_messages, name="weft-mail", daemon=True)
+        self._thread = threading.Thread(target=self._read_messages, name="weft-p2p", daemon=True)
         self._thread.start()
 
     def post(self, message: InterHostMessage) -> None:
         """Announce a send, or match a receive with an announced one."""
         with self._lock:
             if message.sends:
-                self._offer(message)
-            elif offers := self._offered[message.tag]:
-                self._match(message, *offers.popleft())
+                self._announce(message)
+            elif announced := self._announced[message.tag]:
+                self._match(message, *announced.popleft())
             else:
                 self._wanted[message.tag].append(message)
 
-    def has_offer(self, tag: int) -> bool:
+    def has_announced(self, tag: int) -> bool:
         """Return whether a message of that tag waits for a receive."""
         with self._lock:
             self.require_open()
-            return bool(self._offered[tag])
+            return bool(self._announced[tag])
 
     def require_open(self) -> None:
         """Raise if the peer has left."""
@@ -153,14 +155,14 @@ class P2PConnection:
 
     def is_read(self) -> bool:
         """Return whether the peer has read every control message, or never will."""
-        return self._closed or self._num_forgotten >= self._num_written
+        return self._closed or self._num_acknowledged >= self._num_written
 
     def join(self) -> None:
         """Wait for the thread, after the connection was closed."""
         self._thread.join()
 
-    def _offer(self, message: InterHostMessage) -> None:
-        number, self._num_offers = self._num_offers, self._num_offers + 1
+    def _announce(self, message: InterHostMessage) -> None:
+        number, self._num_announced = self._num_announced, self._num_announced + 1
         nbytes = message.memory.numel()
         self._write(ControlKind.RTS, number, message.tag, nbytes, message.memory[: _inline(nbytes)])
         if nbytes <= INLINE:
@@ -216,12 +218,12 @@ class P2PConnection:
 
     def _handle(self, control: ControlMessage, text: Tensor) -> None:
         self._num_read += 1
-        while self._num_forgotten < control.seen:
+        while self._num_acknowledged < control.seen:
             self._written.popleft()
-            self._num_forgotten += 1
+            self._num_acknowledged += 1
         match control.kind:
             case ControlKind.RTS:
-                self._handle_offer(control, text)
+                self._handle_announcement(control, text)
             case ControlKind.CTS:
                 message = self._in_flight[True, control.number]
                 kept = self._write(ControlKind.DATA, control.number)
@@ -236,11 +238,11 @@ class P2PConnection:
         if due or control.kind is ControlKind.CLOSE:
             self._write(ControlKind.ACK, 0)
 
-    def _handle_offer(self, control: ControlMessage, text: Tensor) -> None:
+    def _handle_announcement(self, control: ControlMessage, text: Tensor) -> None:
         if wanted := self._wanted[control.tag]:
             self._match(wanted.popleft(), control, text)
         else:
-            self._offered[control.tag].append((control, text.clone()))
+            self._announced[control.tag].append((control, text.clone()))
 
     def _take(self, message: InterHostMessage) -> None:
         transfer: Transfer = self._transport.recv(message.memory, self.peer, _LONG)

@@ -48,19 +48,19 @@ class InterHostTiling:
         ):
             buffers = _buffers(topology, tiles, 2 * len(others) * tiles.slices)
             lines = callbacks.lines or (lambda *_: tiles.extent)
-            coming: Coming = {}
+            incoming: Coming = {}
             for peer, number in product(others, numbers):
                 buffer = _buffer(tiles, number, lines(self._rank, peer), buffers)
                 callbacks.make(peer, number, buffer)
                 session.send(buffer, peer)
                 # Not before the first tile is gone: to be ready means to wait for the others.
-                coming = coming or _awaited(
+                incoming = incoming or _awaited(
                     session, tiles, {p: lines(p, self._rank) for p in others}, buffers
                 )
             for number in numbers:
                 callbacks.keep(number)
             for number in numbers:
-                callbacks.take(number, {rank: _come(coming, rank, number) for rank in others})
+                callbacks.take(number, {rank: _come(incoming, rank, number) for rank in others})
 
     def _gather(
         self,
@@ -77,13 +77,13 @@ class InterHostTiling:
             topology.transport.background_scheduling(),
         ):
             buffers = _buffers(topology, tiles, len(others) * tiles.slices)
-            coming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), buffers)
+            incoming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), buffers)
             for number, peer in product(numbers, others):
                 session.send(tiles.of(mine)[number], peer)
             for number in numbers:
                 keep(number)
             for number, peer in product(numbers, others):
-                use(peer, number, _come(coming, peer, number))
+                use(peer, number, _come(incoming, peer, number))
 
     def _reduce(
         self, topology: HostTopology, tiles: Tiles, callbacks: tuple[Make, Take], call: str
@@ -95,14 +95,14 @@ class InterHostTiling:
             topology.transport.background_scheduling(),
         ):
             buffers = _buffers(topology, tiles, (len(others) + 1) * tiles.slices)
-            coming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), buffers)
+            incoming = _awaited(session, tiles, dict.fromkeys(others, tiles.extent), buffers)
             made = [_buffer(tiles, number, tiles.extent, buffers) for number in numbers]
             for number in numbers:
                 make(number, made[number])
                 for peer in others:
                     session.send(made[number], peer)
             for number in numbers:
-                parts = {rank: _come(coming, rank, number) for rank in others}
+                parts = {rank: _come(incoming, rank, number) for rank in others}
                 take(number, {**parts, self._rank: made[number]})
 
 
@@ -120,14 +120,14 @@ def _awaited(
     session: InterHostSession, tiles: Tiles, lines: Mapping[int, int], buffers: Iterator[Tensor]
 ) -> Coming:
     """Post receives of the tiles of other ranks, in the order of their sends."""
-    coming: Coming = {}
+    incoming: Coming = {}
     for peer, number in product(lines, range(tiles.slices)):
         buffer = _buffer(tiles, number, lines[peer], buffers)
-        coming[peer, number] = buffer, session.recv(buffer, peer)
-    return coming
+        incoming[peer, number] = buffer, session.recv(buffer, peer)
+    return incoming
 
 
-def _come(coming: Coming, rank: int, number: int) -> Tensor:
-    buffer, transfers = coming[rank, number]
+def _come(incoming: Coming, rank: int, number: int) -> Tensor:
+    buffer, transfers = incoming[rank, number]
     wait_for(transfers)
     return buffer
