@@ -1,4 +1,4 @@
-"""Whether the platform that ``weft calibrate`` makes of this machine foretells its collectives."""
+"""Whether the platform of ``weft calibrate`` predicts the collectives of this machine."""
 
 from collections.abc import Iterator
 from statistics import median

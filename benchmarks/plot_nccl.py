@@ -1,7 +1,4 @@
-"""Draw docs/nccl.svg: bus rates of H100 by the fitted curves, with what was measured beside them.
-
-WEFT_DATA=folder python benchmarks/plot_nccl.py
-"""
+"""Plots docs/nccl.svg: bus bandwidth of H100 by the fitted curves, with measurements."""
 
 import sys
 from collections.abc import Iterator

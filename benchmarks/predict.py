@@ -14,7 +14,7 @@ from weft.calibration.torch_host_overhead import PHASES, HostOverhead
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
 from weft.hardware.measured import TorchHost
-from weft.local_runs.synthetic_models import RANKS, Drawn, case_of, draw
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of, draw
 
 QUESTION = "How far are predicted training steps from measured ones, on this machine?"
 SEEDS = (1, 2, 3)
@@ -72,7 +72,9 @@ class _Trial:
 class _Looks:
     """What ops and the host took around the steps of one repetition."""
 
-    def __init__(self, pairs: Sequence[tuple[Drawn, CapturedStep]], host: HostOverhead) -> None:
+    def __init__(
+        self, pairs: Sequence[tuple[SyntheticModel, CapturedStep]], host: HostOverhead
+    ) -> None:
         self.seen = Seen(pairs, repeats=_REPEATS, lookups=False)
         self._host = host
         self._turns: list[dict[str, float]] = []
@@ -89,7 +91,9 @@ class _Looks:
         return replace(calibrated, torch=replace(known, **phases))
 
 
-def compared(model: Drawn, backend: str, told: Sequence[Foretold], measured: Measured) -> Row:
+def compared(
+    model: SyntheticModel, backend: str, told: Sequence[Foretold], measured: Measured
+) -> Row:
     """Compare each repetition with what ops foretold around it; the medians of all are shown."""
     predictions = {
         "predicted": [each.predicted[backend] for each in told],

@@ -66,7 +66,7 @@ class SentWeights:
         dist.broadcast(self.x, 0, group=self.group)
 
     def answer(self) -> dict[str, Any]:
-        """Send it over what was spoiled; say how far from the root's it is, and what it is.
+        """Broadcast over overwritten data; return the error relative to the root, and a digest.
 
         The root also says in how long pieces it was sent, and what encoding and decoding take.
         """

@@ -7,7 +7,7 @@ from weft.calibration.torch_op_calls import OpCall
 from weft.calibration.torch_op_times import OpTime, Repeated, merge_passes, repeat_ops, typical
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
-from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn
+from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
 from weft.models.tables import Table
 
 
@@ -20,7 +20,7 @@ class Seen:
 
     def __init__(
         self,
-        steps: Sequence[tuple[Drawn, CapturedStep]],
+        steps: Sequence[tuple[SyntheticModel, CapturedStep]],
         *,
         repeats: int = 12,
         lookups: bool = True,
@@ -33,7 +33,7 @@ class Seen:
             dict.fromkeys(
                 LookupCase(Table("table", rows, model.dim, pooling, zipf), model.batch)
                 for model, _ in steps
-                if lookups and isinstance(model, Dlrm)
+                if lookups and isinstance(model, SyntheticDlrm)
                 for rows, pooling, zipf in model.tables
             )
         )

@@ -15,12 +15,12 @@ from weft.calibration.torch_op_times import OpTime  # noqa: E402
 from weft.calibration.torch_timed_steps import captured_step  # noqa: E402
 from weft.hardware import platform  # noqa: E402
 from weft.hardware.measured import Ddp, TorchHost  # noqa: E402
-from weft.local_runs.synthetic_models import Dlrm, Transformer  # noqa: E402
+from weft.local_runs.synthetic_models import SyntheticDlrm, SyntheticTransformer  # noqa: E402
 from weft.local_runs.torch_synthetic_models import training  # noqa: E402
 
 pytestmark = pytest.mark.torch
-DLRM = Dlrm(((50, 2, 0.0), (70, 3, 1.05), (90, 1, 0.0)), 8, (16, 8), (16, 1), 12)
-GPT2 = Transformer("gpt2", 16, 1, 2, 32, 64, 8, 4, 1)
+DLRM = SyntheticDlrm(((50, 2, 0.0), (70, 3, 1.05), (90, 1, 0.0)), 8, (16, 8), (16, 1), 12)
+GPT2 = SyntheticTransformer("gpt2", 16, 1, 2, 32, 64, 8, 4, 1)
 MODELS = (DLRM, GPT2, replace(GPT2, model="bert"), replace(GPT2, model="llama"))
 
 
@@ -88,7 +88,7 @@ def test_the_host_and_ddp_are_added():
 
 
 def _parameters():
-    from weft.local_runs.torch_synthetic_models import Transformer as Built
+    from weft.local_runs.torch_synthetic_models import TorchTransformer as Built
 
     return Built(GPT2).parameters()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.collectives import collective
-from weft.collectives.dma import one_copy
+from weft.collectives.dma_one_host import one_copy
 from weft.hardware import Platform
 from weft.schedule import CommandKind
 from weft.simulator import Energy, energy, simulate

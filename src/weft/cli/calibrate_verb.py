@@ -79,7 +79,7 @@ def _measured() -> "Platform":
 def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, json: bool) -> None:
     """Calibrate a platform from traces."""
     from weft.calibration.machine_calibration import save
-    from weft.trace.calibration import calibrated_from
+    from weft.trace.trace_calibration import calibrated_from
 
     if not traces or path is None:
         raise UsageError(
@@ -97,7 +97,7 @@ def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, jso
 
 def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
     """Return every number measured from the traces, with its source."""
-    from weft.cli.platforms import number_rows
+    from weft.cli.platforms_verb import number_rows
 
     shown = ("recorded.", "device.launch", "device.host_launch")
     return [

@@ -97,7 +97,7 @@ def _planned(
     step: str, on: str | None, ranks: int | None, given: dict[str, str]
 ) -> "tuple[StepProfile, StepProfile]":
     """Plan a workload; return its step as torch runs it, and as planned."""
-    from weft.cli.plan import planned_step
+    from weft.cli.plan_verb import planned_step
     from weft.planner.plan import Limits
     from weft.timeline.step_profile import StepProfile
 
