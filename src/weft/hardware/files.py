@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,14 @@ def _level(reader: Reader, level: object, place: Place) -> Level:
     size = reader.count(table["size"], place.at("size"))
     kind = level_kind(table["kind"], f"{place.file}: {place.key}")
     return reader.record(Level, table, place, kind=kind, size=size)
+
+
+@lru_cache
+def catalogue_device(name: str) -> Device:
+    """Return a device of the catalogue by its name."""
+    found = _device(Reader(f"{name}.toml"), name)
+    assert found is not None
+    return found
 
 
 def _device(reader: Reader, device: object) -> Device | None:
