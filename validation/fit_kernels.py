@@ -2,8 +2,8 @@
 
     WEFT_DATA=folder python -m validation.fit_kernels [FAMILY..] [--device NAME..] [--dtype NAME..]
 
-``training-attention`` are libraries, fitted to published speeds, which need no data. What is not
-asked for stays as it is in the files. The tables stay where they are. The same
+``training-attention`` are libraries, fitted to published speeds, ``recorded`` products of MI300X in
+a trace. What is not asked for stays as it is in the files. The tables stay where they are. The same
 tables give the same files to the bit.
 """
 
@@ -16,10 +16,11 @@ from validation.kernel_fit import fitted, fitted_to_all
 from validation.kernel_studies import FAMILY_NAMES, studies_by_device
 from validation.nccl_tables import data_folder
 from validation.published_attention import fitted_attention
+from validation.recorded_products import fitted_products
 from weft.hardware.kernel_fits import ANY, FOLDER, DeviceFits, KernelFit, device_fits, find_fit
 from weft.hardware.toml_text import to_toml
 
-ATTENTION = "training-attention"
+ATTENTION, RECORDED = "training-attention", "recorded"
 HEAD = "# Written by validation/fit_kernels.py. What the numbers mean stands in weft.cost.\n"
 
 
@@ -35,11 +36,14 @@ def main() -> int:
     if folder is None:
         print("the measured tables are not here: set WEFT_DATA to their folder", file=sys.stderr)
         return 1
-    for family in asked.family or (*FAMILY_NAMES, ATTENTION):
+    for family in asked.family or (*FAMILY_NAMES, ATTENTION, RECORDED):
         if family == ATTENTION:
             for device, fit in fitted_attention():
                 print(device, fit.implementation, fit.family, fit.errors, flush=True)
                 _write(device, fit)
+            continue
+        if family == RECORDED:
+            _write("mi300x", fitted_products(folder))
             continue
         for device, groups in studies_by_device(folder, family).items():
             for studies in groups if device in (asked.device or [device]) else []:

@@ -39,11 +39,18 @@ def _projections(path: Path) -> Iterator[tuple[float, float, float, float]]:
             yield tokens, n, k, float(row[f"time_stats.{name}.median"]) / 1e3
 
 
-def deepbench_products(folder: Path) -> list[Study]:
-    """Read matrix products on V100 in fp32 and, with fp16 operands, on its tensor cores."""
-    with (folder / "deepbench" / "NV_V100_gemm.csv").open(encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
-    device = platform("v100-8").require_device()
+def deepbench_products(
+    folder: Path, card: str = "V100", applications: tuple[str, ...] = ()
+) -> list[Study]:
+    """Read matrix products on V100 or T4 in fp32 and, with fp16 operands, on tensor cores.
+
+    With ``applications`` they are those of these alone.
+    """
+    with (folder / "deepbench" / f"NV_{card}_gemm.csv").open(encoding="utf-8") as lines:
+        rows = [
+            row for row in csv.DictReader(lines) if row["app"] in (applications or [row["app"]])
+        ]
+    device = platform(f"{card.lower()}-8").require_device()
     found = []
     for precision, dtype in (("Float", "fp32"), ("16 bit", "fp16")):
         # Where a product was not measured there is a remark in the place of its time.
