@@ -86,7 +86,7 @@ SANITIZED = PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZ
   $(PYTEST) -q -p no:cacheprovider --timeout 900
 ASAN_TESTS ?= tests/runtime tests/fused tests/torch/test_collectives.py tests/torch/test_apply.py \
   tests/torch/test_embedding.py tests/benchmarks/test_planned.py tests/compress/test_codecs.py tests/trace
-TSAN_TESTS ?= tests/runtime/test_threads.py tests/runtime/test_engines.py tests/runtime/test_commands.py tests/runtime/test_blocks.py tests/runtime/test_world.py
+TSAN_TESTS ?= tests/runtime/test_threads.py tests/runtime/test_engines.py tests/runtime/test_commands.py tests/runtime/test_block_allocator.py tests/runtime/test_world.py
 sanitize-ranks: build/asan/.core build/tsan/.core ## tests with ranks, by native cores under address + undefined and thread sanitizers
 	LD_PRELOAD="$(call PRELOAD,libasan.so)" ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
 	  $(call SANITIZED,asan) -m 'not (slow or triton)' $(ASAN_TESTS)

@@ -12,7 +12,7 @@ from weft.collectives import KINDS, algorithms, collective
 from weft.errors import ScheduleError, UsageError
 from weft.hardware import Platform
 from weft.runtime import World, prepare, spawn
-from weft.runtime.stores import VARIABLE as STORES
+from weft.runtime.streaming_stores import VARIABLE as STORES
 from weft.schedule import Schedule
 from weft.simulator import simulate
 

@@ -17,7 +17,7 @@ from benchmarks.rows import Options, Row
 from weft.c3.ideal import percent_of_ideal
 from weft.errors import RunError, RunTimeoutError
 from weft.local_runs.contest import PeerTiming
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 QUESTION = "How fast are collectives between hosts, and how much hides behind a GEMM?"
 RATE = 1e9 / 8  # bytes a second: 1 Gbit/s

@@ -63,7 +63,7 @@ def count_rows(options: Options) -> int:
 
 def _sharpened(job: Planned, seen: "Seen") -> Planned:
     """Plan the same step by the durations of its ops and lookups at other times."""
-    return Planned.timed(job.model, job.step, seen.sharpened(job.on), seen.times())
+    return Planned.timed(job.model, job.step, seen.corrected_lookups(job.on), seen.times())
 
 
 def _achieved(teams: Teams) -> float:

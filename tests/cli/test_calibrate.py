@@ -16,10 +16,10 @@ def test_a_calibration_is_a_platform_that_collectives_are_priced_on(capsys, tmp_
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     # Of what takes torch, collectives are enough here; tests/torch has the rest.
     if find_spec("torch") is not None:
-        from weft.calibration import torch_calibration as calibrate
+        from weft.calibration import torch_calibration
 
-        steps = [step for step in calibrate.STEPS if step[0].startswith("collectives")]
-        monkeypatch.setattr(calibrate, "STEPS", steps)
+        steps = [step for step in torch_calibration.STEPS if step[0].startswith("collectives")]
+        monkeypatch.setattr(torch_calibration, "STEPS", steps)
     assert main(["collective", "all_gather", "--on", "here"]) == 2
     assert "weft calibrate" in capsys.readouterr().err
     assert main(["calibrate", "--anyway"]) == 0

@@ -24,7 +24,7 @@ from weft.hardware.device import (
     WorkingSet,
 )
 from weft.hardware.machine import Machine, this_machine
-from weft.hardware.measured import Calm, CodecRate, OpLaw, TorchHost
+from weft.hardware.measured import CodecRate, MeasuredNoise, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
@@ -193,7 +193,7 @@ def platform_from_table(table: Table, file: str) -> Platform:
         torch=_measured(reader, table, "torch", TorchHost, None),
         libraries=_measured(reader, table, "libraries", tuple[Library, ...], ()),
         codecs=_measured(reader, table, "codecs", tuple[CodecRate, ...], ()),
-        calm=_measured(reader, table, "calm", Calm, None),
+        calm=_measured(reader, table, "calm", MeasuredNoise, None),
         sources=reader.sources,
     )
 

@@ -19,8 +19,8 @@ from weft.collectives import collective
 from weft.collectives.catalogue import BUILDERS
 from weft.errors import UsageError
 from weft.runtime import Engines, World, prepare, spawn
-from weft.runtime.engines import allowed_cores
-from weft.runtime.memory import located
+from weft.runtime.bound_memory import address_and_size
+from weft.runtime.engine_threads import allowed_cores
 from weft.runtime.work import Work
 
 SIZE = 8 << 20
@@ -272,15 +272,17 @@ def _beside_a_stream(
         src, dst = (np.ones(_STREAM // 2, np.uint8) for _ in range(2))
         deadline = time.monotonic() + _TIMEOUT
         while flag[0] < turn and time.monotonic() < deadline:
-            time_copies(located(src)[0], located(dst)[0], len(src), streamed=True, count=1)
+            time_copies(
+                address_and_size(src)[0], address_and_size(dst)[0], len(src), streamed=True, count=1
+            )
     world.barrier()
     return seconds
 
 
 def of_first(world: World, array: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the bytes of rank 0 at the heap address of this rank's array."""
-    here = located(world.member.view(world.region(world.rank), 1))[0]
-    return world.member.view(world.region(0) + located(array)[0] - here, array.nbytes)
+    here = address_and_size(world.member.view(world.region(world.rank), 1))[0]
+    return world.member.view(world.region(0) + address_and_size(array)[0] - here, array.nbytes)
 
 
 def figures(outcome: OverlapOutcome) -> dict[str, Any]:

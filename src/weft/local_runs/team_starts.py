@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from weft.errors import RunError
 from weft.local_runs.parent_death import leashed
 from weft.local_runs.rank_team import Start, Team
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 TORCH_BACKENDS = {"dist": "weft", "gloo": "gloo"}  # the torch.distributed backend of a team
 

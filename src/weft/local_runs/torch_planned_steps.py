@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import weft.torch
-from weft.calibration.torch_op_calls import drawn_rows
+from weft.calibration.torch_op_calls import random_rows
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.local_runs import synthetic_models
 from weft.local_runs.synthetic_models import RANKS, SyntheticModel, model_of
@@ -125,7 +125,9 @@ def _bags(model: synthetic_models.SyntheticDlrm) -> Iterator[list[tuple[Tensor, 
     sets = [
         [
             (
-                drawn_rows(rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])),
+                random_rows(
+                    rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])
+                ),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for table in held

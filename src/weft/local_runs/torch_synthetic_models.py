@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.calibration.torch_op_calls import drawn_rows
+from weft.calibration.torch_op_calls import random_rows
 from weft.local_runs import synthetic_models
 from weft.local_runs.synthetic_models import SyntheticModel
 from weft.models.tables import Table, table_wise
@@ -78,7 +78,7 @@ def _lookups(
     return [
         [
             (
-                drawn_rows(rows, model.batch * pooling, zipf, drawn),
+                random_rows(rows, model.batch * pooling, zipf, drawn),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for rows, pooling, zipf in popular
