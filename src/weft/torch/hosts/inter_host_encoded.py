@@ -92,12 +92,10 @@ class _EncodedBroadcast:
         coder: PieceEncoder,
         encoding: BroadcastEncoding,
     ) -> None:
-        self._topology, self._session, self._coder, self._encoding = (
-            topology,
-            session,
-            coder,
-            encoding,
-        )
+        self._topology = topology
+        self._session = session
+        self._coder = coder
+        self._encoding = encoding
         self._data, self._root = data, root
         hosts, step = topology.hosts, (topology.host - topology.hosts.of[root]) % topology.hosts.num
         is_leader = topology.is_leader(root)
