@@ -120,7 +120,7 @@ def test_the_error_says_what_is_wrong():
     older[2] = 0
     with pytest.raises(CodecError, match="another version"):
         pack.decode(older, chunk)
-    with pytest.raises(CodecError, match="cut short"):
+    with pytest.raises(CodecError, match="truncated"):
         pack.decode(frame[:7], chunk)
 
 
