@@ -1,4 +1,4 @@
-"""Every error weft raises: one tree, each branch also the builtin a caller expects."""
+"""The errors that weft raises: one tree; each class also derives from a builtin exception."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 
 class WeftError(Exception):
-    """Something the caller can act on: ``str(error)`` is what is wrong, ``hint`` what to do."""
+    """Base class. ``str(error)`` states the problem, ``hint`` what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -18,11 +18,11 @@ class WeftError(Exception):
 
 
 class UsageError(WeftError, ValueError):
-    """An argument is wrong: a rank, a count, an algorithm that does not apply."""
+    """An argument is invalid: a rank, a count, an algorithm that does not apply."""
 
 
 class SizeError(UsageError):
-    """A size cannot be read, or cannot be divided among the ranks."""
+    """A size cannot be parsed, or cannot be divided among the ranks."""
 
 
 class UnknownNameError(WeftError, LookupError):
@@ -30,41 +30,41 @@ class UnknownNameError(WeftError, LookupError):
 
 
 class BagError(WeftError, IndexError):
-    """An embedding bag asks for a row that its table does not have, or its borders go back."""
+    """An index of an embedding bag is out of range, or its offsets decrease."""
 
 
 class PlatformError(WeftError, ValueError):
-    """A platform description is wrong."""
+    """A platform description is invalid."""
 
 
 class FormatError(WeftError, ValueError):
-    """A file is truncated, of a newer version, or not what it should be."""
+    """A file is truncated, of a newer version, or malformed."""
 
 
 class CodecError(WeftError, ValueError):
-    """What should be decoded was not encoded so: cut, changed on its way, or by another codec."""
+    """An encoded frame is truncated, corrupted, or from another codec."""
 
-    verdict: int | None = None  # what a frame was found to be, as weft.compress numbers it
+    verdict: int | None = None  # a weft.compress.frame.FrameStatus
 
 
 class NotQuietError(WeftError, RuntimeError):
-    """Others used the machine while it was to be measured."""
+    """Other processes used the machine during a measurement."""
 
 
 class NoPlanError(WeftError, ValueError):
-    """No plan fits."""
+    """No plan satisfies the limits."""
 
 
 class ReplayError(WeftError, RuntimeError):
-    """The replay of a trace is too far from what was measured."""
+    """The replay of a trace deviates too much from the measurement."""
 
 
 class PlanError(WeftError, ValueError):
-    """A plan is for something else."""
+    """A plan does not match the job it is applied to."""
 
 
 class WorkloadError(WeftError, ValueError):
-    """The ops of a step do not fit together."""
+    """The ops of a step are inconsistent."""
 
 
 class CaptureError(WeftError, RuntimeError):
@@ -72,23 +72,23 @@ class CaptureError(WeftError, RuntimeError):
 
 
 class ScheduleError(WeftError, ValueError):
-    """A schedule does not mean anything that can be carried out."""
+    """A schedule is invalid."""
 
 
 class DeadlockError(ScheduleError):
-    """Some commands can never start."""
+    """Some commands of a schedule can never start."""
 
 
 class FlagError(ScheduleError):
-    """A Wait does not have its Signals."""
+    """A Wait has too few Signals."""
 
 
 class RaceError(ScheduleError):
-    """Two commands touch the same bytes in no order."""
+    """Two conflicting accesses to the same bytes are not ordered."""
 
 
 class BoundsError(ScheduleError):
-    """A slice reaches outside its buffer."""
+    """A slice is outside its buffer."""
 
 
 class TooLargeError(ScheduleError):
@@ -96,33 +96,33 @@ class TooLargeError(ScheduleError):
 
 
 class RunError(WeftError, RuntimeError):
-    """A run did not end well. ``recent`` are the last calls of every rank, where known."""
+    """A run failed. ``recent`` lists the last calls of every rank, if known."""
 
     recent: tuple[str, ...] = ()
 
 
 class RunTimeoutError(RunError, TimeoutError):
-    """A command was not done within the timeout."""
+    """A command did not finish within the timeout."""
 
-    # Its memory is laid out as an OSError's; tblib, which Dask brings, asks for __new__ by name.
-    if not TYPE_CHECKING:  # which would take what it makes for anything
+    # TimeoutError has the memory layout of OSError; tblib (used by Dask) looks up __new__ by name.
+    if not TYPE_CHECKING:  # mypy would infer Any for instances
         __new__ = TimeoutError.__new__
 
 
 class NotDoneError(RunTimeoutError):
-    """Whoever waited had less patience than the work, which goes on."""
+    """A wait timed out; the work continues."""
 
 
 class RankDiedError(RunError):
-    """The process of a rank ended before its work did."""
+    """The process of a rank exited before its work was done."""
 
 
 class DisagreeError(RunError):
-    """The ranks do not do the same thing: shape, dtype or order."""
+    """The ranks issued different collectives: kind, shape, dtype or order."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known names closest to a wrong one, or list all if none is close.
+    """Return a hint with the known names closest to a wrong one, or all if none is close.
 
     >>> nearest("rign", ["ring", "tree"])
     "Did you mean 'ring'?"

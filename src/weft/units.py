@@ -1,6 +1,6 @@
-"""Sizes, rates and times as people write them, and back.
+"""Parsing and formatting of sizes, rates and times.
 
-Inside weft there are only bytes, bytes per second and seconds.
+Internally weft uses bytes, bytes per second and seconds only.
 """
 
 import math
@@ -32,12 +32,12 @@ _QUANTITY = re.compile(
     r"\s*([0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(e[+-]?[0-9]{1,3})?\s*(.*?)\s*",
     re.IGNORECASE,
 )
-_LARGEST = 2**63 - 1  # what the native core can count
-_LONGEST = 100  # letters of a quantity: a longer one is no number that anybody wrote
+_LARGEST = 2**63 - 1  # the integers of the native core
+_LONGEST = 100  # characters of a quantity; longer input is invalid
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes; a bare number is bytes, ``k`` is ``KiB`` as in nccl-tests.
+    """Parse a number of bytes; a bare number is bytes, ``k`` is ``KiB`` as in nccl-tests.
 
     >>> parse_size("1KiB"), parse_size("1.5 MB"), parse_size("64k"), parse_size("1_000")
     (1024, 1500000, 65536, 1000)
@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Read a list of sizes and of ranges, which double from the first size up to the last.
+    """Parse a list of sizes and of ranges, which double from the first size up to the last.
 
     >>> parse_sizes("100,1KiB:4KiB")
     [100, 1024, 2048, 4096]
@@ -74,7 +74,7 @@ def _parse_range(text: str) -> list[int]:
 
 
 def parse_rate(text: str) -> float:
-    """Read bytes per second.
+    """Parse a rate in bytes per second.
 
     >>> parse_rate("1GiB/s"), parse_rate("400Gbit/s"), parse_rate("10gbit")
     (1073741824.0, 50000000000.0, 1250000000.0)
@@ -83,7 +83,7 @@ def parse_rate(text: str) -> float:
         text = f"{text.rstrip()}/s"
     expected = "a rate above zero such as 50GiB/s, 50GB/s or 400Gbit/s"
     if text.rstrip().endswith("b/s"):
-        raise UsageError(f"rate {text!r} may be bits or bytes", f"Expected {expected}.")
+        raise UsageError(f"rate {text!r} is ambiguous (bits or bytes)", f"Expected {expected}.")
     rate = _to_float(_parse(text, _RATES, expected, UsageError))
     if not 0 < rate < math.inf:
         raise UsageError(f"rate {text!r} is out of range", f"Expected {expected}.")
@@ -91,7 +91,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Read seconds.
+    """Parse a time in seconds.
 
     >>> parse_time("500ns"), parse_time("2us"), parse_time("1.5ms")
     (5e-07, 2e-06, 0.0015)
@@ -104,7 +104,7 @@ def parse_time(text: str) -> float:
 
 
 def file_name(path: object) -> str:
-    r"""Write the name of a file so that every text can hold it: a name may be no UTF-8.
+    r"""Return a file name as valid Unicode; names need not be UTF-8.
 
     >>> ascii(file_name(b"rank\xff.json".decode(errors="surrogateescape")))
     "'rank\\ufffd.json'"
@@ -113,7 +113,7 @@ def file_name(path: object) -> str:
 
 
 def format_size(nbytes: float) -> str:
-    """Write bytes in binary units, to four digits.
+    """Format bytes in binary units, to four digits.
 
     >>> format_size(65536), format_size(1_000_000), format_size(1)
     ('64 KiB', '976.6 KiB', '1 B')
@@ -124,7 +124,7 @@ def format_size(nbytes: float) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """Write a rate in decimal units, to four digits.
+    """Format a rate in decimal units, to four digits.
 
     >>> format_rate(50e9), format_rate(50 * 2**30)
     ('50 GB/s', '53.69 GB/s')
@@ -135,7 +135,7 @@ def format_rate(bytes_per_second: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Write seconds in the unit that fits, to four digits.
+    """Format seconds in a suitable unit, to four digits.
 
     >>> format_time(0.01998), format_time(936e-9), format_time(0)
     ('19.98 ms', '936 ns', '0 s')
@@ -143,8 +143,17 @@ def format_time(seconds: float) -> str:
     return _format(seconds, {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}) if seconds else "0 s"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun.
+
+    >>> format_count(1, "rank"), format_count(8, "rank")
+    ('1 rank', '8 ranks')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def format_percent(value: float) -> str:
-    """Format a percentage; whole, so that nothing is minus nothing."""
+    """Format a percentage as an integer, so that zero is never negative."""
     return f"{round(value)} %"
 
 
@@ -154,7 +163,7 @@ def _parse(
     match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     factor = units.get(match[3].lower()) if match else None
     if match is None or factor is None:
-        raise error(f"cannot read {text[:_LONGEST]!r}", f"Expected {expected}.")
+        raise error(f"cannot parse {text[:_LONGEST]!r}", f"Expected {expected}.")
     return Fraction(match[1].replace("_", "") + (match[2] or "")) * factor
 
 
@@ -166,7 +175,7 @@ def _to_float(value: Fraction) -> float:
 
 
 def _format(value: float, units: Mapping[str, float]) -> str:
-    """Take the largest unit that leaves at least 1 once rounded; units come largest first."""
+    """Format with the largest unit that leaves at least 1 once rounded; units are descending."""
     unit = next((u for u, factor in units.items() if abs(value) * 1.00005 >= factor), [*units][-1])
     number = value / units[unit]
     return f"{number:.4g} {unit}" if abs(number) < 9999.5 else f"{number:.0f} {unit}"
@@ -175,7 +184,7 @@ def _format(value: float, units: Mapping[str, float]) -> str:
 def brief(value: object) -> str:
     """Return the repr of a dataclass with long fields as counts: ``__repr__ = brief`` in its class.
 
-    Results hold whole workloads, timelines and columns. Their full repr, which dataclasses make,
+    Results hold whole workloads, timelines and columns. Their full repr, generated by dataclasses,
     would fill a terminal or a log with megabytes.
     """
     assert is_dataclass(value)

@@ -21,7 +21,7 @@ def test_every_way_is_priced(capsys):
 
 def test_a_table_is_printed_and_rows_are_written(tmp_path, capsys):
     file = tmp_path / "copies.csv"
-    arguments = ["--on", "mi300x-8", "--way", "b2b", "--engines", "2", "--count", "64"]
+    arguments = ["--on", "mi300x-8", "--method", "b2b", "--engines", "2", "--count", "64"]
     assert main(["copies", *arguments, "-o", str(file)]) == 0
     assert "64 blocks from the host to one device of mi300x-8" in capsys.readouterr().out
     assert file.read_text().startswith("way,block,count")
@@ -30,9 +30,9 @@ def test_a_table_is_printed_and_rows_are_written(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "which hardware? --on is missing"),
-        (("--on", "mi300x-8", "--way", "per-cop"), "Did you mean 'per-copy'?"),
-        (("--on", "mi300x-8", "--way", "b2b", "--engines", "9"), "Use 1 to 2."),
+        ((), "--on is missing"),
+        (("--on", "mi300x-8", "--method", "per-cop"), "Did you mean 'per-copy'?"),
+        (("--on", "mi300x-8", "--method", "b2b", "--engines", "9"), "Use 1 to 2."),
         (("--on", "mi300x-8", "--count", "0"), "num_blocks and block_bytes must"),
         (
             (

@@ -63,16 +63,16 @@ def test_a_long_table_is_cut_on_the_screen_and_whole_in_a_file(tmp_path, capsys)
     ("arguments", "said"),
     [
         (("gemm", "m=1", "n=1", "k=1"), "--on is missing"),
-        (("gemm", "m", "--on", "h100-8"), "cannot read 'm' as key=value"),
+        (("gemm", "m", "--on", "h100-8"), "parse 'm'"),
         (("gemm", "m=1", "n=2", "--on", "h100-8"), "gemm needs k"),
-        (("gemm", "m=1", "n=2", "k=3", "w=4", "--on", "h100-8"), "gemm has no column 'w'"),
+        (("gemm", "m=1", "n=2", "k=3", "w=4", "--on", "h100-8"), "column 'w'"),
         (
             ("gemm", "m=x", "n=2", "k=3", "--on", "h100-8"),
-            "row 1: cannot read 'x' as a number for m",
+            "row 1: cannot parse 'x'",
         ),
         (("gemms", "m=1", "--on", "h100-8"), "Did you mean 'gemm'?"),
-        (("gemm", "--from", "nowhere.csv", "--on", "h100-8"), "nowhere.csv cannot be read as CSV"),
-        (("gemm", "m=1,2", "--from", "nowhere.csv", "--on", "h100-8"), "ask for different rows"),
+        (("gemm", "--from", "nowhere.csv", "--on", "h100-8"), "nowhere.csv"),
+        (("gemm", "m=1,2", "--from", "nowhere.csv", "--on", "h100-8"), "a list of values"),
         (
             ("embedding", "batch=1", "rows=1", "dim=1", "bin3=-1", "--on", "h100-8"),
             "bin3 of embedding must be 0 or more",

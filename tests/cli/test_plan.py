@@ -83,7 +83,7 @@ def test_a_job_that_does_not_fit_as_it_stands_is_spread_and_says_so(capsys):
         (["gpt2", "--on", "h100-8", "--budget", "nan"], "--budget must be >= 0 (got nan)"),
         (["gpt2", "--on", "h100-8", "--memory", "1MiB"], "a plan may use 1 MiB"),
         (["step.json.gz", "--on", "h100-8"], "there is no file step.json.gz"),
-        (["gpt2", "--on", "h100-8", "-o", "plan.txt"], "its suffix says nothing"),
+        (["gpt2", "--on", "h100-8", "-o", "plan.txt"], "cannot infer the output"),
     ],
 )
 def test_errors_say_what_is_wrong(capsys, words, said):
@@ -109,7 +109,7 @@ def test_the_traces_of_a_job_are_planned_together(tmp_path, capsys):
 def test_workloads_are_planned_one_at_a_time(tmp_path, capsys):
     path = written(tmp_path / "rank0.json", exposed_steps())
     assert main(["plan", str(path), "gpt2", "--on", "h100-8"]) == 2
-    assert "'gpt2' is no trace file (got 2 words" in capsys.readouterr().err
+    assert "WORKLOAD: 'gpt2'" in capsys.readouterr().err
 
 
 def test_traces_of_two_jobs_have_no_plan(tmp_path, capsys):

@@ -16,7 +16,7 @@ MADE = ("collective", "all_reduce", "--on", "mi300x-8", "--size", "1MiB", "--alg
 def file(tmp_path, capsys):
     path = tmp_path / "ring.schedule.json"
     assert main([*MADE, "-o", str(path)]) == 0
-    assert f"wrote {path}: price it by weft collective" in capsys.readouterr().out
+    assert f"wrote {path}: predict it with weft collective" in capsys.readouterr().out
     return path
 
 
@@ -125,10 +125,10 @@ def test_wrong_use_of_a_file_is_answered_in_a_line_or_two(file, capsys, tmp_path
     )
     assert "--on is missing" in refused(capsys, "collective", file)[0]
     assert (
-        "is for 8 ranks, not 4"
+        "for 8 ranks (got 4"
         in refused(capsys, "collective", file, "--on", "mi300x-8", "--ranks", 4)[0]
     )
     assert (
         "has 4 ranks, 8 were asked for" in refused(capsys, "collective", file, "--on", "mi210-4")[0]
     )
-    assert "can be priced, not run" in refused(capsys, "collective", file, "--run")[0]
+    assert "predicted, not run" in refused(capsys, "collective", file, "--run")[0]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from weft.report.packing import unpack
-from weft.report.picture import Line, Picture
+from weft.report.picture import Picture, PictureLine
 
 
 def drawn(spans, *, of=None, **options):
@@ -16,7 +16,7 @@ def drawn(spans, *, of=None, **options):
         "nbytes": np.zeros(size, np.int64),
     }
     return Picture(
-        of or [Line("rank 0", f"stream {i}") for i in range(3)],
+        of or [PictureLine("rank 0", f"stream {i}") for i in range(3)],
         [f"name {i}" for i in range(10)],
         line.astype(np.int64),
         name.astype(np.int64),

@@ -6,10 +6,10 @@ import pytest
 from tests.report.pictures import drawn, unpacked
 from tests.report.test_pages import HOSTILE, analysed
 from weft.bench.browser import Browser
-from weft.report.analysis import page
+from weft.report.analysis_page import page
+from weft.report.interactive_timeline import timeline_section
 from weft.report.page import html_page
-from weft.report.picture import Line, packed
-from weft.report.timeline import timeline_section
+from weft.report.picture import PictureLine, packed
 from weft.trace import analyze
 
 pytestmark = pytest.mark.browser
@@ -46,9 +46,9 @@ def show(browser, tmp_path):
 def timeline(show):
     """Three spans on two lines of one rank, one on a thread of its host, in a page of 1280 px."""
     lines = [
-        Line("rank 0", "stream 7"),
-        Line("rank 0", "stream 8"),
-        Line("rank 0", "t", quiet=True),
+        PictureLine("rank 0", "stream 7"),
+        PictureLine("rank 0", "stream 8"),
+        PictureLine("rank 0", "t", quiet=True),
     ]
     spans = [(0, 0, 0, 4), (0, 1, 5, 6), (1, 2, 2, 8), (2, 3, 0, 1)]
     picture = drawn(spans, paths=[[0, 2]], of=lines)

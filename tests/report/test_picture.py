@@ -5,9 +5,18 @@ from hypothesis import strategies as st
 
 from tests.report.pictures import drawn, unpacked
 from tests.spans import called, handshake, overlapping, submitted
+from weft.report.interactive_timeline import busiest, timeline_section
 from weft.report.packing import unpack
-from weft.report.picture import KINDS, Line, Mark, Picture, lightened, packed, picture_of, rows_of
-from weft.report.timeline import busiest, timeline_section
+from weft.report.picture import (
+    KINDS,
+    Mark,
+    Picture,
+    PictureLine,
+    lightened,
+    packed,
+    picture_of,
+    rows_of,
+)
 
 some_spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 30), st.integers(0, 9)),
@@ -92,7 +101,7 @@ def test_the_table_counts_and_adds_up_by_name():
 
 def test_the_shortest_of_quiet_lines_are_left_out_first():
     spans = [(0, 0, 0, 1), (0, 1, 2, 9), (1, 2, 0, 5), (1, 3, 5, 9), (1, 4, 9, 10)]
-    lines = [Line("r", "stream 1"), Line("r", "host", quiet=True)]
+    lines = [PictureLine("r", "stream 1"), PictureLine("r", "host", quiet=True)]
     picture = drawn(spans, paths=[[4]], details={1: "kept", 3: "gone"}, of=lines)
     light = lightened(picture, 4)
     assert sorted(light.name.tolist()) == [0, 1, 2, 4]

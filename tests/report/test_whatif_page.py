@@ -6,7 +6,7 @@ import pytest
 
 from tests.report.test_pages import HOSTILE, Read
 from tests.spans import handshake
-from weft.report.whatif import page
+from weft.report.whatif_page import page
 from weft.whatif import Answer, Outcome, Replay
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.timeline.profile import OpSpan, StepProfile, by_start, diff
+from weft.timeline.step_profile import OpSpan, StepProfile, by_start, diff
 
 
 def profile(*ops, seconds=None, label="step"):

@@ -22,7 +22,7 @@ from tests.trace.events import (
 )
 from weft.errors import UsageError
 from weft.trace import analyze
-from weft.trace.collectives import is_collective_name, kind_of
+from weft.trace.trace_collectives import is_collective_name, kind_of
 
 
 def test_a_step_is_divided(tmp_path):
@@ -276,7 +276,7 @@ def test_shapes_that_are_nested_deeply_are_no_shapes(tmp_path, depth):
 
 def test_tables_for_pandas_need_a_known_name(tmp_path):
     analysis = analyze(written(tmp_path / "a.json", one_step()))
-    with pytest.raises(UsageError, match="no table"):
+    with pytest.raises(UsageError, match="what: unknown table 'nothing'"):
         analysis.to_pandas("nothing")
 
 

@@ -11,7 +11,7 @@ from weft.errors import PlatformError, UsageError
 from weft.hardware import platform, platform_from_table
 from weft.trace import read
 from weft.trace.calibration import calibrated_from
-from weft.trace.overheads import _outermost
+from weft.trace.host_overheads import _outermost
 
 
 def steps(count=6):

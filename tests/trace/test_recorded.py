@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.trace import Kind, analyze
+from weft.trace import EventKind, analyze
 from weft.trace.reading import read_any, read_joined
 
 torch = pytest.importorskip("torch")
@@ -46,7 +46,7 @@ def test_todays_execution_trace_is_joined_with_todays_kineto(tmp_path):
     graph = read_any(tmp_path / "et.json")
     assert trace.graph == graph
     assert trace.nodes is not None
-    ops = trace.columns.kind == Kind.OP
+    ops = trace.columns.kind == EventKind.OP
     names = [trace.name_of(row) for row in range(len(trace)) if trace.nodes[row] >= 0]
     found = [trace.graph.nodes[index].name for index in trace.nodes[trace.nodes >= 0].tolist()]
     assert names == found

@@ -8,8 +8,8 @@ import pytest
 from tests.whatif.player import Do, recorded
 from weft.errors import UnknownNameError, UsageError
 from weft.hardware import platform
-from weft.trace.align import Ranked
-from weft.trace.links import Links
+from weft.trace.align import RankTrace
+from weft.trace.machine_links import MachineLinks
 from weft.whatif import NAMES, what_if
 from weft.whatif.change import change
 from weft.whatif.costs import cost_of
@@ -33,7 +33,7 @@ def trace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(trace):
-    return model_of(Ranked.of(trace))
+    return model_of(RankTrace.of(trace))
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +182,9 @@ def test_a_step_moves_to_a_machine_that_only_a_file_knows(trace, slow_links):
 
 def test_groups_larger_than_a_node_are_priced_on_a_cluster_as_on_its_nodes():
     asked = ("all_reduce", 1 << 28, 32)
-    seconds = Links(platform("a100-8x4")).seconds(*asked)
+    seconds = MachineLinks(platform("a100-8x4")).seconds(*asked)
     assert seconds is not None
-    assert seconds == Links(platform("a100-8")).seconds(*asked)
+    assert seconds == MachineLinks(platform("a100-8")).seconds(*asked)
 
 
 def test_a_range_is_as_wide_as_the_replay_is_wrong(model, trace):

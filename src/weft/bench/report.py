@@ -7,7 +7,7 @@ from pathlib import Path
 from weft.bench.browser import Browser
 from weft.bench.machine import data_folder
 from weft.bench.rows import Options, Row
-from weft.report.analysis import page
+from weft.report.analysis_page import page
 from weft.trace import analyze
 
 QUESTION = "How soon does a browser show the report of a trace, and how large is it?"

@@ -1,4 +1,4 @@
-"""The command ``weft``: a few verbs, each a question a user has."""
+"""The command ``weft``: one verb per question."""
 
 import contextlib
 import io
@@ -13,12 +13,12 @@ __all__ = ["app", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Answer one command line and give the exit code: 0 done, 1 no, 2 wrong usage."""
+    """Run one command line and return the exit code: 0 success, 1 negative, 2 usage error."""
     _print_anything()
     try:
         code = app(args=arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyboardInterrupt, Exception) as error:
@@ -31,10 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_anything() -> None:
-    """Let a terminal show a question mark for what it has no letter for.
+    """Replace characters that the terminal cannot encode by question marks.
 
-    A table's ticks on an ASCII terminal, or the name of a file that is no UTF-8, are no reason
-    to end without an answer.
+    Table ticks on an ASCII terminal, or a file name that is not UTF-8, must not end the command.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""An analysis as text: the answer first, then what it rests on."""
+"""An analysis as text: the answer first, then the details."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -7,16 +7,16 @@ from statistics import fmean
 from typing import Any
 
 from weft.report.text import Column, page, print_table
-from weft.trace import Analysis, RankAnalysis, Use
-from weft.trace.analysis import REPLAYED, Advice, Part, Split
+from weft.trace import Analysis, CollectiveUse, RankAnalysis
+from weft.trace.analysis import REPLAYED, StepAdvice, TimePart, TimeSplit
 from weft.units import format_rate, format_size, format_time
 
 _MOST_STEPS = 12
 _MOST_COLLECTIVES = 10
-_NAME = 70  # characters of a kernel's name that are shown
+_NAME = 70  # characters of a kernel name that are shown
 _SHADES = {"compute": "█", "moving": "▓", "waiting": "▒", "either": "░", "idle": "·"}
-_BAR, _NARROW = 32, 12  # characters of a bar, and where there is little room
-_BESIDE = 78  # characters of the columns beside it
+_BAR, _NARROW = 32, 12  # characters of a bar, and of one in a narrow window
+_BESIDE = 78  # characters of the other columns
 
 
 def print_analysis(analysis: Analysis) -> None:
@@ -58,23 +58,23 @@ def _print_headline(analysis: Analysis) -> None:
     if slowest.is_gpu_bound:
         walls = fmean(step.wall for step in slowest.counted)
         print(
-            f"the host is ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
+            f"the host runs ahead of its GPU: its steps take {format_time(walls)}, the GPU's "
             f"{format_time(seconds)}"
         )
 
 
 def _print_wrapped(text: str, indent: str = "") -> None:
-    """Print text in lines as wide as the window."""
+    """Print text wrapped to the width of the window."""
     for line in textwrap.wrap(text, page().width, initial_indent=indent, subsequent_indent=indent):
         print(line)
 
 
 def page_bold(text: str) -> str:
-    """Make text bold where the page has looks."""
+    """Return text in bold if the output supports it."""
     return page().paint(text, "bold")
 
 
-def _divided(split: Split, basis: str) -> str:
+def _divided(split: TimeSplit, basis: str) -> str:
     if not split.communication:
         return ""
     if split.waiting is None or split.moving is None:
@@ -97,8 +97,8 @@ def _print_advice(analysis: Analysis) -> None:
         _print_wrapped(f"{advice.how[0].upper()}{advice.how[1:]}.", indent="   ")
 
 
-def gain_of(advice: Advice) -> str:
-    """Write what an advice saves, and what that rests on."""
+def gain_of(advice: StepAdvice) -> str:
+    """Return what an advice saves, and on what basis."""
     saved = f"{format_time(advice.gain)}, {100 * advice.share:.1f} %"
     if advice.basis == REPLAYED:
         return f"saves {saved} of a step, replayed ({advice.change})"
@@ -152,7 +152,7 @@ def _rank_row(rank: RankAnalysis, longest: float) -> dict[str, Any]:
 
 
 def _stacked(parts: dict[str, float], whole: float, *, room: int = _BAR) -> str:
-    """Draw parts one behind the other; places are rounded, so that they sum up.
+    """Draw a stacked bar; boundaries are rounded, so that the parts add up.
 
     >>> _stacked({"compute": 1.0, "waiting": 2.0, "idle": 1.0}, 4.0, room=12)
     '███▒▒▒▒▒▒···'
@@ -199,7 +199,7 @@ def _print_steps(rank: RankAnalysis, *, several: bool) -> None:
 
 
 def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
-    groups: dict[tuple[Any, ...], list[Use]] = {}
+    groups: dict[tuple[Any, ...], list[CollectiveUse]] = {}
     for use in rank.collectives:
         groups.setdefault((use.kind, use.nbytes, use.dtype, use.num_ranks), []).append(use)
     if not groups:
@@ -226,7 +226,7 @@ def _print_collectives(rank: RankAnalysis, *, several: bool) -> None:
         print(f"and {len(rows) - _MOST_COLLECTIVES} kinds and sizes more")
 
 
-def _use_row(uses: Sequence[Use]) -> dict[str, Any]:
+def _use_row(uses: Sequence[CollectiveUse]) -> dict[str, Any]:
     first = uses[0]
 
     def total(values: Iterable[float | None]) -> float | None:
@@ -252,9 +252,10 @@ def _use_row(uses: Sequence[Use]) -> dict[str, Any]:
 def _print_slowdowns(rank: RankAnalysis) -> None:
     for each in rank.slowdowns:
         print(
-            f"\n{each.family} kernels beside communication take {each.weighted:.2f} times as long "
-            f"(median {each.median:.2f}, one in ten {each.p90:.2f}; {each.num_pairs} kernels seen "
-            f"both ways at the same place of a step)"
+            f"\
+{each.family} kernels overlapped with communication take {each.weighted:.2f} times as "
+            f"long (median {each.median:.2f}, 90th percentile {each.p90:.2f}; {each.num_pairs} "
+            f"kernels seen with and without overlap at the same place of a step)"
         )
 
 
@@ -266,11 +267,11 @@ def _print_reasons(rank: RankAnalysis) -> None:
         names = "; ".join(f"{_short(p.what)} {format_time(p.seconds)}" for p in under)
         print(f"the host was meanwhile in: {names}")
     if rank.path:
-        title = f"Critical path of {rank.path.step}: what its end waited for, walked back"
+        title = f"Critical path of {rank.path.step}: what its end waited for"
         _print_parts(title, rank.path.parts, rank.path.seconds)
 
 
-def _print_parts(title: str, parts: Sequence[Part], whole: float) -> None:
+def _print_parts(title: str, parts: Sequence[TimePart], whole: float) -> None:
     if not parts or whole <= 0:
         return
     rows = [

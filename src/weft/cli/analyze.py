@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, told, write
+from weft.cli.outputs import output_path, print_written, write
 
 if TYPE_CHECKING:
     from weft.trace import Analysis
@@ -16,7 +16,7 @@ def analyze(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one per rank, plain or .gz."
         ),
     ],
     *,
@@ -34,18 +34,18 @@ def analyze(
 
     path = output_path(output, (".html", ".json", ".json.gz", ".csv"))
     analysis = analyze_paths(traces)
+    note = _write(path, analysis) if path else ""
     if json:
         print(analysis_json(analysis))
     else:
         from weft.cli.analysis_text import print_analysis
 
         print_analysis(analysis)
-    if path:
-        _write(path, analysis, quiet=json)
+    print_written(note, quiet=json)
 
 
 def analysis_json(analysis: "Analysis") -> str:
-    """Write an analysis as one JSON object."""
+    """Return an analysis as one JSON object."""
     from dataclasses import asdict
 
     from weft.report.results import results_json
@@ -64,23 +64,22 @@ def analysis_json(analysis: "Analysis") -> str:
     )
 
 
-def _write(path: Path, analysis: "Analysis", *, quiet: bool) -> None:
-    """Write what the suffix asks for."""
+def _write(path: Path, analysis: "Analysis") -> str:
+    """Write the format that the suffix selects."""
     if path.suffix == ".html":
-        from weft.report.analysis import page
+        from weft.report.analysis_page import page
 
-        write(path, page(analysis), quiet=quiet)
-    elif path.suffix == ".csv":
-        write(path, _lines(analysis), quiet=quiet)
-    else:
-        from weft.trace.annotated import write_annotated
+        return write(path, page(analysis))
+    if path.suffix == ".csv":
+        return write(path, _lines(analysis))
+    from weft.trace.annotated import write_annotated
 
-        write_annotated(path, analysis)
-        told(path, quiet=quiet)
+    write_annotated(path, analysis)
+    return f"wrote {path}"
 
 
 def _lines(analysis: "Analysis") -> list[dict[str, Any]]:
-    """Give a line a step; a file without steps has a line a rank."""
+    """Return one line per step, or one per rank for files without steps."""
     return analysis.step_rows() or [
         {"file": rank.file, "rank": rank.rank, "span": rank.span} for rank in analysis.ranks
     ]

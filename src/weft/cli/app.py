@@ -1,4 +1,4 @@
-"""The verbs put together. What a verb needs is imported when it runs: starting is quick."""
+"""The table of verbs. Each verb imports what it needs when it runs, so that starting is fast."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ class Verbs(TyperGroup):
     """The verbs, in the order in which they were added."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the verb; a wrong one gets the nearest as a suggestion."""
+        """Return the verb; suggest the closest one if it is unknown."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_verb(args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
@@ -61,7 +61,13 @@ def weft(
 
 
 def _add(verb: Callable[..., Any], question: str, example: str, **context: Any) -> None:
-    app.command(help=question, epilog=f"example: {example}", context_settings=context)(verb)
+    # Without short_help, click cuts the first sentence in the list of commands.
+    app.command(
+        help=question,
+        short_help=question.partition("\n\n")[0],
+        epilog=f"example: {example}",
+        context_settings=context,
+    )(verb)
 
 
 _add(
@@ -147,7 +153,7 @@ _add(
     serve,
     "How soon and how fast does a model answer, if part of every prompt is cached in the host's "
     "memory?\n\nMODEL is a transformer by name or a .toml file. Requests are batched as they "
-    "come; each way to fetch their blocks is compared with a call of the runtime for each.",
+    "come; each method of fetching their blocks is compared with one runtime call per block.",
     "weft serve llama-70b --on mi300x-8 --block 8KiB --fetch per-copy,b2b --hit 0.9",
 )
 _add(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weft.cli.options import Json, complete_bench, numbers, to_file, words
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def bench(
     ] = None,
     *,
     against: Annotated[
-        str | None, typer.Option(metavar="PEER,..", help="Peers to measure beside weft.")
+        str | None, typer.Option(metavar="PEER,..", help="Peers to compare with.")
     ] = None,
     ranks: Annotated[str | None, typer.Option(metavar="N,..", help="Numbers of ranks.")] = None,
     size: Annotated[str | None, typer.Option(metavar="S,..", help="Sizes and ranges.")] = None,
@@ -114,7 +114,7 @@ def _write_page(questions: dict[str, str], page: Path) -> None:
             f"there are no recorded results: {_RESULTS} is missing",
             "Run this in a checkout, or name a benchmark.",
         )
-    write(page, results_page(questions, _RESULTS), quiet=False)
+    print_written(write(page, results_page(questions, _RESULTS)))
 
 
 def _list(questions: dict[str, str], *, json: bool) -> None:

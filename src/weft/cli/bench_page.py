@@ -22,7 +22,7 @@ promises something, *must* says what and ✗ that it was missed;
 
 
 def results_page(questions: Mapping[str, str], folder: Path) -> str:
-    """Give what was recorded in ``folder`` as one Markdown page, by the names of benchmarks."""
+    """Return what was recorded in ``folder`` as one Markdown page, by the names of benchmarks."""
     parts = [_INTRODUCTION]
     for name, question in questions.items():
         path = folder / f"{name}.jsonl"

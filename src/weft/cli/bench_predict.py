@@ -44,12 +44,12 @@ def print_predict_rows(rows: Sequence[Row]) -> None:
     print(
         "ops were timed one by one at their shapes as part of the calibration, never a step; "
         '"formulas only" has laws instead; an error is the median of those of the repetitions, '
-        "each beside ops timed around it; memory moved as far as nine of ten copies say"
+        "each with ops timed around it; the range covers nine of ten memory copies"
     )
 
 
 def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Give the errors of each kind of model by each way of predicting."""
+    """Return the errors of each kind of model by each way of predicting."""
     groups = {
         "DLRMs": [row for row in rows if row.case["model"] == "dlrm"],
         "transformers": [row for row in rows if row.case["model"] != "dlrm"],

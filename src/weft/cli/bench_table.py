@@ -1,4 +1,4 @@
-"""The table of a benchmark: one line a case, peers beside weft, its own figures behind."""
+"""The table of a benchmark: one line per case, peers next to weft, then its own figures."""
 
 from collections.abc import Callable, Sequence
 from statistics import median

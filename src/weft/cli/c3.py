@@ -1,4 +1,4 @@
-"""``weft c3``: what overlapping a GEMM and a collective is worth, strategy by strategy."""
+"""``weft c3``: the benefit of overlapping a GEMM with a collective, by strategy."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from weft.cli.c3_here import c3_here
 from weft.cli.inputs import On, machine_of
 from weft.cli.options import Json, named, to_file, words
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.cli.progress import track
 from weft.errors import UsageError
 
@@ -22,10 +22,10 @@ def c3(
     *,
     on: On = None,
     run: Annotated[
-        bool, typer.Option("--run", help="Measure on this machine instead of pricing.")
+        bool, typer.Option("--run", help="Measure on this machine instead of predicting.")
     ] = False,
     gemm: Annotated[
-        str | None, typer.Option(metavar="MxNxK,..", help="GEMMs, as 4096x57344x8192.")
+        str | None, typer.Option(metavar="MxNxK,..", help="GEMMs, such as 4096x57344x8192.")
     ] = None,
     collective: Annotated[
         str,
@@ -35,26 +35,26 @@ def c3(
         ),
     ] = "all_gather,all_to_all",
     ratio: Annotated[
-        str, typer.Option(metavar="R,..", help="With --run: time of collective / of GEMM.")
+        str, typer.Option(metavar="R,..", help="With --run: collective time / GEMM time.")
     ] = "0.5,1,2",
-    ranks: Annotated[int, typer.Option(min=2, metavar="N", help="With --run: how many ranks.")] = 2,
+    ranks: Annotated[
+        int, typer.Option(min=2, metavar="N", help="With --run: number of ranks.")
+    ] = 2,
     rounds: Annotated[
-        int, typer.Option(min=1, help="With --run: how often each one runs; the best counts.")
+        int, typer.Option(min=1, help="With --run: repetitions; the best counts.")
     ] = 15,
     size: Annotated[
         str | None,
-        typer.Option(
-            metavar="S,..", help="Sizes of the collective; as long as the GEMM if left out."
-        ),
+        typer.Option(metavar="S,..", help="Sizes of the collective; default: as long as the GEMM."),
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="Of the GEMM.")] = "bf16",
+    dtype: Annotated[str, typer.Option(metavar="T", help="Dtype of the GEMM.")] = "bf16",
     strategy: Annotated[
-        str | None, typer.Option(metavar="S,..", help="Strategies; all that apply if left out.")
+        str | None, typer.Option(metavar="S,..", help="Strategies; default: all that apply.")
     ] = None,
     units: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Units that a mask takes from the GEMM; the best if left out."
+            metavar="N", help="Compute units that a mask takes from the GEMM; default: the best."
         ),
     ] = None,
     off: Annotated[
@@ -70,15 +70,14 @@ def c3(
         to_file("Write all rows (.csv) or, of what is priced, a report (.html)."),
     ] = None,
 ) -> None:
-    """Price pairs; without a GEMM the thirty scenarios that weft is judged by."""
-    kinds = named(collective, "collective")
+    """Predict pairs; without a GEMM the thirty published scenarios."""
+    kinds = named(collective, "--collective")
     if run:
         given = {"--gemm": gemm, "--strategy": strategy, "--units": units, "--off": off}
         _refuse([name for name, value in given.items() if value is not None])
         path = output_path(output, (".csv",))
         rows = c3_here(kinds, size, _ratios(ratio), num_ranks=ranks, rounds=rounds, json=json)
-        if path:
-            write(path, rows, quiet=json)
+        print_written(write(path, rows) if path else "", quiet=json)
         return
     from weft.c3 import Pricer, advised_rows
 
@@ -91,29 +90,31 @@ def c3(
         for each in track(scenarios, "pricing")
         for row in advised_rows(each, pricer, words(strategy), units)
     ]
+    note = _write(path, platform.name, rows) if path else ""
     if json:
         print_json("c3", platform.name, rows)
     else:
         from weft.cli.c3_tables import print_pairs
 
         print_pairs(platform, rows, listed=gemm is None, off=words(off))
-    if path:
-        _write(path, platform.name, rows, quiet=json)
+    print_written(note, quiet=json)
 
 
-def _write(path: Path, platform: str, rows: list[dict[str, Any]], *, quiet: bool) -> None:
+def _write(path: Path, platform: str, rows: list[dict[str, Any]]) -> str:
     if path.suffix == ".csv":
-        write(path, rows, quiet=quiet)
-        return
-    from weft.report.collectives import pairs_page
+        return write(path, rows)
+    from weft.report.collectives_page import pairs_page
 
-    write(path, pairs_page(platform, rows), quiet=quiet)
+    return write(path, pairs_page(platform, rows))
 
 
 def _refuse(given: list[str]) -> None:
-    """Say what a measurement does not listen to: its product and its strategies are its own."""
+    """Raise on options that a measurement ignores: it has its own GEMMs and strategies."""
     if given:
-        raise UsageError(f"--run measures pairs of its own, whatever {given[0]} says")
+        raise UsageError(
+            f"{given[0]} does not apply to --run, which measures its own pairs",
+            f"Remove {given[0]}.",
+        )
 
 
 def _ratios(text: str) -> tuple[float, ...]:
@@ -121,10 +122,10 @@ def _ratios(text: str) -> tuple[float, ...]:
         found = tuple(float(word) for word in words(text))
     except ValueError:
         raise UsageError(
-            f"cannot read {text!r} as --ratio", "Use 1 or a list as 0.5,1,2."
+            f"--ratio: cannot parse {text!r}", "Use a number or a list such as 0.5,1,2."
         ) from None
     if not found or not all(0 < each < math.inf for each in found):
-        raise UsageError(f"--ratio must be above zero, not {text}")
+        raise UsageError(f"--ratio must be > 0 (got {text})")
     return found
 
 
@@ -140,14 +141,14 @@ def _platform(on: str | None, off: tuple[str, ...]) -> "Platform":
 def _scenarios(
     gemm: str | None, kinds: tuple[str, ...], size: str | None, dtype: str, pricer: "Pricer"
 ) -> "list[Scenario]":
-    """Every GEMM beside every collective in every size, or the list."""
+    """Return every combination of GEMM, collective and size, or the published list."""
     from weft.c3 import SCENARIOS, parse_gemm, scenarios_of
     from weft.units import parse_sizes
 
     if gemm is None:
         if size is not None:
-            raise UsageError("--size needs a GEMM beside it", "Use --gemm 4096x57344x8192, say.")
+            raise UsageError("--size needs --gemm", "For example --gemm 4096x57344x8192.")
         return list(SCENARIOS)
-    gemms = [parse_gemm(word, dtype) for word in named(gemm, "GEMM")]
+    gemms = [parse_gemm(word, dtype) for word in named(gemm, "--gemm")]
     sizes = parse_sizes(size) if size else None
     return [each for one in gemms for each in scenarios_of(one, kinds, sizes, pricer)]

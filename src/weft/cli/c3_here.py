@@ -1,4 +1,4 @@
-"""``weft c3 --run``: percent of ideal measured on this machine."""
+"""``weft c3 --run``: percent of ideal overlap, measured on this machine."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ def c3_here(
     rounds: int,
     json: bool,
 ) -> list[dict[str, Any]]:
-    """Measure, print and give the rows."""
+    """Measure, print and return the rows."""
     from weft.bench.c3_here import SIZE
     from weft.bench.overlap import measure
     from weft.units import parse_size
@@ -66,7 +66,7 @@ def _print(found: "Sequence[Outcome]", rows: list[dict[str, Any]], num_ranks: in
         Column("bar", "", right=False, style="cyan"),
     ]
     shown = [row | {"bar": bar(row["percent_of_ideal"] / 100)} for row in rows]
-    title = f"GEMM of rank 0 beside a collective of {num_ranks} ranks here, one thread, measured"
+    title = f"GEMM of rank 0 with a collective of {num_ranks} ranks here, one thread, measured"
     print_table(columns, shown, title=title)
     _explain(found)
 
@@ -76,8 +76,12 @@ def _explain(found: "Sequence[Outcome]") -> None:
 
     slower = median(each.slowdown for each in found)
     print(
-        f"\nbound: the GEMM takes {slower:.2f}x as long while the other core copies all the time; "
-        "the memory they\nshare allows no more than that. Isolated times, and so ideal and serial, "
-        "are of the same cores as the\nstrategy: concurrent and priority leave threads to the "
-        "system, partition and dma keep the GEMM on one core\nand all communication on the other."
+        f"\
+bound: the GEMM takes {slower:.2f}x as long while the other core copies continuously; the "
+        "shared memory\
+allows no more than that. Isolated times, and so ideal and serial, use the same "
+        "cores as the\
+strategy: concurrent and priority leave threads to the scheduler, partition and "
+        "dma keep the GEMM on one core\
+and all communication on the other."
     )

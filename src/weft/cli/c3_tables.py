@@ -1,4 +1,4 @@
-"""The tables of ``weft c3``: one pair in full, many pairs a line each, and their means."""
+"""The tables of ``weft c3``: one pair in full, many pairs one line each, and their means."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -15,7 +15,7 @@ SHORT = {"concurrent": "conc", "priority": "prio", "partition": "part"}
 
 
 def print_pairs(platform: Platform, rows: Rows, *, listed: bool, off: tuple[str, ...]) -> None:
-    """Print what was found: in full where it is little."""
+    """Print the results; a single pair in full."""
     pairs = [list(group) for _, group in groupby(rows, key=lambda row: row["scenario"])]
     missing = f", without {', '.join(off)}" if off else ""
     if not listed and len(pairs) <= 4:
@@ -32,7 +32,7 @@ def print_pairs(platform: Platform, rows: Rows, *, listed: bool, off: tuple[str,
 def _print_pair(platform: Platform, rows: Rows, missing: str) -> None:
     first = rows[0]
     title = (
-        f"{first['gemm']} beside {first['collective']} of {format_size(first['nbytes'])} on "
+        f"{first['gemm']} with {first['collective']} of {format_size(first['nbytes'])} on "
         f"{platform.name}{missing}, predicted: {first['class']}"
     )
     alone = f"alone {format_time(first['t_compute'])} and {format_time(first['t_comm'])}"
@@ -96,7 +96,7 @@ def _short(name: str) -> str:
 
 
 def _print_mechanisms(platform: Platform, named: Sequence[str]) -> None:
-    """The means again, each time without one of the mechanisms."""
+    """Print the means again, each time without one of the mechanisms."""
     lines = [_means(platform, named) | {"without": "nothing", "why": ""}]
     for each in MECHANISMS:
         found = _means(without(platform, each.name), named)

@@ -1,4 +1,4 @@
-"""``weft calibrate``: this machine, or one that was traced, as a platform."""
+"""``weft calibrate``: this machine, or a traced one, as a platform."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from weft.cli.calibrated_torch import print_torch
 from weft.cli.inputs import On
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, told
+from weft.cli.outputs import output_path, print_json, print_written
 from weft.cli.progress import track
 from weft.errors import UsageError
 
@@ -32,7 +32,8 @@ def calibrate(
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     on: On = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Keep what was measured while others used the cores.")
+        bool,
+        typer.Option("--anyway", help="Keep the result although other processes used the cores."),
     ] = False,
     json: Json = False,
     output: Annotated[
@@ -40,7 +41,7 @@ def calibrate(
         to_file("Write the platform to this .toml file instead."),
     ] = None,
 ) -> None:
-    """Measure step by step, write the file, show what matters."""
+    """Measure step by step, write the file, and print the main results."""
     from weft.calibration.machine_calibration import require_quiet, save
 
     path = output_path(output, (".toml",))
@@ -58,11 +59,11 @@ def calibrate(
     _print(platform)
     print_torch(platform)
     use = "weft collective all_gather --on here" if path is None else f"--on {where}"
-    told(where, f": use it as {use}", quiet=False)
+    print_written(f"wrote {where}: use it as {use}")
 
 
 def _measured() -> "Platform":
-    """Measure this machine, and torch on it where there is one."""
+    """Measure this machine, and torch if it is installed."""
     from importlib.util import find_spec
 
     from weft.calibration.machine_calibration import STEPS, calibrated, measure_step
@@ -76,14 +77,14 @@ def _measured() -> "Platform":
 
 
 def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, json: bool) -> None:
-    """Read traces into a platform file."""
+    """Calibrate a platform from traces."""
     from weft.calibration.machine_calibration import save
     from weft.trace.calibration import calibrated_from
 
     if not traces or path is None:
         raise UsageError(
-            "a calibration from traces needs traces and a file to write",
-            "Try: weft calibrate --from rank*.json.gz -o machine.toml",
+            "--from needs traces and an output file",
+            "For example: weft calibrate --from rank*.json.gz -o machine.toml",
         )
     platform = calibrated_from(traces, on)
     where = save(platform, path)
@@ -91,11 +92,11 @@ def _calibrate_from(traces: list[str], on: str | None, path: Path | None, *, jso
         print_json("calibrate", platform.name, _recorded_rows(platform), file=str(where))
         return
     _print_recorded(platform)
-    told(where, f": use it as --on {where}", quiet=False)
+    print_written(f"wrote {where}: use it as --on {where}")
 
 
 def _recorded_rows(platform: "Platform") -> list[dict[str, Any]]:
-    """Give every number that the traces showed, with its source."""
+    """Return every number measured from the traces, with its source."""
     from weft.cli.platforms import number_rows
 
     shown = ("recorded.", "device.launch", "device.host_launch")
@@ -128,7 +129,7 @@ def _print_recorded(platform: "Platform") -> None:
     for kind, copies in found.copies.items():
         print(f"copies {kind}: {format_rate(copies.median)}, {format_rate(copies.best)} at best")
     for family, slow in found.slowdowns.items():
-        print(f"{family} kernels beside communication: {slow.weighted:.2f} times as long")
+        print(f"{family} kernels overlapped with communication: {slow.weighted:.2f} times as long")
     exchanges = [
         {"kind": e.kind, "nbytes": e.nbytes, "ranks": e.ranks, "seconds": e.seconds}
         for e in found.collectives
@@ -145,7 +146,7 @@ def _print_recorded(platform: "Platform") -> None:
 
 
 def _rows(platform: "Platform") -> list[dict[str, Any]]:
-    """Give the rates of each working set, in bytes per second."""
+    """Return the bandwidth by working set, in bytes per second."""
     shared = platform.require_device().shared
     assert shared is not None
     return [{"set": key, **asdict(each), "basis": "measured"} for key, each in shared.sets.items()]

@@ -1,4 +1,4 @@
-"""What a calibration found of torch, how sure it is, and whether the machine was quiet."""
+"""What a calibration measured of torch, its accuracy, and whether the machine was idle."""
 
 from typing import TYPE_CHECKING
 

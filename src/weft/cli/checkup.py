@@ -1,4 +1,4 @@
-"""What works on this machine, found without importing what is slow to import."""
+"""What works on this machine, determined without slow imports."""
 
 import os
 import platform
@@ -14,24 +14,24 @@ from typing import Any, Literal
 from weft.units import format_size
 
 State = Literal["on", "off", "broken"]
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place itself is asked about, nothing is put there
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the folder itself is examined, nothing is written there
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part: whether it is on, and what there is to know about it."""
+    """One component: whether it is available, and details."""
 
     name: str
     state: State
     detail: str
 
     def as_row(self) -> dict[str, Any]:
-        """Give the keys of a result."""
+        """Return the keys of a result."""
         return asdict(self)
 
 
 def examine(num_ranks: int) -> Iterator[Finding]:
-    """Look at everything that decides which paths of weft are on."""
+    """Yield everything that determines which features of weft are available."""
     core = _core()
     torch, triton = _package("torch"), _package("triton")
     shared = _shared_memory()
@@ -80,7 +80,7 @@ def _shared_memory() -> Finding:
 
 
 def _gpus() -> Finding:
-    """Ask the tools of the vendors: they are there where the drivers are."""
+    """Query the vendors' tools, which are installed with their drivers."""
     nvidia = _lines_of("nvidia-smi", "-L")
     amd = [line for line in _lines_of("rocminfo") if "Marketing Name" in line]
     names = [line.split("(")[0].strip() for line in nvidia]

@@ -1,4 +1,4 @@
-"""``weft collective``: how long a collective takes by each algorithm."""
+"""``weft collective``: the duration of a collective by each algorithm."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,16 +8,16 @@ import typer
 
 from weft.cli.inputs import On, Ranks, machine_of
 from weft.cli.options import Json, Sizes, complete_algorithm, complete_collective, named, to_file
-from weft.cli.outputs import output_path, print_json, told, write, write_timelines
+from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
 from weft.cli.progress import track
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from weft.cli.pricing import Answer, FileAnswer, Question
-    from weft.cli.running import Measured
+    from weft.cli.collective_pricing import CollectiveQuestion, PredictedCollective, PredictedFile
+    from weft.cli.running import MeasuredCollective
     from weft.hardware import Platform
 
-    Found = Sequence[Answer | FileAnswer | Measured]
+    Found = Sequence[PredictedCollective | PredictedFile | MeasuredCollective]
 
 _SCHEDULE = ".schedule.json"
 _SUFFIXES = (".json", ".json.gz", ".csv", ".html", _SCHEDULE)
@@ -33,21 +33,21 @@ def collective(
         str,
         typer.Option(
             metavar="A,..",
-            help="Algorithms; auto is the fastest that applies, dma-auto the fastest by DMA "
-            "engines, all is every one that applies; nccl, nccl-2.27.3 or nccl+int8 is what that "
-            "library was measured to take.",
+            help="Algorithms: auto is the fastest that applies, dma-auto the fastest by DMA "
+            "engines, all is every one that applies; nccl, nccl-2.27.3 or nccl+int8 is the "
+            "measured time of that library.",
             autocompletion=complete_algorithm,
         ),
     ] = "auto",
     run: Annotated[
         bool,
-        typer.Option("--run", help="Do it for real between processes here, beside the prediction."),
+        typer.Option("--run", help="Also run it between processes on this machine."),
     ] = False,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Draw what each queue does in the last one.")
+        bool, typer.Option("--timeline", help="Draw the queues of the last one over time.")
     ] = False,
     energy: Annotated[
-        bool, typer.Option("--energy", help="Show joules of all ranks and watts of one.")
+        bool, typer.Option("--energy", help="Show energy of all ranks and power of one.")
     ] = False,
     json: Json = False,
     output: Annotated[
@@ -58,10 +58,12 @@ def collective(
         ),
     ] = None,
 ) -> int:
-    """Price a collective or run it; 1 if a run gave wrong values."""
+    """Predict or run a collective; return 1 if a run gave wrong values."""
     path = output_path(None if output == "-" else output, _SUFFIXES)
     if energy and (run or _is_file(kind)):
-        raise UsageError("energy is predicted, for collectives by name", "Use --on without --run.")
+        raise UsageError(
+            "--energy applies to predictions of named collectives only", "Use --on without --run."
+        )
     answers: Found
     if _is_file(kind):
         platform, answers = _of_file(kind, on, ranks, run=run)
@@ -70,12 +72,12 @@ def collective(
         platform = _platform(on, ranks, run=run)
         answers = _answers(_questions(kind, size, platform), algorithm, run=run)
     rows = _rows(answers, energy=energy)
+    note = _write(path, answers, rows) if path else ""
     if output == "-":
         _print_trace(answers)
     else:
         _show(platform, answers, rows, json=json, timeline=timeline)
-    if path:
-        _write(path, answers, rows, quiet=json)
+    print_written(note, quiet=json)
     wrong = sum(row.get("wrong") or 0 for row in rows)
     return 1 if wrong else 0
 
@@ -86,26 +88,28 @@ def _is_file(kind: str) -> bool:
 
 def _of_file(
     file: str, on: str | None, ranks: int | None, *, run: bool
-) -> "tuple[Platform, list[FileAnswer]]":
-    """Price the schedule in a file on as many ranks as it is for."""
-    from weft.cli.pricing import FileAnswer
+) -> "tuple[Platform, list[PredictedFile]]":
+    """Predict the schedule of a file on its number of ranks."""
+    from weft.cli.collective_pricing import PredictedFile
     from weft.schedule import load
     from weft.simulator import simulate
 
     if run:
-        raise UsageError(f"{file} can be priced, not run from here", "Use --on instead of --run.")
+        raise UsageError(
+            f"{file}: schedule files can be predicted, not run", "Use --on instead of --run."
+        )
     schedule = load(file)
     if ranks not in (None, schedule.num_ranks):
-        raise UsageError(f"{file} is for {schedule.num_ranks} ranks, not {ranks}")
+        raise UsageError(f"--ranks: {file} is for {schedule.num_ranks} ranks (got {ranks})")
     platform = _platform(on, schedule.num_ranks, run=False)
-    return platform, [FileAnswer(schedule, simulate(schedule, platform))]
+    return platform, [PredictedFile(schedule, simulate(schedule, platform))]
 
 
 def _answers(
-    questions: list["Question"], algorithm: str, *, run: bool
-) -> "Sequence[Answer | Measured]":
-    """Price or measure by every algorithm named; ``all`` adds those that apply, each once."""
-    words = tuple(dict.fromkeys(named(algorithm, "algorithm")))
+    questions: list["CollectiveQuestion"], algorithm: str, *, run: bool
+) -> "Sequence[PredictedCollective | MeasuredCollective]":
+    """Predict or measure every algorithm named; ``all`` adds those that apply, each once."""
+    words = tuple(dict.fromkeys(named(algorithm, "--algorithm")))
     if not run:
         return _predicted(questions, words)
     from weft.cli.running import measured
@@ -116,7 +120,7 @@ def _answers(
 
 def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
     if ranks is not None and ranks < 2:
-        raise UsageError(f"a collective needs at least 2 ranks, not {ranks}")
+        raise UsageError(f"--ranks: a collective needs at least 2 ranks (got {ranks})")
     if run:
         from weft.cli.running import here
 
@@ -125,35 +129,37 @@ def _platform(on: str | None, ranks: int | None, *, run: bool) -> "Platform":
 
 
 def _can_be_run(words: Sequence[str]) -> None:
-    from weft.cli.library import library_algorithm
+    from weft.cli.library_algorithm import library_algorithm
 
     for name in words:
         if library_algorithm(name):
-            raise UsageError(f"{name} can be priced, not run from here", "Use --on without --run.")
+            raise UsageError(f"{name} can be predicted, not run", "Use --on without --run.")
 
 
 def _check_known(kind: str) -> None:
     from weft.collectives import KINDS
 
     if kind not in KINDS:
-        raise UnknownNameError(f"no collective is called {kind!r}", nearest(kind, KINDS))
+        raise UnknownNameError(f"unknown collective {kind!r}", nearest(kind, KINDS))
 
 
-def _questions(kind: str, sizes: str, platform: "Platform") -> list["Question"]:
-    from weft.cli.pricing import Question
+def _questions(kind: str, sizes: str, platform: "Platform") -> list["CollectiveQuestion"]:
+    from weft.cli.collective_pricing import CollectiveQuestion
     from weft.units import parse_sizes
 
-    return [Question(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
+    return [CollectiveQuestion(kind, nbytes, platform) for nbytes in parse_sizes(sizes)]
 
 
-def _predicted(questions: list["Question"], words: Sequence[str]) -> list["Answer"]:
-    from weft.cli.pricing import answers
+def _predicted(
+    questions: list["CollectiveQuestion"], words: Sequence[str]
+) -> list["PredictedCollective"]:
+    from weft.cli.collective_pricing import answers
 
     return [found for q in track(questions, "pricing") for found in answers(q, words)]
 
 
 def _rows(answers: "Found", *, energy: bool) -> list[dict[str, Any]]:
-    """Give every result; only what is priced by name can say what it draws."""
+    """Return every result; energy is available for predictions of named collectives only."""
     return [
         row | (getattr(found, "energy", {}) if energy else {})
         for found in answers
@@ -172,7 +178,7 @@ def _show(
     if json:
         print_json("collective", platform.name, rows)
         return
-    from weft.cli.tables import print_collectives
+    from weft.cli.collective_tables import print_collectives
 
     print_collectives(platform, rows)
     if timeline and answers:
@@ -189,18 +195,17 @@ def _print_trace(answers: "Found") -> None:
     print(perfetto_json(*answers[-1].timelines).decode(), end="")
 
 
-def _write(path: Path, answers: "Found", rows: list[dict[str, Any]], *, quiet: bool) -> None:
+def _write(path: Path, answers: "Found", rows: list[dict[str, Any]]) -> str:
     last = answers[-1].timelines
     if path.suffix == ".csv":
-        write(path, rows, quiet=quiet)
-    elif path.suffix == ".html":
-        from weft.report.collectives import collective_page
+        return write(path, rows)
+    if path.suffix == ".html":
+        from weft.report.collectives_page import collective_page
 
-        write(path, collective_page(last[0].platform, rows, last), quiet=quiet)
-    elif path.name.endswith(_SCHEDULE):
+        return write(path, collective_page(last[0].platform, rows, last))
+    if path.name.endswith(_SCHEDULE):
         from weft.schedule import save
 
         save(answers[-1].schedule, path)
-        told(path, f": price it by weft collective {path} --on PLATFORM", quiet=quiet)
-    else:
-        write_timelines(path, *last, quiet=quiet)
+        return f"wrote {path}: predict it with weft collective {path} --on PLATFORM"
+    return write_timelines(path, *last)

@@ -1,4 +1,4 @@
-"""``weft diff``: two timelines of the same step, whatever they come from."""
+"""``weft diff``: the difference between two timelines of the same step."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,11 +7,11 @@ import typer
 
 from weft.cli.inputs import RECORDED, On, Ranks, Settings, is_trace, machine_of, settings_of
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from weft.timeline.profile import StepProfile
+    from weft.timeline.step_profile import StepProfile
 
 
 def diff(
@@ -40,7 +40,7 @@ def diff(
     ] = None,
 ) -> None:
     """Compare two steps."""
-    from weft.timeline.profile import diff as compared
+    from weft.timeline.step_profile import diff as compared
 
     path, given = output_path(output, (".html", ".csv")), settings_of(settings)
     if len(steps) != (1 if planned else 2):
@@ -53,32 +53,34 @@ def diff(
     else:
         before, after = (_side(step, on, ranks, given, by_op=not kernels) for step in steps)
     found = compared(before, after)
+    note = ""
+    if path and path.suffix == ".html":
+        from weft.report.step_diff_page import diff_page
+
+        note = write(path, diff_page(found))
+    elif path:
+        note = write(path, [change.as_row() for change in found.changes])
     if json:
         totals = {"before": before.totals, "after": after.totals}
         labels = {"labels": [before.label, after.label], "matched": found.matched}
         rows = [change.as_row() for change in found.changes]
         print_json("diff", None, rows, **totals, **labels, basis=f"{before.basis}, {after.basis}")
     else:
-        from weft.report.diff import print_diff
+        from weft.report.step_diff_page import print_diff
 
         print_diff(found)
-    if path and path.suffix == ".html":
-        from weft.report.diff import diff_page
-
-        write(path, diff_page(found), quiet=json)
-    elif path:
-        write(path, [change.as_row() for change in found.changes], quiet=json)
+    print_written(note, quiet=json)
 
 
 def _side(
     step: str, on: str | None, ranks: int | None, given: dict[str, str], *, by_op: bool
 ) -> "StepProfile":
     """Read or predict one side."""
-    from weft.timeline.profile import StepProfile
+    from weft.timeline.step_profile import StepProfile
 
     if is_trace(step):
         from weft.trace import read
-        from weft.trace.profile import profile_of
+        from weft.trace.trace_profile import profile_of
 
         return profile_of(read(step), by_op=by_op)
     from weft.models.find import find_workload
@@ -94,10 +96,10 @@ def _side(
 def _planned(
     step: str, on: str | None, ranks: int | None, given: dict[str, str]
 ) -> "tuple[StepProfile, StepProfile]":
-    """Plan a workload; its step as torch runs it, and as planned."""
+    """Plan a workload; return its step as torch runs it, and as planned."""
     from weft.cli.plan import planned_step
     from weft.planner.plan import Limits
-    from weft.timeline.profile import StepProfile
+    from weft.timeline.step_profile import StepProfile
 
     if is_trace(step):
         raise UsageError(
@@ -115,9 +117,9 @@ def _planned(
 
 
 def _spec(step: str) -> tuple[str, str]:
-    """Split ``WORKLOAD@PLATFORM``; the name of a file is taken whole."""
+    """Split ``WORKLOAD@PLATFORM``; a file name is kept whole."""
     if step.endswith(RECORDED) and not Path(step).exists():
-        raise FormatError(f"there is no file {step}")
+        raise FormatError(f"file not found: {step}")
     if Path(step).exists():
         return step, ""
     spec, at, where = step.rpartition("@")

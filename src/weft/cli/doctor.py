@@ -1,4 +1,4 @@
-"""``weft doctor``: what works here."""
+"""``weft doctor``: what works on this machine."""
 
 from typing import Annotated
 
@@ -10,10 +10,10 @@ from weft.cli.outputs import print_json
 
 def doctor(
     *,
-    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="For how many ranks.")] = 2,
+    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="Number of ranks.")] = 2,
     json: Json = False,
 ) -> int:
-    """Examine this machine; 1 if something that should work does not."""
+    """Check this machine; return 1 if something required does not work."""
     from weft.cli.checkup import examine
 
     findings = list(examine(ranks))

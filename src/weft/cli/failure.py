@@ -1,4 +1,4 @@
-"""From an error to its line on stderr and to the exit code."""
+"""Maps errors to their message on stderr and to the exit code."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ import typer
 from weft.errors import NoPlanError, ReplayError, RunError, WeftError, nearest
 
 NO, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-_REFUSALS = (NoPlanError, ReplayError, RunError)  # the question was right, the answer is no
+_REFUSALS = (NoPlanError, ReplayError, RunError)  # valid question, negative answer
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """Say with which code the command ends; None for what is a fault of weft itself."""
+    """Return the exit code of an error; None for bugs of weft itself."""
     match error:
         case KeyboardInterrupt() | typer.Abort():
             return INTERRUPTED
         case WeftError():
             return NO if isinstance(error, _REFUSALS) else WRONG_USAGE
-        case OSError() if error.strerror:  # a full disk, a folder that may not be written
+        case OSError() if error.strerror:  # a full disk, a read-only folder
             return NO
         case _ if _is_from_typer(error):
             return WRONG_USAGE
@@ -26,7 +26,7 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def explain(error: BaseException) -> str:
-    """Give the one line that says what is wrong, and a second that says what to do."""
+    """Return one line that states the problem, and a second that says what to do."""
     if exit_code_of(error) == INTERRUPTED:
         return ""
     if isinstance(error, WeftError):
@@ -50,12 +50,12 @@ def _one_line(text: str) -> str:
 
 
 def _is_from_typer(error: BaseException) -> bool:
-    """Recognise errors of the command line, whose classes are private in some versions."""
+    """Return whether an error is from typer, whose classes are private in some versions."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
 def unknown_verb(name: str, verbs: list[str]) -> WeftError:
-    """Make the error for a verb that does not exist."""
+    """Return the error for an unknown verb."""
     from weft.errors import UnknownNameError
 
-    return UnknownNameError(f"weft has no verb {name!r}", nearest(name, verbs))
+    return UnknownNameError(f"unknown verb {name!r}", nearest(name, verbs))

@@ -9,7 +9,7 @@ _MARKS = {"on": "✓", "off": "-", "broken": "✗"}
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Print one line a part, with a mark in front."""
+    """Print one line per component, with a status mark."""
     columns = [
         Column("mark", "", right=False, style="bold"),
         Column("name", "part", right=False),

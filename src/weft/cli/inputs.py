@@ -1,4 +1,4 @@
-"""What several verbs are asked about: a machine, a workload with its settings, a recorded step."""
+"""Inputs shared by several verbs: a machine, a workload with its settings, a recorded step."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from weft.trace import Trace
 
 RECORDED = (".json", ".json.gz", ".csv", ".et", ".et.gz", ".zip")
-_BEGINNING = 200  # bytes of a file in which a workload says that it is one
+_BEGINNING = 200  # bytes at the start of a file in which a workload identifies itself
 
 
 def complete_workload(incomplete: str) -> list[str]:
@@ -34,54 +34,59 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="PLATFORM",
-        help="A name from `weft platforms`, a cluster as mi300x-8x16, a .toml file "
-        "or a network as switch(8)@400GiB/s,936ns.",
+        help="A name from `weft platforms`, a cluster such as mi300x-8x16, a .toml file "
+        "or a network such as switch(8)@400GiB/s,936ns.",
         autocompletion=complete_platform,
     ),
 ]
 Ranks = Annotated[
-    int | None, typer.Option("--ranks", metavar="N", help="How many ranks; all of the platform's.")
+    int | None,
+    typer.Option("--ranks", metavar="N", help="Number of ranks; default: all of the platform."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="K=V", help="Change a setting of the workload, as batch=4096."),
+    typer.Option(
+        "--set", metavar="K=V", help="Change a setting of the workload, such as batch=4096."
+    ),
 ]
 
 
 def machine_of(on: str | None, ranks: int | None = None, *, instead: str = "") -> "Platform":
-    """Find the platform that a verb needs; ``instead`` says what else would do."""
+    """Return the platform that a verb needs; ``instead`` names an alternative to --on."""
     from weft.hardware import platform
 
     if on is None:
         hint = f"Use --on mi300x-8 (see weft platforms){instead}."
-        raise UsageError("which hardware? --on is missing", hint)
+        raise UsageError("--on is missing", hint)
     return platform(on, num_ranks=ranks)
 
 
 def settings_of(given: list[str] | None) -> dict[str, str]:
-    """Read ``key=value`` words."""
+    """Parse ``key=value`` words."""
     found = {}
     for word in given or ():
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise UsageError(f"cannot read --set {word!r}", "Use --set key=value, as batch=4096.")
+            raise UsageError(
+                f"--set: cannot parse {word!r}", "Use --set key=value, such as batch=4096."
+            )
         found[key.strip()] = value.strip()
     return found
 
 
 def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | None":
-    """Read a recorded step, as it is; None where ``spec`` names a workload."""
+    """Return a recorded step, or None if ``spec`` names a workload."""
     if not is_trace(spec):
         return None
     if given:
         raise UsageError(
-            f"{spec} is a recorded step: --set {next(iter(given))} changes nothing in it",
+            f"--set {next(iter(given))} does not apply to the recorded step {spec}",
             "Use weft whatif to change a recorded step.",
         )
     if ranks is not None:
         raise UsageError(
-            f"{spec} is one rank of the job it was recorded in: --ranks changes nothing in it",
-            "Leave --ranks out, or try weft whatif --strategy 'ranks*2'.",
+            f"--ranks does not apply to the recorded step {spec}",
+            "Remove --ranks, or try weft whatif --strategy 'ranks*2'.",
         )
     from weft.trace import read
 
@@ -89,7 +94,7 @@ def recorded(spec: str, given: dict[str, str], ranks: int | None) -> "Trace | No
 
 
 def is_trace(spec: str) -> bool:
-    """Return whether a file is a recorded step; a workload file says so at its beginning."""
+    """Return whether a file is a recorded step; a workload file identifies itself at its start."""
     path = Path(spec)
     if not spec.endswith(RECORDED) or not path.is_file():
         return False

@@ -1,4 +1,4 @@
-"""``weft kernel``: how long single kernels take."""
+"""``weft kernel``: the duration of single kernels."""
 
 import csv
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.inputs import On, machine_of
 from weft.cli.options import Json, to_file, words
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.hardware import Device, Platform
 
 Row = dict[str, Any]
-_SHOWN = 40  # rows of a table on the screen; all of them stand in --json and -o
+_SHOWN = 40  # rows of a table on the screen; --json and -o have all of them
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -36,54 +36,54 @@ def kernel(
     *,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE.csv", help="A kernel a line, with names of columns."),
+        typer.Option("--from", metavar="FILE.csv", help="One kernel per line, with a header."),
     ] = None,
     on: On = None,
     json: Json = False,
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
-    """Price kernels of one family, in the order in which they were given."""
+    """Predict kernels of one family, in the given order."""
     from weft.cost.price import find_family
 
     path, machine, family = output_path(output, (".csv",)), machine_of(on), find_family(kind)
     given = _combined(family, values or [])
     rows = given if source is None else _read(Path(source), given)
     found = _priced(family, rows, machine.require_device())
+    note = write(path, found) if path else ""
     _show(family, machine, found, json=json)
-    if path:
-        write(path, found, quiet=json)
+    print_written(note, quiet=json)
 
 
 def _combined(family: "Family", values: list[str]) -> list[Row]:
-    """Read ``m=1,2 n=4096``: every combination is a row, the last key the fastest to change."""
+    """Parse ``m=1,2 n=4096``: every combination is a row, the last key varies fastest."""
     lists: dict[str, tuple[str, ...]] = {}
     for word in values:
         key, equals, text = word.partition("=")
         if not equals or not words(text):
             columns = ", ".join([*family.columns, *_WORDS])
-            raise UsageError(f"cannot read {word!r} as key=value", f"Keys: {columns}.")
+            raise UsageError(f"cannot parse {word!r} as key=value", f"Keys: {columns}.")
         lists[key] = words(text)
     return [dict(zip(lists, each, strict=True)) for each in product(*lists.values())]
 
 
 def _read(path: Path, given: list[Row]) -> list[Row]:
-    """Read a file, under what was given for all of its rows."""
+    """Read a file; values given on the command line apply to all of its rows."""
     if len(given) > 1:
-        raise UsageError("a list of values and --from ask for different rows", "Use one of them.")
+        raise UsageError("a list of values cannot be combined with --from", "Use one of them.")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             rows: list[Row] = list(csv.DictReader(lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FormatError(f"{path} cannot be read as CSV: {error}") from error
+        raise FormatError(f"cannot read {path} as CSV: {error}") from error
     if not rows:
         raise FormatError(f"{path} has no rows", "Its first line must name the columns.")
-    if any(None in row for row in rows):  # where csv puts what has no column
-        raise FormatError(f"{path} has a line of more values than columns")
+    if any(None in row for row in rows):  # where csv puts values without a column
+        raise FormatError(f"{path}: a line has more values than columns")
     return [{**row, **given[0]} for row in rows]
 
 
 def _priced(family: "Family", rows: list[Row], device: "Device") -> list[Row]:
-    """Price rows of one dtype and library together and put them back in their order."""
+    """Predict rows of one dtype and library together, and return all in their order."""
     from weft.cost.price import price_columns
 
     keys = _keys(family, rows)
@@ -108,14 +108,14 @@ def _priced(family: "Family", rows: list[Row], device: "Device") -> list[Row]:
 
 
 def _keys(family: "Family", rows: list[Row]) -> list[str]:
-    """Give the columns that were given; one that the family does not have is an error."""
+    """Return the given columns; raise if the family does not have one of them."""
     from weft.errors import nearest
 
     keys = list(rows[0])
     unknown = [key for key in keys if key not in family.columns and key not in _WORDS]
     if unknown:
         hint = nearest(unknown[0], [*family.columns, *_WORDS])
-        raise UsageError(f"{family.name} has no column {unknown[0]!r}", hint)
+        raise UsageError(f"{family.name}: unknown column {unknown[0]!r}", hint)
     return [key for key in keys if key not in _WORDS]
 
 
@@ -139,7 +139,7 @@ def _numbers(key: str, rows: list[Row], mine: list[int]) -> Any:
     except (TypeError, ValueError):
         at = next(at for at in mine if not _is_number(rows[at][key]))
         raise UsageError(
-            f"row {at + 1}: cannot read {rows[at][key]!r} as a number for {key}"
+            f"row {at + 1}: cannot parse {rows[at][key]!r} as a number for {key}"
         ) from None
 
 
@@ -152,7 +152,7 @@ def _is_number(text: object) -> bool:
 
 
 def _inputs(numbers: dict[str, Any]) -> Iterator[Row]:
-    """Give the inputs of every row, whole numbers as such."""
+    """Yield the inputs of every row, integers as such."""
     plain = [
         [int(v) if v.is_integer() else v for v in column.tolist()] for column in numbers.values()
     ]

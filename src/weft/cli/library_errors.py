@@ -1,4 +1,4 @@
-"""How well a library's curves predict what was measured, as ``weft platforms NAME`` shows it."""
+"""The accuracy of a library's fitted curves, as ``weft platforms NAME`` shows it."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +10,7 @@ from weft.units import format_size
 
 
 def known_libraries(platform: Platform) -> list[Library]:
-    """Give the libraries that can be priced on a platform."""
+    """Return the libraries with prices on a platform."""
     device = platform.device
     if device is None:
         return []
@@ -22,7 +22,7 @@ def known_libraries(platform: Platform) -> list[Library]:
 
 
 def error_rows(known: Library) -> list[dict[str, Any]]:
-    """Give a row for each fit: its error at sizes that were held back, and all the others."""
+    """Return a row for each fit: its error at sizes that were held back, and all the others."""
     return [
         {
             "key": ".".join((known.name, fit.version, fit.collective, fit.dtypes, _ranks(fit))),

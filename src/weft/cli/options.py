@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the words that the shell completes."""
+"""Options shared by several verbs, and shell completion."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ def complete_collective(incomplete: str) -> list[str]:
 
 
 def complete_algorithm(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the last of a list of algorithms: those of the collective, if it is known yet."""
+    """Complete the last of a list of algorithms, those of the collective if it is known."""
     from weft.collectives import KINDS, algorithms
     from weft.hardware.libraries import library_names
 
@@ -49,18 +49,18 @@ Sizes = Annotated[
     typer.Option(
         "--size",
         metavar="S,..",
-        help="Sizes and ranges, as 1KiB,64KiB or 1KiB:1GiB; counted as nccl-tests does.",
+        help="Sizes and ranges, such as 1KiB,64KiB or 1KiB:1GiB; counted as in nccl-tests.",
     ),
 ]
 
 
 def to_file(what: str) -> Any:
-    """Give the option ``-o FILE``; ``what`` says what is written there."""
+    """Return the option ``-o FILE``; ``what`` describes the formats."""
     return typer.Option("-o", "--output", metavar="FILE", help=what)
 
 
 def words(text: str | None) -> tuple[str, ...]:
-    """Split a list at its commas.
+    """Split a comma-separated list.
 
     >>> words("ring,direct")
     ('ring', 'direct')
@@ -72,7 +72,7 @@ def named(text: str, what: str) -> tuple[str, ...]:
     """Split a list that must not be empty."""
     found = words(text)
     if not found:
-        raise UsageError(f"no {what} was named")
+        raise UsageError(f"{what}: the list is empty")
     return found
 
 
@@ -86,11 +86,13 @@ def names(text: str, known: Iterable[str], what: str) -> list[str]:
 
 
 def numbers(text: str | None, what: str) -> tuple[int, ...]:
-    """Read a list of whole numbers above zero."""
+    """Parse a list of positive integers."""
     try:
         found = tuple(int(word) for word in words(text))
     except ValueError:
-        raise UsageError(f"cannot read {text!r} as {what}", "Use 2 or a list as 2,4,8.") from None
+        raise UsageError(
+            f"{what}: cannot parse {text!r}", "Use a number or a list such as 2,4,8."
+        ) from None
     if any(number < 1 for number in found):
-        raise UsageError(f"{what} must be above zero, not {text}")
+        raise UsageError(f"{what} must be > 0 (got {text})")
     return found

@@ -1,4 +1,4 @@
-"""What every verb does with its results: one JSON object, or a file by its suffix."""
+"""Outputs shared by all verbs: one JSON object, or a file whose suffix selects the format."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,29 +10,28 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def output_path(output: str | None, suffixes: tuple[str, ...]) -> Path | None:
-    """Check early that what a verb will write can be written where it was asked to."""
+    """Check early that the output file can be written; return its path."""
     if output is None:
         return None
     path = Path(output)
     if not path.suffix or not path.name.endswith(suffixes):
         raise UsageError(
-            f"cannot write {output!r}: its suffix says nothing",
-            f"Use one of {', '.join(suffixes)}.",
+            f"cannot infer the output format from {output!r}", f"Use one of {', '.join(suffixes)}."
         )
     if not path.parent.is_dir():
-        raise UsageError(f"cannot write {output!r}: there is no folder {str(path.parent)!r}")
+        raise UsageError(f"cannot write {output!r}: folder {str(path.parent)!r} does not exist")
     return path
 
 
 def print_json(verb: str, platform: str | None, rows: Rows, **more: Any) -> None:
-    """Print what a verb found for programs."""
+    """Print the results of a verb as JSON."""
     from weft.report.results import results_json
 
     print(results_json(verb, platform, rows, **more))
 
 
-def write(path: Path, what: str | bytes | Rows, *, quiet: bool) -> None:
-    """Write a text, bytes, or rows as a table, and say so."""
+def write(path: Path, what: str | bytes | Rows) -> str:
+    """Write text, bytes, or rows as CSV; return a note for ``print_written``."""
     if isinstance(what, bytes):
         path.write_bytes(what)
     elif isinstance(what, str):
@@ -41,23 +40,26 @@ def write(path: Path, what: str | bytes | Rows, *, quiet: bool) -> None:
         from weft.report.results import results_csv
 
         path.write_text(results_csv(what), encoding="utf-8")
-    told(path, quiet=quiet)
+    return f"wrote {path}"
 
 
-def write_timelines(path: Path, *timelines: Any, quiet: bool) -> None:
-    """Write timelines for Perfetto, and say so."""
+def write_timelines(path: Path, *timelines: Any) -> str:
+    """Write timelines for Perfetto; return a note for ``print_written``."""
     from weft.trace import write_perfetto
 
     write_perfetto(path, *timelines)
-    told(path, ": open it in ui.perfetto.dev", quiet=quiet)
+    return f"wrote {path}: open it in ui.perfetto.dev"
 
 
-def told(path: Path, hint: str = "", *, quiet: bool) -> None:
-    """Say what was written, unless stdout belongs to a program."""
-    if not quiet:
-        print(f"\nwrote {path}{hint}")
+def print_written(note: str, *, quiet: bool = False) -> None:
+    """Print the note of a written file, unless there is none or stdout is for a program.
+
+    Files are written before results are printed, so that a closed pipe (``| head``) loses none.
+    """
+    if note and not quiet:
+        print(f"\n{note}")
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep what fits into a line of a table."""
+    """Return the scalar values of a row, which fit into a table."""
     return {key: value for key, value in row.items() if not isinstance(value, (dict, list))}

@@ -1,4 +1,4 @@
-"""``weft plan``: which strategy each pair of a step should use, what that saves, and why."""
+"""``weft plan``: which strategy each collective of a step should use, and what that saves."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from weft.cli.inputs import (
     settings_of,
 )
 from weft.cli.options import Json, to_file, words
-from weft.cli.outputs import flat, output_path, print_json, write, write_timelines
+from weft.cli.outputs import flat, output_path, print_json, print_written, write, write_timelines
 from weft.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,27 +48,28 @@ def plan(
     budget: Annotated[
         float,
         typer.Option(
-            metavar="ERROR", help="The relative error that codecs may make; 0: they lose nothing."
+            metavar="ERROR", help="Relative error that codecs may introduce; 0: lossless only."
         ),
     ] = 0.0,
     codec: Annotated[
-        str | None, typer.Option(metavar="C,..", help="Codecs to look at; all that are known.")
+        str | None, typer.Option(metavar="C,..", help="Codecs to consider; default: all.")
     ] = None,
     engines: Annotated[
-        int | None, typer.Option(metavar="N", help="DMA engines of a rank that a plan may use.")
+        int | None, typer.Option(metavar="N", help="DMA engines per rank that a plan may use.")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of a rank that a plan may use.")
+        str | None, typer.Option(metavar="SIZE", help="Memory per rank that a plan may use.")
     ] = None,
     anyway: Annotated[
         bool,
         typer.Option(
             "--anyway",
-            help="Plan a step that does not fit into memory, or whose replay is far off, too.",
+            help="Plan although the step does not fit into memory, or its replay is inaccurate.",
         ),
     ] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Show what was not chosen too, and why.")
+        bool,
+        typer.Option("--all", help="Also show the alternatives that were not chosen, and why."),
     ] = False,
     json: Json = False,
     output: Annotated[
@@ -94,26 +95,27 @@ def plan(
         machine = machine_of(on, ranks)
         step = planned_step(workload, machine, given, mode, limits, anyway=anyway)
     found, timelines = step.plan, (step.baseline, step.planned)
+    note = _write(path, found, timelines) if path else ""
     if json:
         rows = [choice.as_row() for choice in found.choices]
         print_json("plan", found.platform, rows, **found.totals())
     else:
-        from weft.report.plan import print_plan
+        from weft.report.plan_tables import print_plan
 
         print_plan(found, every=every)
-    if path:
-        _write(path, found, timelines, quiet=json)
+    print_written(note, quiet=json)
 
 
 def _recorded(words: list[str], given: dict[str, str], ranks: int | None) -> "list[Trace]":
-    """Read the traces of one job, or none where a single word names a workload."""
+    """Read the traces of one job; return none if a single word names a workload."""
     found = [recorded(word, given, ranks) for word in words]
     traces = [trace for trace in found if trace is not None]
     if len(words) in (1, len(traces)):
         return traces
     other = next(word for word, trace in zip(words, found, strict=True) if trace is None)
     raise UsageError(
-        f"WORKLOAD: {other!r} is no trace file (got {len(words)} words, expected one workload or "
+        f"WORKLOAD: {other!r} is not a trace file (got {len(words)} words, expected one workload "
+        "or "
         "the traces of one job)",
         "Plan one workload at a time, or give the files of one job: weft plan rank*.json.gz",
     )
@@ -138,7 +140,7 @@ def planned_step(
     *,
     anyway: bool,
 ) -> "PlannedStep":
-    """Plan a workload; one that does not fit gets the settings that make it fit, as a note."""
+    """Plan a workload; if it does not fit, add settings that make it fit, with a note."""
     from weft.planner.planning import plan_step
     from weft.planner.spreading import spread
 
@@ -146,19 +148,18 @@ def planned_step(
     made = plan_step(found, machine, mode=mode, limits=limits, anyway=anyway)
     if not added:
         return made
-    told = " ".join(f"--set {key}={value}" for key, value in added.items())
-    note = f"as it stands it does not fit: taken with {told}"
+    print_written = " ".join(f"--set {key}={value}" for key, value in added.items())
+    note = f"as it stands it does not fit: taken with {print_written}"
     return replace(made, plan=replace(made.plan, notes=(note, *made.plan.notes)))
 
 
-def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]", *, quiet: bool) -> None:
+def _write(path: Path, plan: "Plan", timelines: "tuple[Timeline, ...]") -> str:
     if path.suffix == ".html":
-        from weft.report.plan import plan_page
+        from weft.report.plan_tables import plan_page
 
-        write(path, plan_page(plan, timelines), quiet=quiet)
-    elif path.suffix == ".gz":
-        write_timelines(path, *timelines, quiet=quiet)
-    elif path.suffix == ".csv":
-        write(path, [flat(choice.as_row()) for choice in plan.choices], quiet=quiet)
-    else:
-        write(path, plan.to_json(), quiet=quiet)
+        return write(path, plan_page(plan, timelines))
+    if path.suffix == ".gz":
+        return write_timelines(path, *timelines)
+    if path.suffix == ".csv":
+        return write(path, [flat(choice.as_row()) for choice in plan.choices])
+    return write(path, plan.to_json())

@@ -1,4 +1,4 @@
-"""``weft platforms``: what hardware is known."""
+"""``weft platforms``: the hardware catalogue."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +8,7 @@ import typer
 from weft.cli.inputs import complete_platform
 from weft.cli.options import Json
 from weft.cli.outputs import print_json
+from weft.units import format_count
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -60,7 +61,7 @@ def _summary(platform: "Platform") -> dict[str, Any]:
 
 
 def number_rows(platform: "Platform") -> list[dict[str, Any]]:
-    """Give every number, in seconds and bytes, with its source."""
+    """Return every number, in seconds and bytes, with its source."""
     return [
         {**asdict(entry), "value": _value_at(platform, entry.key)} for entry in platform.entries()
     ]
@@ -89,7 +90,10 @@ def _print_all(rows: list[dict[str, Any]]) -> None:
         Column("title", "what", right=False),
     ]
     print_table(columns, rows)
-    print("\nClusters: NAMExNODES, as mi300x-8x16. Networks: switch(8)@400GiB/s,936ns.")
+    print(
+        "\
+Clusters: NAMExNODES, such as mi300x-8x16. Networks: switch(8)@400GiB/s,936ns."
+    )
     print("Every number and its source: weft platforms NAME")
 
 
@@ -97,7 +101,7 @@ def _print_one(platform: "Platform") -> None:
     """Print every number as its file writes it."""
     from weft.report.text import Column, print_table
 
-    print(f"{platform.name}: {platform.title}, {platform.num_ranks} ranks")
+    print(f"{platform.name}: {platform.title}, {format_count(platform.num_ranks, 'rank')}")
     if platform.description:
         print(platform.description)
     columns = [

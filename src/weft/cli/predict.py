@@ -1,4 +1,4 @@
-"""``weft predict``: how long one step takes, and where the time goes."""
+"""``weft predict``: the duration of one step, and where the time goes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from weft.cli.inputs import (
     settings_of,
 )
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import flat, output_path, print_json, write, write_timelines
+from weft.cli.outputs import flat, output_path, print_json, print_written, write, write_timelines
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -35,18 +35,20 @@ def predict(
     settings: Settings = None,
     every_rank: Annotated[
         bool,
-        typer.Option("--every-rank", help="Capture each rank: they do not all do the same."),
+        typer.Option("--every-rank", help="Capture each rank separately; use it if ranks differ."),
     ] = False,
     anyway: Annotated[
         bool,
         typer.Option(
             "--anyway",
-            help="Predict a step that does not fit into memory too, or from a replay that is off.",
+            help="Predict although the step does not fit into memory, or its replay is inaccurate.",
         ),
     ] = False,
     library: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose collectives: nccl, or here gloo or weft."),
+        typer.Option(
+            metavar="NAME", help="Library of the collectives: nccl; on here: gloo or weft."
+        ),
     ] = None,
     json: Json = False,
     output: Annotated[
@@ -72,14 +74,14 @@ def predict(
     row = prediction.row()
     if job is not None:
         row |= job.row(prediction.seconds, _peak(job, machine))
+    note = _write(path, prediction, row) if path else ""
     if json:
         print_json("predict", machine.name, [row])
     else:
-        from weft.report.step import print_step
+        from weft.report.step_tables import print_step
 
         print_step(prediction, row)
-    if path:
-        _write(path, prediction, row, quiet=json)
+    print_written(note, quiet=json)
 
 
 def _peak(job: "Job", machine: "Platform") -> float:
@@ -121,15 +123,14 @@ def _of_workload(
     return predicted(found, machine, anyway=anyway, prices=prices), job
 
 
-def _write(path: Path, prediction: "Prediction", row: dict[str, Any], *, quiet: bool) -> None:
+def _write(path: Path, prediction: "Prediction", row: dict[str, Any]) -> str:
     if path.name.endswith(_WORKLOAD):
-        write(path, prediction.workload.to_json(), quiet=quiet)
-    elif path.suffix == ".html":
-        from weft.report.step import step_page
+        return write(path, prediction.workload.to_json())
+    if path.suffix == ".html":
+        from weft.report.step_tables import step_page
 
-        write(path, step_page(prediction, row), quiet=quiet)
-    elif path.suffix == ".csv":
+        return write(path, step_page(prediction, row))
+    if path.suffix == ".csv":
         throughput = row.get("throughput", {})
-        write(path, [flat(row) | flat(row["breakdown"]) | flat(throughput)], quiet=quiet)
-    else:
-        write_timelines(path, prediction.timeline, quiet=quiet)
+        return write(path, [flat(row) | flat(row["breakdown"]) | flat(throughput)])
+    return write_timelines(path, prediction.timeline)

@@ -1,4 +1,4 @@
-"""Progress of long work: on stderr, only on a terminal, gone when the work is done."""
+"""Progress of long work: on stderr, only on a terminal, cleared when the work is done."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 @contextmanager
 def working(label: str) -> Iterator[None]:
-    """Show that work of unknown length is under way."""
+    """Show that work of unknown length is in progress."""
     if not sys.stderr.isatty():
         yield
         return
@@ -21,7 +21,7 @@ def working(label: str) -> Iterator[None]:
 
 
 def track(items: Sequence[Item] | Iterable[Item], label: str, total: int = 0) -> Iterator[Item]:
-    """Give the items one by one and show how many are done."""
+    """Yield the items one by one and show how many are done."""
     if not sys.stderr.isatty():
         yield from items
         return

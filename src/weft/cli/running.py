@@ -1,4 +1,4 @@
-"""A collective done for real between processes here, checked by value, beside its price."""
+"""Runs a collective between processes on this machine, checks its values, and predicts it."""
 
 import os
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.calibration.microbenchmarks import Round, batches, pin, slowest, typical
-from weft.cli.pricing import Answer, Question, answers, result_row
+from weft.cli.collective_pricing import CollectiveQuestion, PredictedCollective, answers, result_row
+from weft.cli.collective_values import Values, dtype_for
 from weft.cli.progress import working
-from weft.cli.values import Values, dtype_for
 from weft.collectives import collective
 from weft.collectives.catalogue import REDUCING
 from weft.hardware import Platform, is_calibrated, platform
@@ -22,37 +22,37 @@ _TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured beside what was predicted."""
+class MeasuredCollective:
+    """A measurement and its prediction."""
 
-    predicted: Answer
+    predicted: PredictedCollective
     seconds: float
     wrong: int
     timeline: Timeline
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Two results: measured, with the number of wrong bytes, and predicted."""
-        (beside,) = self.predicted.rows
-        row = result_row(self.predicted.question, beside["algorithm"], self.seconds, "measured")
-        chosen = {"chosen": beside["chosen"]} if "chosen" in beside else {}
-        return [{**row, **chosen, "wrong": self.wrong}, beside]
+        """Two rows: measured, with the number of wrong bytes, and predicted."""
+        (predicted,) = self.predicted.rows
+        row = result_row(self.predicted.question, predicted["algorithm"], self.seconds, "measured")
+        chosen = {"chosen": predicted["chosen"]} if "chosen" in predicted else {}
+        return [{**row, **chosen, "wrong": self.wrong}, predicted]
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
-        """What there is to draw: one above the other."""
+        """The timelines that can be drawn: measured above predicted."""
         return (self.timeline, self.predicted.timeline)
 
     @property
     def schedule(self) -> Schedule:
-        """What was run."""
+        """The schedule that was run."""
         return _Work.of(self.predicted).schedule()
 
 
 def here(on: str | None, num_ranks: int) -> Platform:
-    """Give the platform that this machine is compared with, as wide as asked for.
+    """Return the platform that this machine is compared with, with ``num_ranks`` ranks.
 
-    That is ``here`` after a calibration and ``cpu`` before. Ranks beyond its cores are priced as
+    That is ``here`` after a calibration and ``cpu`` before. Ranks beyond its cores are predicted as
     if each had one.
     """
     found = platform(on or ("here" if is_calibrated() else "cpu"))
@@ -61,7 +61,9 @@ def here(on: str | None, num_ranks: int) -> Platform:
     return found.resized(num_ranks)
 
 
-def measured(questions: Sequence[Question], words: Sequence[str]) -> list[Measured]:
+def measured(
+    questions: Sequence[CollectiveQuestion], words: Sequence[str]
+) -> list[MeasuredCollective]:
     """Run each question by each algorithm, all in one set of processes."""
     asked = [found for question in questions for found in answers(question, words, ahead=False)]
     if not asked:
@@ -69,7 +71,7 @@ def measured(questions: Sequence[Question], words: Sequence[str]) -> list[Measur
     work = [_Work.of(found) for found in asked]
     num_ranks = questions[0].num_ranks
     with working(f"running {len(work)} cases on {num_ranks} processes"):
-        by_rank = spawn(be_rank, num_ranks, work, timeout=_TIMEOUT)
+        by_rank = spawn(rank_main, num_ranks, work, timeout=_TIMEOUT)
     return [
         _joined(found, outcomes)
         for found, outcomes in zip(asked, zip(*by_rank, strict=True), strict=True)
@@ -77,14 +79,14 @@ def measured(questions: Sequence[Question], words: Sequence[str]) -> list[Measur
 
 
 class _Work(NamedTuple):
-    """What a rank is told to do."""
+    """The work of a rank."""
 
     algorithm: str
     node_size: int | None
     values: Values
 
     @classmethod
-    def of(cls, found: Answer) -> "_Work":
+    def of(cls, found: PredictedCollective) -> "_Work":
         question = found.question
         dtype = dtype_for(question.kind, question.nbytes, question.num_ranks)
         values = Values(question.kind, question.num_ranks, question.nbytes, dtype)
@@ -104,15 +106,15 @@ class _Work(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What one rank saw: seconds of each batch, wrong bytes, and on rank 0 the spans of all."""
+    """The result of one rank: seconds of each batch, wrong bytes, and on rank 0 all spans."""
 
     batches: tuple[Round, ...]
     wrong: int
     timeline: Timeline | None
 
 
-def be_rank(world: World, work: list[_Work]) -> list[_Outcome]:
-    """Do the work of one rank, piece by piece, on a core of its own where there are enough."""
+def rank_main(world: World, work: list[_Work]) -> list[_Outcome]:
+    """Do the work of one rank, on its own core if there are enough."""
     if world.num_ranks <= len(os.sched_getaffinity(0)):
         pin(world)
     return [_do(world, each) for each in work]
@@ -131,7 +133,7 @@ def _do(world: World, work: _Work) -> _Outcome:
 
 
 def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
-    """Count the bytes that are not what numpy says they must be."""
+    """Return the number of bytes that differ from numpy's result."""
     names = {buffer.name for buffer in prepared.schedule.buffers}
     result = next((name for name in ("out", "data") if name in names), None)
     if result is None:
@@ -139,10 +141,10 @@ def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
     return int(np.count_nonzero(prepared.buffer(result) != values.want(rank)))
 
 
-def _joined(found: Answer, outcomes: Sequence[_Outcome]) -> Measured:
-    """Take for each batch the slowest rank, and of these what is typical."""
+def _joined(found: PredictedCollective, outcomes: Sequence[_Outcome]) -> MeasuredCollective:
+    """Take the slowest rank of each batch, and the median of these."""
     seconds = typical(slowest(each.batches for each in outcomes))
     timeline = outcomes[0].timeline
     assert timeline is not None
     wrong = sum(each.wrong for each in outcomes)
-    return Measured(found, seconds, wrong, timeline)
+    return MeasuredCollective(found, seconds, wrong, timeline)

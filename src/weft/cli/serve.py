@@ -1,4 +1,4 @@
-"""``weft serve``: how soon and how fast a model answers, by each way to fetch cached blocks."""
+"""``weft serve``: latency and throughput of a model, by each method to fetch cached blocks."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import typer
 
 from weft.cli.inputs import On, Settings, complete_workload, machine_of, settings_of
 from weft.cli.options import Json, complete_list, names, to_file
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def complete_fetch(incomplete: str) -> list[str]:
-    """Complete the last of a list of ways to fetch."""
+    """Complete the last of a list of fetch methods."""
     from weft.serving import FETCHES
 
     return complete_list(incomplete, ("all", *FETCHES))
@@ -32,7 +32,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="S,..",
-            help="Sizes of a block of the cache; 16 tokens of one tensor of a layer if left out.",
+            help="Block sizes of the cache; default: 16 tokens of one tensor of a layer.",
         ),
     ] = None,
     fetch: Annotated[
@@ -40,42 +40,47 @@ def serve(
         typer.Option(
             metavar="F,..",
             help="per-copy, batched, b2b (back to back on the engines' queues), kernel, recompute "
-            "(nothing is fetched) or all.",
+            "(fetch nothing) or all.",
             autocompletion=complete_fetch,
         ),
     ] = "all",
-    engines: Annotated[int, typer.Option(metavar="N", help="Engines that b2b uses.")] = 1,
+    engines: Annotated[int, typer.Option(metavar="N", help="Number of engines for b2b.")] = 1,
     reduce: Annotated[
         str,
         typer.Option(
             metavar="R",
-            help="Sums over the ranks of a layer: library, dma (gathered by engines), fused (in "
+            help="All-reduces of a layer: library, dma (gathered by engines), fused (in "
             "the kernel of the product) or auto, the fastest.",
         ),
     ] = "library",
     hit: Annotated[
-        float, typer.Option(metavar="0..1", help="Share of a prompt in the host's memory.")
+        float,
+        typer.Option(metavar="0..1", help="Fraction of a prompt that is cached in host memory."),
     ] = 0.9,
-    prompt: Annotated[int, typer.Option(metavar="N", help="Tokens of a prompt.")] = 4096,
-    generate: Annotated[int, typer.Option(metavar="N", help="Tokens of an answer.")] = 128,
+    prompt: Annotated[int, typer.Option(metavar="N", help="Tokens per prompt.")] = 4096,
+    generate: Annotated[int, typer.Option(metavar="N", help="Tokens per answer.")] = 128,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="R", help="Requests a second, by chance; all at once if left out."),
+        typer.Option(metavar="R", help="Requests per second (Poisson); default: all at once."),
     ] = None,
-    requests: Annotated[int, typer.Option(metavar="N", help="How many requests.")] = 64,
-    batch: Annotated[int, typer.Option(metavar="N", help="Requests at once, at most.")] = 256,
-    tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of a pass, at most.")] = 8192,
+    requests: Annotated[int, typer.Option(metavar="N", help="Number of requests.")] = 64,
+    batch: Annotated[
+        int, typer.Option(metavar="N", help="Maximum number of concurrent requests.")
+    ] = 256,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", help="Maximum number of tokens per pass.")
+    ] = 8192,
     ahead: Annotated[
-        bool, typer.Option("--ahead", help="Copies are handed out while the pass before runs.")
+        bool, typer.Option("--ahead", help="Submit copies while the previous pass runs.")
     ] = False,
     overhead: Annotated[
-        str, typer.Option(metavar="T", help="Of the host for every pass beside launching it.")
+        str, typer.Option(metavar="T", help="Host time per pass besides launching it.")
     ] = "0us",
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of chance.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
     json: Json = False,
     output: Annotated[str | None, to_file("Write all rows as .csv.")] = None,
 ) -> None:
-    """Serve the same requests in every way."""
+    """Serve the same requests by every fetch method."""
     from weft.models.named import transformer_of
     from weft.serving import FETCHES, Limits, Load, Question
     from weft.units import parse_sizes, parse_time
@@ -85,17 +90,17 @@ def serve(
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
     limits = Limits(batch, tokens, ahead, parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines)
-    ways = names(fetch, FETCHES, "way to fetch")
+    methods = names(fetch, FETCHES, "--fetch")
     sizes = parse_sizes(block) if block is not None else [None]
     asked = [replace(question, block_bytes=size) for size in sizes]
-    rows = [row for each in track(asked, "serving") for row in each.rows(ways)]
+    rows = [row for each in track(asked, "serving") for row in each.rows(methods)]
+    note = write(path, rows) if path else ""
     _show(machine, question, rows, json=json)
-    if path:
-        write(path, rows, quiet=json)
+    print_written(note, quiet=json)
 
 
 def _with_tp(settings: dict[str, str], machine: "Platform") -> dict[str, str]:
-    """Share a model among the ranks of a node, if nobody says otherwise."""
+    """Set tensor parallelism to the ranks of a node, unless given."""
     return {"tp": str(machine.node_size)} | settings
 
 

@@ -6,7 +6,8 @@ import typer
 
 from weft.cli.inputs import On, Ranks, Settings, machine_of, settings_of
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
+from weft.units import format_count
 
 if TYPE_CHECKING:
     from weft.models.tables import Table
@@ -27,7 +28,7 @@ def shard(
         to_file("Write the shards as .csv."),
     ] = None,
 ) -> None:
-    """Choose a sharding and say why."""
+    """Choose a sharding and explain it."""
     from weft.models.named import tables_of
     from weft.planner.sharding import Sharder
 
@@ -35,12 +36,14 @@ def shard(
     found, batch = tables_of(tables, settings_of(settings), _BATCH)
     plans = Sharder(found, machine, batch).plans()
     rows = [_row(plan, plan is plans[0]) for plan in plans]
+    note = write(path, _shards(plans[0], found)) if path else ""
     if json:
         print_json("shard", machine.name, rows, shards=_shards(plans[0], found))
     else:
-        _show(f"{len(found)} tables on {machine.num_ranks} ranks of {machine.name}", plans, rows)
-    if path:
-        write(path, _shards(plans[0], found), quiet=json)
+        num_ranks = format_count(machine.num_ranks, "rank")
+        title = f"{format_count(len(found), 'table')} on {num_ranks} of {machine.name}"
+        _show(title, plans, rows)
+    print_written(note, quiet=json)
 
 
 def _row(plan: "ShardingPlan", chosen: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, told
+from weft.cli.outputs import output_path, print_json, print_written
 from weft.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -35,25 +35,23 @@ def sweep(
     verb: Annotated[str, typer.Argument(metavar="VERB", autocompletion=complete_verb)],
     *,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes; one for every core if left out.")
+        int | None, typer.Option(metavar="N", help="Number of processes; default: one per core.")
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="A Dask scheduler, as tcp://host:8786, to use."),
+        typer.Option(metavar="ADDRESS", help="Use this Dask scheduler, such as tcp://host:8786."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="After which a cell is given up.")
-    ] = 600.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Timeout of a cell.")] = 600.0,
     json: Json = False,
     output: Annotated[
         str | None,
         to_file(
-            "Write all rows as .csv or .parquet. Answers are kept beside it as they come "
+            "Write all rows as .csv or .parquet. Answers are also stored next to it as they arrive "
             f"({_JOURNAL}): the same command again goes on where it was."
         ),
     ] = None,
 ) -> int:
-    """Ask for every cell; 1 if some have no answer."""
+    """Compute every cell; return 1 if some have no answer."""
     from weft.sweep import Journal, cells_of
 
     path = output_path(output, (".csv", ".parquet"))
@@ -76,7 +74,7 @@ def sweep(
 
 
 def _check(verb: str, path: Path | None) -> None:
-    """Refuse early what would fail after all the work."""
+    """Raise early on what would fail after all the work."""
     if verb not in VERBS:
         raise UnknownNameError(f"{verb!r} cannot be swept", nearest(verb, VERBS))
     if path and path.suffix == ".parquet":
@@ -88,7 +86,8 @@ def _arrow() -> Any:
         from pyarrow import parquet, table
     except ModuleNotFoundError as error:
         raise UsageError(
-            "Parquet needs pyarrow, which is not here", "Use pip install pyarrow, or -o NAME.csv."
+            "Parquet output needs pyarrow, which is not installed",
+            "Run pip install pyarrow, or use -o NAME.csv.",
         ) from error
     return table, parquet.write_table
 
@@ -116,7 +115,7 @@ def _interrupted(journal: "Journal") -> None:
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write a table, by its suffix; the old one stays until the new one is whole."""
+    """Write a table in the format of its suffix; the old file is replaced atomically."""
     part = path.with_name(path.name + ".part")
     if path.suffix == ".csv":
         from weft.report.results import results_csv
@@ -146,9 +145,9 @@ def _show(journal: "Journal", path: Path | None, *, json: bool) -> None:
     title = f"{len(journal.answers)} cells of {' '.join(journal.sweep.words)}"
     print_table(columns, rows[:_SHOWN], title=title)
     if len(rows) > _SHOWN:
-        print(f"and {len(rows) - _SHOWN} rows more{'' if path else ': see them with -o FILE.csv'}")
+        print(f"and {len(rows) - _SHOWN} more rows{'' if path else ': use -o FILE.csv'}")
     if path:
-        told(path, f": {len(rows)} rows, {journal.failed} cells failed", quiet=False)
+        print_written(f"wrote {path}: {len(rows)} rows, {journal.failed} cells failed")
 
 
 def _shown(value: Any) -> str:

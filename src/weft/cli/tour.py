@@ -1,4 +1,4 @@
-"""``weft tour``: the whole loop on this machine: calibrate, predict, plan, run, compare, report."""
+"""``weft tour``: the whole loop on this machine: calibrate, predict, plan, run, compare."""
 
 import sys
 import time
@@ -25,19 +25,25 @@ _NEXT = (
 def tour(
     *,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FOLDER", help="Where report and traces go.")
+        str,
+        typer.Option(
+            "-o", "--output", metavar="FOLDER", help="Folder of the report and the traces."
+        ),
     ] = "weft-tour",
     again: Annotated[
-        bool, typer.Option("--again", help="Calibrate again, though this machine was.")
+        bool, typer.Option("--again", help="Calibrate again even if this machine was calibrated.")
     ] = False,
 ) -> int:
-    """Show each part in turn; one that fails does not stop the others."""
+    """Run each part in turn; one that fails does not stop the others."""
     from weft.cli.tour_parts import Tour
 
     begin = time.monotonic()
     folder = _folder(output)
     made = Tour(folder, again=again)
-    print("Two small models on two ranks of this machine: predicted, planned, run both ways.")
+    print(
+        "Two small models on two ranks of this machine: predicted, planned, run with and without "
+        "the plan."
+    )
     failed = [
         title
         for number, (title, part) in enumerate(_parts(made), 1)
@@ -46,7 +52,7 @@ def tour(
     print(f"\n{_NEXT}")
     print(f"\nThe tour took {time.monotonic() - begin:.0f} s.")
     if failed:
-        print(f"Not all of it worked: {', '.join(failed)}.")
+        print(f"Some parts failed: {', '.join(failed)}.")
     return 1 if failed else 0
 
 
@@ -77,5 +83,5 @@ def _folder(output: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write into {output!r}: {error.strerror}") from error
+        raise UsageError(f"cannot write to {output!r}: {error.strerror}") from error
     return folder

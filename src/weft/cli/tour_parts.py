@@ -1,4 +1,4 @@
-"""The parts of ``weft tour``: each prints what it found and keeps what the next ones need."""
+"""The parts of ``weft tour``: each prints its results and keeps what the next ones need."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from weft.errors import RunError
 from weft.hardware import here_path
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
-from weft.report.plan import how
+from weft.report.plan_tables import how
 from weft.report.text import Column, print_table
-from weft.report.tour import COMPARED, Compared, Foretold, tour_page
+from weft.report.tour_report import COMPARED, Compared, PredictedModel, tour_page
 from weft.trace import write_perfetto
 from weft.units import format_rate, format_size, format_time
 
@@ -36,10 +36,10 @@ MODELS: dict[str, Drawn] = {
     "transformer": Transformer("gpt2", 192, 2, 3, 768, 1024, 64, 8),
 }
 _ROUNDS = 6
-_PATIENCE = 4.0  # seconds of rounds for each way of each model
-_NOISY = 0.1  # of the cores: others that use more disturb what is measured
-# Seconds after which the tour hurries: ops are priced by laws, not timed one by one, and there are
-# fewer rounds.
+_PATIENCE = 4.0  # seconds of rounds per variant of each model
+_NOISY = 0.1  # fraction of the cores: other processes that use more disturb measurements
+# Seconds after which the tour hurries: ops are priced by cost models instead of timed one by one,
+# and there are fewer rounds.
 _LONG = 60.0
 _SHOWN_BYTES = 1 << 20
 _SHOWN = ("native core", "torch", "cores", "GPUs")
@@ -47,7 +47,7 @@ _SHOWN = ("native core", "torch", "cores", "GPUs")
 
 @dataclass
 class Tour:
-    """What the parts hand on; a part whose input is missing says what it waited for."""
+    """The state shared by the parts; a part whose input is missing says what it needs."""
 
     folder: Path
     again: bool = False
@@ -55,20 +55,20 @@ class Tour:
     began: float = field(default_factory=time.monotonic)
     written: list[Path] = field(default_factory=list)
     planned: dict[str, Planned] = field(default_factory=dict)
-    foretold: list[Foretold] = field(default_factory=list)
+    predicted_models: list[PredictedModel] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
 
     def examine(self) -> None:
-        """Say what is here, and whether the machine is quiet."""
+        """Print what is available, and whether the machine is idle."""
         found = {each.name: each for each in examine(RANKS)}
         for name in _SHOWN:
             print(f"  {name}: {found[name].detail or found[name].state}")
         self._look_around()
 
     def calibrate(self) -> None:
-        """Measure this machine unless that was done; ``here`` then knows it."""
+        """Measure this machine unless that was done; the result is the platform ``here``."""
         if not self.again and _is_current():
-            print(f"  it was calibrated before: {here_path()} (--again measures anew)")
+            print(f"  calibrated before: {here_path()} (--again measures again)")
             return
         from weft.calibration.torch_calibration import measured_here
 
@@ -83,7 +83,7 @@ class Tour:
             size = format_size(_SHOWN_BYTES)
             print(f"  an all_reduce of {size} takes {format_time(took.seconds)} by {library.name}")
         if made.calm is not None and made.calm.is_noisy:
-            print("  the machine was busy meanwhile: predictions will be worse than on a quiet one")
+            print("  the machine was busy: predictions will be less accurate than on an idle one")
         print(f"  wrote {where} in {time.monotonic() - begin:.0f} s: the platform 'here'")
 
     def plan(self) -> None:
@@ -101,9 +101,9 @@ class Tour:
                 print(f"    {choice.pair}: {how(choice.strategy, choice.settings)}; {choice.why}")
 
     def run(self) -> None:
-        """Train both models both ways, in turn, and compare the gain with the predicted one."""
+        """Train both models with and without their plans, and compare the gains."""
         if not self.planned:
-            raise RunError("there is no plan to run.", "See what went wrong above.")
+            raise RunError("no plan to run.", "See the errors above.")
         with working("starting two ranks with Gloo and two with weft"):
             teams = started(("dist", "gloo"), RANKS, pin=False)
         with teams as contestants:
@@ -128,9 +128,9 @@ class Tour:
         self._look_around()
 
     def report(self) -> None:
-        """Write the page, and say where everything is."""
+        """Write the page, and print where everything is."""
         path = self.folder / "report.html"
-        page = tour_page(self.compared, self.foretold, noisy=self.foreign > _NOISY)
+        page = tour_page(self.compared, self.predicted_models, noisy=self.foreign > _NOISY)
         path.write_text(page, encoding="utf-8")
         print(f"  {path}: open it in a browser")
         for each in self.written:
@@ -141,29 +141,32 @@ class Tour:
         return time.monotonic() - self.began < _LONG
 
     def _look_around(self) -> None:
-        """Say whether others use the cores; figures are then to be read with care."""
+        """Check whether other processes use the cores, which makes measurements noisy."""
         share = foreign_share(0.3)
         self.foreign = max(self.foreign, share)
         if share > _NOISY:
-            print(f"\n  noisy: others use {share:.0%} of the cores, so times vary more than usual")
+            print(
+                f"\
+  noisy: other processes use {share:.0%} of the cores, so times vary more than usual"
+            )
 
     def _write_prediction(self, name: str, made: Planned) -> None:
         found = predict(made.workload, made.on, prices=Prices(made.on, library="gloo"), anyway=True)
         path = self.folder / f"predicted-{name}.json"
         write_perfetto(path, found.timeline)
         self.written.append(path)
-        self.foretold.append(Foretold(name, made.plan, found))
+        self.predicted_models.append(PredictedModel(name, made.plan, found))
 
 
 def _is_current() -> bool:
-    """Say whether there is a calibration of this machine and this torch that is not old."""
+    """Return whether there is a recent calibration of this machine and this torch."""
     from weft.calibration.torch_calibration import current_here
 
     return current_here() is not None
 
 
 def _needed(steps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Leave out what only jobs with one rank need."""
+    """Return the steps without those that only single-rank jobs need."""
     return [step for step in steps if "all cores" not in step[0]]
 
 

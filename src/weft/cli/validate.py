@@ -1,4 +1,4 @@
-"""``weft validate``: every published figure weft knows, beside what weft computes."""
+"""``weft validate``: every published figure, compared with what weft computes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.cli.options import Json, to_file
-from weft.cli.outputs import output_path, print_json, write
+from weft.cli.outputs import output_path, print_json, print_written, write
 
 if TYPE_CHECKING:
     from weft.report.text import Column
@@ -34,7 +34,8 @@ def validate(
     ] = None,
     *,
     plots: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Draw the plots of the groups there.")
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write the plots of the groups to this folder."),
     ] = None,
     json: Json = False,
     output: Annotated[
@@ -42,7 +43,7 @@ def validate(
         to_file("Write the tables as .html, .md or .csv."),
     ] = None,
 ) -> int:
-    """Compute the figures of some groups or of all; 1 if one is further off than allowed."""
+    """Compute the figures of some groups or of all; return 1 if one exceeds its limit."""
     from weft.cli.progress import track
     from weft.validate import find_group, group_names
 
@@ -50,24 +51,26 @@ def validate(
     groups = [find_group(name) for name in names or group_names()]
     found = [(group, list(group.targets())) for group in track(groups, "validating")]
     rows = [target.as_row() for _, targets in found for target in targets]
+    notes = [_write(path, found, rows)] if path else []
+    if plots is not None:
+        notes += _draw(Path(plots), groups)
     if json:
         print_json("validate", None, rows)
     else:
         _print(found)
-    if path:
-        _write(path, found, rows, quiet=json)
-    if plots is not None:
-        _draw(Path(plots), groups, quiet=json)
+    print_written("\n".join(notes), quiet=json)
     return 1 if any(row["met"] is False for row in rows) else 0
 
 
-def _draw(folder: Path, groups: "list[Group]", *, quiet: bool) -> None:
-    """Write every plot of the groups as a file of its own."""
+def _draw(folder: Path, groups: "list[Group]") -> list[str]:
+    """Write every plot of the groups to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
+    notes = []
     for group in groups:
         for name, chart in group.plots().items():
             path = folder / f"{group.name}-{name}.svg"
-            write(path, chart.svg(), quiet=quiet)
+            notes.append(write(path, chart.svg()))
+    return notes
 
 
 def _columns() -> "list[Column]":
@@ -92,7 +95,7 @@ def _number(value: float) -> str:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a row the words that people read: signs, units, yes and no."""
+    """Format a row for display: signs, units, yes and no."""
     unit, error, limit = _UNITS[row["error_in"]], row["error"], row["tolerance"]
     sign = "+" if row["error_in"] in ("percent", "points") else ""
     return row | {
@@ -122,36 +125,31 @@ def _summary(targets: "list[Target]") -> str:
 
 
 def _write(
-    path: Path,
-    found: "list[tuple[Group, list[Target]]]",
-    rows: list[dict[str, Any]],
-    *,
-    quiet: bool,
-) -> None:
+    path: Path, found: "list[tuple[Group, list[Target]]]", rows: list[dict[str, Any]]
+) -> str:
     if path.suffix == ".csv":
-        write(path, rows, quiet=quiet)
-    elif path.suffix == ".md":
-        write(path, _markdown(found), quiet=quiet)
-    else:
-        from weft.report.page import Section, html_page
+        return write(path, rows)
+    if path.suffix == ".md":
+        return write(path, _markdown(found))
+    from weft.report.page import Section, html_page
 
-        sections = [
-            Section(
-                group.name,
-                f"{group.question} {_summary(targets)}",
-                _columns(),
-                [_shown(target.as_row()) for target in targets],
-                mark="met",
-                drawings=[chart.figure() for chart in group.plots().values()],
-            )
-            for group, targets in found
-        ]
-        page = html_page("Published figures beside what weft computes", sections)
-        write(path, page, quiet=quiet)
+    sections = [
+        Section(
+            group.name,
+            f"{group.question} {_summary(targets)}",
+            _columns(),
+            [_shown(target.as_row()) for target in targets],
+            mark="met",
+            drawings=[chart.figure() for chart in group.plots().values()],
+        )
+        for group, targets in found
+    ]
+    page = html_page("Published figures compared with weft's", sections)
+    return write(path, page)
 
 
 def _markdown(found: "list[tuple[Group, list[Target]]]") -> str:
-    """Give the tables as one page, the groups one below the other."""
+    """Return the tables as one page, the groups one below the other."""
     from weft.report.markdown import markdown_table
 
     parts = ["# How far off is weft?\n", _ACCURACY]

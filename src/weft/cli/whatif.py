@@ -1,4 +1,4 @@
-"""``weft whatif``: a trace replayed, and what its step would take with something changed."""
+"""``weft whatif``: replays a trace, and predicts its step with changes."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,7 +6,7 @@ import typer
 
 from weft.cli.inputs import On, machine_of
 from weft.cli.options import Json, to_file, words
-from weft.cli.outputs import output_path, print_json, write, write_timelines
+from weft.cli.outputs import output_path, print_json, print_written, write, write_timelines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from weft.whatif import Answer
 
-_WRITTEN = 4  # timelines in one file: more than a screen shows
+_WRITTEN = 4  # timelines per file: more do not fit on a screen
 
 
 def whatif(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE..", help="Traces of PyTorch's profiler, one a rank, plain or .gz."
+            metavar="TRACE..", help="Traces of PyTorch's profiler, one per rank, plain or .gz."
         ),
     ],
     *,
@@ -30,12 +30,12 @@ def whatif(
         typer.Option(
             metavar="S,..",
             help="Changes: serial, priority, partition, dma, fused, compressed, links*2, ranks*2, "
-            "buckets/2, no-waiting, no-straggler, no-input, ..; all that apply if left out.",
+            "buckets/2, no-waiting, no-straggler, no-input, ..; default: all that apply.",
         ),
     ] = None,
     on: On = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Answer from a replay that is far off too.")
+        bool, typer.Option("--anyway", help="Answer although the replay is inaccurate.")
     ] = False,
     json: Json = False,
     output: Annotated[
@@ -53,8 +53,9 @@ def whatif(
 
     path = output_path(output, (".html", ".json", ".csv"))
     machine, names = None if on is None else machine_of(on), words(strategy)
-    require_known(names)  # traces may take long to read
+    require_known(names)  # reading traces may take long
     answers = what_if_jobs([read(path) for path in traces], names, on=machine, anyway=anyway)
+    note = _write(path, answers) if path else ""
     if json:
         print_json("whatif", on, [answer.as_row() for answer in answers])
     else:
@@ -62,26 +63,23 @@ def whatif(
 
         for answer in answers:
             print_answer(answer)
-    if path:
-        _write(path, answers, quiet=json)
+    print_written(note, quiet=json)
 
 
-def _write(path: "Path", answers: "Sequence[Answer]", *, quiet: bool) -> None:
+def _write(path: "Path", answers: "Sequence[Answer]") -> str:
     if path.suffix == ".html":
-        from weft.report.whatif import page
+        from weft.report.whatif_page import page
 
-        write(path, page(answers), quiet=quiet)
-        return
+        return write(path, page(answers))
     if path.suffix == ".csv":
         rows: list[dict[str, Any]] = [
             {"file": answer.file, **outcome.as_row()}
             for answer in answers
             for outcome in answer.outcomes
         ]
-        write(path, rows, quiet=quiet)
-        return
+        return write(path, rows)
     timelines = []
     for answer in answers:
         best = sorted(answer.outcomes, key=lambda outcome: outcome.step)[: _WRITTEN - 1]
         timelines += [answer.timeline(name) for name in (None, *(each.name for each in best))]
-    write_timelines(path, *timelines, quiet=quiet)
+    return write_timelines(path, *timelines)

@@ -1,4 +1,4 @@
-"""What ``weft whatif`` prints: the replay beside what was measured, then changes, best first."""
+"""The text of ``weft whatif``: the replay and the measurement, then changes, best first."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ def print_answer(answer: Answer) -> None:
     print(f"{title}: a step of {format_time(answer.measured_step)} measured, "
           f"{format_time(answer.replayed_step)} replayed ({answer.replay_error:+.1%})")  # fmt: skip
     if answer.doubt:
-        print(f"  unreliable: {answer.doubt}; what follows may be as wrong")
+        print(f"  unreliable: {answer.doubt}; the changes below may be as inaccurate")
     _print_steps(answer)
     for note in answer.notes:
         print(f"  {note}")

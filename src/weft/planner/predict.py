@@ -16,7 +16,7 @@ from weft.schedule import CommandKind
 from weft.step import StepEngine
 from weft.step.contention import Contention, contention
 from weft.timeline import Activity, Timeline
-from weft.timeline.shares import Intervals, covered, shares
+from weft.timeline.intervals import GroupedIntervals, covered_by_group, overlap_by_group
 from weft.units import format_size, format_time
 from weft.workload import queues_of
 
@@ -223,12 +223,12 @@ class _Edge:
 def _alone(mine: Timeline, chosen: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:
     """Give the seconds that the chosen spans cover and the others do not."""
 
-    def intervals(which: NDArray[np.bool_]) -> Intervals:
-        return Intervals(np.zeros(which.sum(), np.int64), mine.start[which], mine.end[which])
+    def intervals(which: NDArray[np.bool_]) -> GroupedIntervals:
+        return GroupedIntervals(np.zeros(which.sum(), np.int64), mine.start[which], mine.end[which])
 
     if not others.any():
-        return float(covered(intervals(chosen), 1)[0])
-    return float(shares(intervals(chosen), intervals(others), 1).first[0])
+        return float(covered_by_group(intervals(chosen), 1)[0])
+    return float(overlap_by_group(intervals(chosen), intervals(others), 1).first[0])
 
 
 def _parts(memory: Any) -> dict[str, int]:

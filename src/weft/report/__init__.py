@@ -1,1 +1,1 @@
-"""Results shown: tables and bars for the terminal, JSON for programs."""
+"""Presentation of results: tables and bars for the terminal, HTML pages, JSON."""

@@ -1,4 +1,4 @@
-"""Horizontal bars as HTML: their words stay readable at any width, and no script is needed."""
+"""Horizontal bar charts as HTML: readable at any width, without a script."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from weft.units import format_time
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar: its name, its parts in order (by the name of the part), what stands at its end.
+class ChartBar:
+    """One bar: its name, its parts in order (by the name of the part), and the text at its end.
 
     ``low`` and ``high`` draw a range over it.
     """
@@ -22,13 +22,13 @@ class Bar:
 
 
 def bar_chart(
-    items: Sequence[Bar],
+    items: Sequence[ChartBar],
     kinds: Mapping[str, str],
     *,
     label: str,
     line: float | None = None,
 ) -> str:
-    """Draw bars to one scale; ``kinds`` gives every part its style, ``line`` marks one value."""
+    """Draw bars to one scale; ``kinds`` maps parts to styles, ``line`` marks one value."""
     longest = max((max(sum(item.parts.values()), item.high or 0.0) for item in items), default=0.0)
     scale = 100 / max(longest, line or 0.0, 1e-300)
     used = {part for item in items for part, value in item.parts.items() if value > 0}
@@ -48,7 +48,7 @@ def _legend(kinds: Mapping[str, str]) -> str:
 
 
 def _bar(
-    item: Bar,
+    item: ChartBar,
     kinds: Mapping[str, str],
     scale: float,
     line: float | None,

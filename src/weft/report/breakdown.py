@@ -1,17 +1,17 @@
-"""Where the time of every rank and step went, as bars with tables beside them."""
+"""Where the time of every rank and step went, as bars with tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from weft.report.bars import Bar, bar_chart
+from weft.report.bars import ChartBar, bar_chart
 from weft.report.names import short_name
 from weft.report.page import Section
 from weft.report.text import Column
 from weft.report.traced import rank_name
-from weft.trace.analysis import Path, RankAnalysis, Split
+from weft.trace.analysis import CriticalPath, RankAnalysis, TimeSplit
 from weft.units import format_time
 
-COMPUTE, OVERLAPPED = "computation", "communication beside it"
+COMPUTE, OVERLAPPED = "computation", "overlapped communication"
 MOVING, WAITING, EXPOSED = "exposed: moving bytes", "exposed: waiting for ranks", "exposed"
 IDLE, OTHER_IDLE = "idle", "idle: other reasons"
 _STYLE = {
@@ -22,7 +22,7 @@ _STYLE = {
     WAITING: "waiting",
     IDLE: "idle",
 }
-_REASONS = ("idle", "idle-1", "idle-2")  # how the longest reasons look; the rest comes together
+_REASONS = ("idle", "idle-1", "idle-2")  # styles of the longest reasons; the rest is combined
 _MOST_STEPS = 24
 _MOST_PARTS = 8
 _PATH_STYLE = {
@@ -35,8 +35,8 @@ _PATH_STYLE = {
 }
 
 
-def split_parts(split: Split) -> dict[str, float]:
-    """Divide busy time into parts that lie beside each other, none of them twice."""
+def split_parts(split: TimeSplit) -> dict[str, float]:
+    """Split busy time into disjoint parts."""
     overlapped = max(split.communication - split.exposed, 0.0)
     parts = {COMPUTE: max(split.compute - overlapped, 0.0), OVERLAPPED: overlapped}
     if split.exposed_moving is None or split.exposed_waiting is None:
@@ -45,12 +45,14 @@ def split_parts(split: Split) -> dict[str, float]:
 
 
 def by_rank(ranks: Sequence[RankAnalysis]) -> Section:
-    """Show the whole recording of every rank, idle time by its reason."""
+    """Return the section on the whole recording of every rank, idle time by its reason."""
     reasons = _reasons(ranks)
     style = _STYLE | {f"idle: {what}": look for what, look in zip(reasons, _REASONS, strict=False)}
     style |= {OTHER_IDLE: "idle-3"}
     every = {rank_name(rank): _rank_parts(rank, reasons) for rank in ranks}
-    bars = [Bar(name, parts, format_time(sum(parts.values()))) for name, parts in every.items()]
+    bars = [
+        ChartBar(name, parts, format_time(sum(parts.values()))) for name, parts in every.items()
+    ]
     text = (
         "From the first to the last GPU event of every rank. Time in which a GPU computes is what "
         "you pay for; everything right of it is what can be won."
@@ -67,7 +69,7 @@ def by_rank(ranks: Sequence[RankAnalysis]) -> Section:
 
 
 def _reasons(ranks: Sequence[RankAnalysis]) -> list[str]:
-    """Give the reasons of idleness that take longest over all ranks."""
+    """Return the reasons of idle time that take longest over all ranks."""
     total: dict[str, float] = {}
     for rank in ranks:
         for part in rank.idle:
@@ -93,7 +95,7 @@ def _part_columns(first: str, rows: Any) -> list[Column]:
 
 
 def by_step(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
-    """Show every step; a job of one step is shown by its ranks alone."""
+    """Yield the section on every step; a job of one step is shown by its ranks alone."""
     found = [
         (f"{rank_name(rank)}, {step.name}" if len(ranks) > 1 else step.name, step)
         for rank in ranks
@@ -109,7 +111,9 @@ def by_step(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
         parts[IDLE] = max(step.seconds - split.busy, 0.0)
         rows.append({"name": name, "all": step.seconds, **parts})
     bars = [
-        Bar(row["name"], {k: v for k, v in row.items() if k in _STYLE}, format_time(row["all"]))
+        ChartBar(
+            row["name"], {k: v for k, v in row.items() if k in _STYLE}, format_time(row["all"])
+        )
         for row in rows[:_MOST_STEPS]
     ]
     yield Section(
@@ -124,13 +128,13 @@ def by_step(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
 
 
 def paths_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
-    """Show what decided the length of a middle step on every rank."""
+    """Yield the section on the critical path of a typical step on every rank."""
     paths = {rank_name(rank): rank.path for rank in ranks if rank.path is not None}
     if not paths:
         return
     style = _path_style(paths.values())
     bars = [
-        Bar(name, {part.what: part.seconds for part in path.parts}, format_time(path.seconds))
+        ChartBar(name, {part.what: part.seconds for part in path.parts}, format_time(path.seconds))
         for name, path in paths.items()
     ]
     columns = [
@@ -161,7 +165,7 @@ def _path_style(paths: Any) -> dict[str, str]:
     return {what: _PATH_STYLE.get(what) or next(rest) for what in ordered}
 
 
-def _path_rows(name: str, path: Path) -> Iterator[Mapping[str, Any]]:
+def _path_rows(name: str, path: CriticalPath) -> Iterator[Mapping[str, Any]]:
     for part in (*path.parts, *path.longest[:_MOST_PARTS]):
         yield {
             "rank": name,
@@ -173,7 +177,7 @@ def _path_rows(name: str, path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def idle_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
-    """List why GPUs had nothing to do."""
+    """Yield the section on the reasons of idle time."""
     rows: list[dict[str, Any]] = [
         {
             "rank": rank_name(rank),
@@ -197,7 +201,7 @@ def idle_section(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
         for row in rows:
             total[row["what"]] = total.get(row["what"], 0.0) + row["seconds"]
         bars = [
-            Bar(what, {"idle": seconds}, format_time(seconds))
+            ChartBar(what, {"idle": seconds}, format_time(seconds))
             for what, seconds in sorted(total.items(), key=lambda each: -each[1])
         ]
         yield Section(

@@ -1,15 +1,15 @@
-"""Collectives of analysed traces: which of them are exposed, and how fast their bytes move."""
+"""The collectives of analyzed traces: which are exposed, and how fast their bytes move."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from weft.report.bars import Bar, bar_chart
+from weft.report.bars import ChartBar, bar_chart
 from weft.report.page import Section
 from weft.report.svg import Axis, Chart, Series, Style
 from weft.report.text import Column
 from weft.report.ticks import log_ticks
 from weft.report.traced import rank_name, use_name
-from weft.trace.analysis import RankAnalysis, Use
+from weft.trace.analysis import CollectiveUse, RankAnalysis
 from weft.units import format_rate, format_size, format_time
 
 _MOST = 14
@@ -20,8 +20,8 @@ _STYLE = {
 
 
 def collectives_section(ranks: Sequence[RankAnalysis]) -> Section | None:
-    """Sum collectives of one kind and size over ranks and steps, the most exposed first."""
-    groups: dict[str, list[Use]] = {}
+    """Return collectives summed by kind and size over ranks and steps, the most exposed first."""
+    groups: dict[str, list[CollectiveUse]] = {}
     for rank in ranks:
         for use in rank.collectives:
             groups.setdefault(use_name(use), []).append(use)
@@ -29,7 +29,7 @@ def collectives_section(ranks: Sequence[RankAnalysis]) -> Section | None:
         return None
     rows = sorted((_row(name, uses) for name, uses in groups.items()), key=lambda r: -r["exposed"])
     bars = [
-        Bar(
+        ChartBar(
             row["name"],
             {"exposed": row["exposed"], "hidden behind other work": row["hidden"]},
             f"{format_time(row['exposed'])} exposed{_waits(row)}",
@@ -60,7 +60,7 @@ def collectives_section(ranks: Sequence[RankAnalysis]) -> Section | None:
     )
 
 
-def _row(name: str, uses: Sequence[Use]) -> dict[str, Any]:
+def _row(name: str, uses: Sequence[CollectiveUse]) -> dict[str, Any]:
     known = all(use.waiting is not None for use in uses)
     seconds = sum(use.seconds for use in uses)
     exposed = sum(use.exposed for use in uses)
@@ -83,7 +83,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def bandwidth_section(ranks: Sequence[RankAnalysis]) -> Section | None:
-    """Show how fast bytes moved once all ranks were there, beside what the link can do."""
+    """Return the bandwidth reached once all ranks had arrived, and that of the link."""
     found = list(_points(ranks))
     if not found:
         return None
@@ -140,7 +140,7 @@ def _chart(rows: Sequence[dict[str, Any]]) -> str:
         limit = sorted({(r["nbytes"], r["link"]) for r in mine if r["link"]})
         if limit:
             lines, rates = zip(*limit, strict=True)
-            alone = len(limit) == 1  # a line of one point would not be seen
+            alone = len(limit) == 1  # a line of one point would be invisible
             style: Style = "dots" if alone else "dashes"
             colour = number + len(kinds) if alone else number
             series.append(Series(f"{kind}: link", lines, rates, style, colour))

@@ -1,4 +1,4 @@
-"""A timeline as lines of blocks: one line a queue, one column a share of the makespan."""
+"""A timeline as text: one line per queue, one column per fraction of the makespan."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -20,7 +20,7 @@ _BLOCKS = {
     Activity.WAITING: ("░", "dim"),
 }
 _WIDEST = 120
-_LEAST = 0.02  # a column with less than this share of anything stays blank
+_LEAST = 0.02  # columns with a smaller fraction of any activity stay blank
 
 
 def print_gantt(timeline: Timeline, *, to: Page | None = None, max_lines: int = 24) -> None:
@@ -31,7 +31,7 @@ def print_gantt(timeline: Timeline, *, to: Page | None = None, max_lines: int = 
 
 
 def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[list[Piece]]:
-    """Draw the axis, the queues and the legend, queues in at most ``width`` characters."""
+    """Yield the axis, the queues and the legend; queues take at most ``width`` characters."""
     queues = _queues(timeline)
     margin = max((len(label) for label, *_ in queues[:max_lines]), default=0) + 1
     columns = max(width - margin - 7, 10)  # 7: the percentage and a gap
@@ -47,7 +47,7 @@ def gantt_lines(timeline: Timeline, *, width: int, max_lines: int) -> Iterator[l
 
 
 def _queues(timeline: Timeline) -> list[tuple[str, int, int]]:
-    """Give the (label, rank, queue) that have spans which take time, in the order of people."""
+    """Return (label, rank, queue) of queues with spans of nonzero length, in display order."""
     takes = timeline.end > timeline.start
     keys = np.unique(timeline.rank[takes].astype(np.int64) << 32 | timeline.queue[takes])
     found = [(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()]
@@ -67,7 +67,7 @@ def _legend() -> Iterator[Piece]:
 
 
 def _blocks(mine: Timeline, edges: Floats) -> Iterator[Piece]:
-    """Draw one queue, and how much of the time it works."""
+    """Yield one queue, and its busy fraction."""
     kinds = {
         Activity.COMPUTATION: (CommandKind.KERNEL,),
         Activity.COMMUNICATION: (*MOVES, CommandKind.SIGNAL, CommandKind.SUBMIT),
@@ -85,7 +85,7 @@ def _blocks(mine: Timeline, edges: Floats) -> Iterator[Piece]:
 
 
 def _block(shares: Mapping[Activity, float]) -> Piece:
-    """Show what works, if anything does, before what only waits."""
+    """Return the block of a column; work takes precedence over waiting."""
     works = {a: s for a, s in shares.items() if a != Activity.WAITING and s >= _LEAST}
     if works:
         return _BLOCKS[max(works, key=works.__getitem__)]
@@ -93,13 +93,13 @@ def _block(shares: Mapping[Activity, float]) -> Piece:
 
 
 def _shares(spans: Timeline, edges: Floats) -> Floats:
-    """Give for each column how many of the spans are under way, on average."""
+    """Return for each column the mean number of active spans."""
     seconds = np.diff(_past(spans.start, edges) - _past(spans.end, edges))
     return np.asarray(seconds / (edges[1] - edges[0]))
 
 
 def _past(times: Floats, edges: Floats) -> Floats:
-    """For each edge, how long the moments before it are past, in sum."""
+    """Return for each edge the total time that has passed since the times before it."""
     ordered = np.sort(times)
     total = np.concatenate([[0.0], np.cumsum(ordered)])
     count = np.searchsorted(ordered, edges)

@@ -1,4 +1,4 @@
-"""Tables as Markdown, for the pages of the site that are made from results."""
+"""Tables as Markdown, for generated pages of the documentation."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from weft.report.text import Column
 
 
 def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Give rows as a Markdown table; columns that no row fills are left out."""
+    """Return rows as a Markdown table; empty columns are omitted."""
     cells = [[_escaped(column.cell(row)) for column in columns] for row in rows]
     used = [number for number in range(len(columns)) if any(row[number] for row in cells)]
     titles = [_escaped(columns[number].title) for number in used]
@@ -17,5 +17,5 @@ def markdown_table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]])
 
 
 def _escaped(text: str) -> str:
-    """Keep a cell in its column, and what looks like HTML as text."""
+    """Escape a cell so that it stays in its column and contains no HTML."""
     return text.replace("|", "\\|").replace("<", "&lt;")

@@ -1,17 +1,17 @@
-"""Names of kernels as people can read them: templates and arguments left out."""
+"""Readable names of kernels: template parameters and arguments are removed."""
 
 import re
 from functools import cache
 
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|<unnamed>::")
-# What a general kernel was made for, inside its template: PyTorch's functors, ops and lambdas.
+# The purpose of a generic kernel, inside its template: PyTorch's functors, ops and lambdas.
 _TELLING = re.compile(r"\b(\w+(?:Functor\w*|Ops|_cuda\w*|_kernel_impl\w*))\b")
 _LONGEST = 80
 
 
 @cache
 def short_name(name: str) -> str:
-    """Leave out what only a compiler needs.
+    """Shorten the name of a kernel.
 
     >>> short_name("void at::native::reduce_kernel<512, 1, ReduceOp<float, MeanOps<float> > >(int)")
     'reduce_kernel<MeanOps>'
@@ -32,13 +32,13 @@ def short_name(name: str) -> str:
 
 
 def _is_function(name: str) -> bool:
-    """Tell names of C++ from words that people wrote."""
+    """Return whether a name is a C++ function rather than a phrase."""
     head = name.removeprefix("void ").split("(")[0].strip()
     return name.endswith((")", ">")) and ("::" in name or " " not in head)
 
 
 def _outside(name: str) -> str:
-    """Give what stands outside of all brackets."""
+    """Return the text outside of all brackets."""
     depth, kept = 0, []
     for letter in name:
         if letter in "<({[":

@@ -1,8 +1,8 @@
-"""Columns of whole numbers as short text, and values as JSON that may stand inside HTML.
+"""Compact encoding of integer columns, and JSON that is safe inside HTML.
 
-A number is written in groups of seven bits, the lowest first, the top bit of a byte saying
-that more follow (the varint of Protocol Buffers), and the bytes as base64. What grows slowly
-is packed as differences: most of them then take one byte or two.
+An integer is encoded as a varint of Protocol Buffers (groups of seven bits, the lowest first; the
+top bit of a byte says that more follow), and the bytes as base64. Slowly growing columns are
+encoded as differences, most of which take one or two bytes.
 """
 
 import base64
@@ -16,12 +16,12 @@ from weft.report.results import plain
 
 _BITS = 7
 _MORE = 0x80
-# Inside a script element only these can end it or open a comment.
+# Only these can end a script element or open a comment in it.
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def pack(column: ArrayLike) -> str:
-    """Write numbers that are zero or more.
+    """Encode non-negative integers.
 
     >>> pack([0, 1, 300])
     'AAGsAg=='
@@ -38,7 +38,7 @@ def pack(column: ArrayLike) -> str:
 
 
 def _bytes(values: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Lay the groups of every number behind those of the one before it."""
+    """Return the concatenated bytes of all varints."""
     first = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()), np.uint8)
     for group in range(int(lengths.max(initial=0))):
@@ -50,7 +50,7 @@ def _bytes(values: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArray[np
 
 
 def unpack(text: str) -> list[int]:
-    """Read what ``pack`` wrote.
+    """Decode what ``pack`` returned.
 
     >>> unpack(pack([0, 1, 300, 1 << 53]))
     [0, 1, 300, 9007199254740992]
@@ -66,14 +66,14 @@ def unpack(text: str) -> list[int]:
 
 
 def script_json(value: Any) -> str:
-    r"""Write a value as JSON that nothing in it can end the script element around it.
+    r"""Encode a value as JSON that cannot end the script element around it.
 
     >>> script_json({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'
     """
     text = json.dumps(
         plain(value), separators=(",", ":"), allow_nan=False
-    )  # ASCII: also halves of pairs
+    )  # ASCII, so that unpaired surrogates are escaped too
     for letter, code in _UNSAFE.items():
         text = text.replace(letter, code)
     return text

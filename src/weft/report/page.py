@@ -1,7 +1,7 @@
-"""A page as one HTML file: nothing to load, readable offline, on a phone, in the dark, by ear.
+"""A page as one self-contained HTML file: offline, responsive, dark mode, screen readers.
 
-Every plot of a page has a table beside it. Text from outside is escaped where it is written;
-besides, the page's own policy lets no script run but weft's.
+Every plot of a page has a table. External text is escaped where it is written; in addition, the
+page's content security policy allows no script but weft's.
 """
 
 import base64
@@ -19,16 +19,16 @@ from weft.report.text import Column
 
 TEMPLATES = Path(__file__).parent / "templates"
 _STATES: dict[Any, str] = {True: ' class="yes"', False: ' class="no"'}
-_LONG = 40  # letters from which on a cell may be broken into lines
+_LONG = 40  # characters from which on a cell may be wrapped
 _SCRIPTS = ("spans.js", "draw.js", "control.js")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, a sentence, drawings (HTML) and rows; ``mark`` is a key that says yes or no.
+    """A heading, a sentence, drawings (HTML) and rows; ``mark`` is the key of a yes/no column.
 
-    ``fold`` puts the table below the drawings, under a line to click on: it then says in numbers
-    what they show. ``unfolded`` is for tables that say more than that.
+    ``fold`` puts the table below the drawings in a collapsed element, because it repeats their
+    numbers. ``unfolded`` is for tables with additional information.
     """
 
     title: str
@@ -42,11 +42,11 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """The name by which the page links to it."""
+        """The anchor by which the page links to it."""
         return "s-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in self.title.lower())
 
     def html(self) -> str:
-        """Write the heading and what stands under it."""
+        """Return the HTML of the section."""
         drawings = "\n".join(self.drawings)
         rows = table(self.columns, self.rows, self.title, mark=self.mark) if self.columns else ""
         if self.fold and rows:
@@ -64,7 +64,7 @@ class Section:
 def table(
     columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], name: str, *, mark: str = ""
 ) -> str:
-    """Write a table that scrolls by itself where the window is narrow."""
+    """Return a table that scrolls by itself in narrow windows."""
     titles = "".join(_cell("th", column, column.title, ' scope="col"') for column in columns)
     lines = "\n".join(_row(columns, row, mark) for row in rows)
     return (
@@ -87,7 +87,7 @@ def _cell(tag: str, column: Column, text: str, more: str = "") -> str:
 
 
 def html_page(title: str, sections: Sequence[Section], *, lead: str = "", top: str = "") -> str:
-    """Write a whole page; ``lead`` is its first sentence, ``top`` HTML above all sections."""
+    """Return a whole page; ``lead`` is its first sentence, ``top`` HTML above all sections."""
     body = "\n".join(section.html() for section in sections)
     script = _script() if "data-timeline=" in top + body else ""
     text = Template(_read("page.html")).substitute(
@@ -101,11 +101,11 @@ def html_page(title: str, sections: Sequence[Section], *, lead: str = "", top: s
         version=escape(weft_version()),
         script=f"<script>{script}</script>" if script else "",
     )
-    return text.encode("utf-8", "replace").decode()  # halves of surrogate pairs fit no file
+    return text.encode("utf-8", "replace").decode()  # unpaired surrogates cannot be encoded
 
 
 def tiles(values: Sequence[tuple[str, str, str]]) -> str:
-    """Write the numbers that matter most: what it is, how much, and a note."""
+    """Return the most important numbers: label, value, and a note."""
     parts = (
         f'<div><dt>{escape(name)}</dt><dd><span class="value">{escape(value)}</span>'
         f'<br><span class="note">{escape(note)}</span></dd></div>'
@@ -115,7 +115,7 @@ def tiles(values: Sequence[tuple[str, str, str]]) -> str:
 
 
 def words(meanings: Mapping[str, str]) -> str:
-    """Write what the words of a page mean."""
+    """Return the definitions of the terms of a page."""
     parts = (f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in meanings.items())
     return f'<dl class="words">{"".join(parts)}</dl>\n'
 
@@ -138,7 +138,7 @@ def _script() -> str:
 
 
 def _policy(script: str) -> str:
-    """Forbid every request and every script but this one, whatever names the page shows."""
+    """Return a content security policy that forbids all requests and all other scripts."""
     allowed = "'none'"
     if script:
         digest = hashlib.sha256(script.encode()).digest()

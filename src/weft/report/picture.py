@@ -1,7 +1,7 @@
-"""What the timeline of a page shows: spans on rows, and the text that carries them there.
+"""The data of an interactive timeline: spans on rows, encoded for the page's script.
 
-Spans of a row never overlap: what nests or runs side by side gets rows of its own. Times are
-whole nanoseconds after the first start.
+Spans of a row never overlap: nested or concurrent spans get separate rows. Times are integer
+nanoseconds after the first start.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.report.names import short_name
 from weft.report.packing import pack
 from weft.timeline import Activity, Timeline, queue_order
-from weft.timeline.lines import first_free
+from weft.timeline.display_rows import assign_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 KINDS = ("computation", "communication", "waiting", "copy", "control", "host")
 """What a span is; the style and the script of a page number them in this order."""
 
-MOST_SPANS = 120_000  # a page of them is about 1.5 MB and is drawn without a pause
+MOST_SPANS = 120_000  # such a page takes about 1.5 MB and is drawn without delay
 
 _OF_ACTIVITY = {
     Activity.CONTROL: "control",
@@ -33,7 +33,7 @@ _OF_ACTIVITY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PictureLine:
     """A queue, a stream or a thread; ``quiet`` ones are shown on request."""
 
     group: str
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A stretch of time with a name, such as a step; of one group or of all."""
+    """A named interval, such as a step; of one group or of all."""
 
     title: str
     start: float
@@ -53,15 +53,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """Spans as columns: on which line, under which name, of which kind, from when to when.
+    """Spans as columns: line, name, kind, start and end.
 
-    ``waits`` are the seconds at the start of a span in which it only waited for others,
-    ``paths`` the spans of critical paths in order of time, one path for each rank that has its
-    own, ``details`` what else is to be said of a span, ``left_out`` how many spans were too short
-    to be kept.
+    ``waits`` are the seconds at the start of a span spent waiting for others, ``paths`` the spans
+    of critical paths in order of time (one per rank that has its own), ``details`` more text of a
+    span, ``left_out`` the number of spans that were too short to be kept.
     """
 
-    lines: Sequence[Line]
+    lines: Sequence[PictureLine]
     names: Sequence[str]
     line: Ints
     name: Ints
@@ -77,12 +76,12 @@ class Picture:
 
     @property
     def num_spans(self) -> int:
-        """How many spans there are."""
+        """The number of spans."""
         return len(self.start)
 
 
 def picture_of(timeline: Timeline) -> Picture:
-    """Show a Timeline: a line for every queue and every lane of a Launch."""
+    """Return the picture of a Timeline: one line per queue and per lane of a Launch."""
     takes = timeline.end > timeline.start
     columns = (timeline.rank[takes], timeline.queue[takes], timeline.lane[takes])
     keys, line = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
@@ -111,14 +110,14 @@ def _shown(timeline: Timeline, key: tuple[int, ...]) -> tuple[object, ...]:
     return rank, queue_order(timeline.queues[queue]), lane
 
 
-def _line(timeline: Timeline, key: tuple[int, ...]) -> Line:
+def _line(timeline: Timeline, key: tuple[int, ...]) -> PictureLine:
     rank, queue, lane = key
     name = timeline.queues[queue] + (f" lane {lane}" if lane >= 0 else "")
-    return Line(f"rank {rank}", name, quiet=name.startswith("host"))
+    return PictureLine(f"rank {rank}", name, quiet=name.startswith("host"))
 
 
 def lightened(picture: Picture, most: int) -> Picture:
-    """Leave out the shortest spans, of quiet lines first, where there are too many to show."""
+    """Drop the shortest spans, of quiet lines first, if there are too many to show."""
     if picture.num_spans <= most:
         return picture
     quiet = np.asarray([line.quiet for line in picture.lines], bool)[picture.line]
@@ -138,22 +137,22 @@ def lightened(picture: Picture, most: int) -> Picture:
 
 
 def rows_of(line: Ints, start: Floats | Ints, end: Floats | Ints) -> Ints:
-    """Give each span a row of its line so that spans of a row never overlap; outer ones first."""
+    """Return a row per span such that spans of a row never overlap; outer spans come first."""
     row = np.zeros(len(line), np.int64)
     order = np.lexsort((-end, start, line))
     same = line[order[1:]] == line[order[:-1]]
     late = same & (start[order[1:]] < end[order[:-1]])
     for crowded in np.unique(line[order[1:]][late]).tolist():
         spans = order[line[order] == crowded]
-        row[spans] = first_free(start[spans].tolist(), end[spans].tolist())
+        row[spans] = assign_rows(start[spans].tolist(), end[spans].tolist())
     return row
 
 
 def packed(picture: Picture) -> dict[str, Any]:
-    """Write a picture as columns of text; the script of the page reads them in this order.
+    """Encode a picture as columns of text, in the order in which the page's script reads them.
 
-    Rows stand in the order in which they are drawn, spans in order of time in each row, a
-    start as the distance from the end before it.
+    Rows are in display order, spans of a row in order of time; a start is the distance from the
+    previous end.
     """
     zero = float(picture.start.min(initial=np.inf)) if picture.num_spans else 0.0
     start, end = _nanoseconds(picture.start - zero), _nanoseconds(picture.end - zero)
@@ -186,13 +185,13 @@ def packed(picture: Picture) -> dict[str, Any]:
 
 
 def _rows(line: Ints, row: Ints) -> tuple[list[int], list[int]]:
-    """Give the line of every row, and how many spans it has."""
+    """Return the line of every row, and its number of spans."""
     keys, counts = np.unique(np.stack([line, row]), axis=1, return_counts=True)
     return keys[0].tolist(), counts.tolist()
 
 
 def _labels(name: Ints, kind: Ints) -> tuple[list[tuple[int, int]], Ints]:
-    """Number the pairs of name and kind, the most frequent first: small numbers take less."""
+    """Number the pairs of name and kind, the most frequent first, which takes less space."""
     pairs, which, counts = np.unique(
         np.stack([name, kind]), axis=1, return_inverse=True, return_counts=True
     )
@@ -203,7 +202,7 @@ def _labels(name: Ints, kind: Ints) -> tuple[list[tuple[int, int]], Ints]:
 
 
 def _label(name: str, kind: int) -> list[Any]:
-    """Give what the page knows of a name: in full, its kind, and what is written into spans."""
+    """Return what the page needs of a name: full name, kind, and label of spans."""
     short = short_name(name)
     return [name, kind] if short == name else [name, kind, short]
 

@@ -14,13 +14,13 @@ import numpy as np
 def results_json(
     verb: str, platform: str | None, results: Sequence[Mapping[str, Any]], **more: Any
 ) -> str:
-    """Write what a verb found; a number that is none (NaN, infinity) becomes null."""
+    """Return the results of a verb as JSON; NaN and infinity become null."""
     whole = {"weft": weft_version(), "verb": verb, "platform": platform, **more}
     return json.dumps(plain({**whole, "results": results}), indent=1, allow_nan=False)
 
 
 def results_csv(results: Sequence[Mapping[str, Any]]) -> str:
-    """Write one line a result under the keys of them all."""
+    """Return the results as CSV: one line per result, with the keys of all of them."""
     keys = list(dict.fromkeys(key for row in results for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, keys, lineterminator="\n")
@@ -30,7 +30,7 @@ def results_csv(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def weft_version() -> str:
-    """Give the version of the installed package."""
+    """Return the version of the installed package."""
     try:
         return version("weft")
     except PackageNotFoundError:  # run from a source tree
@@ -38,7 +38,7 @@ def weft_version() -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy's numbers and arrays into what JSON has."""
+    """Convert numpy numbers and arrays to JSON values."""
     match value:
         case bool() | str() | None:
             return value

@@ -1,4 +1,4 @@
-"""Line charts as SVG text: axes that may be logarithmic, lines, dashes and dots, a legend."""
+"""Line charts as SVG: linear or logarithmic axes, lines, dashes, dots and a legend."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,26 +10,26 @@ Style = Literal["line", "dashes", "dots"]
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#6b7280")
 _LEFT, _TOP, _BOTTOM = 64, 34, 46
 _LEGEND = 178  # of a wide chart: on the right
-_NARROW = 500  # from here down the legend stands below
+_NARROW = 500  # below this width the legend is below the chart
 _LEGEND_LINE = 16
 _PHONE = 340
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points under one name; the same colour number gives the same colour."""
+    """Points under one name; equal colour numbers have equal colours."""
 
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
     style: Style = "line"
     colour: int = 0
-    said: Sequence[str] = ()  # of every dot, shown under the mouse
+    said: Sequence[str] = ()  # per dot, shown on hover
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is along one side, how its numbers are written, and at which of them ticks stand."""
+    """The title of an axis, the format of its numbers, and its ticks."""
 
     title: str
     ticks: Sequence[float]
@@ -37,7 +37,7 @@ class Axis:
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value stands between the first tick and the last."""
+        """Return the position of a value between the first tick (0) and the last (1)."""
         low, high, at = self.ticks[0], self.ticks[-1], value
         if self.log:
             low, high, at = math.log(low), math.log(high), math.log(value)
@@ -46,7 +46,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart. Names that begin with a dot are drawn and not listed in the legend."""
+    """One chart. Series whose names begin with a dot are not listed in the legend."""
 
     title: str
     x: Axis
@@ -56,7 +56,7 @@ class Chart:
     height: int = 360
 
     def svg(self) -> str:
-        """Write it."""
+        """Return the SVG text."""
         parts = [*self._grid(), *(self._draw(each) for each in self.series), *self._legend()]
         body = "\n".join(parts)
         height = self.height + self._below
@@ -68,7 +68,7 @@ class Chart:
         )
 
     def figure(self) -> str:
-        """Write it twice for a page, for wide and for narrow windows: one of them is shown."""
+        """Return two versions for a page, for wide and for narrow windows: one of them is shown."""
         narrow = replace(self, width=_PHONE, height=300)
         said = f'role="img" aria-label="{escape(self.title)}; the table says it in numbers"'
         return (
@@ -86,7 +86,7 @@ class Chart:
 
     @property
     def _below(self) -> int:
-        """How much a legend under the chart adds to its height."""
+        """The height that a legend below the chart adds."""
         return (len(self._listed) + 1) * _LEGEND_LINE if self._is_narrow else 0
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
@@ -140,7 +140,7 @@ class Chart:
 
 
 def _style(series: Series) -> str:
-    """Colours stand in the file and may be changed by the style of a page (light, dark)."""
+    """Return inline colours, which the style sheet of a page may override (light, dark)."""
     number = series.colour % len(COLOURS)
     what, name = ("fill", "dot") if series.style == "dots" else ("stroke", "line")
     return f'class="{name}-{number}" {what}="{COLOURS[number]}"'

@@ -1,6 +1,6 @@
-"""Tables as text: colours and the width of the window only on a terminal.
+"""Tables as text: colours and the window width apply on a terminal only.
 
-Written without rich, which would take a tenth of the time that a whole command may take.
+Written without rich, whose import would take a tenth of the time of a whole command.
 """
 
 import os
@@ -12,32 +12,32 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_UNBOUNDED = 1000  # columns of a file or a pipe: nothing is cut there
-_NARROWEST = 16  # what the last column keeps in a narrow window
+_UNBOUNDED = 1000  # width of a file or a pipe: nothing is wrapped there
+_NARROWEST = 16  # minimum width of the last column in a narrow window
 _GAP = "  "
 _CODES = {"bold": "1", "italic": "3", "green": "32", "cyan": "36", "dim": "90"}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where text goes: how wide it may be, and whether it may have colours."""
+    """A text output: its width, and whether it supports colours."""
 
     file: IO[str]
     width: int
     colours: bool = False
 
     def write(self, line: str) -> None:
-        """Write one line without blanks at its end."""
+        """Write one line without trailing blanks."""
         self.file.write(line.rstrip() + "\n")
 
     def paint(self, text: str, style: str) -> str:
-        """Give text the looks of a style, where the page has any."""
+        """Return text in a style, if the output supports it."""
         code = _CODES.get(style)
         return f"\x1b[{code}m{text}\x1b[0m" if code and self.colours and text.strip() else text
 
 
 def page(file: IO[str] | None = None, *, width: int | None = None) -> Page:
-    """Give the page of a file, stdout by default; what is no terminal gets plain, whole lines."""
+    """Return the output of a file (default: stdout); anything but a terminal gets plain lines."""
     out = sys.stdout if file is None else file
     terminal = out.isatty()
     if width is None:
@@ -48,7 +48,7 @@ def page(file: IO[str] | None = None, *, width: int | None = None) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: which key of a row, under what title, shown how."""
+    """One column of a table: the key of a row, its title, and its format."""
 
     key: str
     title: str
@@ -57,7 +57,7 @@ class Column:
     style: str = ""
 
     def cell(self, row: Mapping[str, Any]) -> str:
-        """Show one value, on one line; a key that the row lacks is left blank."""
+        """Format one value on one line; a missing key is blank."""
         value = row.get(self.key)
         return "" if value is None else " ".join(self.show(value).splitlines())
 
@@ -69,7 +69,7 @@ def print_table(
     to: Page | None = None,
     title: str = "",
 ) -> None:
-    """Print rows under the titles of ``columns``; a last column that is too wide is wrapped."""
+    """Print rows under the titles of ``columns``; a too wide last column is wrapped."""
     place = to or page()
     cells = [[column.cell(row) for column in columns] for row in rows]
     titles = [column.title for column in columns]
@@ -100,7 +100,7 @@ def _write_row(
 
 
 def bar(share: float, width: int = 10) -> str:
-    """Draw a share of 1 as a bar, in eighths of a character.
+    """Draw a fraction as a bar, in eighths of a character.
 
     >>> bar(0.5, 4), bar(1, 4), bar(0.03, 4)
     ('██  ', '████', '▏   ')

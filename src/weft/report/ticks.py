@@ -1,11 +1,11 @@
-"""Where the ticks of an axis stand: round numbers around what is shown."""
+"""Ticks of axes: round numbers around the values."""
 
 import math
 from collections.abc import Iterable
 
 
 def log_ticks(values: Iterable[float], base: int = 10, most: int = 8) -> list[float]:
-    """Give powers around positive values, two at least, as close as ``most`` allows.
+    """Return powers around positive values, at least two, as many as ``most`` allows.
 
     >>> log_ticks([3, 500]), log_ticks([1024, 1 << 20], base=2, most=6)
     ([1.0, 10.0, 100.0, 1000.0], [1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0])

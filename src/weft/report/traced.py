@@ -1,4 +1,4 @@
-"""The timeline of analysed traces: GPU streams of every rank, and what their hosts did."""
+"""The timeline of analyzed traces: GPU streams of every rank, and their host threads."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,34 +6,34 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.report.picture import KINDS, Line, Mark, Picture
-from weft.trace.analysis import RankAnalysis, Use
-from weft.trace.collectives import communication
-from weft.trace.trace import Kind, Trace
+from weft.report.picture import KINDS, Mark, Picture, PictureLine
+from weft.trace.analysis import CollectiveUse, RankAnalysis
+from weft.trace.trace import EventKind, Trace
+from weft.trace.trace_collectives import communication
 from weft.units import format_rate, format_size
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 _KIND_OF = {
-    Kind.KERNEL: "computation",
-    Kind.COPY: "copy",
-    Kind.SET: "copy",
-    Kind.RUNTIME: "control",
-    Kind.OP: "host",
-    Kind.ANNOTATION: "host",
-    Kind.PYTHON: "host",
-    Kind.SYNC: "waiting",
+    EventKind.KERNEL: "computation",
+    EventKind.COPY: "copy",
+    EventKind.SET: "copy",
+    EventKind.RUNTIME: "control",
+    EventKind.OP: "host",
+    EventKind.ANNOTATION: "host",
+    EventKind.PYTHON: "host",
+    EventKind.SYNC: "waiting",
 }
 
 
 def rank_name(rank: RankAnalysis) -> str:
-    """Say whose trace it is."""
+    """Return the display name of a rank's trace."""
     return f"rank {rank.rank}" if rank.rank is not None else Path(rank.file).name
 
 
 def picture_of_ranks(ranks: Sequence[RankAnalysis]) -> Picture:
-    """Show what ran on every rank."""
+    """Return the picture of what ran on every rank."""
     parts = [_Part(rank) for rank in ranks]
     names, numbers = _names([part.trace for part in parts])
     lines = [line for part in parts for line in part.lines]
@@ -66,18 +66,20 @@ def picture_of_ranks(ranks: Sequence[RankAnalysis]) -> Picture:
 
 
 class _Part:
-    """What one rank adds: its spans as columns, lines and names still numbered by itself."""
+    """The contribution of one rank: spans as columns, with local numbers of lines and names."""
 
     def __init__(self, rank: RankAnalysis) -> None:
         self.trace = trace = rank.trace
         columns = trace.columns
-        kinds = np.full(max(Kind) + 1, -1, np.int64)
+        kinds = np.full(max(EventKind) + 1, -1, np.int64)
         for each, name in _KIND_OF.items():
             kinds[each] = KINDS.index(name)
         kind = kinds[columns.kind]
         kind[trace.gpu[communication(trace)]] = KINDS.index("communication")
         rows = np.flatnonzero((kind >= 0) & (columns.duration > 0))
-        is_gpu = (columns.kind <= Kind.SET) | (columns.kind == Kind.SYNC) & (columns.stream >= 0)
+        is_gpu = (columns.kind <= EventKind.SET) | (columns.kind == EventKind.SYNC) & (
+            columns.stream >= 0
+        )
         self.lines, self.line = _lines(trace, rows, is_gpu[rows], rank_name(rank))
         self.name = columns.name[rows]
         self.kind = kind[rows]
@@ -87,8 +89,8 @@ class _Part:
         self.marks = [Mark(m.name, m.start, m.end, rank_name(rank)) for m in trace.marks]
 
 
-def _lines(trace: Trace, rows: Ints, is_gpu: Bools, group: str) -> tuple[list[Line], Ints]:
-    """Give streams first, then threads, in the order of their numbers."""
+def _lines(trace: Trace, rows: Ints, is_gpu: Bools, group: str) -> tuple[list[PictureLine], Ints]:
+    """Return streams first, then threads, in the order of their ids."""
     columns = trace.columns
     inner = np.where(is_gpu, columns.stream[rows], columns.thread[rows])
     outer = np.where(is_gpu, columns.device[rows], -1)
@@ -97,10 +99,10 @@ def _lines(trace: Trace, rows: Ints, is_gpu: Bools, group: str) -> tuple[list[Li
     lines = []
     for is_host, device, number in keys.T.tolist():
         if is_host:
-            lines.append(Line(group, _thread(trace, number), quiet=True))
+            lines.append(PictureLine(group, _thread(trace, number), quiet=True))
         else:
             of = f"GPU {device} " if several else ""
-            lines.append(Line(group, f"{of}stream {number}"))
+            lines.append(PictureLine(group, f"{of}stream {number}"))
     return lines, line.reshape(-1)
 
 
@@ -109,7 +111,7 @@ def _thread(trace: Trace, number: int) -> str:
 
 
 def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], dict[int, str]]:
-    """Give collectives the seconds they waited, and say what they moved."""
+    """Return the waiting seconds of collectives, and a text about what they moved."""
     waits, details = np.zeros(len(rows)), dict[int, str]()
     columns = rank.trace.columns
     of_start: dict[tuple[float, str], list[int]] = {}
@@ -124,7 +126,7 @@ def _notes(rank: RankAnalysis, rows: Ints) -> tuple[NDArray[np.float64], dict[in
     return waits, details
 
 
-def _said(use: Use) -> str:
+def _said(use: CollectiveUse) -> str:
     words = [use_name(use)]
     words += [f"among {use.num_ranks} ranks"] if use.num_ranks else []
     words += [f"at {format_rate(use.busbw)} of bus bandwidth"] if use.busbw else []
@@ -133,14 +135,14 @@ def _said(use: Use) -> str:
     return ", ".join(words).replace(", (", " (")
 
 
-def use_name(use: Use) -> str:
-    """Say which collective it is: what it does, how much of it, in which type."""
+def use_name(use: CollectiveUse) -> str:
+    """Return the display name of a collective: kind, size and dtype."""
     size = f" {format_size(use.nbytes)}" if use.nbytes else ""
     return f"{use.kind}{size}" + (f" {use.dtype}" if use.dtype else "")
 
 
 def _names(traces: Sequence[Trace]) -> tuple[list[str], list[Ints]]:
-    """Give every name one number over all ranks."""
+    """Return all names, and the global number of each rank's names."""
     numbers: dict[str, int] = {}
     of = [
         np.asarray([numbers.setdefault(name, len(numbers)) for name in trace.names], np.int64)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.schedule import CommandKind
-from weft.timeline.shares import Intervals, covered
+from weft.timeline.intervals import GroupedIntervals, covered_by_group
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -52,5 +52,5 @@ def _seconds_with_kernels(timeline: Timeline) -> float:
     """Seconds in which a kernel is on a rank, whichever of its streams it is on, of all ranks."""
     kernels = np.isin(timeline.kind, (CommandKind.KERNEL, CommandKind.LAUNCH)) & (timeline.lane < 0)
     number = np.searchsorted(timeline.ranks, timeline.rank[kernels])
-    times = Intervals(number, timeline.start[kernels], timeline.end[kernels])
-    return float(covered(times, len(timeline.ranks)) @ timeline.represents)
+    times = GroupedIntervals(number, timeline.start[kernels], timeline.end[kernels])
+    return float(covered_by_group(times, len(timeline.ranks)) @ timeline.represents)

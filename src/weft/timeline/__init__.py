@@ -1,4 +1,4 @@
-"""What ran where and when: the answer of both interpreters."""
+"""Timelines: what ran where and when, as both interpreters report it."""
 
 from weft.timeline.timeline import MOVES, Activity, Basis, Span, Timeline, queue_order
 

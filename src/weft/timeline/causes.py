@@ -1,6 +1,7 @@
-"""What a span waited for: its predecessor on its thread, a Signal, a Submit, a Launch.
+"""The dependencies of spans: what each span waited for, and the critical path.
 
-A thread is what runs in order: a queue, or one lane of a Launch.
+A span waits for its predecessor on its thread, a Signal, a Submit or a Launch. A thread is what
+runs in order: a queue, or one lane of a Launch.
 """
 
 from typing import TYPE_CHECKING
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from weft.timeline.timeline import Timeline
 
 Ints = NDArray[np.int64]
-_WIDE = 1 << 40  # more than any queue has commands
+_WIDE = 1 << 40  # more than the commands of any queue
 
 
 def released_by(timeline: "Timeline") -> Ints:
-    """For each Wait the Signal that released it: the one that made its flag reach the count.
+    """Return for each Wait the Signal that released it: the one that made its flag reach the count.
 
     -1 for all other spans, and where that Signal is not part of the timeline.
     """
@@ -29,7 +30,7 @@ def released_by(timeline: "Timeline") -> Ints:
 
 
 def _signal(timeline: "Timeline", flag: Ints, count: Ints) -> Ints:
-    """Give the Signal that makes each flag reach its count, or -1."""
+    """Return the Signal that makes each flag reach its count, or -1."""
     signals = np.flatnonzero(timeline.kind == CommandKind.SIGNAL)
     signals = signals[np.lexsort((timeline.end[signals], timeline.flag[signals]))]
     flags = timeline.flag[signals]
@@ -40,9 +41,9 @@ def _signal(timeline: "Timeline", flag: Ints, count: Ints) -> Ints:
 
 
 def handed_over_by(timeline: "Timeline") -> Ints:
-    """For each command of a fed queue the Submit that handed it over, -1 elsewhere.
+    """Return for each command of a submitted queue the Submit that handed it over, otherwise -1.
 
-    What a Submit holds back is let go by the first Signal of its flag, which stands in its place.
+    A held Submit is released by the first Signal of its flag, which takes its place.
     """
     cause = np.full(timeline.num_spans, -1, np.int64)
     submits = np.flatnonzero(timeline.kind == CommandKind.SUBMIT)
@@ -69,9 +70,9 @@ def handed_over_by(timeline: "Timeline") -> Ints:
 
 
 def previous_on_thread(timeline: "Timeline") -> Ints:
-    """For each span the one before it on its queue or lane; for the first of a lane its Launch.
+    """Return for each span the previous one on its queue or lane, or the Launch of its lane.
 
-    A Call lasts as long as what it holds and comes before nothing.
+    A Call lasts as long as its commands and precedes nothing.
     """
     rows = np.flatnonzero(timeline.kind != CommandKind.CALL)
     launch = _launch_around(timeline)
@@ -86,7 +87,7 @@ def previous_on_thread(timeline: "Timeline") -> Ints:
 
 
 def _launch_around(timeline: "Timeline") -> Ints:
-    """For each span the Launch whose lane it stands in, or -1."""
+    """Return for each span the Launch whose lane it is in, or -1."""
     around = np.where(timeline.lane >= 0, timeline.parent, -1)
     while (off := (around >= 0) & (timeline.kind[around] != CommandKind.LAUNCH)).any():
         around = np.where(off, timeline.parent[around], around)
@@ -96,8 +97,8 @@ def _launch_around(timeline: "Timeline") -> Ints:
 def critical_path(timeline: "Timeline") -> tuple[int, ...]:
     """Walk back from the last end, at each span to what it waited for last.
 
-    A Launch is entered at its end through its last command and left at its start, where it
-    stands in the path for the time until its first command begins.
+    A Launch is entered at its end through its last command and left at its start, where it is part
+    of the path until its first command begins.
     """
     if not timeline.num_spans:
         return ()
@@ -117,7 +118,7 @@ def critical_path(timeline: "Timeline") -> tuple[int, ...]:
             then = timeline.start if opened else timeline.end
             ends.append((float(then[before[at]]), int(before[at])))
         at = max(ends, default=(0.0, -1))[1]
-        if at >= 0 and timeline.start[at] < 0:  # what was prelaunched is not part of the makespan
+        if at >= 0 and timeline.start[at] < 0:  # prelaunched commands are not part of the makespan
             break
         if opened and at == launch:
             last_inside.pop(launch, None)  # left at its start, not entered at its end
@@ -130,7 +131,7 @@ def _last(timeline: "Timeline") -> int:
 
 
 def _last_inside(timeline: "Timeline") -> dict[int, int]:
-    """For each Launch the command in it that ends last."""
+    """Return for each Launch the command inside it that ends last."""
     launch = _launch_around(timeline)
     rows = np.flatnonzero((launch >= 0) & (timeline.kind != CommandKind.CALL))
     rows = rows[np.lexsort((timeline.end[rows], launch[rows]))]

@@ -1,4 +1,4 @@
-"""Timeline: spans as columns, and what follows from them alone."""
+"""Timeline: spans as columns, and the quantities derived from them."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.schedule import CommandKind, CommandTable
 from weft.timeline import causes
-from weft.timeline.columns import columns_of, keep
-from weft.timeline.shares import Intervals, Shares, covered, shares
+from weft.timeline.intervals import (
+    GroupedIntervals,
+    GroupedOverlap,
+    covered_by_group,
+    overlap_by_group,
+)
+from weft.timeline.span_columns import columns_of, keep
 
 Basis = Literal["predicted", "measured", "published"]
 Floats = NDArray[np.float64]
@@ -55,10 +60,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Timeline:
-    """Spans in time, seconds after time zero; what was prelaunched lies before it.
+    """Spans in seconds after time zero; prelaunched commands are before it.
 
-    ``ranks`` are those that have spans; each of them stands for ``represents`` ranks, itself
-    included (simulations of symmetric schedules keep one rank of each class).
+    ``ranks`` are those that have spans; each of them represents ``represents`` ranks, including
+    itself (simulations of symmetric schedules keep one rank of each class).
     """
 
     schedule: str
@@ -71,16 +76,16 @@ class Timeline:
     names: tuple[str, ...]
 
     rank: NDArray[np.int32]
-    queue: NDArray[np.int32]  # a number into queues
+    queue: NDArray[np.int32]  # index into queues
     lane: NDArray[np.int32]  # -1: the queue itself
     id: NDArray[np.int32]
     kind: NDArray[np.uint8]
-    name: NDArray[np.int32]  # a number into names
+    name: NDArray[np.int32]  # index into names
     start: Floats
     end: Floats
     nbytes: Ints  # written
     joules: Floats
-    parent: Ints  # the span of the Launch or Call around it, or -1
+    parent: Ints  # the span of the enclosing Launch or Call, or -1
     flag: Ints  # of a Signal, Wait or held Submit: rank << 32 | index, or -1
     count: Ints
     target: Ints  # of a Submit: rank << 32 | queue, or -1
@@ -99,7 +104,7 @@ class Timeline:
         represents: ArrayLike | None = None,
         origin: float | None = None,
     ) -> "Timeline":
-        """Give the rows of ``table`` their times; a row whose start is NaN did not run.
+        """Build a timeline from the rows of ``table`` and their times; NaN starts did not run.
 
         ``origin`` is time zero: the first start, or the end of the last held Submit.
         """
@@ -130,7 +135,7 @@ class Timeline:
 
     @property
     def num_spans(self) -> int:
-        """How many commands ran."""
+        """The number of commands that ran."""
         return len(self.start)
 
     @cached_property
@@ -145,11 +150,11 @@ class Timeline:
 
     @cached_property
     def total_joules(self) -> float:
-        """The energy of all ranks, those that are only represented included."""
+        """The energy of all ranks, including represented ones, in joules."""
         return float((self.joules * self.represents[self._rank_number]).sum())
 
     def span(self, number: int) -> Span:
-        """Give one span as a value."""
+        """Return one span as a value."""
         return Span(
             int(self.rank[number]),
             self.queues[self.queue[number]],
@@ -164,7 +169,7 @@ class Timeline:
         )
 
     def spans(self) -> Iterator[Span]:
-        """Give every span as a value, in the order of the table."""
+        """Yield every span as a value, in the order of the table."""
         return (self.span(number) for number in range(self.num_spans))
 
     def of(
@@ -174,7 +179,7 @@ class Timeline:
         queue: str | None = None,
         kind: CommandKind | tuple[CommandKind, ...] | None = None,
     ) -> "Timeline":
-        """Give the spans of these ranks, queues and kinds; ``copy`` is all of copy0, copy1, .."""
+        """Return the spans of these ranks, queues and kinds; ``copy`` selects copy0, copy1, .."""
         chosen = np.ones(self.num_spans, bool)
         ranks, represents = self.ranks, self.represents
         if rank is not None:
@@ -190,10 +195,10 @@ class Timeline:
 
     @cached_property
     def activity(self) -> NDArray[np.uint8]:
-        """What each span is (see Activity).
+        """The activity of each span (see Activity).
 
-        A Kernel computes, unless it is work of the host. What moves data communicates, and so
-        does a Launch without any Kernel in it or a Call that only moves data, waiting included.
+        A Kernel computes, unless it is work of the host. Commands that move data communicate, and
+        so does a Launch without a Kernel or a Call that only moves data, including its waits.
         """
         kind = self.kind
         moves = np.isin(kind, MOVES)
@@ -208,43 +213,45 @@ class Timeline:
 
     @property
     def computation(self) -> Floats:
-        """Seconds of computation on each of ``ranks``."""
+        """Seconds of computation per rank, in the order of ``ranks``."""
         return self._shares.first + self._shares.both
 
     @property
     def communication(self) -> Floats:
-        """Seconds of communication on each of ``ranks``."""
+        """Seconds of communication per rank, in the order of ``ranks``."""
         return self._shares.second + self._shares.both
 
     @property
     def exposed(self) -> Floats:
-        """Seconds of communication that no computation of the same rank covers."""
+        """Seconds of communication per rank that no computation of the same rank overlaps."""
         return self._shares.second
 
     @property
     def overlap(self) -> Floats:
-        """Seconds in which a rank computes and communicates."""
+        """Seconds per rank in which it computes and communicates."""
         return self._shares.both
 
     @cached_property
     def waiting(self) -> Floats:
-        """Seconds in which a rank waits and neither computes nor moves data."""
+        """Seconds per rank in which it waits and neither computes nor moves data."""
         waits = self._by_rank(self.kind == CommandKind.WAIT)
         busy = np.isin(self.activity, (Activity.COMPUTATION, Activity.COMMUNICATION))
         works = self._by_rank(busy & np.isin(self.kind, (CommandKind.KERNEL, *MOVES)))
-        return shares(waits, works, len(self.ranks)).first
+        return overlap_by_group(waits, works, len(self.ranks)).first
 
     def busy(self, queue: str | None = None) -> dict[tuple[int, str], float]:
-        """Give for each (rank, queue) the seconds in which it does something other than wait.
+        """Return for each (rank, queue) the seconds in which it does not wait.
 
-        A Launch holds its units while it waits, so it is busy as a whole.
+        A Launch holds its compute units while it waits, so it counts as busy throughout.
         """
         chosen = ~np.isin(self.kind, (CommandKind.WAIT, CommandKind.CALL)) & (self.lane < 0)
         if queue is not None:
             chosen &= np.isin(self.queue, self._queue_numbers(queue))
         place = self._rank_number * len(self.queues) + self.queue
         found, group = np.unique(place[chosen], return_inverse=True)
-        seconds = covered(Intervals(group, self.start[chosen], self.end[chosen]), len(found))
+        seconds = covered_by_group(
+            GroupedIntervals(group, self.start[chosen], self.end[chosen]), len(found)
+        )
         ranks, queues = self.ranks[found // len(self.queues)], found % len(self.queues)
         return {
             (rank, self.queues[number]): value
@@ -254,12 +261,12 @@ class Timeline:
         }
 
     def critical_path(self) -> tuple[int, ...]:
-        """Give the spans that decided the makespan: each waited for the one before it."""
+        """Return the spans that determine the makespan: each waited for the previous one."""
         return causes.critical_path(self)
 
     @cached_property
     def released_by(self) -> Ints:
-        """For each Wait the Signal that released it, -1 elsewhere."""
+        """For each Wait the Signal that released it, otherwise -1."""
         return causes.released_by(self)
 
     @cached_property
@@ -267,16 +274,16 @@ class Timeline:
         return np.searchsorted(self.ranks, self.rank)
 
     @cached_property
-    def _shares(self) -> Shares:
+    def _shares(self) -> GroupedOverlap:
         computes = self._by_rank(self.activity == Activity.COMPUTATION)
         communicates = self._by_rank(self.activity == Activity.COMMUNICATION)
-        return shares(computes, communicates, len(self.ranks))
+        return overlap_by_group(computes, communicates, len(self.ranks))
 
-    def _by_rank(self, chosen: NDArray[np.bool_]) -> Intervals:
-        return Intervals(self._rank_number[chosen], self.start[chosen], self.end[chosen])
+    def _by_rank(self, chosen: NDArray[np.bool_]) -> GroupedIntervals:
+        return GroupedIntervals(self._rank_number[chosen], self.start[chosen], self.end[chosen])
 
     def _has_below(self, inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Tell which spans have one of these somewhere inside them."""
+        """Return which spans have one of these somewhere inside them."""
         found = np.zeros(self.num_spans, bool)
         above = np.flatnonzero(inside)
         while len(above):
@@ -294,7 +301,7 @@ class Timeline:
 
 
 def queue_order(name: str) -> tuple[int, list[str | int]]:
-    """Order queues as people list them: the host, then streams, copy engines, NICs.
+    """Return a sort key of queues: the host, then streams, copy engines, NICs.
 
     >>> sorted(["copy10", "stream0", "copy2", "host"], key=queue_order)
     ['host', 'stream0', 'copy2', 'copy10']

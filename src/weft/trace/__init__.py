@@ -1,24 +1,31 @@
-"""Traces: timelines in the formats of others, and theirs in ours."""
+"""Traces: readers of profiler formats, analysis, and timelines written for Perfetto."""
 
-from weft.trace.analysis import Advice, Analysis, RankAnalysis, Step, Straggler, Use
+from weft.trace.analysis import (
+    Analysis,
+    CollectiveUse,
+    RankAnalysis,
+    StepAdvice,
+    StepAnalysis,
+    Straggler,
+)
 from weft.trace.analyzing import analyze, analyze_traces
-from weft.trace.collectives import Collective, collectives, communication
 from weft.trace.perfetto import perfetto_json, write_perfetto
 from weft.trace.reading import read
-from weft.trace.trace import Columns, Kind, Mark, Trace
+from weft.trace.trace import EventKind, StepMark, Trace, TraceColumns
+from weft.trace.trace_collectives import TracedCollective, collectives, communication
 
 __all__ = [
-    "Advice",
     "Analysis",
-    "Collective",
-    "Columns",
-    "Kind",
-    "Mark",
+    "CollectiveUse",
+    "EventKind",
     "RankAnalysis",
-    "Step",
+    "StepAdvice",
+    "StepAnalysis",
+    "StepMark",
     "Straggler",
     "Trace",
-    "Use",
+    "TraceColumns",
+    "TracedCollective",
     "analyze",
     "analyze_traces",
     "collectives",

@@ -1,9 +1,9 @@
-"""Traces of several ranks on one clock: their collectives are the same ones.
+"""Aligns the clocks of several ranks' traces by their common collectives.
 
-A collective ends on all its ranks within microseconds, however late some of them began. So the
-ends of matching collectives say how far the clocks of two ranks are apart, and which files are no
-part of the job. Collectives match by sequence number where the trace has them, otherwise by their
-place among those of the same group, after finding how many more one rank saw at the start.
+A collective ends on all its ranks within microseconds, however late some of them began. So the ends
+of matching collectives give the offset between the clocks of two ranks, and show which files are
+not part of the job. Collectives match by sequence number if the trace has them, otherwise by their
+position in their group, after finding how many more one rank recorded at the start.
 """
 
 from collections import defaultdict
@@ -13,79 +13,81 @@ from functools import cached_property
 
 import numpy as np
 
-from weft.trace.collectives import Collective, collectives
 from weft.trace.trace import Floats, Trace
+from weft.trace.trace_collectives import TracedCollective, collectives
 from weft.units import format_time
 
-CLOSE = 10e-6  # seconds: ends on one clock are within it, measured on eight V100 (1 to 7 us)
-_ALIKE = 0.6  # of the collectives of two ranks of one job must be of the same kind
-_FARTHEST = 64  # collectives that one rank may have seen before another
+CLOSE = (
+    10e-6  # seconds: ends of one collective on aligned clocks, measured on eight V100 (1 to 7 us)
+)
+_ALIKE = 0.6  # fraction of the collectives of two ranks of one job that must be of the same kind
+_FARTHEST = 64  # collectives that one rank may have recorded before another
 
 _Names = dict[object, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankTrace:
     """One rank's trace with its collectives."""
 
     trace: Trace
-    collectives: tuple[Collective, ...]
+    collectives: tuple[TracedCollective, ...]
 
     @classmethod
-    def of(cls, trace: Trace) -> "Ranked":
-        """Find the collectives of a trace."""
+    def of(cls, trace: Trace) -> "RankTrace":
+        """Build it from a trace."""
         return cls(trace, collectives(trace))
 
     def starts(self, indices: Iterable[int]) -> Floats:
-        """Give when some of its collectives began."""
+        """Return the start times of some of its collectives."""
         return self.trace.columns.start[[self.collectives[index].row for index in indices]]
 
     def ends(self, indices: Iterable[int]) -> Floats:
-        """Give when they ended."""
+        """Return the end times of some of its collectives."""
         return self.trace.end[[self.collectives[index].row for index in indices]]
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """One collective on several ranks: the index of the trace, and of its collective there."""
+class CollectiveMatch:
+    """One collective on several ranks: trace indices, and its indices in those traces."""
 
     members: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Job:
-    """Traces of one run on one clock, and which of their collectives belong together."""
+class AlignedJob:
+    """Traces of one run on one clock, and their matching collectives."""
 
-    ranks: tuple[Ranked, ...]
-    matches: tuple[Match, ...]
+    ranks: tuple[RankTrace, ...]
+    matches: tuple[CollectiveMatch, ...]
     notes: tuple[str, ...]
 
     @cached_property
     def within(self) -> float | None:
-        """Seconds between the ends of a collective on all its ranks, the median."""
+        """The median of the seconds between the ends of a collective on all its ranks."""
         spreads = [np.ptp(self.ends(match)) for match in self.matches]
         return _middle(np.array(spreads)) if spreads else None
 
-    def uncertainty(self, match: Match) -> float:
-        """Return how far the clocks of the ranks of a collective may be apart, in seconds.
+    def uncertainty(self, match: CollectiveMatch) -> float:
+        """Return the uncertainty of the clocks between the ranks of a collective, in seconds.
 
-        Ends of a collective that are close agree as well as those of the others do; ends that are
-        not close are apart by what the clocks, or the match, are wrong.
+        If the ends of a collective are close, the clocks are as accurate as for the others;
+        otherwise the clocks, or the match, are off by the distance between them.
         """
         spread, usual = float(np.ptp(self.ends(match))), self.within or 0.0
         return usual if spread <= CLOSE else max(spread, usual)
 
-    def starts(self, match: Match) -> Floats:
-        """Give when a collective began on each of its ranks."""
+    def starts(self, match: CollectiveMatch) -> Floats:
+        """Return the start of a collective on each of its ranks."""
         return np.concatenate([self.ranks[n].starts([index]) for n, index in match.members])
 
-    def ends(self, match: Match) -> Floats:
-        """Give when it ended on each."""
+    def ends(self, match: CollectiveMatch) -> Floats:
+        """Return the end of a collective on each of its ranks."""
         return np.concatenate([self.ranks[n].ends([index]) for n, index in match.members])
 
 
-def align(ranks: Sequence[Ranked]) -> Job:
-    """Put the traces of a job on the clock of the first."""
+def align(ranks: Sequence[RankTrace]) -> AlignedJob:
+    """Return the traces of a job, aligned to the clock of the first."""
     names = _names(ranks)
     moved, notes = [ranks[0]], list[str]()
     for number in range(1, len(ranks)):
@@ -95,12 +97,12 @@ def align(ranks: Sequence[Ranked]) -> Job:
         )
         moved.append(replace(ranks[number], trace=trace))
         notes += shift.notes
-    return Job(tuple(moved), _matches(names), tuple(notes))
+    return AlignedJob(tuple(moved), _matches(names), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    """How far a clock must be moved: seconds at its zero, and seconds a second after."""
+    """The correction of a clock: seconds at its zero, and seconds per second after."""
 
     at_zero: float
     drift: float = 0.0
@@ -108,9 +110,9 @@ class _Shift:
 
 
 def _shift(
-    ranks: Sequence[Ranked], moved: Sequence[Ranked], names: Sequence[_Names], number: int
+    ranks: Sequence[RankTrace], moved: Sequence[RankTrace], names: Sequence[_Names], number: int
 ) -> _Shift:
-    """Compare a rank with the one before it that shares most collectives with it."""
+    """Compare a rank with the previous rank that shares the most collectives with it."""
     each = ranks[number].trace
     zero = (each.origin_ns - ranks[0].trace.origin_ns) * 1e-9
     other = max(range(number), key=lambda n: len(names[n].keys() & names[number].keys()))
@@ -133,7 +135,7 @@ def _shift(
 
 
 def _drift(when: Floats, apart: Floats) -> float:
-    """Fit how fast two clocks drift apart; 0 where the ends are close without."""
+    """Return the relative drift of two clocks; 0 if the ends are close without it."""
     if len(when) < 8 or np.median(np.abs(apart)) <= CLOSE:
         return 0.0
     third = len(when) // 3
@@ -146,15 +148,15 @@ def _drift(when: Floats, apart: Floats) -> float:
 
 
 def _middle(values: Floats) -> float:
-    """Give the median; numpy's own takes a tenth of a second the first time."""
+    """Return the median; numpy's takes a tenth of a second at first use."""
     return float(np.sort(values)[len(values) // 2])
 
 
-def _key(collective: Collective) -> object:
+def _key(collective: TracedCollective) -> object:
     return collective.ranks or collective.group
 
 
-def _by_group(each: Ranked) -> dict[object, list[int]]:
+def _by_group(each: RankTrace) -> dict[object, list[int]]:
     out: dict[object, list[int]] = defaultdict(list)
     for index, collective in enumerate(each.collectives):
         if (
@@ -166,9 +168,9 @@ def _by_group(each: Ranked) -> dict[object, list[int]]:
     return out
 
 
-def _names(ranks: Sequence[Ranked]) -> list[_Names]:
-    """Name every collective of each rank as all ranks would: its group and its number in there."""
-    reference: dict[object, tuple[Ranked, list[int]]] = {}
+def _names(ranks: Sequence[RankTrace]) -> list[_Names]:
+    """Return a global name of every collective of each rank: its group and its number in it."""
+    reference: dict[object, tuple[RankTrace, list[int]]] = {}
     out = []
     for each in ranks:
         names: _Names = {}
@@ -185,8 +187,8 @@ def _names(ranks: Sequence[Ranked]) -> list[_Names]:
     return out
 
 
-def _offset(first: Ranked, a: list[int], other: Ranked, b: list[int]) -> int:
-    """Find the offset at which most kinds and sizes agree; of equals, where ends agree best."""
+def _offset(first: RankTrace, a: list[int], other: RankTrace, b: list[int]) -> int:
+    """Return the offset at which most kinds and sizes agree; among equals the closest ends."""
     if first is other:
         return 0
     signs_a, signs_b = _signs(first, a), _signs(other, b)
@@ -201,15 +203,15 @@ def _offset(first: Ranked, a: list[int], other: Ranked, b: list[int]) -> int:
     return best[2]
 
 
-def _signs(each: Ranked, indices: list[int]) -> np.ndarray:
-    """Sign a collective by its kind, and by its size where all ranks move the same."""
+def _signs(each: RankTrace, indices: list[int]) -> np.ndarray:
+    """Return a signature of each collective: kind, and size if all ranks move the same."""
     chosen = [each.collectives[i] for i in indices]
     signs = [hash((c.kind, c.nbytes if c.kind == "all_reduce" else 0)) for c in chosen]
     return np.array(signs, np.int64).reshape(-1)
 
 
-def is_one_job(first: Ranked, other: Ranked) -> bool:
-    """Whether two traces can be of one run: as many ranks, one device, the same collectives."""
+def is_one_job(first: RankTrace, other: RankTrace) -> bool:
+    """Return whether two traces can be of one run: world size, device and collectives."""
     a, b = first.trace, other.trace
     if (a.world_size, a.device) != (b.world_size, b.device):
         return False
@@ -221,9 +223,9 @@ def is_one_job(first: Ranked, other: Ranked) -> bool:
     return float(alike.sum()) >= _ALIKE * len(both)
 
 
-def _matches(names: Sequence[_Names]) -> tuple[Match, ...]:
+def _matches(names: Sequence[_Names]) -> tuple[CollectiveMatch, ...]:
     found: dict[object, list[tuple[int, int]]] = defaultdict(list)
     for number, each in enumerate(names):
         for name, index in each.items():
             found[name].append((number, index))
-    return tuple(Match(tuple(members)) for members in found.values() if len(members) > 1)
+    return tuple(CollectiveMatch(tuple(members)) for members in found.values() if len(members) > 1)

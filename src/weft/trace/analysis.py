@@ -1,23 +1,23 @@
-"""What an analysis says: typed, in seconds and bytes.
+"""The result of a trace analysis: typed, in seconds and bytes.
 
 Definitions, for one rank and one GPU:
 
-- *GPU events* are kernels, copies and sets. *busy* is the time that any of them covers,
-  *communication* what collective kernels cover, *compute* what all others cover, copies included.
-- *exposed* is communication that nothing else on that GPU covers: busy - compute.
+- *GPU events* are kernels, copies and memsets. *busy* is the time that any of them covers,
+  *communication* what collective kernels cover, *compute* what all others cover, including copies.
+- *exposed* is communication that nothing else on that GPU overlaps: busy - compute.
 - *span* is from the first start to the last end of GPU events; *idle* is span - busy.
 - *moving* is the part of communication in which bytes move: for a collective seen on several
-  ranks from the last start to the first end. *waiting* is the rest: other ranks were not there yet.
+  ranks from the last start to the first end. *waiting* is the rest: other ranks had not arrived.
   With one rank, moving is estimated from the link (``basis`` says so).
 - A *step* is a profiler mark on the host; a GPU event belongs to the step that launched it. *wall*
-  is the mark's, *period* from the first kernel of a step to that of the next. Events launched
-  before the window are *backlog* and in no step.
-- Totals of a rank cover every GPU event of its file. The *step time* is the mean period: of steps
-  that took over ten times the median, which stumbled, none counts. What a step spends on average
-  is counted in time, not by launch: all that the GPU did from the beginning of a step to that of
-  the next. So *busy* and *idle* sum up to the step time, and no GPU is busy for more than 100 %.
+  is the duration of the mark, *period* is from the first kernel of a step to that of the next.
+  Events launched before the window are *backlog* and belong to no step.
+- Totals of a rank cover every GPU event of its file. The *step time* is the mean period; steps that
+  took over ten times the median (outliers) do not count. The mean step is counted in time, not by
+  launch: all that the GPU did from the beginning of a step to that of the next. So *busy* and
+  *idle* add up to the step time, and no GPU is busy for more than 100 %.
 
-None stands where a trace does not say; ``notes`` say why.
+None means that a trace does not contain the information; ``notes`` say why.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +35,8 @@ _STUMBLED = 10.0  # times the median step: compilation, evaluation, a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Where the time of a GPU went; waiting and moving are parts of communication."""
+class TimeSplit:
+    """How a GPU spent its time; waiting and moving are parts of communication."""
 
     num_gpu_events: int
     busy: float
@@ -50,29 +50,29 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepAnalysis:
     """One step of a rank: ``split`` is what it launched, ``inside`` what the GPU did meanwhile.
 
-    ``inside`` covers the period, or the wall where no step of the trace has a period; it is None
-    for a step whose period is not known.
+    ``inside`` covers the period, or the wall if no step of the trace has a period; it is None for a
+    step whose period is unknown.
     """
 
     name: str
     start: float
     wall: float
     period: float | None
-    split: Split
-    inside: Split | None = None
+    split: TimeSplit
+    inside: TimeSplit | None = None
 
     @property
     def seconds(self) -> float:
-        """How long the step took: its period where there is one."""
+        """The duration of the step: its period if known, otherwise its wall."""
         return self.wall if self.period is None else self.period
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """One collective on one rank; ``link`` is the bus bandwidth that its link can do."""
+class CollectiveUse:
+    """One collective on one rank; ``link`` is the bus bandwidth its link can reach."""
 
     kind: str
     name: str
@@ -89,12 +89,12 @@ class Use:
     busbw: float | None
     link: float | None
     basis: str
-    last_rank: int | None = None  # which rank all others waited for
+    last_rank: int | None = None  # the rank that all others waited for
 
 
 @dataclass(frozen=True, slots=True)
-class Slowdown:
-    """How much longer kernels take beside communication, at the same place of a step."""
+class KernelSlowdown:
+    """How much longer kernels take while overlapped with communication."""
 
     family: str
     num_pairs: int
@@ -105,8 +105,8 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A share of some time, and what it went to."""
+class TimePart:
+    """A part of some duration, and what it was spent on."""
 
     what: str
     seconds: float
@@ -114,43 +114,45 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """What the end of a step waited for, walked back to its start; parts sum to ``seconds``."""
+class CriticalPath:
+    """What the end of a step waited for, back to its start; parts add up to ``seconds``."""
 
     __repr__ = brief
 
     step: str
     seconds: float
-    parts: tuple[Part, ...]
-    longest: tuple[Part, ...]  # by name, the longest first
-    rows: tuple[int, ...] = ()  # of the trace, in order of time: GPU events and their launches
+    parts: tuple[TimePart, ...]
+    longest: tuple[TimePart, ...]  # by name, the longest first
+    rows: tuple[int, ...] = ()  # rows of the trace in order of time: GPU events and their launches
 
     def as_result(self) -> dict[str, Any]:
-        """Give what a program can use without the trace."""
+        """Return the result without rows of the trace."""
         return {key: value for key, value in asdict(self).items() if key != "rows"}
 
 
 @dataclass(frozen=True, slots=True)
 class RankAnalysis:
-    """What one file says."""
+    """The analysis of one file."""
 
     __repr__ = brief
 
     trace: Trace
     span: float
-    total: Split
-    backlog: Split | None
-    steps: tuple[Step, ...]
-    steps_found: bool  # by their period: the file has no marks
-    collectives: tuple[Use, ...]
-    slowdowns: tuple[Slowdown, ...]
-    idle: tuple[Part, ...]
-    idle_under: tuple[Part, ...]  # what the host was in meanwhile, by name, the longest first
-    step_idle: tuple[Part, ...]  # the reasons in the mean step
-    step_preparing: tuple[Part, ...]  # what the host was in before the first kernel of a step
-    step_launching: tuple[Part, ...]  # and whenever else it was late
-    kernels: tuple[Part, ...]  # families of kernels and copies in the mean step, the longest first
-    path: Path | None
+    total: TimeSplit
+    backlog: TimeSplit | None
+    steps: tuple[StepAnalysis, ...]
+    steps_found: bool  # found by their period: the file has no marks
+    collectives: tuple[CollectiveUse, ...]
+    slowdowns: tuple[KernelSlowdown, ...]
+    idle: tuple[TimePart, ...]
+    idle_under: tuple[TimePart, ...]  # what the host was in meanwhile, by name, the longest first
+    step_idle: tuple[TimePart, ...]  # the reasons in the mean step
+    step_preparing: tuple[TimePart, ...]  # what the host was in before the first kernel of a step
+    step_launching: tuple[TimePart, ...]  # and whenever else it was late
+    kernels: tuple[
+        TimePart, ...
+    ]  # families of kernels and copies in the mean step, the longest first
+    path: CriticalPath | None
     basis: str  # of waiting and moving
     notes: tuple[str, ...]
 
@@ -161,56 +163,56 @@ class RankAnalysis:
 
     @property
     def rank(self) -> int | None:
-        """The rank, where the file says."""
+        """The rank, if the file contains it."""
         return self.trace.rank
 
     @property
-    def counted(self) -> tuple[Step, ...]:
-        """The steps that means are over: all that have a period and did not stumble."""
+    def counted(self) -> tuple[StepAnalysis, ...]:
+        """The steps that means are taken over: all with a period that are not outliers."""
         return tuple(self.steps[number] for number in counted_steps(self.steps))
 
     @property
     def step_time(self) -> float | None:
-        """The mean period of the steps, or their wall where there is but one step."""
+        """The mean period of the steps, or the wall if there is only one step."""
         times = [step.seconds for step in self.counted]
         return sum(times) / len(times) if times else None
 
     @property
     def seconds(self) -> float:
-        """What shares are taken of: the step time, or the span of a file without steps."""
+        """The reference of fractions: the step time, or the span of a file without steps."""
         return self.step_time or self.span
 
     @property
     def busy_share(self) -> float:
-        """The share of the mean step, or of the span, in which any GPU event ran: at most 1."""
+        """The fraction of the mean step, or of the span, in which a GPU event ran."""
         return min(self.mean_step.busy / self.seconds, 1.0) if self.seconds else 0.0
 
     @property
     def mean_idle(self) -> float:
-        """Seconds of the mean step, or of the span, in which no GPU event ran."""
+        """The idle seconds of the mean step, or of the span."""
         return max(self.seconds - self.mean_step.busy, 0.0)
 
     @property
-    def mean_step(self) -> Split:
-        """What the GPU did in the mean step; of a file without steps, all there is."""
+    def mean_step(self) -> TimeSplit:
+        """What the GPU did in the mean step, or in the whole file if it has no steps."""
         splits = [step.inside for step in self.counted if step.inside is not None]
         if not splits:
             return self.total
         means: dict[str, Any] = {}
-        for field in fields(Split):
+        for field in fields(TimeSplit):
             values = [getattr(split, field.name) for split in splits]
             means[field.name] = None if None in values else sum(values) / len(values)
-        return Split(**means)
+        return TimeSplit(**means)
 
     @property
     def is_gpu_bound(self) -> bool:
-        """Whether the GPU runs behind its host: its period is longer than the host's steps."""
+        """Whether the GPU lags behind its host: its period is longer than the host's steps."""
         walls = [step.wall for step in self.counted if step.period is not None]
         time = self.step_time
         return bool(walls) and time is not None and time > 1.05 * sum(walls) / len(walls)
 
     def as_result(self) -> dict[str, Any]:
-        """Give the keys of a result row."""
+        """Return the keys of a result row."""
         total = asdict(self.total)
         return {
             "file": self.file,
@@ -239,8 +241,8 @@ class RankAnalysis:
         }
 
 
-def counted_steps(steps: Sequence[Step]) -> list[int]:
-    """Return the numbers of the steps that means are over."""
+def counted_steps(steps: Sequence[StepAnalysis]) -> list[int]:
+    """Return the indices of the steps that means are taken over."""
     timed = [n for n, step in enumerate(steps) if step.period is not None and step.period > 0]
     timed = timed or list(range(len(steps)))
     if not timed:
@@ -249,14 +251,14 @@ def counted_steps(steps: Sequence[Step]) -> list[int]:
     return [n for n in timed if steps[n].seconds <= _STUMBLED * usual] or timed
 
 
-def _step_row(step: Step) -> dict[str, Any]:
+def _step_row(step: StepAnalysis) -> dict[str, Any]:
     head = {"name": step.name, "start": step.start, "wall": step.wall, "period": step.period}
     return {**head, **asdict(step.split)}
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that others waited for: in how many collectives, what it cost them, and why."""
+    """A rank that others waited for: in how many collectives, at which cost, and why."""
 
     rank: int
     num_last: int
@@ -266,27 +268,27 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """Something to do, and what it could save of a step.
+class StepAdvice:
+    """A recommendation, and what it could save of a step.
 
-    ``gain`` is what a replay of the step with ``change`` saves (``basis`` is ``replayed``), the
-    same that ``weft whatif`` says of it; or, where no replay can tell, what the step loses by it:
-    a bound that nothing can exceed (``basis`` is ``bound``).
+    ``gain`` is what a replay of the step with ``change`` saves (``basis`` is ``replayed``), as in
+    ``weft whatif``; or, if no replay can tell, what the step loses by it: an upper bound (``basis``
+    is ``bound``).
     """
 
     title: str
     gain: float  # seconds of a step
     why: str
     how: str
-    share: float = 0.0  # the gain over the step
+    share: float = 0.0  # the gain as a fraction of the step
     basis: str = BOUND
-    change: str = ""  # of weft whatif; "" if it has none that does this
-    doubt: str = ""  # why the gain is but a bound
+    change: str = ""  # of weft whatif; "" if no change does this
+    doubt: str = ""  # why the gain is only a bound
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What the files of a job say together."""
+    """The analysis of the files of a job."""
 
     __repr__ = brief
 
@@ -294,26 +296,26 @@ class Analysis:
     world_size: int | None
     aligned_within: float | None  # seconds between the ends of one collective on all ranks
     stragglers: tuple[Straggler, ...]
-    advice: tuple[Advice, ...]
+    advice: tuple[StepAdvice, ...]
     notes: tuple[str, ...]
 
     @property
     def step_time(self) -> float | None:
-        """The mean step of the slowest rank: the others wait for it."""
+        """The mean step of the slowest rank, which the others wait for."""
         return max((r.step_time for r in self.ranks if r.step_time is not None), default=None)
 
     @property
     def slowest(self) -> RankAnalysis | None:
-        """The rank with the longest step, or the longest file, of those that have GPU events."""
+        """The rank with the longest step, or the longest file, among those with GPU events."""
         useful = [rank for rank in self.ranks if rank.total.num_gpu_events]
         return max(useful, key=lambda rank: rank.step_time or rank.span, default=None)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Give one result row a file."""
+        """Yield one result row per file."""
         return (rank.as_result() for rank in self.ranks)
 
     def step_rows(self) -> list[dict[str, Any]]:
-        """Give one flat row a rank and step."""
+        """Return one flat row per rank and step."""
         return [
             {"file": rank.file, "rank": rank.rank, **_step_row(step)}
             for rank in self.ranks
@@ -321,7 +323,7 @@ class Analysis:
         ]
 
     def collective_rows(self) -> list[dict[str, Any]]:
-        """Give one flat row a rank and collective."""
+        """Return one flat row per rank and collective."""
         return [
             {"file": rank.file, "rank": rank.rank, **asdict(use)}
             for rank in self.ranks
@@ -329,18 +331,18 @@ class Analysis:
         ]
 
     def to_pandas(self, what: str = "steps") -> Any:
-        """Give a DataFrame of ``steps``, ``ranks`` or ``collectives``; needs pandas."""
+        """Return a DataFrame of ``steps``, ``ranks`` or ``collectives``; needs pandas."""
         tables: dict[str, Callable[[], list[dict[str, Any]]]] = {
             "steps": self.step_rows,
             "collectives": self.collective_rows,
             "ranks": lambda: [_flat(row) for row in self.rows()],
         }
         if what not in tables:
-            raise UsageError(f"there is no table of {what!r}", f"Use one of {', '.join(tables)}.")
+            raise UsageError(f"what: unknown table {what!r}", f"Use one of {', '.join(tables)}.")
         try:
             import pandas as pd
         except ImportError:
-            raise UsageError("pandas is not installed", "Try: pip install pandas") from None
+            raise UsageError("pandas is not installed", "Run pip install pandas.") from None
         return pd.DataFrame(tables[what]())
 
 

@@ -1,4 +1,4 @@
-"""From files to an Analysis. What its numbers mean is written in ``weft.trace.analysis``."""
+"""Analyzes trace files. The definitions of its numbers are in ``weft.trace.analysis``."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,67 +10,66 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.errors import UsageError
-from weft.timeline.cover import Cover
-from weft.timeline.shares import Intervals, shares
-from weft.trace.advice import first_of, losses
-from weft.trace.align import Job
+from weft.timeline.intervals import GroupedIntervals, IntervalSet, overlap_by_group
+from weft.trace.align import AlignedJob
 from weft.trace.analysis import (
     ESTIMATED,
-    Advice,
     Analysis,
+    CollectiveUse,
     RankAnalysis,
-    Split,
-    Step,
+    StepAdvice,
+    StepAnalysis,
     Straggler,
-    Use,
+    TimeSplit,
     counted_steps,
 )
-from weft.trace.collectives import communication
-from weft.trace.families import families
 from weft.trace.idle import idle_of
-from weft.trace.links import Links, bus_bandwidth, links_of
-from weft.trace.overlap import slowdowns
-from weft.trace.path import critical_path
+from weft.trace.kernel_families import families
+from weft.trace.kernel_slowdown import slowdowns
+from weft.trace.machine_links import MachineLinks, bus_bandwidth, links_of
 from weft.trace.reading import jobs_of, read_joined
-from weft.trace.steps import BACKLOG, Steps, step_by_row, steps_of
+from weft.trace.step_critical_path import critical_path
+from weft.trace.steps import BACKLOG, TraceSteps, step_by_row, steps_of
 from weft.trace.stragglers import stragglers
 from weft.trace.trace import Bools, Floats, Ints, Trace
-from weft.trace.waiting import Moving, basis_of, measured, moving
+from weft.trace.trace_advice import first_of, losses
+from weft.trace.trace_collectives import communication
+from weft.trace.waiting import TransferWindow, basis_of, measured, moving
 from weft.units import format_size, format_time
 
-_NOISE = 1e-9  # of a sum of seconds
-_FAR = 3.0  # times as long as the links need: more casts doubt on them
+_NOISE = 1e-9  # relative to a sum of seconds
+_FAR = 3.0  # times the estimate of the links: beyond this the estimate is doubtful
 
 
 class JobAnalysis(NamedTuple):
-    """One of the jobs among some traces."""
+    """One of the jobs found among some traces."""
 
-    job: Job
+    job: AlignedJob
     ranks: tuple[RankAnalysis, ...]
     stragglers: tuple[Straggler, ...]
 
 
-Advisor = Callable[[JobAnalysis], Sequence[Advice]]
+Advisor = Callable[[JobAnalysis], Sequence[StepAdvice]]
 
 
-def bounds(found: JobAnalysis) -> Sequence[Advice]:
-    """Advise on a job by what it loses, without a replay: every gain is a bound."""
+def bounds(found: JobAnalysis) -> Sequence[StepAdvice]:
+    """Return advice for a job from its losses, without a replay: every gain is a bound."""
     return [loss.advice for loss in losses(found.ranks, found.stragglers)]
 
 
 def analyze(paths: str | FilePath | Iterable[str | FilePath], advise: Advisor = bounds) -> Analysis:
-    """Read the traces of a job, one file a rank, and say where its time goes.
+    """Read the traces of a job, one file per rank, and analyze where its time goes.
 
-    Gains of advice are bounds here; ``weft.analyze`` replays the job and says what is won.
+    Gains of advice are bounds here; ``weft.analyze`` replays the job to measure them.
     """
     found = [paths] if isinstance(paths, str | FilePath) else list(paths)
     if not found:
-        raise UsageError("no trace was given", "Name the files: weft analyze rank*.json.gz")
+        raise UsageError("paths: no trace files", "Name the files: weft analyze rank*.json.gz")
     return analyze_traces(read_joined(found), advise)
 
 
 def analyze_traces(traces: Sequence[Trace], advise: Advisor = bounds) -> Analysis:
-    """Analyse traces that were read already."""
+    """Analyze traces that have been read already."""
     jobs, notes = jobs_of(traces)
     parts = [_analyze_job(job) for job in jobs]
     ranks = tuple(rank for part in parts for rank in part.ranks)
@@ -90,8 +89,8 @@ def analyze_traces(traces: Sequence[Trace], advise: Advisor = bounds) -> Analysi
     )
 
 
-def _apart(job: Job) -> list[str]:
-    """Return a note if the clocks of ranks are too far apart to tell waiting from moving."""
+def _apart(job: AlignedJob) -> list[str]:
+    """Return a note if the clocks of ranks are too far apart to separate waiting from moving."""
     unknown = [match for match in job.matches if measured(job, match) is None]
     if not unknown:
         return []
@@ -101,7 +100,7 @@ def _apart(job: Job) -> list[str]:
     return [f"clocks of the ranks agree only within {doubt}: {where} {what}"]
 
 
-def _missing(job: Job) -> list[str]:
+def _missing(job: AlignedJob) -> list[str]:
     size, have = job.ranks[0].trace.world_size, len(job.ranks)
     if not size or size <= have or not any(ranked.collectives for ranked in job.ranks):
         return []
@@ -111,7 +110,7 @@ def _missing(job: Job) -> list[str]:
     return [f"{ranks}: a missing rank may have been the last, so moving is at most what is shown"]
 
 
-def _analyze_job(job: Job) -> JobAnalysis:
+def _analyze_job(job: AlignedJob) -> JobAnalysis:
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     links = links_of(job.ranks[0].trace.device)
     moved = moving(job, steps, links)
@@ -126,31 +125,31 @@ def _analyze_job(job: Job) -> JobAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The GPU events of a rank in two: communication, and all else."""
+    """The GPU events of a rank in two classes: communication, and everything else."""
 
     is_comm: Bools  # in the order of trace.gpu
     start: Floats
     end: Floats
-    comm: Cover
-    other: Cover
-    busy: Cover
+    comm: IntervalSet
+    other: IntervalSet
+    busy: IntervalSet
 
     @classmethod
     def of(cls, trace: Trace) -> "_Sides":
         start, end = trace.columns.start[trace.gpu], trace.end[trace.gpu]
         is_comm = communication(trace)
-        comm = Cover.of(start[is_comm], end[is_comm])
-        other = Cover.of(start[~is_comm], end[~is_comm])
+        comm = IntervalSet.of(start[is_comm], end[is_comm])
+        other = IntervalSet.of(start[~is_comm], end[~is_comm])
         return cls(is_comm, start, end, comm, other, comm | other)
 
 
 def _analyze_rank(
-    job: Job,
+    job: AlignedJob,
     number: int,
     sides: _Sides,
-    steps: Steps,
-    moved: Sequence[Moving | None],
-    links: Links,
+    steps: TraceSteps,
+    moved: Sequence[TransferWindow | None],
+    links: MachineLinks,
 ) -> RankAnalysis:
     ranked = job.ranks[number]
     trace = ranked.trace
@@ -159,7 +158,7 @@ def _analyze_rank(
     by_step = splits.by(np.where(steps.of >= 0, steps.of, num_steps), num_steps + 1)
     windows = steps.windows()
     made = tuple(
-        Step(mark.name, mark.start, mark.wall, period, split, inside)
+        StepAnalysis(mark.name, mark.start, mark.wall, period, split, inside)
         for mark, period, split, inside in zip(
             steps.marks, steps.periods, by_step, splits.inside(windows), strict=False
         )
@@ -194,15 +193,15 @@ def _analyze_rank(
     )
 
 
-def _stumbled(steps: Sequence[Step]) -> Iterator[str]:
+def _stumbled(steps: Sequence[StepAnalysis]) -> Iterator[str]:
     timed = sum(step.period is not None for step in steps) or len(steps)
     left = timed - len(counted_steps(steps))
     if left > 0:
         yield f"{left} of {timed} steps took over ten times the median: means leave them out"
 
 
-def _typical(steps: Steps) -> int | None:
-    """Choose the step in the middle: neither the quickest nor the slowest."""
+def _typical(steps: TraceSteps) -> int | None:
+    """Return the index of the step with the median duration."""
     times = [
         mark.wall if period is None else period
         for mark, period in zip(steps.marks, steps.periods, strict=True)
@@ -213,7 +212,7 @@ def _typical(steps: Steps) -> int | None:
     return min(range(len(times)), key=lambda number: abs(times[number] - middle))
 
 
-def _notes(trace: Trace, steps: Steps, sides: _Sides) -> list[str]:
+def _notes(trace: Trace, steps: TraceSteps, sides: _Sides) -> list[str]:
     out = []
     if not len(trace.gpu):
         out.append("no GPU event in this file: was ProfilerActivity.CUDA asked for?")
@@ -228,9 +227,9 @@ def _notes(trace: Trace, steps: Steps, sides: _Sides) -> list[str]:
     return out
 
 
-def _doubts(uses: Sequence[Use], links: Links) -> Iterator[str]:
-    """Say where an estimate rests on links that no collective of the file came near to."""
-    groups: dict[tuple[str, int | None], list[Use]] = defaultdict(list)
+def _doubts(uses: Sequence[CollectiveUse], links: MachineLinks) -> Iterator[str]:
+    """Yield notes on estimates whose links no collective of the file came close to."""
+    groups: dict[tuple[str, int | None], list[CollectiveUse]] = defaultdict(list)
     for use in uses:
         if use.basis == ESTIMATED and use.link and use.nbytes:
             groups[use.kind, use.nbytes].append(use)
@@ -246,39 +245,43 @@ def _doubts(uses: Sequence[Use], links: Links) -> Iterator[str]:
 
 
 class _Splits:
-    """Divides the time of groups of GPU events, all groups in one sweep."""
+    """Computes how groups of GPU events spend their time, for all groups in one sweep."""
 
     def __init__(
-        self, trace: Trace, sides: _Sides, moved: Sequence[Moving | None], rows: Sequence[int]
+        self,
+        trace: Trace,
+        sides: _Sides,
+        moved: Sequence[TransferWindow | None],
+        rows: Sequence[int],
     ) -> None:
         self.trace, self.sides = trace, sides
         place = np.full(len(trace), -1, np.int64)
         place[trace.gpu] = np.arange(len(trace.gpu))
         known = [(row, each) for row, each in zip(rows, moved, strict=True) if each is not None]
         dark = [row for row, each in zip(rows, moved, strict=True) if each is None]
-        self.dark = place[dark].astype(np.int64)  # of which nobody knows when bytes moved
+        self.dark = place[dark].astype(np.int64)  # collectives whose transfer times are unknown
         self.moved = place[[row for row, _ in known]].astype(np.int64)
         first = np.array([each.start for _, each in known], float)
         last = np.array([each.end for _, each in known], float)
         self.first = np.clip(first, sides.start[self.moved], sides.end[self.moved])
         self.last = np.clip(last, self.first, sides.end[self.moved])
 
-    def by(self, group: Ints, num_groups: int) -> list[Split]:
-        """Divide the time of groups of GPU events."""
+    def by(self, group: Ints, num_groups: int) -> list[TimeSplit]:
+        """Return the time split of groups of GPU events."""
         sides, is_comm = self.sides, self.sides.is_comm
         return self._splits(
-            Intervals(group[is_comm], sides.start[is_comm], sides.end[is_comm]),
-            Intervals(group[~is_comm], sides.start[~is_comm], sides.end[~is_comm]),
-            Intervals(group[self.moved], self.first, self.last),
+            GroupedIntervals(group[is_comm], sides.start[is_comm], sides.end[is_comm]),
+            GroupedIntervals(group[~is_comm], sides.start[~is_comm], sides.end[~is_comm]),
+            GroupedIntervals(group[self.moved], self.first, self.last),
             group[self.dark],
             num_groups,
         )
 
-    def inside(self, windows: Sequence[tuple[float, float] | None]) -> list[Split | None]:
-        """Divide the time of windows, by all GPU events as far as they lie inside them."""
+    def inside(self, windows: Sequence[tuple[float, float] | None]) -> list[TimeSplit | None]:
+        """Return the time split of windows, from all GPU events clipped to them."""
         sides, is_comm = self.sides, self.sides.is_comm
         found = [(n, window) for n, window in enumerate(windows) if window is not None]
-        out: list[Split | None] = [None] * len(windows)
+        out: list[TimeSplit | None] = [None] * len(windows)
         if not found:
             return out
         edges = [window for _, window in found]
@@ -294,10 +297,15 @@ class _Splits:
         return out
 
     def _splits(
-        self, comm: Intervals, other: Intervals, moves: Intervals, dark: Ints, num_groups: int
-    ) -> list[Split]:
-        all_of = shares(comm, other, num_groups)
-        moved = shares(moves, other, num_groups)
+        self,
+        comm: GroupedIntervals,
+        other: GroupedIntervals,
+        moves: GroupedIntervals,
+        dark: Ints,
+        num_groups: int,
+    ) -> list[TimeSplit]:
+        all_of = overlap_by_group(comm, other, num_groups)
+        moved = overlap_by_group(moves, other, num_groups)
         group = np.concatenate((comm.group, other.group))
         count = np.bincount(group, minlength=num_groups)
         unknown = np.bincount(dark, minlength=num_groups) > 0
@@ -316,10 +324,10 @@ class _Splits:
         hidden: float,
         *,
         known: bool,
-    ) -> Split:
+    ) -> TimeSplit:
         comm = exposed + both
         known = known or not comm
-        return Split(
+        return TimeSplit(
             num_gpu_events=int(count),
             busy=exposed + compute + both,
             compute=compute + both,
@@ -333,31 +341,33 @@ class _Splits:
 
 
 def _rest(whole: float, part: float) -> float:
-    """Return what a part leaves of a whole; what sums of floats leave is nothing."""
+    """Return whole minus part, with rounding errors set to zero."""
     left = whole - part
     return left if left > _NOISE * whole else 0.0
 
 
-def _clipped(start: Floats, end: Floats, windows: Sequence[tuple[float, float]]) -> Intervals:
-    """Cut intervals at windows; the group of a piece is the number of its window."""
+def _clipped(
+    start: Floats, end: Floats, windows: Sequence[tuple[float, float]]
+) -> GroupedIntervals:
+    """Clip intervals to windows; the group of a piece is the index of its window."""
     groups, starts, ends = [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)]
     for number, (first, last) in enumerate(windows):
         mine = np.flatnonzero((start < last) & (end > first))
         groups.append(np.full(len(mine), number))
         starts.append(np.maximum(start[mine], first))
         ends.append(np.minimum(end[mine], last))
-    return Intervals(np.concatenate(groups), np.concatenate(starts), np.concatenate(ends))
+    return GroupedIntervals(np.concatenate(groups), np.concatenate(starts), np.concatenate(ends))
 
 
 def _uses(
-    job: Job,
+    job: AlignedJob,
     number: int,
     sides: _Sides,
-    steps: Steps,
-    moved: Sequence[Moving | None],
-    links: Links,
-) -> tuple[Use, ...]:
-    """Describe each collective of a rank."""
+    steps: TraceSteps,
+    moved: Sequence[TransferWindow | None],
+    links: MachineLinks,
+) -> tuple[CollectiveUse, ...]:
+    """Return the collectives of a rank."""
     trace, found = job.ranks[number].trace, job.ranks[number].collectives
     rows = np.array([c.row for c in found], np.int64)
     start, end = trace.columns.start[rows], trace.end[rows]
@@ -368,7 +378,7 @@ def _uses(
         seconds = float(end[index] - start[index])
         moves = None if each is None else min(each.seconds, seconds)
         alone = links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype)
-        use = Use(
+        use = CollectiveUse(
             kind=c.kind or "unknown",
             name=trace.name_of(c.row),
             nbytes=c.nbytes,

@@ -1,8 +1,8 @@
-"""An analysis as a trace for Perfetto: what was recorded, and above it what weft says of it.
+"""An analysis as a Perfetto trace: the recorded events, with weft's findings above them.
 
-A rank is a process. Its first threads are weft's: steps, the critical path, what collectives
-did (waiting, then moving), where communication is exposed, where the GPU is idle. Below stand
-the streams of the GPU and the threads of the host, all ranks on one clock.
+A rank is a process. Its first threads are weft's: steps, the critical path, what collectives did
+(waiting, then moving), exposed communication, idle time. Below are the streams of the GPU and the
+threads of the host, all ranks on one clock.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace.analysis import Analysis, RankAnalysis, Use
-from weft.trace.collectives import communication
+from weft.timeline.intervals import IntervalSet
+from weft.trace.analysis import Analysis, CollectiveUse, RankAnalysis
 from weft.trace.perfetto import json_text, meta, nanoseconds, write_trace
-from weft.trace.trace import Ints, Kind, Trace
+from weft.trace.trace import EventKind, Ints, Trace
+from weft.trace.trace_collectives import communication
 
 _CATEGORIES = {
-    Kind.KERNEL: "kernel",
-    Kind.COPY: "gpu_memcpy",
-    Kind.SET: "gpu_memset",
-    Kind.RUNTIME: "cuda_runtime",
-    Kind.OP: "cpu_op",
-    Kind.ANNOTATION: "user_annotation",
-    Kind.PYTHON: "python_function",
+    EventKind.KERNEL: "kernel",
+    EventKind.COPY: "gpu_memcpy",
+    EventKind.SET: "gpu_memset",
+    EventKind.RUNTIME: "cuda_runtime",
+    EventKind.OP: "cpu_op",
+    EventKind.ANNOTATION: "user_annotation",
+    EventKind.PYTHON: "python_function",
 }
 _OURS = ("steps", "critical path", "collectives", "exposed communication", "idle")
 
@@ -39,12 +39,12 @@ class _Event(NamedTuple):
 
 
 def write_annotated(path: Path | str, analysis: Analysis) -> None:
-    """Write the annotated timeline into a ``.json`` or ``.json.gz`` file."""
+    """Write the annotated timeline to a ``.json`` or ``.json.gz`` file."""
     write_trace(path, annotated_json(analysis))
 
 
 def annotated_json(analysis: Analysis) -> bytes:
-    """Give the text of a trace file of an analysis."""
+    """Return the annotated timeline as JSON text."""
     starts = [rank.trace.columns.start.min(initial=0.0) for rank in analysis.ranks]
     zero = min(map(float, starts), default=0.0)
     parts: list[str] = []
@@ -72,22 +72,22 @@ def _process(rank: RankAnalysis, pid: int) -> Iterator[str]:
 
 
 def _annotations(rank: RankAnalysis) -> Iterator[Iterable[_Event]]:
-    """Give the events of each thread of weft's, in the order of their names above."""
+    """Yield the events of each of weft's threads, in the order of their names above."""
     trace = rank.trace
     yield (_Event(mark.name, mark.start, mark.end, {}) for mark in trace.marks)
     yield _path(rank)
     yield (event for use in rank.collectives for event in _use(use))
     start, end = trace.columns.start[trace.gpu], trace.end[trace.gpu]
     is_comm = communication(trace)
-    other = Cover.of(start[~is_comm], end[~is_comm])
-    yield _cover("exposed", Cover.of(start[is_comm], end[is_comm]) - other)
-    busy = Cover.of(start, end)
-    window = Cover.of([start.min(initial=np.inf)], [end.max(initial=-np.inf)])
+    other = IntervalSet.of(start[~is_comm], end[~is_comm])
+    yield _cover("exposed", IntervalSet.of(start[is_comm], end[is_comm]) - other)
+    busy = IntervalSet.of(start, end)
+    window = IntervalSet.of([start.min(initial=np.inf)], [end.max(initial=-np.inf)])
     yield _cover("idle", window - busy)
 
 
 def _path(rank: RankAnalysis) -> Iterator[_Event]:
-    """Cut the events of the path where the next begins, so that they follow each other."""
+    """Yield the events of the path, each clipped where the next begins."""
     rows = rank.path.rows if rank.path else ()
     trace = rank.trace
     starts = [float(trace.columns.start[row]) for row in rows]
@@ -98,8 +98,8 @@ def _path(rank: RankAnalysis) -> Iterator[_Event]:
         )
 
 
-def _use(use: Use) -> Iterator[_Event]:
-    """Show a collective as one span around its waiting and its moving, which ends it."""
+def _use(use: CollectiveUse) -> Iterator[_Event]:
+    """Yield a collective as one span around its waiting and its moving."""
     args = {
         "bytes": use.nbytes,
         "dtype": use.dtype,
@@ -118,7 +118,7 @@ def _use(use: Use) -> Iterator[_Event]:
         yield _Event("moving bytes", moves, end, {})
 
 
-def _cover(name: str, cover: Cover) -> Iterator[_Event]:
+def _cover(name: str, cover: IntervalSet) -> Iterator[_Event]:
     for start, end in zip(cover.start.tolist(), cover.end.tolist(), strict=True):
         yield _Event(name, start, end, {})
 
@@ -141,10 +141,10 @@ def _written(events: Iterable[_Event], pid: int, tid: int, zero: float) -> Itera
 
 
 def _recorded(trace: Trace, pid: int, zero: float) -> Iterator[str]:
-    """Write what the profiler saw: streams first, then threads, and who launched what."""
+    """Yield the recorded events: streams first, then threads, and arrows from launches."""
     columns = trace.columns
     rows = np.flatnonzero(np.isin(columns.kind, [int(kind) for kind in _CATEGORIES]))
-    is_gpu = columns.kind[rows] <= Kind.SET
+    is_gpu = columns.kind[rows] <= EventKind.SET
     lines, place = np.unique(
         np.stack([~is_gpu, np.where(is_gpu, columns.stream[rows], columns.thread[rows])]),
         axis=1,
@@ -182,12 +182,12 @@ def _spans(trace: Trace, rows: Ints, pid: int, tid: Ints, start: Ints, end: Ints
 
 
 def _sound(name: str) -> str:
-    """Replace halves of surrogate pairs, which no file can hold."""
+    """Replace unpaired surrogates, which UTF-8 cannot encode."""
     return name.encode("utf-8", "replace").decode()
 
 
 def _arrows(trace: Trace, pid: int, tid: Ints, start: Ints) -> Iterator[str]:
-    """Lead from the call of the runtime to what it launched."""
+    """Yield arrows from runtime calls to what they launched."""
     launch: Sequence[int] = trace.launch[trace.gpu].tolist()
     for row, call in zip(trace.gpu.tolist(), launch, strict=True):
         if call < 0 or not tid[call]:

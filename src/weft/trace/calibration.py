@@ -1,9 +1,9 @@
-"""A platform from a trace: a machine of the catalogue with what the trace shows of it laid over.
+"""A platform calibrated from a trace: a machine of the catalogue with measured values on top.
 
-Taken are the host's overheads around every kind of operator, the time of a launch, the rates of
-matrix products whose shapes are known, those of copies, what collectives took to move their bytes
-(measured where several ranks were given; otherwise the shortest of equal ones, a bound from
-above), and how much kernels slow down beside communication.
+Taken from the trace: the host's overheads around every kind of operator, the launch latency, the
+rates of matrix products with known shapes, those of copies, the transfer times of collectives
+(measured if several ranks were given, otherwise the shortest of equal ones, an upper bound), and
+the slowdown of kernels that overlap communication.
 """
 
 from collections import defaultdict
@@ -18,22 +18,27 @@ import numpy as np
 from weft.errors import UsageError
 from weft.hardware import Platform, platform, platform_from_table, platform_names
 from weft.hardware.files import merged
-from weft.trace.analysis import MEASURED, Analysis, RankAnalysis, Use
+from weft.trace.analysis import MEASURED, Analysis, CollectiveUse, RankAnalysis
 from weft.trace.analyzing import analyze
-from weft.trace.collectives import is_collective_name
-from weft.trace.links import links_of
-from weft.trace.overheads import PAUSES, overheads_of
-from weft.trace.overlap import is_gemm_name
+from weft.trace.host_overheads import PAUSES, overheads_of
+from weft.trace.kernel_slowdown import is_gemm_name
+from weft.trace.machine_links import links_of
 from weft.trace.tensors import dtype_name, tensors_of
-from weft.trace.trace import Kind, Trace
+from weft.trace.trace import EventKind, Trace
+from weft.trace.trace_collectives import is_collective_name
 
-_LARGE = 1 << 20  # bytes of a copy from which on its rate, not its start, decides
+_LARGE = 1 << 20  # bytes of a copy from which on its rate dominates its latency
 _SHORTEST = 5e-6  # seconds: clocks of old profilers tick in microseconds
-_PLACES = {"aten::addmm": 1, "aten::mm": 0, "aten::bmm": 0, "aten::baddbmm": 1}  # of the matrices
+_PLACES = {
+    "aten::addmm": 1,
+    "aten::mm": 0,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+}  # bytes of the matrices
 
 
 def calibrated_from(paths: Iterable[str | Path], base: str | None = None) -> Platform:
-    """Read traces of one job into a platform; ``base`` is what they lie over, by default found."""
+    """Build a platform from traces of one job, on top of ``base`` (default: found by device)."""
     analysis = analyze(paths)
     first = analysis.ranks[0].trace
     below = platform(base) if base else _machine_of(first)
@@ -50,13 +55,13 @@ def _machine_of(trace: Trace) -> Platform:
     if found is None:
         raise UsageError(
             f"no machine of the catalogue has the device {trace.device or 'of this trace'!r}",
-            f"Name the nearest one: --on one of {', '.join(platform_names())}.",
+            f"Name the closest one: --on one of {', '.join(platform_names())}.",
         )
     return found
 
 
 class _Writer:
-    """Numbers with their source, as a platform file has them."""
+    """Writes numbers with their source, in the form of a platform file."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -104,7 +109,7 @@ def _host(traces: Sequence[Trace], write: _Writer) -> dict[str, Any]:
 
 
 def _latency(traces: Sequence[Trace]) -> float | None:
-    """Give the median time from the end of a launch to the start of its kernel on an idle GPU."""
+    """Return the median time from the end of a launch to the start of its kernel on an idle GPU."""
     found: list[float] = []
     for trace in traces:
         rows, launch = trace.gpu, trace.launch[trace.gpu]
@@ -117,10 +122,10 @@ def _latency(traces: Sequence[Trace]) -> float | None:
 
 
 def _products(traces: Sequence[Trace]) -> dict[str, list[float]]:
-    """Give flop/s of every matrix product whose shapes and kernel are known, by dtype."""
+    """Return the flop/s of every matrix product with known shapes and kernel, by dtype."""
     out: dict[str, list[float]] = defaultdict(list)
     for trace in traces:
-        kernels = trace.gpu[trace.columns.kind[trace.gpu] == Kind.KERNEL]
+        kernels = trace.gpu[trace.columns.kind[trace.gpu] == EventKind.KERNEL]
         gemms = kernels[trace.named(kernels, is_gemm_name)]
         for row in gemms[trace.launch[gemms] >= 0].tolist():
             flops, dtype = _flops(trace, int(trace.launch[row]))
@@ -131,14 +136,14 @@ def _products(traces: Sequence[Trace]) -> dict[str, list[float]]:
 
 
 def _units(kernel: str, dtype: str) -> str:
-    """Tell products in fp32 that the tensor cores do as tf32."""
+    """Return tf32 for fp32 products that run on tensor cores, otherwise the dtype."""
     low = kernel.lower()
     uses_tensor_cores = any(word in low for word in ("tf32", "s1688", "tensorop"))
     return "tf32" if dtype == "fp32" and uses_tensor_cores else dtype
 
 
 def _flops(trace: Trace, launch: int) -> tuple[int, str]:
-    """Give the flops of the product around a launch, and its dtype; 0 where shapes are missing."""
+    """Return flops and dtype of the product around a launch; 0 if shapes are missing."""
     for row in trace.ancestors(launch):
         name = trace.name_of(row)
         if name not in _PLACES:
@@ -152,10 +157,10 @@ def _flops(trace: Trace, launch: int) -> tuple[int, str]:
 
 
 def _copies(traces: Sequence[Trace]) -> dict[str, list[float]]:
-    """Give bytes a second of large copies, by direction."""
+    """Return the bandwidth of large copies, by direction."""
     out: dict[str, list[float]] = defaultdict(list)
     for trace in traces:
-        copies = trace.gpu[trace.columns.kind[trace.gpu] == Kind.COPY]
+        copies = trace.gpu[trace.columns.kind[trace.gpu] == EventKind.COPY]
         large = copies[trace.columns.nbytes[copies] >= _LARGE]
         for row in large.tolist():
             seconds = float(trace.columns.duration[row])
@@ -178,8 +183,8 @@ def _rates(found: dict[str, list[float]], write: _Writer, what: str) -> dict[str
 
 
 def _exchanges(ranks: Sequence[RankAnalysis], write: _Writer) -> list[dict[str, Any]]:
-    """Give what each kind and size of collective took to move, one of each."""
-    groups: dict[tuple[str, int, int], list[Use]] = defaultdict(list)
+    """Return the transfer time of each kind and size of collective."""
+    groups: dict[tuple[str, int, int], list[CollectiveUse]] = defaultdict(list)
     for rank in ranks:
         for use in rank.collectives:
             if use.nbytes and use.num_ranks and use.num_ranks > 1 and is_collective_name(use.name):
@@ -188,7 +193,7 @@ def _exchanges(ranks: Sequence[RankAnalysis], write: _Writer) -> list[dict[str, 
 
 
 def _exchange(
-    kind: str, nbytes: int, num_ranks: int, uses: Sequence[Use], write: _Writer
+    kind: str, nbytes: int, num_ranks: int, uses: Sequence[CollectiveUse], write: _Writer
 ) -> dict[str, Any]:
     seen = [use.moving for use in uses if use.basis == MEASURED and use.moving is not None]
     if seen:
@@ -202,16 +207,16 @@ def _exchange(
 
 
 def _slowdowns(ranks: Sequence[RankAnalysis], write: _Writer) -> dict[str, Any]:
-    """Give the slow-down of each family, from the rank that saw most pairs of it."""
+    """Return the slowdown of each family, from the rank with the most pairs."""
     best: dict[str, Any] = {}
     for rank in ranks:
         for each in rank.slowdowns:
             if each.family not in best or best[each.family].num_pairs < each.num_pairs:
                 best[each.family] = each
-    what = "beside communication over alone, at the same place of a step"
+    what = "overlapped with communication / alone, at the same place of a step"
     return {
         family: {
-            "count": write.count(each.num_pairs, "kernels seen both ways"),
+            "count": write.count(each.num_pairs, "kernels seen with and without overlap"),
             "median": write.achieved(each.median, what),
             "weighted": write.achieved(each.weighted, what),
         }

@@ -1,7 +1,7 @@
-"""Chakra: MLCommons' graphs of a rank, as Protocol Buffers or as JSON.
+"""Chakra: MLCommons' execution graphs of a rank, as Protocol Buffers or as JSON.
 
-The binary form is messages behind each other, each after its length: one of metadata, then a node
-each. Field numbers are those of Chakra's schema 0.0.4.
+The binary form is a sequence of length-delimited messages: one of metadata, then one per node.
+Field numbers are those of Chakra's schema 0.0.4.
 """
 
 import struct
@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from weft.errors import FormatError
-from weft.trace.graph import DAMAGED, Graph, Node
-from weft.trace.pieces import Pieces
+from weft.trace.file_pieces import FilePieces
+from weft.trace.graph import DAMAGED, Graph, GraphNode
+from weft.trace.protobuf import fields, varint, varints
 from weft.trace.trace import whole_number
-from weft.trace.wire import fields, varint, varints
 from weft.units import file_name
 
 _COLLECTIVE_NODE = 7
@@ -28,21 +28,21 @@ _SIGN = 1 << 63
 
 
 def read_chakra(path: Path | str) -> Graph:
-    """Read the binary form; messages that a cut file does not hold whole are left out."""
-    pieces = Pieces(Path(path))
+    """Read the binary form; incomplete messages of a truncated file are skipped."""
+    pieces = FilePieces(Path(path))
     data = b"".join(pieces)
     messages, used = _messages(data)
     try:
         about = _attributes(messages[0]) if messages else {}
         nodes = tuple(_node(message) for message in messages[1:])
     except (FormatError, struct.error, *DAMAGED) as error:
-        raise FormatError(f"{str(path)!r} is no Chakra trace: {error}") from None
+        raise FormatError(f"{str(path)!r} is not a Chakra trace: {error}") from None
     if not nodes:
         raise FormatError(
-            f"{str(path)!r} is no trace that weft can read",
+            f"{str(path)!r}: unknown trace format",
             "weft reads Kineto, PyTorch execution traces, Chakra and rocprofv3 JSON.",
         )
-    lost = f"{pieces.lost or 'the file is cut short'}: {len(nodes)} complete nodes were kept"
+    lost = f"{pieces.lost or 'the file is truncated'}: kept {len(nodes)} complete nodes"
     return Graph(
         path=file_name(path),
         format="chakra",
@@ -54,7 +54,7 @@ def read_chakra(path: Path | str) -> Graph:
 
 
 def _messages(data: bytes) -> tuple[list[bytes], int]:
-    """Give the complete messages, and the place behind the last of them."""
+    """Return the complete messages, and the offset after the last of them."""
     out, place = [], 0
     while place < len(data):
         try:
@@ -68,7 +68,7 @@ def _messages(data: bytes) -> tuple[list[bytes], int]:
     return out, place
 
 
-def _node(message: bytes) -> Node:
+def _node(message: bytes) -> GraphNode:
     found: dict[int, list[Any]] = {}
     for number, value in fields(message):
         found.setdefault(number, []).append(value)
@@ -76,7 +76,7 @@ def _node(message: bytes) -> Node:
     is_gpu = attributes.get("is_cpu_op") is False or attributes.get("is_cpu_op") == 0
     start = found[6][0] * 1e-6 if 6 in found else None
     seconds = found[7][0] * 1e-6 if 7 in found else None
-    return Node(
+    return GraphNode(
         id=found[1][0] if 1 in found else 0,
         name=found[2][0].decode(errors="replace") if 2 in found else "",
         needs=tuple(n for key in (4, 5) for each in found.get(key, ()) for n in varints(each)),
@@ -102,7 +102,7 @@ def _arguments(attributes: dict[str, Any], inputs: list[Any] | None) -> dict[str
 
 
 def _literal(raw: bytes | None) -> list[Any]:
-    """Read a list as Python would print it, which but for its quotes is mostly JSON."""
+    """Parse a list as printed by Python, which except for its quotes is mostly JSON."""
     if not raw:
         return []
     try:
@@ -138,22 +138,22 @@ def _attribute(message: bytes) -> tuple[str, Any]:
 
 def read_chakra_json(path: Path | str) -> Graph:
     """Read the JSON form: ``workload_graph``, or a list of nodes as the converter prints them."""
-    pieces = Pieces(Path(path))
+    pieces = FilePieces(Path(path))
     try:
         whole = msgspec.json.decode(b"".join(pieces))
         raw = whole["workload_graph"] if isinstance(whole, dict) else whole
         nodes = tuple(_json_node(each) for each in raw)
     except DAMAGED as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
-        raise FormatError(f"{str(path)!r} is no Chakra graph: {error}{lost}") from None
+        raise FormatError(f"{str(path)!r} is not a Chakra graph: {error}{lost}") from None
     return Graph(path=file_name(path), format="chakra", schema="json", nodes=nodes)
 
 
-def _json_node(raw: dict[str, Any]) -> Node:
+def _json_node(raw: dict[str, Any]) -> GraphNode:
     low = {str(key).lower().replace("_", ""): value for key, value in raw.items()}
     seconds = _seconds(low.get("runtime", low.get("durationmicros")))
     is_gpu = not low.get("iscpuop", low.get("nodetype") != _COLLECTIVE_NODE)
-    return Node(
+    return GraphNode(
         id=int(low["id"]),
         name=str(low["name"]),
         needs=tuple(int(n) for n in (*low.get("datadeps", ()), *low.get("ctrldeps", ()))),
@@ -168,5 +168,5 @@ def _seconds(micros: Any) -> float | None:
     if micros is None:
         return None
     if not 0 <= float(micros) < inf:
-        raise ValueError(f"{micros} is no time")
+        raise ValueError(f"{micros} is not a time")
     return float(micros) * 1e-6

@@ -1,7 +1,7 @@
-"""PyTorch execution traces: what the ExecutionTraceObserver writes, schemas 1.0.x to 1.1.x.
+"""PyTorch execution traces, as written by ExecutionTraceObserver, schemas 1.0.x to 1.1.x.
 
 Nodes have shapes and types of their inputs, and their parents, but no times. From 1.0.2 on they
-keep inputs in one object and the rest in a list of attributes; 1.1 adds the sizes of collectives.
+store inputs in one object and the rest in a list of attributes; 1.1 adds the sizes of collectives.
 """
 
 from pathlib import Path
@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from weft.errors import FormatError
-from weft.trace.graph import DAMAGED, Graph, Node
-from weft.trace.pieces import Pieces
+from weft.trace.file_pieces import FilePieces
+from weft.trace.graph import DAMAGED, Graph, GraphNode
 from weft.trace.trace import whole_number
 from weft.units import file_name
 
-# Attributes of schema 1.1 under the names that the profiler gives them.
+# Attributes of schema 1.1 by their profiler names.
 _COLLECTIVE = {
     "collective_name": "Collective name",
     "in_msg_nelems": "In msg nelems",
@@ -29,7 +29,7 @@ _COLLECTIVE = {
 
 def read_execution_trace(path: Path | str) -> Graph:
     """Read one rank's graph."""
-    pieces = Pieces(Path(path))
+    pieces = FilePieces(Path(path))
     text = b"".join(pieces)
     try:
         whole = msgspec.json.decode(text)
@@ -37,8 +37,8 @@ def read_execution_trace(path: Path | str) -> Graph:
     except DAMAGED as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(
-            f"{str(path)!r} is no complete execution trace: {error}{lost}",
-            "Write it again: ExecutionTraceObserver needs unregister_callback() before it is read.",
+            f"{str(path)!r} is not a complete execution trace: {error}{lost}",
+            "Write it again: call unregister_callback() of ExecutionTraceObserver first.",
         ) from None
     pid = whole.get("pid")
     return Graph(
@@ -50,7 +50,7 @@ def read_execution_trace(path: Path | str) -> Graph:
     )
 
 
-def _node(raw: dict[str, Any]) -> Node:
+def _node(raw: dict[str, Any]) -> GraphNode:
     attributes = {each["name"]: each.get("value") for each in raw.get("attrs", ())}
     inputs = raw.get("inputs")
     if isinstance(inputs, dict):
@@ -63,7 +63,7 @@ def _node(raw: dict[str, Any]) -> Node:
         name: _number(attributes[key]) for key, name in _COLLECTIVE.items() if key in attributes
     }
     arguments |= {"Input Dims": _list(shapes), "Input type": _types(types)}
-    return Node(
+    return GraphNode(
         id=int(raw["id"]),
         name=str(raw["name"]),
         parent=parent if isinstance(parent, int) else None,
@@ -74,7 +74,7 @@ def _node(raw: dict[str, Any]) -> Node:
 
 
 def _types(types: Any) -> list[str]:
-    """Write types as the profiler does: ``Tensor(float)`` is ``float``."""
+    """Convert types to the profiler's form: ``Tensor(float)`` is ``float``."""
     return [each[7:-1] if each.startswith("Tensor(") else each for each in map(str, _list(types))]
 
 

@@ -1,7 +1,7 @@
-"""Graph: what a rank did, as nodes that need each other; some formats say no times.
+"""Graph: what a rank did, as nodes with dependencies; some formats have no times.
 
-Where nodes have durations but no starts, they can be laid out: each as early as the nodes it needs
-and the thread or stream it runs on allow. That is a schedule, not a measurement, and says so.
+If nodes have durations but no starts, they are scheduled: each as early as its dependencies and its
+thread or stream allow. That is a schedule, not a measurement, and the notes of the trace say so.
 """
 
 from collections import defaultdict, deque
@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from weft.trace.collectives import (
-    Collective,
+from weft.trace.trace import EventKind, Trace, TraceColumns, possible_times, skipped_note
+from weft.trace.trace_collectives import (
+    TracedCollective,
     collective_of_arguments,
     is_collective_name,
     kind_of,
 )
-from weft.trace.trace import Columns, Kind, Trace, left_out, possible_times
 from weft.units import format_size
 
-# What reading nodes raises where a file is cut, too deep, or holds other types than its format.
+# Exceptions of parsing nodes of a truncated, too deeply nested or malformed file.
 DAMAGED = (
     msgspec.DecodeError,
     LookupError,
@@ -34,7 +34,7 @@ DAMAGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """One operator, kernel or collective."""
 
     id: int
@@ -45,7 +45,7 @@ class Node:
     seconds: float | None = None
     start: float | None = None
     lane: int = 0  # thread or stream
-    function: int = -1  # of PyTorch's record function: the profiler numbers them too
+    function: int = -1  # of PyTorch's record function; the profiler uses the same ids
     arguments: dict[str, Any] = field(default_factory=dict)  # as the profiler names them
 
 
@@ -56,32 +56,33 @@ class Graph:
     path: str
     format: str
     schema: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     pid: int | None = None
     losses: tuple[str, ...] = ()
 
-    def collectives(self) -> tuple[Collective, ...]:
-        """Describe the collectives; ``row`` is the index of the node that says most of each."""
+    def collectives(self) -> tuple[TracedCollective, ...]:
+        """Return the collectives; ``row`` is the index of the most specific node of each."""
         return tuple(self._collectives())
 
-    def _collectives(self) -> Iterator[Collective]:
+    def _collectives(self) -> Iterator[TracedCollective]:
         by_id = {node.id: node for node in self.nodes}
         for index, node in enumerate(self.nodes):
             if node.is_gpu and is_collective_name(node.name):
                 yield collective_of_arguments(index, node.arguments, kind_of(node.name))
             elif node.name.startswith("nccl:"):
-                # the node around it says sizes in newer files; its own shapes are in all of them
+                # newer files have sizes in the enclosing node; all have the shapes of the node
+                # itself
                 around = by_id.get(-1 if node.parent is None else node.parent, node).arguments
                 says = around if "In msg nelems" in around else node.arguments
                 yield collective_of_arguments(index, says, kind_of(node.name))
 
     @property
     def has_times(self) -> bool:
-        """Whether any node says how long it took."""
+        """Whether any node has a duration."""
         return any(node.seconds is not None for node in self.nodes)
 
     def to_trace(self) -> Trace:
-        """Give the graph as a trace, laid out where its nodes have no starts."""
+        """Return the graph as a trace; nodes without starts are scheduled."""
         every = [node for node in self.nodes if node.seconds is not None]
         known = all(node.start is not None for node in every)
         begins = np.array([node.start or 0.0 for node in every] if known else _laid_out(every))
@@ -91,7 +92,7 @@ class Graph:
         lanes = {lane: i for i, lane in enumerate(dict.fromkeys((n.is_gpu, n.lane) for n in timed))}
         details = [msgspec.json.encode(n.arguments) if n.arguments else b"" for n in timed]
         unset = np.full(len(timed), -1, np.int64)
-        columns = Columns(
+        columns = TraceColumns(
             kind=np.array([_kind(node) for node in timed], np.int8),
             name=np.array([names[node.name] for node in timed], np.int32),
             start=begins[possible],
@@ -115,7 +116,7 @@ class Graph:
             num_events=len(self.nodes),
             format=self.format,
             about={"schema": self.schema, "laid_out": not known},
-            losses=(*self.losses, *left_out(possible), *self._notes(known=known)),
+            losses=(*self.losses, *skipped_note(possible), *self._notes(known=known)),
         )
 
     def _notes(self, *, known: bool) -> list[str]:
@@ -130,14 +131,14 @@ class Graph:
         return []
 
 
-def _kind(node: Node) -> Kind:
+def _kind(node: GraphNode) -> EventKind:
     if not node.is_gpu:
-        return Kind.OP
-    return Kind.COPY if node.name.startswith(("Memcpy", "Memset")) else Kind.KERNEL
+        return EventKind.OP
+    return EventKind.COPY if node.name.startswith(("Memcpy", "Memset")) else EventKind.KERNEL
 
 
-def _laid_out(nodes: list[Node]) -> list[float]:
-    """Start each node once what it needs has ended and its lane is free, in order of need."""
+def _laid_out(nodes: list[GraphNode]) -> list[float]:
+    """Return start times: each node starts after its dependencies, once its lane is free."""
     place = {node.id: i for i, node in enumerate(nodes)}
     needs = [[place[n] for n in node.needs if n in place] for node in nodes]
     waiting = [len(each) for each in needs]

@@ -1,13 +1,13 @@
-"""Why a GPU had nothing to do.
+"""Attributes idle GPU time to its causes.
 
 A gap ends with a GPU event. If its launch came after the gap began, the host was late: what its
-threads did meanwhile names the reason. From the launch to the start the runtime and the GPU are
-at work. If the launch came before the gap, the event stood in the queue and the gap is what the
-GPU takes from one to the next, or a wait for an event of another stream.
+threads did meanwhile is the cause. From the launch to the start it is launch latency. If the launch
+came before the gap, the event was queued, and the gap is the GPU's own time between events or a
+wait for an event of another stream.
 
-What the host does before the first launch of a step is told apart: it is the input of the step
-that is prepared then, which has nothing to do with how long launches take. Neither has a stretch
-of over a millisecond in which it launches nothing: an operator takes tens of microseconds.
+Host time before the first launch of a step is separate: it prepares the step's input, which is
+unrelated to launch overhead. So is a period of over a millisecond without a launch: an operator
+takes tens of microseconds.
 """
 
 import re
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace.analysis import Part
-from weft.trace.steps import Steps
-from weft.trace.trace import Ints, Kind, Trace
+from weft.timeline.intervals import IntervalSet
+from weft.trace.analysis import TimePart
+from weft.trace.steps import TraceSteps
+from weft.trace.trace import EventKind, Ints, Trace
 
 _SYNCHRONISES = re.compile(r"Synchronize|^(cuda|hip)Memcpy(2D|3D)?$|StreamWaitValue|EventQuery")
 _LOADS = re.compile(r"DataLoader|dataloader|data_loader|_next_data|pin_memory", re.IGNORECASE)
@@ -45,38 +45,38 @@ HOST = (SYNC, LOADING, ALLOCATING, PREPARING, WORKING, LAUNCHING, OPERATORS, PYT
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """Why a GPU was idle, and which operators and ranges of the host were open meanwhile.
+class IdleTime:
+    """The causes of idle GPU time, and the operators and ranges of the host open meanwhile.
 
-    ``under`` is of all time in which the host was late, ``preparing`` of that before the first
-    launch of a step and ``launching`` of the rest.
+    ``under`` covers all time in which the host was late, ``preparing`` that before the first launch
+    of a step and ``launching`` the rest.
     """
 
-    reasons: tuple[Part, ...] = ()
-    under: tuple[Part, ...] = ()
-    preparing: tuple[Part, ...] = ()
-    launching: tuple[Part, ...] = ()
+    reasons: tuple[TimePart, ...] = ()
+    under: tuple[TimePart, ...] = ()
+    preparing: tuple[TimePart, ...] = ()
+    launching: tuple[TimePart, ...] = ()
 
-    def each(self, count: int) -> "Idle":
-        """Return what one of so many steps has of it."""
-        return Idle(
+    def each(self, count: int) -> "IdleTime":
+        """Return the idle time divided by ``count`` steps."""
+        return IdleTime(
             *(
-                tuple(Part(p.what, p.seconds / count, round(p.count / count)) for p in parts)
+                tuple(TimePart(p.what, p.seconds / count, round(p.count / count)) for p in parts)
                 for parts in (self.reasons, self.under, self.preparing, self.launching)
             )
         )
 
 
 def idle_of(
-    trace: Trace, busy: Cover, steps: Steps, windows: Sequence[tuple[float, float]] = ()
-) -> Idle:
-    """Divide the gaps of a GPU among their reasons, the longest first.
+    trace: Trace, busy: IntervalSet, steps: TraceSteps, windows: Sequence[tuple[float, float]] = ()
+) -> IdleTime:
+    """Attribute the gaps of a GPU to their causes, the longest first.
 
-    Gaps are those inside ``windows``, or between the first and the last GPU event without any.
+    Gaps are those inside ``windows``, or between the first and the last GPU event without windows.
     """
     gaps = _gaps(trace, busy, windows)
     if not len(gaps.start):
-        return Idle()
+        return IdleTime()
     place = np.searchsorted(trace.columns.start[trace.gpu], gaps.end)
     last = place == len(trace.gpu)  # nothing follows: the host did something else until the end
     following = trace.gpu[np.minimum(place, len(trace.gpu) - 1)]
@@ -91,15 +91,17 @@ def idle_of(
         QUEUED: (gaps.end - gaps.start)[known & ~late],
         UNKNOWN if known.any() else UNSEEN: (gaps.end - gaps.start)[~known],
     }
-    found = [Part(what, float(each.sum()), len(each)) for what, each in parts.items()]
-    while_late = Cover.of(gaps.start[late], called[late])
-    before = Cover.of(gaps.start[first], called[first])
+    found = [TimePart(what, float(each.sum()), len(each)) for what, each in parts.items()]
+    while_late = IntervalSet.of(gaps.start[late], called[late])
+    before = IntervalSet.of(gaps.start[first], called[first])
     long = late & (called - gaps.start > _LONG)
     found += _host_reasons(
-        trace, while_late, {PREPARING: before, WORKING: Cover.of(gaps.start[long], called[long])}
+        trace,
+        while_late,
+        {PREPARING: before, WORKING: IntervalSet.of(gaps.start[long], called[long])},
     )
     reasons = sorted((p for p in found if p.seconds > 0), key=lambda p: -p.seconds)
-    return Idle(
+    return IdleTime(
         tuple(reasons),
         _under(trace, while_late),
         _under(trace, before),
@@ -107,7 +109,7 @@ def idle_of(
     )
 
 
-def _first_launches(trace: Trace, steps: Steps) -> Ints:
+def _first_launches(trace: Trace, steps: TraceSteps) -> Ints:
     """Return the rows of the calls that launched the first GPU event of each step."""
     inside = np.flatnonzero((steps.of >= 0) & (trace.launch[trace.gpu] >= 0))
     launch = trace.launch[trace.gpu[inside]]
@@ -117,18 +119,20 @@ def _first_launches(trace: Trace, steps: Steps) -> Ints:
     return found
 
 
-def _gaps(trace: Trace, busy: Cover, windows: Sequence[tuple[float, float]]) -> Cover:
-    """Return the idle moments of windows, or of all between the first and the last GPU event."""
+def _gaps(trace: Trace, busy: IntervalSet, windows: Sequence[tuple[float, float]]) -> IntervalSet:
+    """Return the idle intervals of windows, or between the first and the last GPU event."""
     if not len(trace.gpu):
         return busy
     if windows:
-        return Cover.of([a for a, _ in windows], [b for _, b in windows]) - busy
+        return IntervalSet.of([a for a, _ in windows], [b for _, b in windows]) - busy
     rows = trace.gpu
-    return Cover.window(float(trace.columns.start[rows[0]]), float(trace.end[rows].max())) - busy
+    return (
+        IntervalSet.window(float(trace.columns.start[rows[0]]), float(trace.end[rows].max())) - busy
+    )
 
 
-def _under(trace: Trace, late: Cover) -> tuple[Part, ...]:
-    """Sum, by name, the late time that was spent in host rows and in nothing inside them."""
+def _under(trace: Trace, late: IntervalSet) -> tuple[TimePart, ...]:
+    """Sum, by name, the late time spent in host rows, excluding their children."""
     rows = _launching(trace)
     inside = np.zeros(len(trace))
     inside[rows] = late.within(trace.columns.start[rows], trace.end[rows])
@@ -141,56 +145,56 @@ def _under(trace: Trace, late: Cover) -> tuple[Part, ...]:
     count = np.bincount(place, own > 0, len(names))
     best = np.argsort(-seconds)[:_SHOWN]
     return tuple(
-        Part(trace.names[names[i]], float(seconds[i]), int(count[i]))
+        TimePart(trace.names[names[i]], float(seconds[i]), int(count[i]))
         for i in best
         if seconds[i] > 0
     )
 
 
 def _launching(trace: Trace) -> Ints:
-    """Give the host rows of threads that launch GPU work."""
+    """Return the host rows of threads that launch GPU work."""
     launch = trace.launch[trace.gpu]
     threads = np.unique(trace.columns.thread[launch[launch >= 0]])
     return trace.host[np.isin(trace.columns.thread[trace.host], threads)]
 
 
-def _host_reasons(trace: Trace, late: Cover, apart: dict[str, Cover]) -> list[Part]:
-    """Describe what the host did while it was late; what stands inside other things goes first.
+def _host_reasons(trace: Trace, late: IntervalSet, apart: dict[str, IntervalSet]) -> list[TimePart]:
+    """Attribute the time in which the host was late; inner causes take precedence.
 
-    ``apart`` are parts of it that have a reason of their own, unless the host waited, loaded data
-    or allocated memory meanwhile.
+    ``apart`` are intervals with their own cause, unless the host waited, loaded data or allocated
+    memory meanwhile.
     """
     left, out = late, []
     covers = {
-        what: Cover.of(trace.columns.start[rows], trace.end[rows])
+        what: IntervalSet.of(trace.columns.start[rows], trace.end[rows])
         for what, rows in host_rows(trace).items()
     }
     ordered = {what: covers[what] for what in (SYNC, LOADING, ALLOCATING)}
     ordered |= apart | covers
     for what, cover in ordered.items():
         spent = left & cover
-        out.append(Part(what, spent.seconds, len(spent.start)))
+        out.append(TimePart(what, spent.seconds, len(spent.start)))
         left = left - spent
-    out.append(Part(PYTHON, left.seconds, len(left.start)))
+    out.append(TimePart(PYTHON, left.seconds, len(left.start)))
     return out
 
 
 def host_rows(trace: Trace) -> dict[str, Ints]:
-    """Give the host rows of each reason, for threads that launch GPU work."""
+    """Return the host rows of each cause, for threads that launch GPU work."""
     rows = _launching(trace)
     kind = trace.columns.kind[rows]
-    calls, others = rows[kind == Kind.RUNTIME], rows[kind != Kind.RUNTIME]
+    calls, others = rows[kind == EventKind.RUNTIME], rows[kind != EventKind.RUNTIME]
     return {
         SYNC: calls[trace.named(calls, synchronises)],
         LOADING: others[trace.named(others, lambda name: _LOADS.search(name) is not None)],
         ALLOCATING: calls[trace.named(calls, lambda name: _ALLOCATES.search(name) is not None)],
         LAUNCHING: calls,
-        OPERATORS: rows[kind == Kind.OP],
+        OPERATORS: rows[kind == EventKind.OP],
     }
 
 
 def synchronises(name: str) -> bool:
-    """Tell runtime calls that wait for the GPU.
+    """Return whether a runtime call waits for the GPU.
 
     >>> synchronises("cudaStreamSynchronize"), synchronises("cudaMemcpyAsync")
     (True, False)

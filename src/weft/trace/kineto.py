@@ -1,8 +1,8 @@
-"""Kineto: what PyTorch's profiler writes (``export_chrome_trace``), of any year and vendor.
+"""Kineto: traces of PyTorch's profiler (``export_chrome_trace``), of any version and vendor.
 
-Times are microseconds, whole in old files and with nanoseconds behind the point in new ones;
-``baseTimeNanoseconds`` of newer files says where they count from. Files of 2021 capitalise their
-categories. The text is read by the native scanner, which forgives what the profiler got wrong.
+Times are in microseconds, integers in old files and with nanosecond fractions in new ones;
+``baseTimeNanoseconds`` of newer files is their origin. Files of 2021 capitalize their categories.
+The text is parsed by the native scanner, which tolerates known errors of the profiler.
 """
 
 import re
@@ -14,44 +14,51 @@ import numpy as np
 
 from weft import _core
 from weft.errors import FormatError
-from weft.trace.pieces import Pieces
-from weft.trace.trace import Columns, Kind, Trace, left_out, possible_times, whole_number
+from weft.trace.file_pieces import FilePieces
+from weft.trace.trace import (
+    EventKind,
+    Trace,
+    TraceColumns,
+    possible_times,
+    skipped_note,
+    whole_number,
+)
 from weft.units import file_name
 
-# Lower case: files of 2021 capitalise, and call operators, calls and copies by other names.
+# Lower case: files of 2021 capitalize, and name operators, calls and copies differently.
 _KINDS = {
-    "kernel": Kind.KERNEL,
-    "gpu_memcpy": Kind.COPY,
-    "memcpy": Kind.COPY,
-    "gpu_memset": Kind.SET,
-    "memset": Kind.SET,
-    "cuda_runtime": Kind.RUNTIME,
-    "cuda_driver": Kind.RUNTIME,
-    "hip_runtime": Kind.RUNTIME,
-    "runtime": Kind.RUNTIME,
-    "privateuse1_runtime": Kind.RUNTIME,
-    "xpu_runtime": Kind.RUNTIME,
-    "cpu_op": Kind.OP,
-    "operator": Kind.OP,
-    "user_annotation": Kind.ANNOTATION,
-    "gpu_user_annotation": Kind.GPU_ANNOTATION,
-    "python_function": Kind.PYTHON,
-    "python": Kind.PYTHON,
-    "cuda_sync": Kind.SYNC,
-    "synchronization": Kind.SYNC,
+    "kernel": EventKind.KERNEL,
+    "gpu_memcpy": EventKind.COPY,
+    "memcpy": EventKind.COPY,
+    "gpu_memset": EventKind.SET,
+    "memset": EventKind.SET,
+    "cuda_runtime": EventKind.RUNTIME,
+    "cuda_driver": EventKind.RUNTIME,
+    "hip_runtime": EventKind.RUNTIME,
+    "runtime": EventKind.RUNTIME,
+    "privateuse1_runtime": EventKind.RUNTIME,
+    "xpu_runtime": EventKind.RUNTIME,
+    "cpu_op": EventKind.OP,
+    "operator": EventKind.OP,
+    "user_annotation": EventKind.ANNOTATION,
+    "gpu_user_annotation": EventKind.GPU_ANNOTATION,
+    "python_function": EventKind.PYTHON,
+    "python": EventKind.PYTHON,
+    "cuda_sync": EventKind.SYNC,
+    "synchronization": EventKind.SYNC,
 }
 
 
 def read_kineto(path: Path | str) -> Trace:
-    """Read one file, plain or packed, cut or damaged, as far as it goes."""
-    pieces = Pieces(Path(path))
+    """Read one file, compressed or not, truncated or damaged, as far as possible."""
+    pieces = FilePieces(Path(path))
     scanner = _core.TraceScanner()
     for piece in pieces:
         scanner.feed(piece)
     is_whole = scanner.finish()
     if not scanner.found_events:
         raise FormatError(
-            f"{str(path)!r} is no trace of PyTorch's profiler: it has no list traceEvents"
+            f"{str(path)!r} is not a trace of PyTorch's profiler: it has no traceEvents"
             + (f"; {pieces.lost}" if pieces.lost else ""),
             "Write one with torch.profiler: prof.export_chrome_trace('trace.json.gz').",
         )
@@ -76,24 +83,24 @@ def read_kineto(path: Path | str) -> Trace:
     )
 
 
-def _columns(scanner: _core.TraceScanner) -> tuple[Columns, int, list[str]]:
-    """Give the columns, the time at which they begin, and what was left out of them."""
+def _columns(scanner: _core.TraceScanner) -> tuple[TraceColumns, int, list[str]]:
+    """Return the columns, the time of their origin, and notes on skipped events."""
     raw = scanner.columns()
     if scanner.has_nano:
-        raw["duration_ns"] //= 1000  # it was taken for microseconds
+        raw["duration_ns"] //= 1000  # it was read as microseconds
     possible = possible_times(raw["start_ns"] * 1e-9, raw["duration_ns"] * 1e-9)
     if not possible.all():
         raw = {key: column[possible] for key, column in raw.items()}
     start_ns, duration_ns = raw.pop("start_ns"), raw.pop("duration_ns")
-    kinds = [_KINDS.get(text.lower(), Kind.OTHER) for text in _texts(scanner.categories())]
+    kinds = [_KINDS.get(text.lower(), EventKind.OTHER) for text in _texts(scanner.categories())]
     category = raw.pop("category")
-    kind = np.array([*kinds, Kind.OTHER], np.int8)[category]
-    origin = int(start_ns[kind <= Kind.PYTHON].min(initial=2**62))
+    kind = np.array([*kinds, EventKind.OTHER], np.int8)[category]
+    origin = int(start_ns[kind <= EventKind.PYTHON].min(initial=2**62))
     origin = 0 if origin == 2**62 else origin
-    columns = Columns(
+    columns = TraceColumns(
         kind=kind, start=(start_ns - origin) * 1e-9, duration=duration_ns * 1e-9, **raw
     )
-    return columns, origin, left_out(possible)
+    return columns, origin, skipped_note(possible)
 
 
 def _texts(raw: list[bytes]) -> tuple[str, ...]:
@@ -101,7 +108,7 @@ def _texts(raw: list[bytes]) -> tuple[str, ...]:
 
 
 def _text(raw: bytes) -> str:
-    """Undo the escapes of a string; where they make no sense, leave it as it stands."""
+    """Unescape a string; invalid escapes are left unchanged."""
     if b"\\" in raw:
         try:
             return msgspec.json.decode(b'"' + raw + b'"', type=str)
@@ -116,7 +123,7 @@ def _thread(text: str) -> tuple[str, str]:
 
 
 def _about(scanner: _core.TraceScanner) -> dict[str, Any]:
-    """Read what stands beside the events."""
+    """Parse the metadata besides the events."""
     rest = scanner.rest()
     if not rest:
         return {}
@@ -126,12 +133,12 @@ def _about(scanner: _core.TraceScanner) -> dict[str, Any]:
         return {}
 
 
-def _device(about: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """Give the properties of the device that the GPU events ran on."""
+def _device(about: dict[str, Any], columns: TraceColumns) -> dict[str, Any]:
+    """Return the properties of the device that the GPU events ran on."""
     devices = about.get("deviceProperties")
     if not isinstance(devices, list) or not devices:
         return {}
-    used = columns.device[(columns.kind <= Kind.SET) & (columns.device >= 0)]
+    used = columns.device[(columns.kind <= EventKind.SET) & (columns.device >= 0)]
     ids, counts = np.unique(used, return_counts=True)
     number = int(ids[counts.argmax()]) if len(ids) else 0
     found = [each for each in map(_dict, devices) if whole_number(each.get("id")) == number]
@@ -139,14 +146,14 @@ def _device(about: dict[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def _rank(distributed: dict[str, Any], file: str) -> int | None:
-    """Take the rank from the file; old profilers wrote none, so from its name."""
+    """Return the rank from the file; old profilers wrote none, so from its name."""
     known = whole_number(distributed.get("rank"))
     named = re.search(r"rank[-_.]?(\d{1,6})", file, re.IGNORECASE)
     return int(named[1]) if known is None and named else known
 
 
 def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[str]:
-    """Say in sentences what of the file is not in the trace."""
+    """Return notes on what is missing from the trace."""
     found = scanner.losses()
     kept = f"{scanner.num_events} complete events were kept"
     out = [f"{lost}: {kept}"] if lost else []
@@ -160,10 +167,10 @@ def _losses(scanner: _core.TraceScanner, lost: str, *, is_whole: bool) -> list[s
     if found["gave_up"]:
         out.append("the rest was not read: too little of it is JSON")
     if found["num_untimed"]:
-        out.append(f"{found['num_untimed']} events have no time and were left out")
+        out.append(f"skipped {found['num_untimed']} events without a timestamp")
     if found["num_unpaired"]:
         out.append(
-            f"{found['num_unpaired']} begin and end events were left out: weft reads complete ones"
+            f"skipped {found['num_unpaired']} begin and end events (weft reads complete events)"
         )
     return out
 

@@ -1,8 +1,8 @@
 """Timelines as Chrome trace events, which Perfetto and chrome://tracing open.
 
-A rank is a process, a queue or a lane of it is a thread. Times are microseconds with
-nanoseconds behind the point; both ends of a span are rounded, never its length, so that
-what nests in time nests in the file.
+A rank is a process, a queue or a lane of it is a thread. Times are microseconds with nanosecond
+fractions; both ends of a span are rounded, never its length, so that spans nested in time are
+nested in the file.
 """
 
 import gzip
@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.timeline import Activity, Timeline, queue_order
-from weft.timeline.lines import first_free
+from weft.timeline.display_rows import assign_rows
 
 Ints = NDArray[np.int64]
 
 
 def write_perfetto(path: Path | str, *timelines: Timeline) -> None:
-    """Write timelines, one above the other, into a ``.json`` or ``.json.gz`` file."""
+    """Write timelines, one below the other, to a ``.json`` or ``.json.gz`` file."""
     write_trace(path, perfetto_json(*timelines))
 
 
 def write_trace(path: Path | str, text: bytes) -> None:
-    """Write the text of a trace file, packed if its name ends so."""
+    """Write the text of a trace file, compressed if its name ends in .gz."""
     path = Path(path)
     if path.suffix == ".gz":
         text = gzip.compress(text, compresslevel=3, mtime=0)
@@ -34,7 +34,7 @@ def write_trace(path: Path | str, text: bytes) -> None:
 
 
 def perfetto_json(*timelines: Timeline) -> bytes:
-    """Give the text of a trace file of these timelines."""
+    """Return the JSON text of these timelines."""
     first_pid = 0
     parts: list[str] = []
     zero = max((-nanoseconds(t.start).min(initial=0) for t in timelines), default=0)
@@ -54,7 +54,7 @@ def perfetto_json(*timelines: Timeline) -> bytes:
 
 
 class _Layout:
-    """Where the spans of one timeline go: processes, threads, nanoseconds."""
+    """Maps the spans of one timeline to processes, threads and nanoseconds."""
 
     def __init__(self, timeline: Timeline, pid: int, prefix: str, zero: int, number: int) -> None:
         self.timeline = timeline
@@ -68,7 +68,7 @@ class _Layout:
 
 
 class _Thread(NamedTuple):
-    """One line of the picture: a queue, a lane, or one of several sends in flight."""
+    """One row of the display: a queue, a lane, or one of several sends in flight."""
 
     queue: int
     lane: int
@@ -76,7 +76,7 @@ class _Thread(NamedTuple):
 
 
 def _threads(timeline: Timeline, start: Ints, end: Ints) -> tuple[Ints, list[_Thread]]:
-    """Put each span on a line; lines are numbered in the order in which they are shown."""
+    """Assign each span to a display row; rows are numbered in display order."""
     flight = _flights(timeline, start, end)
     columns = np.stack([timeline.queue, timeline.lane, flight]).astype(np.int64)
     found, tid = np.unique(columns, axis=1, return_inverse=True)
@@ -92,10 +92,10 @@ def _shown(timeline: Timeline, thread: _Thread) -> tuple[object, int, int]:
 
 
 def _flights(timeline: Timeline, start: Ints, end: Ints) -> Ints:
-    """Tell apart spans that are under way together on one queue: each gets a line of its own.
+    """Assign concurrent spans of one queue to separate rows.
 
-    A nic queue has several sends in flight; elsewhere the spans of a line follow each other
-    or stand inside one another.
+    A nic queue has several sends in flight; elsewhere the spans of a row follow each other or are
+    nested.
     """
     flight = np.zeros(timeline.num_spans, np.int64)
     keys = (timeline.parent, timeline.lane, timeline.queue, timeline.rank)
@@ -109,7 +109,7 @@ def _flights(timeline: Timeline, start: Ints, end: Ints) -> Ints:
     line = np.concatenate([[0], np.cumsum(~same)])
     for crowded in np.unique(line[1:][late]).tolist():
         rows = order[line == crowded]
-        flight[rows] = first_free(start[rows].tolist(), end[rows].tolist())
+        flight[rows] = assign_rows(start[rows].tolist(), end[rows].tolist())
     return flight
 
 
@@ -132,7 +132,7 @@ def _metadata(layout: _Layout) -> Iterator[str]:
 
 
 def meta(what: str, pid: int, tid: int, **args: Any) -> str:
-    """Name a process or a thread, or say where it stands."""
+    """Return a metadata event: the name or position of a process or thread."""
     return json_text({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
 
@@ -162,7 +162,7 @@ def _spans(layout: _Layout) -> list[str]:
 
 
 def _arrows(layout: _Layout) -> Iterator[str]:
-    """Draw an arrow from the Signal that released a Wait to the end of that Wait."""
+    """Yield an arrow from the Signal that released a Wait to the end of that Wait."""
     released = layout.timeline.released_by
     waits = np.flatnonzero(released >= 0)
     signals = released[waits]
@@ -187,10 +187,10 @@ def _arrows(layout: _Layout) -> Iterator[str]:
 
 
 def nanoseconds(seconds: NDArray[np.float64]) -> Ints:
-    """Round times; lengths are differences of what was rounded."""
+    """Round times to nanoseconds; lengths are differences of rounded times."""
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
 def json_text(value: Any) -> str:
-    """Write a value as JSON."""
+    """Return a value as JSON."""
     return msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""Files of any format as Traces, and the traces of one job on one clock."""
+"""Reads trace files of any format, and groups them into jobs on one clock."""
 
 import hashlib
 import re
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from weft.errors import FormatError
-from weft.trace.align import Job, Ranked, align, is_one_job
+from weft.trace.align import AlignedJob, RankTrace, align, is_one_job
 from weft.trace.chakra import read_chakra, read_chakra_json
 from weft.trace.execution_trace import read_execution_trace
+from weft.trace.file_pieces import head_of
 from weft.trace.graph import Graph
-from weft.trace.join import is_same_rank, joined
+from weft.trace.join_execution_trace import is_same_rank, joined
 from weft.trace.kineto import read_kineto
-from weft.trace.pieces import head_of
 from weft.trace.rocprof import read_rocprof
 from weft.trace.trace import Trace
 
@@ -21,13 +21,13 @@ _GRAPHS = {b"nodes": read_execution_trace, b"workload_graph": read_chakra_json}
 
 
 def read(path: Path | str) -> Trace:
-    """Read one rank's trace, whatever its format; a graph is laid out in time where it can be."""
+    """Read one rank's trace of any format; a graph is converted to a trace if possible."""
     found = read_any(path)
     return found.to_trace() if isinstance(found, Graph) else found
 
 
 def read_any(path: Path | str) -> Trace | Graph:
-    """Read a file by what its beginning looks like."""
+    """Read a file in the format that its first bytes indicate."""
     head = head_of(Path(path))
     if not head.strip():
         raise FormatError(
@@ -42,7 +42,7 @@ def read_any(path: Path | str) -> Trace | Graph:
 
 
 def read_joined(paths: Iterable[Path | str]) -> list[Trace]:
-    """Read files; an execution trace goes into the Kineto trace of the same process."""
+    """Read files; an execution trace is joined with the Kineto trace of the same process."""
     found = [read_any(path) for path in paths]
     traces = [each for each in found if isinstance(each, Trace)]
     for graph in found:
@@ -56,11 +56,11 @@ def read_joined(paths: Iterable[Path | str]) -> list[Trace]:
     return traces
 
 
-def jobs_of(traces: Sequence[Trace]) -> tuple[list[Job], list[str]]:
-    """Sort traces into jobs, each in order of rank and on one clock; say what was odd."""
+def jobs_of(traces: Sequence[Trace]) -> tuple[list[AlignedJob], list[str]]:
+    """Group traces into jobs, in order of rank and on one clock; also return notes."""
     once, notes = _without_copies(traces)
-    ranked = [Ranked.of(trace) for trace in once]
-    groups: list[list[Ranked]] = []
+    ranked = [RankTrace.of(trace) for trace in once]
+    groups: list[list[RankTrace]] = []
     for each in sorted(ranked, key=lambda r: (r.trace.rank is None, r.trace.rank or 0)):
         fitting = [group for group in groups if _fits(group, each)]
         if fitting:
@@ -74,21 +74,21 @@ def jobs_of(traces: Sequence[Trace]) -> tuple[list[Job], list[str]]:
     return [align(group) for group in groups], notes
 
 
-def _fits(group: Sequence[Ranked], each: Ranked) -> bool:
-    """Whether a trace is another rank of the job of a group."""
+def _fits(group: Sequence[RankTrace], each: RankTrace) -> bool:
+    """Return whether a trace is another rank of the job of a group."""
     rank, ranks = each.trace.rank, {other.trace.rank for other in group}
     return rank is not None and rank not in ranks and is_one_job(group[0], each)
 
 
 def _without_copies(traces: Sequence[Trace]) -> tuple[list[Trace], list[str]]:
-    """Leave out files that say the same as one before them."""
+    """Drop files that duplicate an earlier one."""
     seen: dict[object, str] = {}
     once, notes = [], []
     for trace in traces:
         digest = hashlib.sha256(trace.columns.duration.data).digest()
         same = (trace.rank, trace.origin_ns, trace.num_events, digest)
         if same in seen:
-            notes.append(f"{trace.path} is a copy of {seen[same]} and was left out")
+            notes.append(f"skipped {trace.path}, a copy of {seen[same]}")
         else:
             seen[same] = trace.path
             once.append(trace)

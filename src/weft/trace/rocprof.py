@@ -1,7 +1,7 @@
-"""rocprofv3: what AMD's profiler writes as JSON (``--output-format json``).
+"""rocprofv3: JSON files of AMD's profiler (``--output-format json``).
 
-Kernels, copies and calls stand in lists of records with times in nanoseconds; names stand beside
-them, by number. A queue is taken for a stream where a record says none.
+Kernels, copies and calls are lists of records with times in nanoseconds; names are stored
+separately, by id. The queue is used as the stream if a record has none.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from weft.errors import FormatError
-from weft.trace.pieces import Pieces
-from weft.trace.trace import Bools, Columns, Kind, Trace, left_out, possible_times
+from weft.trace.file_pieces import FilePieces
+from weft.trace.trace import Bools, EventKind, Trace, TraceColumns, possible_times, skipped_note
 from weft.units import file_name
 
 _GPU_AGENT = 2
-# What columns hold: one word. More is refused where it is read.
+# Columns hold one word; larger values are rejected on reading.
 _Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
@@ -87,18 +87,18 @@ class _File(msgspec.Struct, rename={"tools": "rocprofiler-sdk-tool"}):
 
 
 def read_rocprof(path: Path | str) -> Trace:
-    """Read one process's records."""
-    pieces = Pieces(Path(path))
+    """Read the records of one process."""
+    pieces = FilePieces(Path(path))
     try:
         tools = msgspec.json.decode(b"".join(pieces), type=_File).tools
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         lost = f"; {pieces.lost}" if pieces.lost else ""
         raise FormatError(
-            f"{str(path)!r} is no complete file of rocprofv3: {error}{lost}",
+            f"{str(path)!r} is not a complete rocprofv3 file: {error}{lost}",
             "Write it with rocprofv3 --kernel-trace --output-format json, and let the job end.",
         ) from None
     if not tools:
-        raise FormatError(f"{str(path)!r} holds no process of rocprofv3")
+        raise FormatError(f"{str(path)!r} contains no process of rocprofv3")
     return _trace(file_name(path), tools[0], len(tools))
 
 
@@ -106,16 +106,16 @@ def _trace(path: str, tool: _Tool, count: int) -> Trace:
     buffers = tool.buffer_records
     names = _Names(tool)
     kinds = (
-        (Kind.KERNEL, buffers.kernel_dispatch, names.kernel),
-        (Kind.COPY, buffers.memory_copy, names.operation),
-        (Kind.RUNTIME, buffers.hip_api, names.operation),
+        (EventKind.KERNEL, buffers.kernel_dispatch, names.kernel),
+        (EventKind.COPY, buffers.memory_copy, names.operation),
+        (EventKind.RUNTIME, buffers.hip_api, names.operation),
     )
     every = [(kind, record, name(record)) for kind, found, name in kinds for record in found]
     possible = _possible([record for _, record, _ in every])
     records = [each for each, keep in zip(every, possible.tolist(), strict=True) if keep]
     gpu = next((agent for agent in tool.agents if agent.type == _GPU_AGENT), _Agent())
     origin = min((record.start_timestamp for _, record, _ in records), default=0)
-    losses = [f"{count - 1} more processes in this file were left out"] if count > 1 else []
+    losses = [f"skipped {count - 1} more processes of this file"] if count > 1 else []
     return Trace(
         path=path,
         columns=_columns([(k, r) for k, r, _ in records], [n for _, _, n in records], origin),
@@ -126,7 +126,7 @@ def _trace(path: str, tool: _Tool, count: int) -> Trace:
         format="rocprofv3",
         device=gpu.product_name or gpu.name,
         num_units=gpu.cu_count or None,
-        losses=(*losses, *left_out(possible)),
+        losses=(*losses, *skipped_note(possible)),
     )
 
 
@@ -137,7 +137,7 @@ def _possible(records: Sequence[_Record]) -> Bools:
 
 
 class _Names:
-    """Names by number, each once."""
+    """Distinct names by id."""
 
     def __init__(self, tool: _Tool) -> None:
         self._kernels = {
@@ -169,15 +169,17 @@ class _Names:
         return tuple(("0", str(t)) for t in dict.fromkeys(record.thread_id for record in records))
 
 
-def _columns(records: Sequence[tuple[Kind, _Record]], names: Sequence[int], origin: int) -> Columns:
+def _columns(
+    records: Sequence[tuple[EventKind, _Record]], names: Sequence[int], origin: int
+) -> TraceColumns:
     def whole(get: Callable[[_Record], int]) -> np.ndarray:
         return np.array([get(record) for _, record in records], np.int64)
 
     start = whole(lambda r: r.start_timestamp)
     thread = {t: i for i, t in enumerate(dict.fromkeys(r.thread_id for _, r in records))}
-    is_gpu = np.array([kind <= Kind.SET for kind, _ in records], bool)
+    is_gpu = np.array([kind <= EventKind.SET for kind, _ in records], bool)
     unset = np.full(len(records), -1, np.int64)
-    return Columns(
+    return TraceColumns(
         kind=np.array([kind for kind, _ in records], np.int8),
         name=np.array(names, np.int32),
         start=(start - origin) * 1e-9,

@@ -1,17 +1,16 @@
-"""Which step a GPU event belongs to.
+"""Assigns GPU events to steps.
 
-A step is what the profiler marks on the host. A GPU event belongs to the step in which it was
-launched, however late it runs. Events whose launch the profiler did not see are *backlog*: they
-were launched before the window. Events launched outside every mark belong to no step.
+A step is marked by the profiler on the host. A GPU event belongs to the step that launched it,
+however late it runs. Events whose launch was not recorded are *backlog*: they were launched before
+the window. Events launched outside every mark belong to no step.
 
 Without marks, a step is one period of the sequence of kernels on the busiest stream: the smallest
-lag at which they repeat about as well as at any. Layers repeat too, but not where a step ends and
-the next begins. No step begins inside a graph, whose kernels one call launches. A step begins
-behind the longest pause.
+lag at which they repeat about as well as at any. Layers repeat too, but not at the boundary of a
+step. No step begins inside a CUDA graph, whose kernels one call launches. A step begins after the
+longest pause.
 
 A step's *period* is from the first kernel it launched on the busiest stream to that of the next
-step: a job that runs ahead of its GPU has short walls and a longer period, and its period is what
-it takes.
+step. If the host runs ahead of the GPU, walls are short and the period is the actual step time.
 """
 
 from dataclasses import dataclass
@@ -19,26 +18,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.trace.trace import Ints, Mark, SmallInts, Trace
+from weft.trace.trace import Ints, SmallInts, StepMark, Trace
 
 NO_STEP = -1
 BACKLOG = -2
-_ENOUGH = 0.9  # of the kernels must repeat
-_WORSE, _CHANCE = 3.0, 0.005  # times as many misses as at the best lag, and a share on top of it
+_ENOUGH = 0.9  # fraction of the kernels that must repeat
+_WORSE, _CHANCE = 3.0, 0.005  # times the misses at the best lag, plus a fraction
 _TRIED = 256  # lags that are compared kernel by kernel
 _MOST = 1 << 17  # kernels that are compared: a step is shorter
 _FEWEST = 8  # kernels of a step: fewer repeat by chance
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of a trace; ``of`` gives each GPU event's (in the order of ``trace.gpu``)."""
+class TraceSteps:
+    """The steps of a trace; ``of`` is the step of each GPU event in the order of ``trace.gpu``."""
 
-    marks: tuple[Mark, ...]
+    marks: tuple[StepMark, ...]
     of: Ints
     periods: tuple[float | None, ...]
     begins: tuple[float | None, ...] = ()  # of their first kernels on the busiest stream
-    found: bool = False  # by their period, not by marks
+    found: bool = False  # found by period, not by marks
 
     def windows(self) -> list[tuple[float, float] | None]:
         """Return when each step had the GPU: its period, or its wall if no period is known."""
@@ -54,40 +53,40 @@ class Steps:
 
     @property
     def period(self) -> float | None:
-        """The mean period, if there are two steps at least."""
+        """The mean period, if there are at least two steps."""
         known = [period for period in self.periods if period is not None]
         return sum(known) / len(known) if known else None
 
 
-def step_by_row(trace: Trace, steps: Steps) -> SmallInts:
-    """Give the step of every row; what is no GPU event is in none."""
+def step_by_row(trace: Trace, steps: TraceSteps) -> SmallInts:
+    """Return the step of every row; only GPU events have one."""
     out = np.full(len(trace), NO_STEP, np.int32)
     out[trace.gpu] = steps.of
     return out
 
 
 class _Cut(NamedTuple):
-    """Where steps begin among the kernels of a stream."""
+    """The indices at which steps begin among the kernels of a stream."""
 
     rows: Ints
     first: Ints
 
 
-def steps_of(trace: Trace) -> Steps:
-    """Find the steps of a trace."""
+def steps_of(trace: Trace) -> TraceSteps:
+    """Return the steps of a trace."""
     launch = trace.launch[trace.gpu]
     if trace.marks:
         when = trace.columns.start[launch]
         of = np.where(launch < 0, BACKLOG, _inside(trace.marks, when))
         begins = _begins(trace, of, len(trace.marks))
-        return Steps(trace.marks, of, _periods(begins), begins)
+        return TraceSteps(trace.marks, of, _periods(begins), begins)
     cut = _repeats(trace)
     if cut is None:
-        return Steps((), np.where(launch < 0, BACKLOG, NO_STEP), ())
+        return TraceSteps((), np.where(launch < 0, BACKLOG, NO_STEP), ())
     return _steps_of_cut(trace, cut)
 
 
-def _inside(marks: tuple[Mark, ...], when: np.ndarray) -> Ints:
+def _inside(marks: tuple[StepMark, ...], when: np.ndarray) -> Ints:
     starts = np.array([mark.start for mark in marks])
     ends = np.array([mark.end for mark in marks])
     place = np.searchsorted(starts, when, side="right") - 1
@@ -95,7 +94,7 @@ def _inside(marks: tuple[Mark, ...], when: np.ndarray) -> Ints:
 
 
 def busiest_stream(trace: Trace) -> int:
-    """Give the stream with the most GPU events, which is the one that computes."""
+    """Return the stream with the most GPU events, which is assumed to compute."""
     streams = trace.columns.stream[trace.gpu]
     values, counts = np.unique(streams, return_counts=True)
     return int(values[counts.argmax()]) if len(values) else -1
@@ -114,7 +113,7 @@ def _begins(trace: Trace, of: Ints, num_steps: int) -> tuple[float | None, ...]:
 
 
 def _periods(begins: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """Measure from the beginning of a step to that of the next."""
+    """Return the time from the beginning of each step to that of the next."""
     return tuple(
         None if begin is None or then is None else then - begin
         for begin, then in zip(begins, (*begins[1:], None), strict=True)
@@ -122,7 +121,7 @@ def _periods(begins: tuple[float | None, ...]) -> tuple[float | None, ...]:
 
 
 def _repeats(trace: Trace) -> _Cut | None:
-    """Find the lag at which what was launched on the busiest stream repeats."""
+    """Return the lag at which the launches on the busiest stream repeat."""
     rows = trace.gpu[trace.columns.stream[trace.gpu] == busiest_stream(trace)]
     if not len(rows):
         return None
@@ -142,14 +141,14 @@ def _repeats(trace: Trace) -> _Cut | None:
 
 
 def _launches(trace: Trace, rows: Ints) -> Ints:
-    """Number the launches of kernels in their order: those of one call have one number."""
+    """Number the launches of kernels in order; kernels of one call share a number."""
     launch = trace.launch[rows].astype(np.int64)
     apart = (np.diff(launch, prepend=-2) != 0) | (launch < 0)
     return np.cumsum(apart) - 1
 
 
 def _group_names(names: np.ndarray, group: Ints) -> Ints:
-    """Number what was launched: a kernel by its name, a graph by the names of all its kernels."""
+    """Number what was launched: a kernel by its name, a graph by the names of its kernels."""
     size = int(group.max(initial=-1)) + 1
     codes = np.random.default_rng(1).integers(1, 1 << 40, int(names.max(initial=0)) + 1)
     place = np.arange(len(names)) - np.flatnonzero(np.diff(group, prepend=-1))[group]
@@ -160,7 +159,7 @@ def _group_names(names: np.ndarray, group: Ints) -> Ints:
 
 
 def _smallest_lag(names: Ints, fewest: int, kernels: Ints) -> int | None:
-    """Correlate the sequence with itself; codes of names are random, so chance hits cancel."""
+    """Correlate the sequence with itself; names get random codes, so chance hits cancel."""
     count = len(names)
     if count < 2 * fewest:
         return None
@@ -170,7 +169,7 @@ def _smallest_lag(names: Ints, fewest: int, kernels: Ints) -> int | None:
     alike = np.fft.irfft((spectrum * spectrum.conj()).sum(axis=0), size)[:count] / 4
     share = alike / np.maximum(count - np.arange(count), 1)
     lags = np.flatnonzero(share[fewest : count // 2 + 1] >= _ENOUGH - 0.1) + fewest
-    if len(lags) > _TRIED:  # the first ones, and those that look best
+    if len(lags) > _TRIED:  # the first ones, and the most promising ones
         best = lags[np.argsort(-share[lags], kind="stable")[: _TRIED // 2]]
         lags = np.unique(np.concatenate((lags[: _TRIED // 2], best)))
     missed = {
@@ -183,15 +182,15 @@ def _smallest_lag(names: Ints, fewest: int, kernels: Ints) -> int | None:
     return next((lag for lag, miss in missed.items() if miss <= allowed), None)
 
 
-def _steps_of_cut(trace: Trace, cut: _Cut) -> Steps:
-    """Turn places where steps begin into marks; what lies before the first is in no step."""
+def _steps_of_cut(trace: Trace, cut: _Cut) -> TraceSteps:
+    """Convert step boundaries to marks; events before the first are in no step."""
     begins = trace.columns.start[cut.rows[cut.first]]
     lengths = np.diff(begins)
     marks = tuple(
-        Mark(f"period {number}", float(start), float(start + length))
+        StepMark(f"period {number}", float(start), float(start + length))
         for number, (start, length) in enumerate(zip(begins, lengths, strict=False))
     )
     when = trace.columns.start[trace.gpu]
     of = _inside(marks, when) if marks else np.full(len(trace.gpu), NO_STEP)
     starts = tuple(map(float, begins[: len(marks)]))
-    return Steps(marks, of, tuple(map(float, lengths)), starts, found=True)
+    return TraceSteps(marks, of, tuple(map(float, lengths)), starts, found=True)

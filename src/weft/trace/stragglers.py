@@ -1,8 +1,8 @@
-"""Which ranks the others wait for, and why they are late.
+"""Finds the ranks that others wait for, and why they are late.
 
-In every collective the rank that begins last costs each other rank the time from its own begin to
-that. Since the collective before, the late rank was either busy for longer than the others, or its
-GPU stood idle for longer: it computed more, or its host launched late.
+In every collective, the rank that arrives last costs each other rank the time between their
+arrivals. Since the previous collective, the late rank was either busy or idle for longer than the
+others: it computed more, or its host launched late.
 """
 
 from collections import defaultdict
@@ -11,17 +11,17 @@ from statistics import median
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace.align import Job, Match
+from weft.timeline.intervals import IntervalSet
+from weft.trace.align import AlignedJob, CollectiveMatch
 from weft.trace.analysis import Straggler
 from weft.trace.trace import Floats
 from weft.units import format_time
 
-_WORTH = 0.05  # of the waiting of all ranks: less is no straggler
+_WORTH = 0.05  # fraction of the waiting of all ranks: less is no straggler
 
 
-def stragglers(job: Job, busy: Sequence[Cover]) -> tuple[Straggler, ...]:
-    """Name the ranks that cost the others most, the worst first."""
+def stragglers(job: AlignedJob, busy: Sequence[IntervalSet]) -> tuple[Straggler, ...]:
+    """Return the ranks that cost the others most, the worst first."""
     cost: dict[int, float] = defaultdict(float)
     times: dict[int, int] = defaultdict(int)
     extra: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -30,7 +30,7 @@ def stragglers(job: Job, busy: Sequence[Cover]) -> tuple[Straggler, ...]:
     for match in ordered:
         starts = job.starts(match)
         if np.ptp(starts) <= job.uncertainty(match):
-            continue  # the clocks do not tell who was last
+            continue  # the clocks are too inaccurate to tell who was last
         last = match.members[int(starts.argmax())][0]
         cost[last] += float((starts.max() - starts).sum())
         times[last] += 1
@@ -46,15 +46,19 @@ def stragglers(job: Job, busy: Sequence[Cover]) -> tuple[Straggler, ...]:
     )
 
 
-def _rank(job: Job, number: int) -> int:
+def _rank(job: AlignedJob, number: int) -> int:
     rank = job.ranks[number].trace.rank
     return number if rank is None else rank
 
 
 def _extra(
-    match: Match, starts: Floats, busy: Sequence[Cover], before: dict[int, float], last: int
+    match: CollectiveMatch,
+    starts: Floats,
+    busy: Sequence[IntervalSet],
+    before: dict[int, float],
+    last: int,
 ) -> tuple[float, float]:
-    """Give how much longer than the others the late rank was busy, and idle, since the last one."""
+    """Return how much longer the late rank was busy and idle than the others since then."""
     times = {}
     for (number, _), start in zip(match.members, starts.tolist(), strict=True):
         begin = before.get(number, start)

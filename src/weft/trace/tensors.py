@@ -1,7 +1,7 @@
-"""The tensors that an operator was given, as far as its arguments tell.
+"""The input tensors of an operator, as far as its recorded arguments tell.
 
-Arguments are what stands in a file, so nothing is taken for granted: a side that is no count, or
-a tensor of more elements than any memory has, is as if the file said nothing.
+Arguments come from untrusted files: an invalid dimension, or a tensor larger than any memory, is
+treated as missing.
 """
 
 from dataclasses import dataclass
@@ -18,32 +18,32 @@ _DTYPES = {
     **dict.fromkeys(("float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz"), 1),
     "complexdouble": 16,
 }
-_DEEPEST = 4  # PyTorch nests lists of tensors once; deeper lists are no shape
+_DEEPEST = 4  # PyTorch nests lists of tensors once; deeper lists are not shapes
 _SHORT = {"double": "fp64", "float": "fp32", "half": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input: its sides, none for a number, and its type as PyTorch writes it."""
+    """One input: its shape (empty for a scalar) and its type as PyTorch writes it."""
 
     shape: tuple[int, ...]
     dtype: str = ""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has; 0 for what is no tensor, or of a type without a size."""
+        """Its size in bytes; 0 if it is not a tensor, or its type has no size."""
         return (prod(self.shape) if self.shape else 0) * (dtype_bytes(self.dtype) or 0)
 
 
 def tensors_of(arguments: dict[str, Any]) -> list[Tensor]:
-    """Read the inputs of an operator, in their order."""
+    """Return the inputs of an operator, in order."""
     shapes, types = (_list(arguments.get(key)) for key in ("Input Dims", "Input type"))
     names = [*map(str, types), *[""] * (len(shapes) - len(types))]
     return [Tensor(_shape(shape), name) for shape, name in zip(shapes, names, strict=False)]
 
 
 def dtype_bytes(dtype: str) -> int | None:
-    """Give the bytes of one element of a type as PyTorch writes it.
+    """Return the bytes per element of a type as PyTorch writes it.
 
     >>> dtype_bytes("c10::BFloat16"), dtype_bytes("Float"), dtype_bytes("TensorList")
     (2, 4, None)
@@ -52,7 +52,7 @@ def dtype_bytes(dtype: str) -> int | None:
 
 
 def dtype_name(dtype: str) -> str:
-    """Give a type weft's name.
+    """Return weft's name of a type.
 
     >>> dtype_name("c10::BFloat16"), dtype_name("Float"), dtype_name("Int")
     ('bf16', 'fp32', 'int')
@@ -69,7 +69,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _shape(value: Any, depth: int = 0) -> tuple[int, ...]:
-    """Return the sides of one input; a list of tensors counts as one long one.
+    """Return the shape of one input; a list of tensors counts as one flat tensor.
 
     >>> _shape([2, 3]), _shape([[2, 3], [4]]), _shape([2, "x"]), _shape([10**99])
     ((2, 3), (10,), (), ())

@@ -1,8 +1,8 @@
-"""Trace: what a profiler saw of one rank, as columns.
+"""Trace: what a profiler recorded of one rank, as columns.
 
-Rows are complete events in the order of the file. Times are seconds from ``origin_ns``, the time
-of the first event on the clock of the host. Arrows, instants and labels are counted in
-``num_events`` but are no rows: what they say stands in ``correlation``.
+Rows are complete events in file order. Times are seconds from ``origin_ns``, the time of the first
+event on the clock of the host. Flow, instant and metadata events are counted in ``num_events`` but
+are not rows: their information is in ``correlation``.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ Ints = NDArray[np.int64]
 SmallInts = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-MOST = 2**53  # of anything that is counted: what a float holds exactly
+MOST = 2**53  # largest count: what a double holds exactly
 _YEAR = 366 * 86400.0  # seconds
 
 
-class Kind(IntEnum):
-    """What a row is. Kernels, copies and sets are what a GPU does: the *GPU events*."""
+class EventKind(IntEnum):
+    """The kind of a row. Kernels, copies and memsets are the *GPU events*."""
 
     KERNEL = 0
     COPY = 1
     SET = 2
-    RUNTIME = 3  # a call of CUDA's or HIP's runtime
-    OP = 4  # an operator of PyTorch, on the host
+    RUNTIME = 3  # a call of the CUDA or HIP runtime
+    OP = 4  # a PyTorch operator, on the host
     ANNOTATION = 5  # a range named by the user or by PyTorch, on the host
     GPU_ANNOTATION = 6  # the same, over the kernels launched in it
     PYTHON = 7
@@ -44,7 +44,7 @@ class Kind(IntEnum):
     OTHER = 9
 
 
-class Mark(NamedTuple):
+class StepMark(NamedTuple):
     """A profiler step on the host: its name and seconds."""
 
     name: str
@@ -53,13 +53,13 @@ class Mark(NamedTuple):
 
     @property
     def wall(self) -> float:
-        """How long it took."""
+        """Its duration in seconds."""
         return self.end - self.start
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The rows of a trace. -1 stands where an event does not say."""
+class TraceColumns:
+    """The columns of a trace; -1 means that an event has no value."""
 
     __repr__ = brief
 
@@ -83,15 +83,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Trace:
-    """One rank's file. ``losses`` are sentences about what could not be read of it."""
+    """One rank's file. ``losses`` are notes on what could not be read."""
 
     __repr__ = brief
 
     path: str
-    columns: Columns
+    columns: TraceColumns
     names: tuple[str, ...]
-    threads: tuple[tuple[str, str], ...]  # process and thread, as the file writes them
-    details: tuple[bytes, ...] = ()  # JSON objects: the arguments weft keeps
+    threads: tuple[tuple[str, str], ...]  # process and thread, as written in the file
+    details: tuple[bytes, ...] = ()  # JSON objects: the arguments that weft keeps
     num_events: int = 0
     origin_ns: int = 0
     format: str = "kineto"
@@ -99,32 +99,33 @@ class Trace:
     world_size: int | None = None
     device: str = ""
     num_units: int | None = None  # compute units of the device
-    about: dict[str, Any] = field(default_factory=dict)  # what else the file says of itself
+    about: dict[str, Any] = field(default_factory=dict)  # other metadata of the file
     losses: tuple[str, ...] = ()
     graph: "Graph | None" = None  # the execution trace of the same rank, if it was given
-    nodes: SmallInts | None = None  # the node of each row there, or -1
+    nodes: SmallInts | None = None  # the node of each row in that graph, or -1
 
     def __len__(self) -> int:
         return len(self.columns)
 
     @cached_property
     def end(self) -> Floats:
-        """When each row ended."""
+        """The end of each row."""
         out: Floats = self.columns.start + self.columns.duration
         return out
 
     @cached_property
     def gpu(self) -> Ints:
         """Rows of GPU events, by start."""
-        rows = np.flatnonzero(self.columns.kind <= Kind.SET)
+        rows = np.flatnonzero(self.columns.kind <= EventKind.SET)
         return rows[np.argsort(self.columns.start[rows], kind="stable")]
 
     @cached_property
     def host(self) -> Ints:
-        """Rows of what threads of the host did: operators, ranges, runtime calls, Python."""
+        """Rows of host threads: operators, ranges, runtime calls, Python."""
         kind = self.columns.kind
         return np.flatnonzero(
-            ((kind >= Kind.RUNTIME) & (kind <= Kind.ANNOTATION)) | (kind == Kind.PYTHON)
+            ((kind >= EventKind.RUNTIME) & (kind <= EventKind.ANNOTATION))
+            | (kind == EventKind.PYTHON)
         )
 
     @cached_property
@@ -138,9 +139,9 @@ class Trace:
 
     @cached_property
     def launch(self) -> SmallInts:
-        """Row of the runtime call that launched each GPU event, or -1: before the window."""
+        """Row of the runtime call that launched each GPU event; -1 if before the window."""
         calls = np.flatnonzero(
-            (self.columns.kind == Kind.RUNTIME) & (self.columns.correlation >= 0)
+            (self.columns.kind == EventKind.RUNTIME) & (self.columns.correlation >= 0)
         )
         keys = self.columns.correlation[calls]
         order = np.argsort(keys, kind="stable")
@@ -154,15 +155,15 @@ class Trace:
         return out
 
     @cached_property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[StepMark, ...]:
         """The profiler's steps on the host, by time."""
-        kinds = Kind.ANNOTATION, Kind.OP, Kind.PYTHON
+        kinds = EventKind.ANNOTATION, EventKind.OP, EventKind.PYTHON
         names = [i for i, name in enumerate(self.names) if name.startswith("ProfilerStep#")]
         rows = np.flatnonzero(
             np.isin(self.columns.name, names) & np.isin(self.columns.kind, [int(k) for k in kinds])
         )
         found = {
-            self.name_of(row): Mark(
+            self.name_of(row): StepMark(
                 self.name_of(row), float(self.columns.start[row]), float(self.end[row])
             )
             for row in rows.tolist()
@@ -170,17 +171,17 @@ class Trace:
         return tuple(sorted(found.values(), key=lambda mark: mark.start))
 
     def name_of(self, row: int) -> str:
-        """Give the name of a row."""
+        """Return the name of a row."""
         return self.names[int(self.columns.name[row])]
 
     def named(self, rows: Ints, fits: Callable[[str], bool]) -> Bools:
-        """Say of rows whether their names fit; each name is looked at once."""
+        """Return whether the names of rows satisfy ``fits``; each name is tested once."""
         used, place = np.unique(self.columns.name[rows], return_inverse=True)
         known = np.array([fits(self.names[name]) for name in used.tolist()], bool)
         return known[place]
 
     def detail_of(self, row: int) -> dict[str, Any]:
-        """Give the arguments of a row that weft keeps: shapes, types, launches, collectives."""
+        """Return the arguments of a row that weft keeps: shapes, types, launches, collectives."""
         ident = int(self.columns.detail[row])
         if ident < 0:
             return {}
@@ -191,42 +192,42 @@ class Trace:
         return found if isinstance(found, dict) else {}
 
     def ancestors(self, row: int) -> list[int]:
-        """Give the host rows around a host row, from the inside out."""
+        """Return the host rows around a host row, innermost first."""
         out = []
         while (row := int(self.parent[row])) >= 0:
             out.append(row)
         return out
 
     def moved(self, seconds: float, drift: float = 0.0, *, origin_ns: int) -> "Trace":
-        """Give the trace on the clock of another, which counts from ``origin_ns``.
+        """Return the trace on another clock, which counts from ``origin_ns``.
 
-        Events are later by ``seconds``, and by ``drift`` more each second.
+        Events are later by ``seconds``, and by ``drift`` more per second.
         """
         start = self.columns.start * (1 + drift) + seconds
         out = replace(self, columns=replace(self.columns, start=start), origin_ns=origin_ns)
-        for known in ("gpu", "host", "parent", "launch"):  # the order of events stays as it is
+        for known in ("gpu", "host", "parent", "launch"):  # the order of events does not change
             if known in self.__dict__:
                 out.__dict__[known] = self.__dict__[known]
         return out
 
 
 def whole_number(value: Any) -> int | None:
-    """Give a value of a file if it is a whole number that can count something."""
+    """Return a value of a file if it is a valid non-negative integer, otherwise None."""
     counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
     return value if counts else None
 
 
 def possible_times(start: Floats, duration: Floats) -> Bools:
-    """Say of events, in seconds, whether they can have been seen: within a year of most others.
+    """Return whether times in seconds are plausible: within a year of most others.
 
-    Profilers write such for events whose end, or whose clock, they did not know.
+    Profilers write implausible times for events whose end or clock is unknown.
     """
     middle = np.median(start) if len(start) else 0.0
     out: Bools = (np.abs(start - middle) <= _YEAR) & (duration <= _YEAR)
     return out
 
 
-def left_out(possible: Bools) -> list[str]:
-    """Say how many events were left out because of their times."""
+def skipped_note(possible: Bools) -> list[str]:
+    """Return a note on events skipped because of invalid timestamps."""
     count = int((~possible).sum())
-    return [f"{count} events have times that cannot be and were left out"] if count else []
+    return [f"skipped {count} events with invalid timestamps"] if count else []

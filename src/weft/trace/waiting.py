@@ -1,12 +1,12 @@
-"""How much of a collective kernel is waiting for other ranks, and how much moves bytes.
+"""Splits collective kernels into waiting for other ranks and moving bytes.
 
-A collective kernel begins when its rank is there and ends when all are done. Seen on several
-ranks, bytes move from the last start to the first end: before, somebody was missing; after, some
-rank was done. With one rank, what would move takes about as long as the link needs for it, or as
-the shortest of equal collectives in the file took, whichever is less, and stands at the end.
-One of unknown size is taken to move for the same share of its time as the others.
+A collective kernel begins when its rank arrives and ends when all are done. Seen on several ranks,
+bytes move from the last start to the first end. With one rank, the transfer is estimated as the
+time the link needs, or as the shortest of equal collectives in the file, whichever is less, and
+placed at the end. A collective of unknown size is assumed to move for the same fraction of its time
+as the others.
 
-Where the clocks of ranks are farther apart than the time in which bytes move, neither is known.
+If the clocks of ranks differ by more than the transfer time, neither is known.
 """
 
 from collections import Counter, defaultdict
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.trace.align import Job, Match, Ranked
+from weft.trace.align import AlignedJob, CollectiveMatch, RankTrace
 from weft.trace.analysis import ESTIMATED, MEASURED
-from weft.trace.collectives import Collective
-from weft.trace.links import Links
-from weft.trace.steps import Steps, step_by_row
+from weft.trace.machine_links import MachineLinks
+from weft.trace.steps import TraceSteps, step_by_row
+from weft.trace.trace_collectives import TracedCollective
 
-_SMALL = 0.1  # of the longest kernel of a collective: a doubt so small changes nothing
-_ENOUGH = 3  # equal collectives before the shortest of them says anything
+_SMALL = 0.1  # fraction of the longest kernel of a collective: a smaller uncertainty is negligible
+_ENOUGH = 3  # equal collectives needed for the shortest of them to be meaningful
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class TransferWindow:
     """When the bytes of a collective moved."""
 
     start: float
@@ -36,12 +36,14 @@ class Moving:
 
     @property
     def seconds(self) -> float:
-        """How long they moved."""
+        """The duration in seconds."""
         return max(self.end - self.start, 0.0)
 
 
-def moving(job: Job, steps: Sequence[Steps], links: Links) -> list[list[Moving | None]]:
-    """Say for each rank and each of its collectives when bytes moved; None if nothing tells."""
+def moving(
+    job: AlignedJob, steps: Sequence[TraceSteps], links: MachineLinks
+) -> list[list[TransferWindow | None]]:
+    """Return for each rank and each of its collectives when bytes moved; None if unknown."""
     out = [_estimated(ranked, each, links) for ranked, each in zip(job.ranks, steps, strict=True)]
     for match in job.matches:
         moves = measured(job, match)
@@ -50,13 +52,15 @@ def moving(job: Job, steps: Sequence[Steps], links: Links) -> list[list[Moving |
     return out
 
 
-def measured(job: Job, match: Match) -> Moving | None:
-    """Return when bytes moved between ranks; None if their clocks are too far apart to tell."""
+def measured(job: AlignedJob, match: CollectiveMatch) -> TransferWindow | None:
+    """Return when bytes moved between ranks; None if their clocks are too inaccurate."""
     starts, ends = job.starts(match), job.ends(match)
     last = match.members[int(np.argmax(starts))][0]
-    moves = Moving(float(starts.max()), float(ends.min()), MEASURED, job.ranks[last].trace.rank)
+    moves = TransferWindow(
+        float(starts.max()), float(ends.min()), MEASURED, job.ranks[last].trace.rank
+    )
     longest = float((ends - starts).max())
-    if longest <= 0:  # kernels of no length: nothing waited, nothing moved
+    if longest <= 0:  # kernels of zero length: nothing waited, nothing moved
         return moves
     doubt = job.uncertainty(match)
     if moves.seconds <= 0 or (moves.seconds <= doubt and doubt > _SMALL * longest):
@@ -64,7 +68,9 @@ def measured(job: Job, match: Match) -> Moving | None:
     return moves
 
 
-def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None]:
+def _estimated(
+    ranked: RankTrace, steps: TraceSteps, links: MachineLinks
+) -> list[TransferWindow | None]:
     names = _classes(ranked, steps)
     everyone = range(len(names))
     ends = ranked.ends(everyone).tolist()
@@ -75,33 +81,33 @@ def _estimated(ranked: Ranked, steps: Steps, links: Links) -> list[Moving | None
         for c, name, seconds in zip(ranked.collectives, names, own, strict=True)
     ]
     typical = _typical_share(found, own)
-    out: list[Moving | None] = []
+    out: list[TransferWindow | None] = []
     for index, seconds in enumerate(found):
         guess = typical * own[index] if seconds is None and typical is not None else seconds
         end = ends[index]
-        out.append(None if guess is None else Moving(end - guess, end, ESTIMATED))
+        out.append(None if guess is None else TransferWindow(end - guess, end, ESTIMATED))
     return out
 
 
 def _least(on_links: float | None, shortest: float | None, own: float) -> float | None:
-    """Give the least of what is known; how long it took says nothing by itself."""
+    """Return the smallest known estimate; its own duration alone tells nothing."""
     known = [seconds for seconds in (on_links, shortest) if seconds is not None]
     return min(*known, own) if known else None
 
 
-def _on_links(c: Collective, links: Links) -> float | None:
+def _on_links(c: TracedCollective, links: MachineLinks) -> float | None:
     return links.seconds(c.kind, c.nbytes, c.num_ranks, c.dtype)
 
 
 def _typical_share(found: Sequence[float | None], own: Sequence[float]) -> float | None:
-    """Give the share of known collectives that moves: the best guess for one without a size."""
+    """Return the fraction of known collectives that moves: the estimate for unknown sizes."""
     known = [(f, o) for f, o in zip(found, own, strict=True) if f is not None]
     total = sum(o for _, o in known)
     return sum(f for f, _ in known) / total if total else None
 
 
-def _classes(ranked: Ranked, steps: Steps) -> list[tuple[object, ...]]:
-    """Name what is equal: kind and size, or where a size is missing, the place in the step."""
+def _classes(ranked: RankTrace, steps: TraceSteps) -> list[tuple[object, ...]]:
+    """Return equivalence keys: kind and size, or without a size the place in the step."""
     step_of = step_by_row(ranked.trace, steps)
     seen: Counter[int] = Counter()
     out: list[tuple[object, ...]] = []
@@ -118,7 +124,7 @@ def _classes(ranked: Ranked, steps: Steps) -> list[tuple[object, ...]]:
 def _shortest(
     own: Sequence[float], names: Sequence[tuple[object, ...]]
 ) -> dict[tuple[object, ...], float]:
-    """Give the shortest of equal collectives: none of them can have needed longer to move."""
+    """Return the shortest of equal collectives: an upper bound of their transfer time."""
     times: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for seconds, name in zip(own, names, strict=True):
         if name:
@@ -126,8 +132,8 @@ def _shortest(
     return {name: min(each) for name, each in times.items() if len(each) >= _ENOUGH}
 
 
-def basis_of(found: Sequence[Moving | None]) -> str:
-    """Name what the waiting of a rank rests on."""
+def basis_of(found: Sequence[TransferWindow | None]) -> str:
+    """Return the basis of a rank's waiting time."""
     bases = {each.basis for each in found if each is not None}
     if not found:
         return MEASURED

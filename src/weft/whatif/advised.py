@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.errors import WeftError
-from weft.trace.advice import KERNELS, late_rank, losses
 from weft.trace.analysis import REPLAYED
 from weft.trace.analyzing import analyze as analyze_files
+from weft.trace.trace_advice import KERNELS, late_rank, losses
 from weft.whatif.answer import NO_STRAGGLER, answers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from weft.trace import Advice, Analysis
-    from weft.trace.advice import Loss
+    from weft.trace import Analysis, StepAdvice
     from weft.trace.analyzing import JobAnalysis
+    from weft.trace.trace_advice import Loss
     from weft.whatif.answer import Answer
 
 _HOST = "no-host"  # nothing done about the host saves more
@@ -34,7 +34,7 @@ def analyze(paths: str | Path | Iterable[str | Path]) -> Analysis:
     return analyze_files(paths, replayed)
 
 
-def replayed(found: JobAnalysis) -> list[Advice]:
+def replayed(found: JobAnalysis) -> list[StepAdvice]:
     """Advise on a job by what its replay says that each advice saves."""
     lost = losses(found.ranks, found.stragglers)
     names = [loss.advice.change for loss in lost if loss.advice.change not in ("", KERNELS)]
@@ -50,7 +50,7 @@ def replayed(found: JobAnalysis) -> list[Advice]:
     return [_priced(loss, answers, found) for loss in lost]
 
 
-def _priced(loss: Loss, answers: list[Answer], found: JobAnalysis) -> Advice:
+def _priced(loss: Loss, answers: list[Answer], found: JobAnalysis) -> StepAdvice:
     advice, answer = loss.advice, answers[0] if len(answers) == 1 else answers[loss.rank]
     if answer.doubt:
         return _bounded(advice, answer.doubt)
@@ -68,5 +68,5 @@ def _priced(loss: Loss, answers: list[Answer], found: JobAnalysis) -> Advice:
     return replace(advice, basis=REPLAYED, share=share, gain=share * answer.replayed_step)
 
 
-def _bounded(advice: Advice, doubt: str) -> Advice:
+def _bounded(advice: StepAdvice, doubt: str) -> StepAdvice:
     return replace(advice, doubt="" if advice.change == KERNELS else doubt)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.trace import Trace, read
-from weft.trace.align import Ranked
+from weft.trace.align import RankTrace
 from weft.trace.reading import jobs_of
 from weft.units import brief
 from weft.whatif.change import NAMES, Change, change, scaling_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.step import StepRun
     from weft.timeline import Timeline
-    from weft.trace.align import Job
+    from weft.trace.align import AlignedJob
     from weft.whatif.job import JobReplay
     from weft.whatif.model import ReplayModel
     from weft.whatif.replay import Replay
@@ -152,7 +152,7 @@ def what_if(
     A replay that is more than ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
     found = trace if isinstance(trace, Trace) else read(trace)
-    return _rank_answer(Ranked.of(found), names, on, anyway=anyway)
+    return _rank_answer(RankTrace.of(found), names, on, anyway=anyway)
 
 
 def what_if_jobs(
@@ -183,7 +183,7 @@ def what_if_job(
 
 
 def answers_of(
-    job: Job, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
+    job: AlignedJob, names: Sequence[str], on: Platform | None = None, *, anyway: bool = False
 ) -> list[Answer]:
     """Answer for a job as a whole where its ranks meet, else for each rank by itself."""
     if not job.matches:
@@ -208,7 +208,7 @@ def _read(traces: Sequence[Trace | Path | str]) -> list[Trace]:
 
 
 def _rank_answer(
-    ranked: Ranked, names: Sequence[str], on: Platform | None, *, anyway: bool = False
+    ranked: RankTrace, names: Sequence[str], on: Platform | None, *, anyway: bool = False
 ) -> Answer:
     model = model_of(ranked)
     if not anyway:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace import Kind, Mark
+from weft.timeline.intervals import IntervalSet
+from weft.trace import EventKind, StepMark
 from weft.trace.steps import busiest_stream, steps_of
 from weft.trace.trace import whole_number
 from weft.whatif.occupancy import waves
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.trace import Trace
-    from weft.trace.steps import Steps
+    from weft.trace.steps import TraceSteps
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
@@ -59,7 +59,7 @@ class Calls:
     which stream waits for which, where the profiler recorded that (Kineto's cuda_sync events).
     """
 
-    mark: Mark
+    mark: StepMark
     until: float
     name: tuple[str, ...]  # of what was launched, or of the call
     call: tuple[str, ...]
@@ -75,7 +75,7 @@ class Calls:
     gpu_end: Floats
     waves: Floats  # how often its workgroups fill the device
     front: Floats
-    full: Cover
+    full: IntervalSet
     waits: tuple[StreamWait | None, ...]
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ def calls_of(trace: Trace) -> list[Calls]:
     return out
 
 
-def _host_marks(trace: Trace, steps: Steps) -> tuple[Mark, ...]:
+def _host_marks(trace: Trace, steps: TraceSteps) -> tuple[StepMark, ...]:
     """Return the steps on the host: from the call that launched the first kernel of each.
 
     Steps that were found by how kernels repeat are cut on the device, which may be behind.
@@ -172,15 +172,15 @@ def _host_marks(trace: Trace, steps: Steps) -> tuple[Mark, ...]:
     if (launch < 0).any() or (np.diff(called) <= 0).any():
         return steps.marks
     edges = pairwise(called.tolist())
-    return tuple(Mark(m.name, *edge) for m, edge in zip(steps.marks, edges, strict=True))
+    return tuple(StepMark(m.name, *edge) for m, edge in zip(steps.marks, edges, strict=True))
 
 
-def _whole(trace: Trace, rows: Ints) -> tuple[Mark, ...]:
+def _whole(trace: Trace, rows: Ints) -> tuple[StepMark, ...]:
     """Without marks and without a period the whole file is one step."""
     if not len(rows):
         return ()
     columns = trace.columns
-    return (Mark("all", float(columns.start[rows].min()), float(trace.end[rows].max()) + 1e-9),)
+    return (StepMark("all", float(columns.start[rows].min()), float(trace.end[rows].max()) + 1e-9),)
 
 
 def _sequence(trace: Trace) -> tuple[Ints, Ints]:
@@ -190,7 +190,7 @@ def _sequence(trace: Trace) -> tuple[Ints, Ints]:
     """
     columns = trace.columns
     gpu = trace.gpu[trace.launch[trace.gpu] >= 0]
-    runtime = np.flatnonzero(columns.kind == Kind.RUNTIME)
+    runtime = np.flatnonzero(columns.kind == EventKind.RUNTIME)
     wanted = np.array([is_stream_wait(n) or is_host_wait(n) for n in trace.names] or [False])
     others = runtime[wanted[columns.name[runtime]]]
     others = others[np.isin(columns.thread[others], _launching(trace, gpu))]
@@ -221,10 +221,10 @@ def _fronts(trace: Trace) -> Floats:
 def _stream_waits(trace: Trace) -> dict[int, StreamWait]:
     """Return by row of a runtime call which stream it made wait for which, where that is told."""
     columns = trace.columns
-    calls = np.flatnonzero((columns.kind == Kind.RUNTIME) & (columns.correlation >= 0))
+    calls = np.flatnonzero((columns.kind == EventKind.RUNTIME) & (columns.correlation >= 0))
     row_of = dict(zip(columns.correlation[calls].tolist(), calls.tolist(), strict=True))
     found = {}
-    for row in np.flatnonzero((columns.kind == Kind.SYNC) & (columns.detail >= 0)).tolist():
+    for row in np.flatnonzero((columns.kind == EventKind.SYNC) & (columns.detail >= 0)).tolist():
         detail = trace.detail_of(row)
         other = whole_number(detail.get("wait_on_stream"))
         record = row_of.get(whole_number(detail.get("wait_on_cuda_event_record_corr_id")) or -1)
@@ -244,9 +244,9 @@ class _Table:
         self.front = _fronts(trace)
         self.waits = _stream_waits(trace)
         filling = trace.gpu[self.waves[trace.gpu] > 1]
-        self.full = Cover.of(trace.columns.start[filling], trace.end[filling])
+        self.full = IntervalSet.of(trace.columns.start[filling], trace.end[filling])
 
-    def calls(self, mark: Mark, until: float, rows: Ints, launched: Ints) -> Calls:
+    def calls(self, mark: StepMark, until: float, rows: Ints, launched: Ints) -> Calls:
         trace, columns = self.trace, self.trace.columns
         there = launched >= 0
         shown = np.where(there, launched, rows)
@@ -274,7 +274,7 @@ class _Table:
             waits=tuple(self.waits.get(row) for row in rows.tolist()),
         )
 
-    def alone(self, mark: Mark, rows: Ints, launched: Ints) -> list[Calls]:
+    def alone(self, mark: StepMark, rows: Ints, launched: Ints) -> list[Calls]:
         """Give the only step of a trace, with what was still to be done when it began in front.
 
         The profiler itself waits for that work as it starts, inside the first step.
@@ -318,6 +318,8 @@ class _Table:
         """Give the innermost operator or named range around each call."""
         kind, parent = self.trace.columns.kind, self.trace.parent
         around = parent[rows].astype(np.int64)
-        while (other := (around >= 0) & ~np.isin(kind[around], (Kind.OP, Kind.ANNOTATION))).any():
+        while (
+            other := (around >= 0) & ~np.isin(kind[around], (EventKind.OP, EventKind.ANNOTATION))
+        ).any():
             around[other] = parent[around[other]]
         return around

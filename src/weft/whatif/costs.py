@@ -16,8 +16,8 @@ import numpy as np
 from weft.cost import price
 from weft.cost.recipes import flops_of
 from weft.schedule import Cost
-from weft.trace import Kind
-from weft.trace.overlap import is_gemm_name
+from weft.trace import EventKind
+from weft.trace.kernel_slowdown import is_gemm_name
 from weft.trace.tensors import dtype_name, tensors_of
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ class _Costs:
         """Give what a GPU event computes; None where the trace does not tell."""
         trace, columns = self.trace, self.trace.columns
         launch = int(trace.launch[row])
-        if launch < 0 or columns.kind[row] != Kind.KERNEL:
+        if launch < 0 or columns.kind[row] != EventKind.KERNEL:
             return None
         for around in trace.ancestors(launch):
-            if columns.kind[around] == Kind.OP and columns.detail[around] >= 0:
+            if columns.kind[around] == EventKind.OP and columns.detail[around] >= 0:
                 key = int(columns.name[around]), int(columns.detail[around])
                 if key not in self._known:
                     detail = trace.detail_of(around)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import FormatError
-from weft.trace.links import links_of
+from weft.trace.machine_links import links_of
 from weft.trace.reading import jobs_of
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
@@ -32,7 +32,7 @@ from weft.whatif.replay import (
 if TYPE_CHECKING:
     from weft.step import StepRun
     from weft.trace import Trace
-    from weft.trace.align import Job
+    from weft.trace.align import AlignedJob
     from weft.whatif.calls import Floats
     from weft.whatif.recorded import RecordedStep
 
@@ -73,7 +73,7 @@ class JobReplay:
         return found
 
 
-def job_of(traces: Sequence[Trace]) -> Job:
+def job_of(traces: Sequence[Trace]) -> AlignedJob:
     """Put the traces of one job on one clock; refuse those of several."""
     jobs, _ = jobs_of(traces)
     if len(jobs) != 1:
@@ -84,7 +84,7 @@ def job_of(traces: Sequence[Trace]) -> Job:
     return jobs[0]
 
 
-def job_replay(job: Job) -> JobReplay:
+def job_replay(job: AlignedJob) -> JobReplay:
     """Join the traces of one job, at the step whose period is nearest the mean."""
     steps = [recorded_steps(ranked) for ranked in job.ranks]
     chosen = _same_step(steps)
@@ -122,7 +122,7 @@ def _same_step(steps: Sequence[Sequence[RecordedStep]]) -> tuple[RecordedStep, .
     return tuple(each[chosen] for each in named)
 
 
-def _moved(job: Job) -> list[dict[int, float]]:
+def _moved(job: AlignedJob) -> list[dict[int, float]]:
     """Return the seconds in which bytes moved, by rank and row of the kernel."""
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     found = moving(job, steps, links_of(job.ranks[0].trace.device))
@@ -133,7 +133,7 @@ def _moved(job: Job) -> list[dict[int, float]]:
 
 
 def _joined(
-    job: Job, ready: Sequence[RecordedStep], moved: Sequence[dict[int, float]]
+    job: AlignedJob, ready: Sequence[RecordedStep], moved: Sequence[dict[int, float]]
 ) -> list[dict[int, int]]:
     """Return by rank the call of each collective in the step of all of which moving is known."""
     places = [

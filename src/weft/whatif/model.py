@@ -22,7 +22,7 @@ from weft.planner.plan import Limits
 from weft.planner.planning import drafted_step
 from weft.planner.prices import Prices, default_library
 from weft.trace.align import align
-from weft.trace.links import links_of, sized
+from weft.trace.machine_links import links_of, sized
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
 from weft.whatif.costs import costs_of
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from weft.schedule import Cost
     from weft.step import StepEngine, StepRun
     from weft.step.layout import Place
-    from weft.trace import Collective as RecordedCollective
     from weft.trace import Trace
-    from weft.trace.align import Job, Ranked
-    from weft.trace.links import Links
-    from weft.trace.waiting import Moving
+    from weft.trace import TracedCollective as RecordedCollective
+    from weft.trace.align import AlignedJob, RankTrace
+    from weft.trace.machine_links import MachineLinks
+    from weft.trace.waiting import TransferWindow
     from weft.whatif.recorded import RecordedStep
     from weft.whatif.replay import Replay
     from weft.workload import Collective, Op, Workload
@@ -63,7 +63,7 @@ class ReplayModel:
     traces: tuple[Trace, ...]
     ranks: tuple[RecordedStep, ...]
     machine: Platform
-    links: Links
+    links: MachineLinks
     replays: tuple[Replay, ...]
 
     @property
@@ -187,7 +187,7 @@ def _kernel_price(cost: Cost | None, device: Device) -> float:
 
 
 def model_of(
-    ranked: Ranked, moved: Mapping[RecordedCollective, float] | None = None
+    ranked: RankTrace, moved: Mapping[RecordedCollective, float] | None = None
 ) -> ReplayModel:
     """Replay the steps of one rank's trace and return the typical one as a model.
 
@@ -209,7 +209,7 @@ def model_of(
     return ReplayModel((trace,), (step,), machine, links_of(trace.device), replays)
 
 
-def slowest_model(job: Job) -> ReplayModel:
+def slowest_model(job: AlignedJob) -> ReplayModel:
     """Return the rank of a job whose steps take longest, with what all ranks tell of moving."""
     steps = [steps_of(ranked.trace) for ranked in job.ranks]
     found = moving(job, steps, links_of(job.ranks[0].trace.device))
@@ -237,7 +237,7 @@ def _communicates(step: RecordedStep) -> float:
     return float(step.seconds[calls].sum())
 
 
-def _moved(ranked: Ranked, gap: float) -> dict[RecordedCollective, float]:
+def _moved(ranked: RankTrace, gap: float) -> dict[RecordedCollective, float]:
     """Estimate how long each collective moved bytes; one of which nothing tells did all the time.
 
     A price contains the launch, which a kernel's duration does not.
@@ -247,6 +247,8 @@ def _moved(ranked: Ranked, gap: float) -> dict[RecordedCollective, float]:
     return {what: max(0.0, took - gap) for what, took in _seconds(ranked, found).items()}
 
 
-def _seconds(ranked: Ranked, found: Sequence[Moving | None]) -> dict[RecordedCollective, float]:
+def _seconds(
+    ranked: RankTrace, found: Sequence[TransferWindow | None]
+) -> dict[RecordedCollective, float]:
     seconds = (np.inf if each is None else each.seconds for each in found)
     return dict(zip(ranked.collectives, seconds, strict=True))

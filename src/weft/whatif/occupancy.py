@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.trace import Kind
+from weft.trace import EventKind
 from weft.trace.trace import whole_number
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def waves(trace: Trace) -> Floats:
     """Give for each row of a trace how many times its workgroups fill the device."""
     columns = trace.columns
     out = np.zeros(len(trace))
-    kernels = np.flatnonzero((columns.kind == Kind.KERNEL) & (columns.detail >= 0))
+    kernels = np.flatnonzero((columns.kind == EventKind.KERNEL) & (columns.detail >= 0))
     if not len(kernels):
         return out
     _, first, which = np.unique(columns.detail[kernels], return_index=True, return_inverse=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.trace import Kind
+from weft.trace import EventKind
 from weft.whatif.calls import is_graph_launch, is_host_wait, is_stream_wait
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _host_waits(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) ->
 def _is_blocking(steps: Sequence[Calls], number: int) -> bool:
     """Tell copies that return when they are done: not from or to pinned memory, and seen so."""
     first = steps[0]
-    if first.kind[number] != Kind.COPY or "(Pinned" in first.name[number]:
+    if first.kind[number] != EventKind.COPY or "(Pinned" in first.name[number]:
         return False
     if not ("DtoH" in first.name[number] or "ToHost" in first.name[number]):
         return "Async" not in first.call[number] and _returned_late(steps, number)

@@ -12,7 +12,7 @@ from weft.planner.explaining import Explainer
 from weft.planner.plan import Limits, Plan
 from weft.planner.planning import PlannedStep, check_limits
 from weft.trace import Trace
-from weft.trace.align import Ranked
+from weft.trace.align import RankTrace
 from weft.whatif.job import job_of
 from weft.whatif.model import model_of, slowest_model
 from weft.whatif.replay import doubt, iterations_of, require_close
@@ -52,7 +52,7 @@ def plan_recorded(
     """
     check_limits(limits)
     given = [traces] if isinstance(traces, Trace) else list(traces)
-    model = model_of(Ranked.of(given[0])) if len(given) == 1 else slowest_model(job_of(given))
+    model = model_of(RankTrace.of(given[0])) if len(given) == 1 else slowest_model(job_of(given))
     if not anyway:
         require_close(model.name, model.replays)
     if on is not None:

@@ -20,15 +20,15 @@ import numpy as np
 
 from weft.schedule import Cost
 from weft.schedule.values import Group
-from weft.trace import Kind
-from weft.trace.overlap import is_gemm_name
+from weft.trace import EventKind
+from weft.trace.kernel_slowdown import is_gemm_name
 from weft.whatif.calls import BACKLOG
 from weft.workload import Collective, Op, Step, Workload
 from weft.workload.step import COLLECTIVES, WORLD, OpKind
 
 if TYPE_CHECKING:
     from weft.hardware import Device
-    from weft.trace import Collective as RecordedCollective
+    from weft.trace import TracedCollective as RecordedCollective
     from weft.whatif.calls import Calls, Floats
     from weft.whatif.order import Order
     from weft.whatif.overheads import Overheads
@@ -152,7 +152,7 @@ class _Ops:
         found = rank.collectives.get(number)
         waited = rank.waited.get(number, 0.0)
         seconds = float(rank.seconds[number])
-        kind: OpKind = "kernel" if rank.calls.kind[number] == Kind.KERNEL else "copy"
+        kind: OpKind = "kernel" if rank.calls.kind[number] == EventKind.KERNEL else "copy"
         self.ops.append(
             Op(
                 name=rank.calls.name[number],

@@ -22,8 +22,8 @@ from weft.errors import FormatError, ReplayError
 from weft.hardware import platform
 from weft.step import StepEngine
 from weft.trace import Trace, read
-from weft.trace.align import Ranked
-from weft.trace.links import links_of, sized
+from weft.trace.align import RankTrace
+from weft.trace.machine_links import links_of, sized
 from weft.trace.steps import steps_of
 from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.schedule import Cost
     from weft.step import StepRun
-    from weft.trace import Collective as RecordedCollective
+    from weft.trace import TracedCollective as RecordedCollective
     from weft.whatif.calls import Calls, Ints
     from weft.workload import Collective, Op, Workload
 
@@ -66,7 +66,7 @@ class Replay:
         return self.simulated / self.measured - 1
 
 
-def recorded_steps(ranked: Ranked) -> list[RecordedStep]:
+def recorded_steps(ranked: RankTrace) -> list[RecordedStep]:
     """Return every step of a trace, ready to be replayed."""
     trace, steps = ranked.trace, calls_of(ranked.trace)
     if not steps:
@@ -206,7 +206,7 @@ def require_close(path: str, replays: Sequence[Replay]) -> None:
 def replay(trace: Trace | Path | str) -> list[Replay]:
     """Replay every step of a trace, or of its file."""
     found = trace if isinstance(trace, Trace) else read(trace)
-    return replays_of(recorded_steps(Ranked.of(found)), machine_of(found))
+    return replays_of(recorded_steps(RankTrace.of(found)), machine_of(found))
 
 
 def replays_of(steps: Sequence[RecordedStep], machine: Platform) -> list[Replay]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.planner.predict import predict
-from weft.trace.align import Ranked
-from weft.trace.links import Links
+from weft.trace.align import RankTrace
+from weft.trace.machine_links import MachineLinks
 from weft.whatif.change import Change
 from weft.whatif.costs import scales
 from weft.whatif.model import model_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def retargeted(model: ReplayModel, on: Platform, end: int = 0) -> ReplayModel:
     """Return the model on another machine; ``end`` 1 and 2 are the ends of its prices' range."""
-    here, there, links = model.machine.require_device(), on.require_device(), Links(on)
+    here, there, links = model.machine.require_device(), on.require_device(), MachineLinks(on)
     ranks = []
     for trace, rank in zip(model.traces, model.ranks, strict=True):
         found = scales(trace, rank.calls, here, there)
@@ -69,7 +69,7 @@ def predict_trace(trace: Trace, on: Platform, *, anyway: bool = False) -> Predic
     What the replay of the trace is wrong by widens the range. One that is more than
     ``MOST_ERROR`` off raises a ReplayError, unless ``anyway``.
     """
-    model = model_of(Ranked.of(trace))
+    model = model_of(RankTrace.of(trace))
     if not anyway:
         require_close(trace.path, model.replays)
     moved = [retargeted(model, on, end) for end in range(3)]

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from weft.errors import FormatError
-from weft.timeline.profile import OpSpan, StepProfile, by_start
-from weft.trace.collectives import collectives, communication
+from weft.timeline.step_profile import OpSpan, StepProfile, by_start
 from weft.trace.steps import steps_of
-from weft.trace.trace import Kind, Trace
+from weft.trace.trace import EventKind, Trace
+from weft.trace.trace_collectives import collectives, communication
 from weft.units import format_size
 
 
 def profile_of(trace: Trace, *, by_op: bool = True) -> StepProfile:
-    """Return the step whose period is nearest the mean, its GPU events ``by_op`` or by kernel.
+    """Return the step with the period closest to the mean, its GPU events ``by_op`` or by kernel.
 
-    By op, kernels have the name of the operator that launched them, as predictions have, and
+    By op, kernels have the name of the operator that launched them, as in predictions, and
     collectives their kind and size.
     """
     steps = steps_of(trace)
@@ -26,7 +26,7 @@ def profile_of(trace: Trace, *, by_op: bool = True) -> StepProfile:
     if not len(rows):
         raise FormatError(
             f"{trace.path} has no GPU event in its steps",
-            "Record with ProfilerActivity.CUDA, and call prof.step() once a step.",
+            "Record with ProfilerActivity.CUDA, and call prof.step() once per step.",
         )
     moves = dict(zip(trace.gpu.tolist(), communication(trace).tolist(), strict=True))
     told = {each.row: each for each in collectives(trace)} if by_op else {}
@@ -63,11 +63,11 @@ def _typical(periods: tuple[float | None, ...], count: int) -> int | None:
 
 
 def _operator(trace: Trace, row: int) -> str:
-    """Return the name of the operator that launched a kernel, as captured steps have it."""
+    """Return the name of the operator that launched a kernel, as captured steps name it."""
     launch = int(trace.launch[row])
     if launch < 0:
         return ""
     for each in trace.ancestors(launch):
-        if trace.columns.kind[each] == Kind.OP:
+        if trace.columns.kind[each] == EventKind.OP:
             return trace.name_of(each).replace("::", ".")
     return ""

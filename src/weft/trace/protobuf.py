@@ -1,7 +1,7 @@
-"""Messages of Protocol Buffers, read without their library: fields by number, as they stand.
+"""Parses Protocol Buffers messages without their library: fields by number.
 
-A message is a row of fields: a varint holds the field's number and its wire type, then comes a
-varint (0), eight bytes (1), a varint and so many bytes (2), or four bytes (5).
+A message is a sequence of fields: a varint holds the field's number and its wire type, followed by
+a varint (0), eight bytes (1), a varint and that many bytes (2), or four bytes (5).
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _CUT = "a message ends before its last field does"
 
 
 def fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of every field: a whole number, or bytes.
+    """Yield the number and the value of every field: an integer, or bytes.
 
     >>> list(fields(bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69])))
     [(1, 150), (2, b'hi')]
@@ -32,14 +32,14 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
             yield number, data[place : place + size]
             place += size
         else:
-            raise FormatError(f"wire type {wire_type} at byte {place} is none of Protocol Buffers")
+            raise FormatError(f"invalid Protocol Buffers wire type {wire_type} at byte {place}")
 
 
 _FIXED = {1: 8, 5: 4}
 
 
 def varint(data: bytes, place: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte; give it and the place behind it."""
+    """Return a varint and the offset after it."""
     value = shift = 0
     while place < len(data):
         byte = data[place]
@@ -49,12 +49,12 @@ def varint(data: bytes, place: int) -> tuple[int, int]:
             return value, place
         shift += 7
         if shift > 63:
-            raise FormatError(f"a number at byte {place} has more than 64 bits")
+            raise FormatError(f"the varint at byte {place} has more than 64 bits")
     raise FormatError(_CUT)
 
 
 def varints(data: int | bytes) -> list[int]:
-    """Read a repeated number, packed or alone."""
+    """Return a repeated integer, packed or not."""
     if isinstance(data, int):
         return [data]
     out, place = [], 0

@@ -1,10 +1,10 @@
-"""A collective priced on a platform, by one algorithm or by the fastest that applies."""
+"""Predictions of a collective on a platform, by one algorithm or by the fastest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.cli.library import library_algorithm
+from weft.cli.library_algorithm import library_algorithm
 from weft.collectives import ENGINE_FEATURES, algorithms, collective
 from weft.cost.bus import bus_factor
 from weft.errors import ScheduleError, SizeError, UsageError, WeftError
@@ -13,11 +13,11 @@ from weft.schedule import Schedule
 from weft.simulator import energy, simulate
 from weft.timeline import Timeline
 
-AUTO = ("auto", "dma-auto")  # the fastest of all that apply, or of those by DMA engines alone
+AUTO = ("auto", "dma-auto")  # the fastest of all that apply, or of those on DMA engines
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CollectiveQuestion:
     """One collective of one size on one platform."""
 
     kind: str
@@ -26,19 +26,19 @@ class Question:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks take part."""
+        """The number of ranks."""
         return self.platform.num_ranks
 
     @property
     def node_size(self) -> int | None:
-        """The inner group of two-level algorithms, where the platform has two levels."""
+        """The inner group size of two-level algorithms, if the platform has two levels."""
         platform = self.platform
         if platform.num_nodes > 1:
             return platform.node_size
         return platform.levels[0].size if len(platform.levels) > 1 else None
 
     def schedule(self, algorithm: str) -> Schedule:
-        """Build it by one algorithm, or by what a library was measured to take."""
+        """Build the schedule of one algorithm, or of a library's measured collective."""
         if asked := library_algorithm(algorithm):
             return asked.schedule(self.kind, self.nbytes, self.platform)
         return collective(
@@ -50,23 +50,23 @@ class Question:
         )
 
     def note(self, algorithm: str) -> str:
-        """Say what to keep in mind about a price that was measured rather than derived."""
+        """Return a note about a price that was measured rather than derived."""
         asked = library_algorithm(algorithm)
         return asked.price(self.kind, self.nbytes, self.platform).note if asked else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What one algorithm takes; ``asked`` is the name it was asked for by."""
+class PredictedCollective:
+    """The duration of one algorithm; ``asked`` is the name it was requested by."""
 
-    question: Question
+    question: CollectiveQuestion
     asked: str
     chosen: str
     timeline: Timeline
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The results, one here."""
+        """The results: one row."""
         row = result_row(self.question, self.asked, self.timeline.seconds, self.timeline.basis)
         note = self.question.note(self.chosen)
         row |= {"note": note} if note else {}
@@ -74,31 +74,31 @@ class Answer:
 
     @property
     def energy(self) -> dict[str, float]:
-        """Joules of all ranks and the mean watts of one, for a row that shows them."""
+        """Energy of all ranks in joules, and mean power of one in watts."""
         found = energy(self.timeline, self.question.platform)
         return {"joules": found.joules, "watts": found.watts}
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
-        """What there is to draw."""
+        """The timelines that can be drawn."""
         return (self.timeline,)
 
     @property
     def schedule(self) -> Schedule:
-        """What was priced."""
+        """The predicted schedule."""
         return self.question.schedule(self.chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class FileAnswer:
-    """What the schedule of a file takes."""
+class PredictedFile:
+    """The duration of a schedule file."""
 
     schedule: Schedule
     timeline: Timeline
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One result: its size is the caller's largest buffer, which nccl-tests counts too."""
+        """One row; its size is the caller's largest buffer, as in nccl-tests."""
         seconds, nbytes = self.timeline.seconds, _largest(self.schedule)
         return [
             {
@@ -108,14 +108,14 @@ class FileAnswer:
                 "ranks": self.schedule.num_ranks,
                 "seconds": seconds,
                 "algbw": nbytes / seconds if seconds > 0 else None,
-                "busbw": None,  # its share of the size depends on what the schedule is for
+                "busbw": None,  # bus bandwidth depends on what the schedule is for
                 "basis": self.timeline.basis,
             }
         ]
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
-        """What there is to draw."""
+        """The timelines that can be drawn."""
         return (self.timeline,)
 
 
@@ -124,11 +124,13 @@ def _largest(schedule: Schedule) -> int:
     return max((s if isinstance(s, int) else max(s) for s in sizes), default=0)
 
 
-def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
-    """Price one algorithm; ``auto`` prices every one that applies and takes the fastest.
+def answer(
+    question: CollectiveQuestion, algorithm: str, *, ahead: bool = True
+) -> PredictedCollective:
+    """Predict one algorithm; ``auto`` predicts every one that applies and returns the fastest.
 
-    ``dma-auto`` takes the fastest of those that leave all units to others.
-    Without ``ahead`` nothing can be prelaunched before it is asked for, and auto leaves it out.
+    ``dma-auto`` returns the fastest of those that use no compute units. Without ``ahead`` nothing
+    can be prelaunched, and auto skips such algorithms.
     """
     if algorithm not in AUTO:
         return _price(question, algorithm)
@@ -142,16 +144,18 @@ def answer(question: Question, algorithm: str, *, ahead: bool = True) -> Answer:
     ]
     if not found:
         raise UsageError(
-            f"no DMA engine can do {question.kind}: they copy, they do not add",
+            f"dma-auto does not apply to {question.kind}: DMA engines copy, they do not reduce",
             "Use auto, or one of all_gather and all_to_all.",
         )
     best = min(found, key=lambda each: each.timeline.seconds)
-    return Answer(question, algorithm, best.chosen, best.timeline)
+    return PredictedCollective(question, algorithm, best.chosen, best.timeline)
 
 
-def answers(question: Question, words: Sequence[str], *, ahead: bool = True) -> list[Answer]:
-    """Price every algorithm that is named; ``all`` adds all others that apply."""
-    found: list[Answer] = []
+def answers(
+    question: CollectiveQuestion, words: Sequence[str], *, ahead: bool = True
+) -> list[PredictedCollective]:
+    """Predict every named algorithm; ``all`` adds all others that apply."""
+    found: list[PredictedCollective] = []
     for word in words:
         if word == "all":
             found += [each for each in applying(question) if each.asked not in words]
@@ -160,9 +164,9 @@ def answers(question: Question, words: Sequence[str], *, ahead: bool = True) -> 
     return found
 
 
-def applying(question: Question) -> list[Answer]:
-    """Price every algorithm that applies to the question; if none does, say why."""
-    found: list[Answer] = []
+def applying(question: CollectiveQuestion) -> list[PredictedCollective]:
+    """Predict every algorithm that applies; raise the clearest reason if none does."""
+    found: list[PredictedCollective] = []
     refusals: list[WeftError] = []
     for name in algorithms(question.kind):
         try:
@@ -174,42 +178,46 @@ def applying(question: Question) -> list[Answer]:
     return found
 
 
-def _price(question: Question, algorithm: str) -> Answer:
+def _price(question: CollectiveQuestion, algorithm: str) -> PredictedCollective:
     _needs_engines(question.platform, algorithm)
     schedule = question.schedule(algorithm)
-    return Answer(question, algorithm, algorithm, simulate(schedule, question.platform))
+    return PredictedCollective(
+        question, algorithm, algorithm, simulate(schedule, question.platform)
+    )
 
 
 def _needs_engines(platform: Platform, algorithm: str) -> None:
-    """Refuse what the platform has no engines for, or whose host does not reach all ranks."""
+    """Raise if the platform lacks the engines, or one host does not reach all ranks."""
     if algorithm not in ENGINE_FEATURES and algorithm != "dma-auto":
         return
     if platform.device is None or platform.device.dma is None:
         raise UsageError(
-            f"{algorithm!r} does not apply on {platform.name}, which has no DMA engines",
+            f"{algorithm!r} does not apply to {platform.name}, which has no DMA engines",
             "Use a platform with engines such as mi300x-8, or another algorithm.",
         )
     if why := platform.device.feature_refusal(ENGINE_FEATURES.get(algorithm, ())):
         raise UsageError(
-            f"{algorithm!r} does not apply on {platform.name}: {why}",
+            f"{algorithm!r} does not apply to {platform.name}: {why}",
             "Use dma, dma-b2b, or a platform such as mi300x-8.",
         )
     if platform.num_nodes > 1:
         raise UsageError(
-            f"{algorithm!r} does not apply on {platform.name}: one host feeds one node",
+            f"{algorithm!r} does not apply to {platform.name}: one host submits for one node only",
             f"Use at most {platform.node_size} ranks, or another algorithm.",
         )
 
 
-def _clearest(refusals: list[WeftError], question: Question) -> WeftError:
+def _clearest(refusals: list[WeftError], question: CollectiveQuestion) -> WeftError:
     for refusal in refusals:
         if isinstance(refusal, SizeError):
             return refusal
     return refusals[0] if refusals else UsageError(f"no algorithm applies to {question.kind}")
 
 
-def result_row(question: Question, algorithm: str, seconds: float, basis: str) -> dict[str, Any]:
-    """Give a result with both bandwidths, as nccl-tests defines them."""
+def result_row(
+    question: CollectiveQuestion, algorithm: str, seconds: float, basis: str
+) -> dict[str, Any]:
+    """Return a result row with both bandwidths, as nccl-tests defines them."""
     rate = question.nbytes / seconds if seconds > 0 else None
     factor = bus_factor(question.kind, question.num_ranks)
     return {

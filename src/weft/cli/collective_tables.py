@@ -1,4 +1,4 @@
-"""The tables of collectives: predicted alone, or measured beside predicted."""
+"""The tables of collectives: predicted, or measured and predicted."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ _ENERGY = (Column("joules", "joules", "{:.3g}".format), Column("watts", "watts",
 
 
 def print_collectives(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
-    """Print what was found, the answer first."""
+    """Print the results, the answer first."""
     if not rows:
         return
     if any(row["basis"] == "measured" for row in rows):
@@ -40,7 +40,7 @@ def _print_predicted(platform: Platform, rows: Sequence[dict[str, Any]]) -> None
 
 
 def _notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Say once what is to be kept in mind about rows, and at which sizes."""
+    """Yield notes about rows once, with the sizes they apply to."""
     noted: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for note in filter(None, row.get("note", "").split("; ")):
@@ -51,7 +51,7 @@ def _notes(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _print_measured(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
-    """Put the two rows of a case, measured and predicted, into one line."""
+    """Print the two rows of a case, measured and predicted, in one line."""
     measured = [row for row in rows if row["basis"] == "measured"]
     predicted = [row["seconds"] for row in rows if row["basis"] == "predicted"]
     first = rows[0]
@@ -70,7 +70,7 @@ def _print_measured(platform: Platform, rows: Sequence[dict[str, Any]]) -> None:
         Column("wrong", "#wrong"),
     ]
     title = (
-        f"{first['collective']}, {first['ranks']} ranks here, measured beside predicted "
+        f"{first['collective']}, {first['ranks']} ranks here, measured and predicted "
         f"on {platform.name}"
     )
     print_table(columns, shown, title=title)

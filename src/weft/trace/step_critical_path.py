@@ -1,9 +1,9 @@
-"""What the end of a step waited for, walked back to its beginning.
+"""The critical path of a step: what its end waited for, back to its beginning.
 
-The walk covers one period of the step, or its wall where there is but one.
-From the last GPU event of the step: if its launch came after the GPU event that ended last before
-it, the host was what it waited for, and the walk goes on at the last moment the host itself had
-waited for the GPU. Otherwise it waited for that event. Gaps belong to what lies around them.
+The path covers one period of the step, or its wall if there is only one. It starts at the last GPU
+event of the step. If that event's launch came after the previous GPU event ended, it waited for the
+host, and the path continues at the last time the host itself had waited for the GPU. Otherwise it
+waited for that event. Gaps belong to their neighbours.
 """
 
 from bisect import bisect_right
@@ -12,22 +12,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.trace.analysis import Part, Path
+from weft.trace.analysis import CriticalPath, TimePart
 from weft.trace.idle import LATENCY, QUEUED, SYNC, host_rows
-from weft.trace.steps import Steps
-from weft.trace.trace import Kind, Trace
-from weft.trace.waiting import Moving
+from weft.trace.steps import TraceSteps
+from weft.trace.trace import EventKind, Trace
+from weft.trace.waiting import TransferWindow
 
 COMPUTE, COPIES, MOVING, WAITING = "compute", "copies", "moving bytes", "waiting for other ranks"
 HOST, COMMUNICATION = "host", "communication"
-_CLOCK = 1e-6  # seconds: an event may seem to start a tick before the one it waited for ended
+_CLOCK = 1e-6  # seconds: an event may seem to start a tick before the end of what it waited for
 _SHOWN = 8
 
 
 def critical_path(
-    trace: Trace, steps: Steps, step: int, moved: dict[int, Moving | None]
-) -> Path | None:
-    """Walk back through one step; ``moved`` says by row when the bytes of collectives moved."""
+    trace: Trace, steps: TraceSteps, step: int, moved: dict[int, TransferWindow | None]
+) -> CriticalPath | None:
+    """Return the critical path of one step; ``moved`` has the transfer times of collectives."""
     rows = trace.gpu[steps.of == step]
     if not len(rows):
         return None
@@ -40,25 +40,25 @@ def critical_path(
     walk.back_from(last)
     parts = sorted(walk.seconds.items(), key=lambda each: -each[1])
     names = sorted(walk.names.items(), key=lambda each: -each[1])[:_SHOWN]
-    return Path(
+    return CriticalPath(
         steps.marks[step].name,
         end - min(walk.reached, end),
-        tuple(Part(what, seconds, walk.counts[what]) for what, seconds in parts if seconds > 0),
-        tuple(Part(name, seconds) for name, seconds in names),
+        tuple(TimePart(what, seconds, walk.counts[what]) for what, seconds in parts if seconds > 0),
+        tuple(TimePart(name, seconds) for name, seconds in names),
         tuple(reversed(walk.rows)),
     )
 
 
-def _length(steps: Steps, step: int) -> float:
-    """Give how long a step took: of a job that runs ahead of its GPU, the GPU's period."""
+def _length(steps: TraceSteps, step: int) -> float:
+    """Return the duration of a step: the GPU's period if the host runs ahead."""
     return steps.periods[step] or steps.period or steps.marks[step].wall
 
 
 class _Walk:
-    """Goes back in time and writes down what it passed."""
+    """Walks back in time and records what it passed."""
 
     def __init__(
-        self, trace: Trace, moved: dict[int, Moving | None], begin: float, end: float
+        self, trace: Trace, moved: dict[int, TransferWindow | None], begin: float, end: float
     ) -> None:
         self.trace, self.moved, self.begin = trace, moved, begin
         self.reached = begin
@@ -73,14 +73,14 @@ class _Walk:
         self.syncs = _Syncs(trace)
 
     def spend(self, what: str, end: float, start: float) -> None:
-        """Write down what an interval went to, as far as it lies inside the step."""
+        """Record what an interval was spent on, clipped to the step."""
         seconds = end - max(start, self.begin)
         if seconds > 0:
             self.seconds[what] += seconds
             self.counts[what] += 1
 
     def back_from(self, row: int) -> None:
-        """Walk until the step's beginning, or until nothing lies before."""
+        """Walk back to the step's beginning, or until nothing precedes."""
         trace, time = self.trace, float(self.trace.end[row])
         while time > self.begin and row >= 0:
             start = float(trace.columns.start[row])
@@ -108,7 +108,7 @@ class _Walk:
         return (self.by_end[place], self.ends[place]) if place >= 0 else (-1, -np.inf)
 
     def _through_host(self, called: float) -> tuple[int, float]:
-        """Go back along the host to where it last waited for the GPU, or to the beginning."""
+        """Walk back along the host to where it last waited for the GPU, or to the beginning."""
         woke = self.syncs.last_before(called)
         if woke <= self.begin:
             self.spend(HOST, called, self.begin)
@@ -132,12 +132,12 @@ class _Walk:
             self.spend(WAITING, first, start)
             self.spend(WAITING, end, last)
         else:
-            is_kernel = self.trace.columns.kind[row] == Kind.KERNEL
+            is_kernel = self.trace.columns.kind[row] == EventKind.KERNEL
             self.spend(COMPUTE if is_kernel else COPIES, end, start)
 
 
 class _Syncs:
-    """The moments at which the host had waited for the GPU."""
+    """The times at which the host had waited for the GPU."""
 
     def __init__(self, trace: Trace) -> None:
         rows = host_rows(trace)[SYNC]

@@ -1,26 +1,26 @@
-"""Two timelines of one step side by side: what got longer, what got exposed."""
+"""The comparison of two timelines of one step: what got longer, what got exposed."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from weft.report.interactive_timeline import timeline_section
 from weft.report.names import short_name
 from weft.report.page import Section, html_page
-from weft.report.picture import KINDS, Line, Picture
+from weft.report.picture import KINDS, Picture, PictureLine
 from weft.report.text import Column, page, print_table
-from weft.report.timeline import timeline_section
-from weft.timeline.profile import StepDiff, StepProfile
+from weft.timeline.step_profile import StepDiff, StepProfile
 from weft.units import format_time
 
-_MOST = 15  # names in the terminal; a page has all of them
-_LITTLE = 0.002  # of the step is no difference worth a line
+_MOST = 15  # rows on the terminal; a page has all of them
+_LITTLE = 0.002  # fraction of the step: smaller differences are not listed
 _MEANING = {
     "step": "from its start to the next",
-    "compute": "kernels and copies run",
+    "compute": "kernels and copies",
     "communication": "collectives run",
-    "exposed": "communication that no kernel covers",
-    "idle": "the device does nothing",
+    "exposed": "communication not overlapped with kernels",
+    "idle": "the device is idle",
 }
 
 
@@ -49,7 +49,7 @@ def headline(found: StepDiff) -> str:
 
 
 def diff_page(found: StepDiff) -> str:
-    """Write a comparison as a page with both timelines."""
+    """Return the page of a comparison, with both timelines."""
     first, *rest = sections(found)
     drawn = [
         timeline_section(
@@ -121,7 +121,7 @@ _TIMES = Column("times", "times")
 
 
 def _picture(profile: StepProfile, *seconds: float) -> Picture:
-    """Draw a profile, a line a stream, as wide as the longer of both steps."""
+    """Draw a profile, one line per stream, as wide as the longer of both steps."""
     streams = sorted({op.stream for op in profile.ops})
     names = list(dict.fromkeys(op.name for op in profile.ops))
     number = {name: place for place, name in enumerate(names)}
@@ -131,7 +131,7 @@ def _picture(profile: StepProfile, *seconds: float) -> Picture:
     end = KINDS.index("control")
     names.append("end of the longer step")
     return Picture(
-        lines=[Line("", stream) for stream in streams],
+        lines=[PictureLine("", stream) for stream in streams],
         names=names,
         line=np.array([*(line[op.stream] for op in ops), 0], np.int64),
         name=np.array([*(number[op.name] for op in ops), len(names) - 1], np.int64),

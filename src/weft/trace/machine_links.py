@@ -1,6 +1,6 @@
-"""What the links of the traced machine can do: how long a collective would take alone.
+"""Estimates how long a collective would take alone on the links of the traced machine.
 
-The device's name finds a machine of the catalogue; prices are those of the planner.
+The device's name identifies a machine of the catalogue; prices are those of the planner.
 """
 
 import re
@@ -13,12 +13,12 @@ from weft.hardware import Platform, platform, platform_names
 from weft.planner.prices import Prices, default_library
 from weft.workload import Collective
 
-_KINDS = {"send_recv": "send"}  # of a trace, as the planner names them
+_KINDS = {"send_recv": "send"}  # kinds in a trace, by their names in the planner
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """The links of one machine, or of none that weft knows."""
+class MachineLinks:
+    """The links of one machine, or of none if weft does not know it."""
 
     machine: Platform | None
 
@@ -30,7 +30,7 @@ class Links:
     def seconds(
         self, kind: str, nbytes: int | None, num_ranks: int | None, dtype: str = ""
     ) -> float | None:
-        """Estimate how long a collective takes once all ranks are there; None: cannot say."""
+        """Return the estimated duration of a collective once all ranks have arrived, or None."""
         if self.machine is None or nbytes is None or not num_ranks or num_ranks < 2:
             return None
         return _seconds(self.machine, kind, nbytes, num_ranks, dtype)
@@ -39,29 +39,22 @@ class Links:
 def bus_bandwidth(
     kind: str, nbytes: int | None, num_ranks: int | None, seconds: float | None
 ) -> float | None:
-    """Give the bus bandwidth of a collective, as nccl-tests defines it."""
+    """Return the bus bandwidth of a collective, as nccl-tests defines it."""
     if not nbytes or not num_ranks or not seconds or num_ranks < 2:
         return None
     return nbytes / seconds * bus_factor(kind, num_ranks)
 
 
-def links_of(device: str) -> Links:
-    """Find the machine of a device by the name its driver gives it.
+def links_of(device: str) -> MachineLinks:
+    """Find the machine of a device by the name its driver reports.
 
-    A node matches where every word of its device's name is in the driver's; the most words win,
-    then the shortest name.
-
-    >>> links_of("NVIDIA A100-SXM4-80GB").name, links_of("AMD Instinct MI300X VF").name
-    ('a100-8', 'mi300x-8')
-    >>> links_of("NVIDIA A100-PCIE-40GB").name, links_of("NVIDIA H100 80GB HBM3").name
-    ('a100-pcie-8', 'h100-8')
-    >>> links_of("Tesla T4").name, links_of("NVIDIA A1000").name, links_of("Intel CPU").name
-    ('t4-8', '', '')
+    A node matches if every word of its device's name is in the driver's; the most words win, then
+    the shortest name.
     """
     words = {*re.split(r"[^a-z0-9]+", device.lower())}
     nodes = [name for name in platform_names() if name != "cpu" and _named_by(name) <= words]
     node = min(nodes, key=lambda name: (-len(_named_by(name)), len(name)), default="")
-    return Links(_machine(node) if node else None)
+    return MachineLinks(_machine(node) if node else None)
 
 
 def _named_by(node: str) -> set[str]:
@@ -71,13 +64,13 @@ def _named_by(node: str) -> set[str]:
 
 @lru_cache
 def _machine(node: str) -> Platform:
-    """Read a machine of the catalogue once."""
+    """Return a machine of the catalogue, read once."""
     return platform(node)
 
 
 @lru_cache(maxsize=4096)
 def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: str) -> float | None:
-    """Return the planner's price; None for what it has none for, as unknown kinds."""
+    """Return the planner's price, or None if it has none, as for unknown kinds."""
     try:
         there = sized(machine, num_ranks)
         what = Collective(_KINDS.get(kind, kind), nbytes, dtype or "bf16")
@@ -87,7 +80,7 @@ def _seconds(machine: Platform, kind: str, nbytes: int, num_ranks: int, dtype: s
 
 
 def sized(machine: Platform, num_ranks: int) -> Platform:
-    """Return so many ranks of a machine, on several nodes where one has fewer."""
+    """Return a machine with ``num_ranks`` ranks, on several nodes if needed."""
     if num_ranks <= machine.num_ranks:
         return machine.resized(num_ranks)
     return machine.cluster(-(-num_ranks // machine.node_size)).resized(num_ranks)

@@ -1,4 +1,4 @@
-"""The page of an analysis: what to do first, where the time goes, and the timeline to look."""
+"""The page of a trace analysis: what to do first, where the time goes, and the timeline."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -6,18 +6,18 @@ from pathlib import Path
 
 from weft.report.breakdown import by_rank, by_step, idle_section, paths_section
 from weft.report.exchanges import bandwidth_section, collectives_section
+from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page, tiles, words
 from weft.report.text import Column
-from weft.report.timeline import timeline_section
 from weft.report.traced import picture_of_ranks, rank_name
-from weft.trace.analysis import REPLAYED, Advice, Analysis, RankAnalysis
+from weft.trace.analysis import REPLAYED, Analysis, RankAnalysis, StepAdvice
 from weft.units import format_time
 
 _MEANINGS = {
-    "GPU busy": "Some kernel, copy or memory set was under way on the GPU.",
-    "Communication": "Kernels of collectives (NCCL, RCCL and others) were under way.",
-    "Overlapped": "Communication beside other work of the same GPU: it costs little.",
-    "Exposed": "Communication while nothing else ran on that GPU: the step is longer by it.",
+    "GPU busy": "A kernel, copy or memset was running on the GPU.",
+    "Communication": "Collective kernels (NCCL, RCCL and others) were running.",
+    "Overlapped": "Communication overlapped with other work of the same GPU: it costs little.",
+    "Exposed": "Communication while nothing else ran on that GPU: it lengthens the step.",
     "Waiting": "The part of a collective before its last rank came (and after its first rank "
     "was done): no bytes move. A faster link does not help, balance between ranks does.",
     "Moving": "From the moment the last rank came to the first end: bytes move. With one rank's "
@@ -31,7 +31,7 @@ _MEANINGS = {
 
 
 def page(analysis: Analysis) -> str:
-    """Write the page of an analysis."""
+    """Return the page of an analysis."""
     ranks = [rank for rank in analysis.ranks if rank.total.num_gpu_events]
     sections = [
         _first(analysis),
@@ -59,10 +59,10 @@ def _title(analysis: Analysis) -> str:
 
 
 def _lead(analysis: Analysis) -> str:
-    """Say the whole in two sentences."""
+    """Return a summary in two sentences."""
     worst = analysis.slowest
     if worst is None:
-        return "No GPU event was found in these files: nothing can be said about the GPU."
+        return "These files contain no GPU events."
     split, whole = worst.mean_step, worst.seconds
     lead = f"{format_time(whole)} of {rank_name(worst)} were recorded. Its GPU"
     if worst.step_time is not None:
@@ -120,7 +120,7 @@ def _tiles(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
 
 
 def _first(analysis: Analysis) -> Section:
-    """The things to do first, above everything else."""
+    """Return the section with the advice, which comes first."""
     count = len(analysis.advice)
     if not count:
         return Section(
@@ -135,7 +135,7 @@ def _first(analysis: Analysis) -> Section:
     return Section(title, text, drawings=[f'<ol class="first">{items}</ol>'])
 
 
-def _advice(advice: Advice) -> str:
+def _advice(advice: StepAdvice) -> str:
     return (
         f"<li><p><strong>{escape(advice.title)}</strong> "
         f'<span class="gain">{escape(_gain(advice))}</span></p>'
@@ -144,7 +144,7 @@ def _advice(advice: Advice) -> str:
     )
 
 
-def _gain(advice: Advice) -> str:
+def _gain(advice: StepAdvice) -> str:
     saved = f"{format_time(advice.gain)} of a step, {100 * advice.share:.1f} %"
     if advice.basis == REPLAYED:
         return f"saves {saved} (replayed: {advice.change})"
@@ -179,7 +179,7 @@ def _stragglers(analysis: Analysis) -> Iterator[Section]:
     columns = [
         Column("rank", "rank"),
         Column("last", "came last", right=False),
-        Column("cost", "cost the others, in sum", format_time),
+        Column("cost", "cost to the others, summed", format_time),
         Column("why", "because", right=False),
     ]
     rows = [
@@ -211,22 +211,22 @@ def _slowdowns(ranks: Sequence[RankAnalysis]) -> Iterator[Section]:
     columns = [
         Column("rank", "rank", right=False),
         Column("family", "kernels", right=False),
-        Column("pairs", "seen both ways"),
+        Column("pairs", "pairs"),
         Column("median", "median", "{:.2f}x".format),
         Column("weighted", "by time", "{:.2f}x".format),
         Column("p90", "worst tenth", "{:.2f}x".format),
-        Column("lost", "lost in all", format_time),
+        Column("lost", "total loss", format_time),
     ]
     if rows:
         text = (
-            "How much longer the same kernel takes beside communication: matched by its place in "
-            "steps where it ran beside some and in steps where it ran alone."
+            "How much longer the same kernel takes when overlapped with communication: matched by "
+            "its place in steps with overlap and in steps without."
         )
-        yield Section("Slower beside communication", text, columns, rows)
+        yield Section("Slowdown by communication", text, columns, rows)
 
 
 def _about(analysis: Analysis) -> Section:
-    """What was read, what was lost, and what the words mean."""
+    """Return the section on the input files, what could not be read, and definitions."""
     columns = [
         Column("file", "file", right=False),
         Column("rank", "rank"),

@@ -1,4 +1,4 @@
-"""The interactive timeline of a page: the picture packed, its controls, and what ran as a table."""
+"""The interactive timeline of a page: encoded picture, controls, and a table of what ran."""
 
 from collections.abc import Sequence
 from html import escape
@@ -21,7 +21,7 @@ _HIDDEN = " hidden"
 def timeline_section(
     picture: Picture, title: str, text: str, *, number: int = 0, most: int = MOST_SPANS
 ) -> Section:
-    """Show a picture of at most so many spans; pages with several give each a number."""
+    """Return a section with at most ``most`` spans; ``number`` distinguishes several per page."""
     picture = lightened(picture, most)
     return Section(
         title,
@@ -44,7 +44,7 @@ _COLUMNS = (
 
 
 def busiest(picture: Picture) -> list[dict[str, Any]]:
-    """Give the names that take longest in all, loud lines before quiet ones."""
+    """Return the names with the longest total time, loud lines before quiet ones."""
     loud = np.asarray([not line.quiet for line in picture.lines] or [True], bool)[picture.line]
     length = picture.end - picture.start
     keys = np.stack([~loud, picture.name, picture.kind]).astype(np.int64)
@@ -77,7 +77,7 @@ def _drawing(picture: Picture, title: str, source: str) -> str:
         groups=_options(groups),
         one_group="" if len(groups) > 1 else _HIDDEN,
         no_quiet="" if any(line.quiet for line in picture.lines) else _HIDDEN,
-        quiet=" checked" if len(groups) == 1 else "",  # one rank leaves room for its host
+        quiet=" checked" if len(groups) == 1 else "",  # with one rank there is room for its host
         no_path="" if any(picture.paths) else _HIDDEN,
         legend=_legend(picture),
         data=script_json(packed(picture)),

@@ -1,9 +1,9 @@
-"""What to do first: where a step loses most that something can be done about.
+"""Advice: the largest avoidable losses of a step.
 
-A loss is found on the rank that loses most by it. What it costs is a bound: what a step would save
-if the loss vanished and nothing else took its place. Mostly something else does, a host that is
-late anyway or another rank, so every loss names the change of ``weft whatif`` that tells. Gains
-that were replayed come before bounds.
+A loss is reported for the rank that loses most by it. Its cost is a bound: what a step would save
+if the loss vanished and nothing else took its place. Usually something else does, such as a late
+host or another rank, so every loss names the change of ``weft whatif`` that tells. Replayed gains
+are listed before bounds.
 """
 
 from collections import defaultdict
@@ -11,19 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from weft.trace.analysis import BOUND, Advice, Part, RankAnalysis, Straggler, Use
-from weft.trace.families import (
-    ATTENTION,
-    COMMUNICATION,
-    CONVOLUTION,
-    COPIES,
-    ELEMENTWISE,
-    EMBEDDING,
-    GEMM,
-    NORM,
-    OPTIMIZER,
-    REDUCTION,
-)
+from weft.trace.analysis import BOUND, CollectiveUse, RankAnalysis, StepAdvice, Straggler, TimePart
 from weft.trace.idle import (
     ALLOCATING,
     LATENCY,
@@ -38,16 +26,28 @@ from weft.trace.idle import (
     WORKING,
     synchronises,
 )
+from weft.trace.kernel_families import (
+    ATTENTION,
+    COMMUNICATION,
+    CONVOLUTION,
+    COPIES,
+    ELEMENTWISE,
+    EMBEDDING,
+    GEMM,
+    NORM,
+    OPTIMIZER,
+    REDUCTION,
+)
 from weft.units import format_rate, format_size, format_time
 
-WORTH = 0.01  # of a step: less is not worth saying
-_LEAST = 0.001  # and less than this is not worth a replay
+WORTH = 0.01  # fraction of a step: smaller losses are not reported
+_LEAST = 0.001  # fraction of a step: smaller losses are not replayed
 _SHOWN = 3
-_FAR = 0.7  # of what the link can do: less is slow
-_BUSY = 0.8  # of a step: a GPU so busy is made faster by faster kernels
+_FAR = 0.7  # fraction of the link's bandwidth: less is slow
+_BUSY = 0.8  # fraction of a step: beyond this only faster kernels help
 _LISTED = 4  # families of kernels
 _NO_SYNC = "no-sync"
-KERNELS = "kernels"  # what stands for a change where there is none: it comes last
+KERNELS = "kernels"  # placeholder for advice without a change: it is listed last
 _KERNEL_HOW = {
     GEMM: "lower precision (bf16, fp8), tensor cores for fp32 (TF32), sizes that are multiples of "
     "64, torch.compile(mode='max-autotune')",
@@ -63,14 +63,14 @@ _KERNEL_HOW = {
 
 
 class Loss(NamedTuple):
-    """An advice with its gain as a bound, and the number of the rank that loses most."""
+    """An advice whose gain is a bound, and the index of the rank that loses most."""
 
     rank: int
-    advice: Advice
+    advice: StepAdvice
 
 
-def first_of(advice: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Choose what to do first: replayed gains, then bounds, and what has neither last."""
+def first_of(advice: Iterable[StepAdvice]) -> tuple[StepAdvice, ...]:
+    """Return the advice to show first: replayed gains, then bounds, then those with neither."""
     worth = [each for each in advice if each.share >= WORTH and each.gain > 0]
     ordered = sorted(
         worth, key=lambda each: (each.change == KERNELS, each.basis == BOUND, -each.share)
@@ -81,10 +81,10 @@ def first_of(advice: Iterable[Advice]) -> tuple[Advice, ...]:
 
 
 def losses(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> list[Loss]:
-    """Find what the ranks of a job lose a thousandth of a step by: a change may save more.
+    """Return all losses of more than a thousandth of a step.
 
-    A host that waits for its GPU is late with all that it launches afterwards, however short the
-    wait is.
+    A change may save more than the loss: a host that waits for its GPU is late with everything it
+    launches afterwards, however short the wait is.
     """
     job = _Job(ranks, late)
     if not job.ranks:
@@ -103,18 +103,18 @@ def losses(ranks: Sequence[RankAnalysis], late: Sequence[Straggler]) -> list[Los
 
 
 class _Job(NamedTuple):
-    """The ranks of a job, and those among them that are late."""
+    """The ranks of a job, and the stragglers among them."""
 
     every: Sequence[RankAnalysis]
     late: Sequence[Straggler]
 
     @property
     def ranks(self) -> list[RankAnalysis]:
-        """Those that have GPU events."""
+        """The ranks with GPU events."""
         return [rank for rank in self.every if rank.total.num_gpu_events]
 
     def most(self, loss: Callable[[RankAnalysis], float]) -> tuple[float, RankAnalysis]:
-        """Return the greatest loss of a step, and the rank that has it."""
+        """Return the largest loss of a step, and its rank."""
         worst = max(self.ranks, key=loss)
         return loss(worst), worst
 
@@ -126,11 +126,11 @@ class _Job(NamedTuple):
         self, rank: RankAnalysis, title: str, gain: float, why: str, how: str, change: str = ""
     ) -> Loss:
         number = next(n for n, each in enumerate(self.every) if each is rank)
-        return Loss(number, Advice(title, gain, why, how, change=change))
+        return Loss(number, StepAdvice(title, gain, why, how, change=change))
 
 
 def _per_step(rank: RankAnalysis, seconds: float) -> float:
-    """Give what is summed over all steps of a file for one of them."""
+    """Return the mean per step of a sum over all steps of a file."""
     return seconds / max(len(rank.steps), 1)
 
 
@@ -211,7 +211,7 @@ def _moving(job: _Job) -> Iterator[Loss]:
 
 
 def _slow_links(job: _Job) -> Iterator[Loss]:
-    def slow(rank: RankAnalysis) -> list[Use]:
+    def slow(rank: RankAnalysis) -> list[CollectiveUse]:
         return [u for u in rank.collectives if u.basis == "measured" and _is_slow(u)]
 
     def loss(rank: RankAnalysis) -> float:
@@ -237,11 +237,11 @@ def _slow_links(job: _Job) -> Iterator[Loss]:
     )
 
 
-def _is_slow(use: Use) -> bool:
+def _is_slow(use: CollectiveUse) -> bool:
     return bool(use.busbw and use.link and use.busbw < _FAR * use.link)
 
 
-def _exposed(use: Use) -> float:
+def _exposed(use: CollectiveUse) -> float:
     return use.exposed / use.seconds if use.seconds > 0 else 0.0
 
 
@@ -255,7 +255,7 @@ def _overlap(job: _Job) -> Iterator[Loss]:
         "Let communication take less of the GPU",
         gain,
         f"{worst.family} kernels take {worst.weighted:.2f} times as long while communication runs "
-        f"({worst.num_pairs} places of a step seen both ways)",
+        f"({worst.num_pairs} places of a step seen with and without overlap)",
         "fewer channels (NCCL_MAX_NCHANNELS), a copy engine, or a partition of the units: see "
         "`weft c3`",
         "no-slowdown",
@@ -300,7 +300,7 @@ def _input(job: _Job) -> Iterator[Loss]:
     )
 
 
-def _names(parts: Sequence[Part]) -> str:
+def _names(parts: Sequence[TimePart]) -> str:
     named = [part.what for part in parts if not part.what.startswith("ProfilerStep#")]
     return ", ".join(named[:2]) or "Python"
 
@@ -368,12 +368,12 @@ def _unseen(job: _Job) -> Iterator[Loss]:
 
 
 def _idle(rank: RankAnalysis, reasons: Sequence[str]) -> float:
-    """Return how long the GPU idles in the mean step for some reasons."""
+    """Return the idle seconds of the mean step that have one of ``reasons``."""
     return sum(part.seconds for part in rank.step_idle if part.what in reasons)
 
 
 def _kernels(job: _Job, longest: float) -> Iterator[Loss]:
-    """Describe what a GPU that is busy spends its time in."""
+    """Yield what a busy GPU spends its time on."""
     rank = max(job.ranks, key=lambda r: r.busy_share)
     parts = [part for part in rank.kernels if part.what != COMMUNICATION]
     if rank.busy_share < _BUSY or not parts or longest <= 0:

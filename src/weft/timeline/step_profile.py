@@ -1,7 +1,7 @@
-"""A step as a list of what its device did, whatever it comes from, and two of them compared.
+"""A step as a list of device ops, whatever its source, and the comparison of two steps.
 
-A StepProfile is made of a predicted, planned or measured Timeline, or of a recorded trace. Ops of
-two profiles are compared by name: how often they ran, for how long, and how much of it was exposed.
+A StepProfile is built from a predicted, planned or measured Timeline, or from a recorded trace. Ops
+of two profiles are compared by name: how often they ran, for how long, and how much was exposed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from weft.schedule import CommandKind
-from weft.timeline.cover import Cover
+from weft.timeline.intervals import IntervalSet
 from weft.timeline.timeline import MOVES, Activity, Basis, Timeline
 
 OpKind = Literal["compute", "communication"]
@@ -23,7 +23,7 @@ OpKind = Literal["compute", "communication"]
 
 @dataclass(frozen=True, slots=True)
 class OpSpan:
-    """One op on the device: a kernel or copy, or a collective; seconds from the step's start."""
+    """One op on the device: a kernel, copy or collective; seconds from the step's start."""
 
     name: str
     kind: OpKind
@@ -33,7 +33,7 @@ class OpSpan:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration in seconds."""
         return self.end - self.start
 
 
@@ -67,14 +67,14 @@ class StepProfile:
         ]
         return cls(label or timeline.schedule, timeline.basis, timeline.makespan, by_start(ops))
 
-    def cover(self, kind: OpKind) -> Cover:
+    def cover(self, kind: OpKind) -> IntervalSet:
         """Return when ops of a kind ran."""
         mine = [op for op in self.ops if op.kind == kind]
-        return Cover.of([op.start for op in mine], [op.end for op in mine])
+        return IntervalSet.of([op.start for op in mine], [op.end for op in mine])
 
     @cached_property
     def totals(self) -> dict[str, float]:
-        """Seconds of the step by what its device did; exposed communication nothing covers."""
+        """Seconds of the step by activity; exposed communication is not overlapped with kernels."""
         compute, moved = self.cover("compute"), self.cover("communication")
         exposed = (moved - compute).seconds
         return {
@@ -87,7 +87,7 @@ class StepProfile:
 
     @cached_property
     def exposed(self) -> tuple[float, ...]:
-        """Seconds of each op that no kernel covers; none of a kernel."""
+        """Seconds of each op that no kernel overlaps; zero for kernels."""
         compute = self.cover("compute")
         start, end = (np.array([getattr(op, side) for op in self.ops]) for side in ("start", "end"))
         alone = end - start - compute.within(start, end) if len(self.ops) else start
@@ -96,13 +96,13 @@ class StepProfile:
 
 
 def by_start(ops: Iterable[OpSpan]) -> tuple[OpSpan, ...]:
-    """Return ops in the order in which they started."""
+    """Return ops sorted by start."""
     return tuple(sorted(ops, key=lambda op: (op.start, op.end)))
 
 
 @dataclass(frozen=True, slots=True)
 class OpChange:
-    """What became of the ops of one name: how often they ran, for how long, how much exposed."""
+    """How the ops of one name changed: count, duration, exposed time."""
 
     name: str
     kind: OpKind
@@ -112,11 +112,11 @@ class OpChange:
 
     @property
     def difference(self) -> float:
-        """Seconds by which they take longer."""
+        """The increase in seconds."""
         return self.seconds[1] - self.seconds[0]
 
     def as_row(self) -> dict[str, Any]:
-        """Return it under the keys that ``weft diff`` has."""
+        """Return a row with the keys of ``weft diff``."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -132,7 +132,7 @@ class OpChange:
 
 @dataclass(frozen=True)
 class StepDiff:
-    """Two profiles of a step, and what changed between them, the largest difference first."""
+    """Two profiles of a step and their differences, the largest first."""
 
     before: StepProfile
     after: StepProfile
@@ -143,7 +143,7 @@ class StepDiff:
 
     @property
     def matched(self) -> float:
-        """The share of the ops of both that have a partner in the other."""
+        """The fraction of the ops of both that have a counterpart in the other."""
         both = sum(2 * min(change.count) for change in self.changes)
         return both / max(1, len(self.before.ops) + len(self.after.ops))
 

@@ -1,4 +1,4 @@
-"""What each rank of a collective starts with and must end with, computed by numpy."""
+"""The inputs and expected outputs of every rank of a collective, computed by numpy."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,16 +14,16 @@ Array = NDArray[Any]
 
 
 def dtype_for(kind: str, nbytes: int, num_ranks: int) -> str:
-    """Choose floats where something is added up and the size and its shares hold whole ones."""
+    """Return float32 for reductions whose size holds whole floats per rank, otherwise uint8."""
     share = num_ranks if kind == "reduce_scatter" else 1
     return "float32" if kind in REDUCING and nbytes % (4 * share) == 0 else "uint8"
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The contents of a collective's buffers, the same on every rank that asks.
+    """The contents of a collective's buffers, the same on every rank.
 
-    The numbers are small and whole, so that floats add up exactly in any order.
+    The numbers are small integers, so that float sums are exact in any order.
     """
 
     kind: str
@@ -32,13 +32,13 @@ class Values:
     dtype: str = "uint8"
 
     def give(self, rank: int) -> Array:
-        """Make what a rank contributes, in elements."""
+        """Return the contribution of a rank, in elements."""
         count = self.nbytes // np.dtype(self.dtype).itemsize
         drawn = np.random.default_rng(rank).integers(0, 64, count)
         return drawn.astype(self.dtype)[self._part(rank)]
 
     def _part(self, rank: int) -> slice:
-        """Say which part of the whole a rank contributes."""
+        """Return the part of the whole that a rank contributes."""
         match self.kind:
             case "all_gather" | "gather":
                 return _shares(self.nbytes, self.num_ranks)[rank]
@@ -48,7 +48,7 @@ class Values:
                 return slice(None)
 
     def start(self, schedule: Schedule, rank: int) -> dict[str, Array]:
-        """Fill the buffers that a rank brings, by name, in bytes."""
+        """Return the initial buffers of a rank by name, in bytes."""
         mine = self.give(rank).view(np.uint8)
         names = {buffer.name: buffer for buffer in schedule.buffers}
         if "in" in names:
@@ -61,7 +61,7 @@ class Values:
         return {"data": data}
 
     def want(self, rank: int) -> Array:
-        """Compute what a rank must end with, in bytes."""
+        """Return the expected output of a rank, in bytes."""
         return np.ascontiguousarray(self._want(rank)).view(np.uint8)
 
     def _want(self, rank: int) -> Array:  # noqa: PLR0911 - one case a collective
@@ -98,7 +98,7 @@ class Values:
 
 
 def _shares(nbytes: int, num_ranks: int) -> list[slice]:
-    """Cut bytes into one part a rank, the first ones longer where they do not divide."""
+    """Divide bytes into one part per rank, the first ones longer if they do not divide evenly."""
     each, rest = divmod(nbytes, num_ranks)
     starts = [rank * each + min(rank, rest) for rank in range(num_ranks + 1)]
     return [slice(start, stop) for start, stop in pairwise(starts)]

@@ -1,13 +1,13 @@
-"""A plan as tables: what it saves, the strategy of each pair and why, what was not chosen."""
+"""A plan as tables: what it saves, the strategy of each collective and why, alternatives."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page
 from weft.report.picture import picture_of
 from weft.report.text import Column, bar, page, print_table
-from weft.report.timeline import timeline_section
-from weft.units import format_size, format_time
+from weft.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from weft.planner.plan import Choice, Plan
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_plan(plan: "Plan", *, every: bool = False) -> None:
-    """Print a plan, the answer first; ``every`` adds what was not chosen."""
+    """Print a plan, the answer first; ``every`` adds the alternatives."""
     place = page()
     place.write(headline(plan))
     for note in plan.notes:
@@ -26,8 +26,8 @@ def print_plan(plan: "Plan", *, every: bool = False) -> None:
 
 
 def headline(plan: "Plan") -> str:
-    """Say what the plan saves, in one line."""
-    where = f"{plan.workload} on {plan.num_ranks} ranks of {plan.platform}"
+    """Return what the plan saves, in one line."""
+    where = f"{plan.workload} on {format_count(plan.num_ranks, 'rank')} of {plan.platform}"
     if plan.planned >= plan.baseline:
         return f"{where}: {format_time(plan.baseline)} a step, and no plan makes it faster"
     return (
@@ -38,7 +38,7 @@ def headline(plan: "Plan") -> str:
 
 
 def plan_page(plan: "Plan", timelines: "Sequence[Timeline]" = ()) -> str:
-    """Write a plan as a page, with the timelines of the step before and after where given."""
+    """Return the page of a plan, with the timelines before and after if given."""
     title = f"Plan: {plan.workload} on {plan.platform}"
     chosen, *others = sections(plan)
     titles = (
@@ -54,7 +54,7 @@ def plan_page(plan: "Plan", timelines: "Sequence[Timeline]" = ()) -> str:
 
 
 def sections(plan: "Plan") -> list[Section]:
-    """Return the tables of a plan: what was chosen, then the alternatives of each collective."""
+    """Return the tables of a plan: the choices, then the alternatives of each collective."""
     rows = [_row(choice) for choice in plan.choices]
     chosen = [
         Column("pair", "collective", right=False, style="bold"),
@@ -81,7 +81,7 @@ def sections(plan: "Plan") -> list[Section]:
 
 
 def how(strategy: str, settings: Any) -> str:
-    """Name a strategy with its settings.
+    """Format a strategy with its settings.
 
     >>> how("partition", {"units": 32}), how("concurrent", {"bucket": 1 << 20})
     ('partition (units 32)', 'concurrent (bucket 1 MiB)')

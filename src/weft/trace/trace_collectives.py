@@ -1,8 +1,9 @@
-"""Which kernels are collectives, and what each of them moved.
+"""Finds the collective kernels of a trace, and how many bytes each of them moved.
 
-A name tells a collective kernel, and mostly its kind. What it moved stands in the arguments of
-the kernel (PyTorch 2.4 and later), or of the operator around its launch: ``record_param_comms``
-with sizes, or ``nccl:all_reduce`` with the shape of its input. Sizes count as nccl-tests does.
+A collective kernel is recognized by its name, which mostly gives its kind. Its size is in the
+arguments of the kernel (PyTorch 2.4 and later), or of the operator around its launch:
+``record_param_comms`` with sizes, or ``nccl:all_reduce`` with the shape of its input. Sizes count
+as in nccl-tests.
 """
 
 import re
@@ -10,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.trace.tensors import dtype_bytes, dtype_name, tensors_of
-from weft.trace.trace import Bools, Kind, Trace, whole_number
+from weft.trace.trace import Bools, EventKind, Trace, whole_number
 
-# NCCL and RCCL; kernels over symmetric memory in PyTorch (multimem, one and two shot, low
-# contention, signals between peers); DeepEP; MSCCL and MSCCL++; the all-reduces of vLLM, SGLang,
-# TensorRT-LLM and AITER; NVSHMEM; and whatever is named after a collective.
+# NCCL and RCCL; symmetric-memory kernels of PyTorch (multimem, one and two shot, low contention,
+# signals between peers); DeepEP; MSCCL and MSCCL++; the all-reduces of vLLM, SGLang, TensorRT-LLM
+# and AITER; NVSHMEM; and anything named after a collective.
 _COLLECTIVE = re.compile(
     r"\b_?(nccl|rccl|msccl|mscclpp)|multimem_|deep_?ep::|\b(inter|intra)node(_ll)?::"
     r"|cross_device_reduce|(one|two)_?shot_?all|low_contention|lamport|nvshmem|quickreduce"
@@ -22,18 +23,18 @@ _COLLECTIVE = re.compile(
     r"|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all",
     re.IGNORECASE,
 )
-# Inductor names a fused kernel after the operators around it, collectives among them.
+# Inductor names a fused kernel after the operators around it, including collectives.
 _FUSED = re.compile(r"\btriton_(poi|red|per|tem|for)_fused")
 _NAMESPACE = "(anonymous namespace)::"
-_LONGEST = 200  # characters that tell: what follows are types of arguments
-_DIGITS = 10  # more are no rank
-# Letters of a name without case and underscores, the more special first.
+_LONGEST = 200  # significant characters: argument types follow
+_DIGITS = 10  # larger values are not ranks
+# Substrings of a name without case and underscores, the most specific first.
 _KINDS = {
     "allreduce": "all_reduce",
     "reducescatter": "reduce_scatter",
     "allgather": "all_gather",
     "alltoall": "all_to_all",
-    "sendrecv": "all_to_all",  # torch asks NCCL for an all-to-all as sends and receives
+    "sendrecv": "all_to_all",  # torch implements an all-to-all as sends and receives
     "broadcast": "broadcast",
     "crossdevicereduce": "all_reduce",
     "dispatch": "all_to_all",  # tokens to their experts, and back
@@ -45,12 +46,12 @@ _KINDS = {
     "send": "send_recv",
     "recv": "send_recv",
 }
-_OF_INPUT = ("reduce_scatter", "all_to_all", "scatter")  # --size counts what goes in
+_OF_INPUT = ("reduce_scatter", "all_to_all", "scatter")  # --size counts the input
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective kernel. ``nbytes`` as ``--size`` counts; None where the trace does not say."""
+class TracedCollective:
+    """One collective kernel. ``nbytes`` as ``--size`` counts; None if the trace does not tell."""
 
     row: int
     kind: str  # "" if neither name nor arguments tell
@@ -62,11 +63,11 @@ class Collective:
     num_ranks: int | None = None
     ranks: tuple[int, ...] = ()
     sequence: int | None = None
-    op: int = -1  # host row that asked for it
+    op: int = -1  # host row that issued it
 
 
 def is_collective_name(name: str) -> bool:
-    """Tell the kernels of collectives by their name.
+    """Return whether a kernel name is that of a collective.
 
     >>> is_collective_name("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)")
     True
@@ -79,7 +80,7 @@ def is_collective_name(name: str) -> bool:
 
 
 def kind_of(name: str) -> str:
-    """Give the kind of collective that a name speaks of.
+    """Return the kind of collective that a name refers to.
 
     >>> (
     ...     kind_of("_reduce_scatter_base"),
@@ -94,21 +95,21 @@ def kind_of(name: str) -> str:
 
 
 def communication(trace: Trace) -> Bools:
-    """Say of every GPU event, in the order of ``trace.gpu``, whether it is a collective kernel."""
-    kernels = trace.columns.kind[trace.gpu] == Kind.KERNEL
+    """Return which GPU events, in the order of ``trace.gpu``, are collective kernels."""
+    kernels = trace.columns.kind[trace.gpu] == EventKind.KERNEL
     out: Bools = trace.named(trace.gpu, is_collective_name) & kernels
     return out
 
 
-def collectives(trace: Trace) -> tuple[Collective, ...]:
-    """Describe every collective kernel of a trace, by start."""
+def collectives(trace: Trace) -> tuple[TracedCollective, ...]:
+    """Return every collective kernel of a trace, by start."""
     rows = trace.gpu[communication(trace)]
     found = _Arguments(trace)
     return tuple(_collective(trace, row, found) for row in rows.tolist())
 
 
 class _Arguments:
-    """Arguments of rows; equal ones are read once."""
+    """Arguments of rows; equal ones are parsed once."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -121,8 +122,8 @@ class _Arguments:
         return self._known[ident]
 
 
-def _collective(trace: Trace, row: int, arguments: _Arguments) -> Collective:
-    """Take the arguments that say most: sizes, then shapes; of the kernel, then of what asked."""
+def _collective(trace: Trace, row: int, arguments: _Arguments) -> TracedCollective:
+    """Describe a collective by its most specific arguments: sizes, then shapes."""
     launch = int(trace.launch[row])
     around = trace.ancestors(launch) if launch >= 0 else []
     asked = [r for r in around if _asks(trace.name_of(r))]
@@ -131,7 +132,7 @@ def _collective(trace: Trace, row: int, arguments: _Arguments) -> Collective:
     shaped = [args for args in found[1:] if _shape_bytes(args) is not None]
     args = next(iter([*sized, *shaped]), {})
     names = [trace.name_of(r) for r in asked if trace.name_of(r) != "record_param_comms"]
-    # what was asked for says more than the kernel: a generic one does all kinds
+    # the issuing operator tells more than the kernel: a generic kernel does all kinds
     kind = next(filter(None, map(kind_of, [*names, trace.name_of(row)])), "")
     op = asked[-1] if asked else -1
     return collective_of_arguments(row, args, kind, world_size=trace.world_size, op=op)
@@ -143,12 +144,12 @@ def _asks(name: str) -> bool:
 
 def collective_of_arguments(
     row: int, args: dict[str, Any], kind: str, *, world_size: int | None = None, op: int = -1
-) -> Collective:
-    """Describe a collective by arguments as the profiler names them; ``kind`` if they say none."""
+) -> TracedCollective:
+    """Describe a collective by profiler arguments; ``kind`` is the default kind."""
     kind = kind_of(str(args.get("Collective name", ""))) or kind
     num_ranks = whole_number(args.get("Group size")) or world_size
     dtype, inward, outward = _sizes(args, kind, num_ranks)
-    return Collective(
+    return TracedCollective(
         row=row,
         kind=kind,
         nbytes=inward if kind in _OF_INPUT else outward,
@@ -166,7 +167,7 @@ def collective_of_arguments(
 def _sizes(
     args: dict[str, Any], kind: str, num_ranks: int | None
 ) -> tuple[str, int | None, int | None]:
-    """Give dtype, bytes in and bytes out; old files have only the shape of what goes in."""
+    """Return dtype, input bytes and output bytes; old files have only the input shape."""
     if "In msg nelems" in args:
         dtype = str(args.get("dtype", ""))
         each = dtype_bytes(dtype)
@@ -182,12 +183,12 @@ def _sizes(
 
 
 def _shape_bytes(args: dict[str, Any]) -> int | None:
-    """Give the bytes of all tensors that go in, where their shapes and types are known."""
+    """Return the bytes of all input tensors, if their shapes and types are known."""
     return whole_number(sum(tensor.nbytes for tensor in tensors_of(args))) or None
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """Read a list of ranks; long ones are abbreviated in the file and are left out."""
+    """Parse a list of ranks; abbreviated lists are ignored."""
     if not isinstance(value, str) or not re.fullmatch(r"\[[0-9, ]*\]", value):
         return ()
     found = re.findall("[0-9]+", value)

@@ -1,4 +1,4 @@
-"""Pages of collectives and of pairs of a GEMM and a collective: bandwidth, times, timelines."""
+"""Pages of collectives and of GEMM/collective pairs: bandwidth, times, timelines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.report.bars import Bar, bar_chart
+from weft.report.bars import ChartBar, bar_chart
+from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page
 from weft.report.picture import picture_of
 from weft.report.svg import Axis, Chart, Series
 from weft.report.text import Column
 from weft.report.ticks import log_ticks
-from weft.report.timeline import timeline_section
 from weft.timeline import Timeline
 from weft.units import format_percent, format_rate, format_size, format_time
 
@@ -20,7 +20,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def collective_page(platform: str, rows: Rows, timelines: Sequence[Timeline]) -> str:
-    """Show what a collective costs by each algorithm, and the last of them in time."""
+    """Return the page of a collective by each algorithm, with the timeline of the last one."""
     kinds = ", ".join(dict.fromkeys(str(row["collective"]) for row in rows))
     ranks = max((int(row["ranks"]) for row in rows), default=0)
     best = max(rows, key=lambda row: row["busbw"] or 0.0, default=None)
@@ -35,7 +35,7 @@ def collective_page(platform: str, rows: Rows, timelines: Sequence[Timeline]) ->
 
 
 def _by_algorithm(rows: Rows) -> Section:
-    """Draw bandwidth over the sizes, or times where there is one size only."""
+    """Return bandwidth by size, or times if there is only one size."""
     columns = [
         Column("nbytes", "size", format_size),
         Column("name", "algorithm", right=False),
@@ -58,7 +58,7 @@ def _by_algorithm(rows: Rows) -> Section:
 
 def _bars(rows: Rows) -> str:
     bars = [
-        Bar(_named(row), {str(row["basis"]): row["seconds"]}, format_time(row["seconds"]))
+        ChartBar(_named(row), {str(row["basis"]): row["seconds"]}, format_time(row["seconds"]))
         for row in rows
     ]
     kinds = {"predicted": "computation", "measured": "overlapped"}
@@ -66,7 +66,7 @@ def _bars(rows: Rows) -> str:
 
 
 def _curves(rows: Rows) -> str:
-    """Draw a line for every algorithm over the sizes."""
+    """Draw a line per algorithm over the sizes."""
     sizes = [int(row["nbytes"]) for row in rows]
     x = Axis("size", log_ticks(sizes, base=2, most=7), format_size, log=True)
     y = Axis("", log_ticks((row["busbw"] for row in rows), most=6), format_rate, log=True)
@@ -105,24 +105,26 @@ def _named(row: Mapping[str, Any]) -> str:
 
 
 def pairs_page(platform: str, rows: Rows) -> str:
-    """Show what overlapping a GEMM and a collective is worth, pair by pair, by each strategy."""
+    """Return the page of overlapped GEMM/collective pairs, by strategy."""
     best = max(rows, key=lambda row: float(row["speedup"]), default=None)
-    lead = f"A GEMM beside a collective on {platform}, predicted."
+    lead = f"A GEMM overlapped with a collective on {platform}, predicted."
     if best is not None:
         lead += f" Best: {best['speedup']:.2f}x by {best['strategy']} in {best['scenario']}."
     pairs = [list(group) for _, group in groupby(rows, key=lambda row: row["scenario"])]
-    return html_page("Computation beside communication", [_pair(pair) for pair in pairs], lead=lead)
+    return html_page(
+        "Computation overlapped with communication", [_pair(pair) for pair in pairs], lead=lead
+    )
 
 
 def _pair(rows: Rows) -> Section:
     first = rows[0]
     text = (
-        f"{first['gemm']} beside {first['collective']} of {format_size(first['nbytes'])}: alone "
+        f"{first['gemm']} with {first['collective']} of {format_size(first['nbytes'])}: alone "
         f"{format_time(first['t_compute'])} and {format_time(first['t_comm'])}. The line marks "
         f"the ideal, {format_time(first['ideal'])}: the longer of the two."
     )
     bars = [
-        Bar(
+        ChartBar(
             row["strategy"],
             {"time": row["seconds"]},
             f"{format_percent(row['percent_of_ideal'])} of ideal",

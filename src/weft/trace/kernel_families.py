@@ -1,20 +1,20 @@
-"""What kinds of kernels a GPU spends its time in, by their names."""
+"""Classifies kernels into families by their names."""
 
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace.analysis import Part
-from weft.trace.overlap import is_gemm_name
-from weft.trace.trace import Bools, Kind, Trace
+from weft.timeline.intervals import IntervalSet
+from weft.trace.analysis import TimePart
+from weft.trace.kernel_slowdown import is_gemm_name
+from weft.trace.trace import Bools, EventKind, Trace
 
 GEMM, ATTENTION, CONVOLUTION = "matrix products", "attention", "convolutions"
 NORM, OPTIMIZER, EMBEDDING = "normalization and softmax", "optimizer", "embeddings"
 REDUCTION, ELEMENTWISE, COPIES = "reductions", "elementwise", "copies and sets"
 COMMUNICATION, OTHER = "communication", "other kernels"
-# The first that fits: names of attention and convolution kernels speak of products too.
+# The first match wins: names of attention and convolution kernels also contain gemm.
 _FAMILIES = (
     (ATTENTION, r"flash|fmha|attention|\bsdpa|paged_attn"),
     (CONVOLUTION, r"conv|wgrad|dgrad|fprop|winograd|implicit_gemm|miopen"),
@@ -29,7 +29,7 @@ _PATTERNS = tuple((name, re.compile(text, re.IGNORECASE)) for name, text in _FAM
 
 
 def family_of(name: str) -> str:
-    """Return the family of a kernel that is no collective.
+    """Return the family of a kernel that is not a collective.
 
     >>> family_of("ampere_sgemm_128x64_nn"), family_of("void at::native::reduce_kernel<512>()")
     ('matrix products', 'reductions')
@@ -45,27 +45,27 @@ def family_of(name: str) -> str:
 
 def families(
     trace: Trace, is_comm: Bools, windows: Sequence[tuple[float, float]]
-) -> tuple[Part, ...]:
-    """Return the time that each family covers: in the mean window, or in all without windows.
+) -> tuple[TimePart, ...]:
+    """Return the seconds that each family covers in the mean window, or in total without windows.
 
-    Families that run at the same time count each, so their sum may exceed the time.
+    Families that run concurrently each count, so their sum may exceed the time.
     """
     rows = trace.gpu
     start, end = trace.columns.start[rows], trace.end[rows]
-    within = Cover.of([a for a, _ in windows], [b for _, b in windows])
+    within = IntervalSet.of([a for a, _ in windows], [b for _, b in windows])
     names = [family_of(name) for name in trace.names]
     labels = [*dict.fromkeys((*names, COPIES, COMMUNICATION))]
     place = {label: number for number, label in enumerate(labels)}
     label = np.array([place[name] for name in names] or [0])[trace.columns.name[rows]]
-    label = np.where(trace.columns.kind[rows] == Kind.KERNEL, label, place[COPIES])
+    label = np.where(trace.columns.kind[rows] == EventKind.KERNEL, label, place[COPIES])
     label = np.where(is_comm, place[COMMUNICATION], label)
     parts = []
     for number, name in enumerate(labels):
         mine = label == number
-        cover = Cover.of(start[mine], end[mine])
+        cover = IntervalSet.of(start[mine], end[mine])
         if windows:
             mine &= within.within(start, end) > 0
             cover &= within
         each = max(len(windows), 1)
-        parts.append(Part(name, cover.seconds / each, round(int(mine.sum()) / each)))
+        parts.append(TimePart(name, cover.seconds / each, round(int(mine.sum()) / each)))
     return tuple(sorted((p for p in parts if p.seconds > 0), key=lambda p: -p.seconds))

@@ -1,10 +1,9 @@
-"""What the host spends around operators and launches: T1 to T5 of arXiv 2201.07821.
+"""Host overheads around operators and launches: T1 to T5 of arXiv 2201.07821.
 
-An operator here is one that no other stands around. Of those that launch something: *between* (T1)
-is the pause since the operator in front of it on its thread, *before* (T2) from its start to its
-first launch, *after* (T3) from its last launch to its end, *launch* (T4) one launching call,
-*inside* (T5) from one to the next. Means leave out the longest twentieth, in which the host was
-interrupted or waited.
+Operators here are outermost ones. Of those that launch something: *between* (T1) is the pause since
+the previous operator on its thread, *before* (T2) from its start to its first launch, *after* (T3)
+from its last launch to its end, *launch* (T4) one launching call, *inside* (T5) from one to the
+next. Means exclude the longest twentieth, in which the host was interrupted or waited.
 """
 
 from collections import defaultdict
@@ -15,16 +14,16 @@ from statistics import fmean
 import numpy as np
 
 from weft.hardware.recorded import Overheads
-from weft.trace.trace import Ints, Kind, Trace
+from weft.trace.trace import EventKind, Ints, Trace
 
 PAUSES = ("between", "before", "after", "launch", "inside")  # T1 to T5
-_FEWEST = 5  # operators of a kind before it stands for itself
+_FEWEST = 5  # operators of a kind before it gets its own entry
 _MOST_KINDS = 40
-_LONGEST = 1e-3  # seconds of a pause: more is no overhead but something else
+_LONGEST = 1e-3  # seconds: a longer pause is not overhead
 
 
-class _Seen:
-    """What was seen of one kind of operator."""
+class _OperatorTimes:
+    """Observed times of one kind of operator."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,15 +44,15 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def overheads_of(traces: Sequence[Trace]) -> dict[str, Overheads]:
-    """Measure the overheads by name of operator, the most frequent ones, and of ``all``."""
-    seen: dict[str, _Seen] = defaultdict(_Seen)
+    """Return the overheads by operator name, for the most frequent ones, and of ``all``."""
+    seen: dict[str, _OperatorTimes] = defaultdict(_OperatorTimes)
     for trace in traces:
         _look(trace, seen)
     common = sorted(seen, key=lambda kind: -seen[kind].count)[: _MOST_KINDS + 1]
     return {kind: seen[kind].mean() for kind in common if seen[kind].count >= _FEWEST}
 
 
-def _look(trace: Trace, seen: dict[str, _Seen]) -> None:
+def _look(trace: Trace, seen: dict[str, _OperatorTimes]) -> None:
     start, end = trace.columns.start, trace.end
     launches = np.unique(trace.launch[trace.gpu])
     launches = launches[launches >= 0]
@@ -79,12 +78,12 @@ def _look(trace: Trace, seen: dict[str, _Seen]) -> None:
 
 
 def _outermost(trace: Trace) -> Ints:
-    """Give for every row the outermost operator around it or itself, or -1.
+    """Return for every row the outermost operator around it or itself, or -1.
 
-    Each round looks twice as far up: a million nested rows take twenty.
+    Pointer jumping: each round looks twice as far up, so a million nested rows take twenty rounds.
     """
     above = trace.parent.astype(np.int64)
-    outer = np.where(trace.columns.kind == Kind.OP, np.arange(len(above)), -1)
+    outer = np.where(trace.columns.kind == EventKind.OP, np.arange(len(above)), -1)
     while (has := above >= 0).any():
         outer = np.where(has & (outer[above] >= 0), outer[above], outer)
         above = np.where(has, above[above], -1)
@@ -92,7 +91,7 @@ def _outermost(trace: Trace) -> Ints:
 
 
 def _pauses(trace: Trace, outer: Ints) -> dict[int, float]:
-    """Give the pause before each outermost operator since the one in front of it on its thread."""
+    """Return the pause between each outermost operator and the previous one on its thread."""
     ops = np.unique(outer[outer >= 0])
     order = ops[np.lexsort((trace.columns.start[ops], trace.columns.thread[ops]))]
     pause = trace.columns.start[order[1:]] - trace.end[order[:-1]]

@@ -1,12 +1,11 @@
-"""How much longer kernels take while communication runs beside them.
+"""How much longer kernels take while they overlap communication.
 
-The same kernel stands at the same place of every step. Some steps happen to overlap it with
-communication and others do not: the ratio of the two means is its slow-down. The place is the
-kernel's name, its grid and the how-many-th of these it is in the step; names and grids alone mix
-shapes, because persistent kernels share grids.
+The same kernel occurs at the same place of every step. Some steps overlap it with communication and
+others do not: the ratio of the two means is its slowdown. The place is the kernel's name, its grid
+and its ordinal among those in the step; names and grids alone mix shapes, because persistent
+kernels share grids.
 
-One such kernel says little: how long a single one takes varies by as much. A family is reported
-from ``FEWEST_PAIRS`` places on.
+Single kernels vary by as much, so a family is reported from ``FEWEST_PAIRS`` places on.
 """
 
 import re
@@ -14,19 +13,19 @@ from statistics import median
 
 import numpy as np
 
-from weft.timeline.cover import Cover
-from weft.trace.analysis import Slowdown
-from weft.trace.steps import Steps
-from weft.trace.trace import Bools, Floats, Ints, Kind, Trace
+from weft.timeline.intervals import IntervalSet
+from weft.trace.analysis import KernelSlowdown
+from weft.trace.steps import TraceSteps
+from weft.trace.trace import Bools, EventKind, Floats, Ints, Trace
 
-FEWEST_PAIRS = 5  # places at which kernels of a family were seen both ways
-_OVERLAPPED, _ALONE = 0.9, 0.05  # shares of a kernel that communication covers
+FEWEST_PAIRS = 5  # places at which kernels of a family were seen with and without overlap
+_OVERLAPPED, _ALONE = 0.9, 0.05  # fraction of a kernel that communication covers
 _SHORTEST = 10e-6  # seconds: clocks of old profilers tick in microseconds
 _GEMM = re.compile(r"gemm|Cijk_|cutlass.*Kernel2?<|_tn_|_nn_|_nt_|matmul|xmma|nvjet", re.IGNORECASE)
 
 
 def is_gemm_name(name: str) -> bool:
-    """Tell kernels that multiply matrices by their name.
+    """Return whether a kernel name is that of a matrix product.
 
     >>> is_gemm_name("ampere_sgemm_128x64_nn"), is_gemm_name("Cijk_Ailk_Bljk_HHS")
     (True, True)
@@ -36,9 +35,11 @@ def is_gemm_name(name: str) -> bool:
     return _GEMM.search(name) is not None
 
 
-def slowdowns(trace: Trace, steps: Steps, is_comm: Bools, comm: Cover) -> tuple[Slowdown, ...]:
-    """Compare equal kernels of different steps, overlapped with alone."""
-    chosen = (steps.of >= 0) & ~is_comm & (trace.columns.kind[trace.gpu] == Kind.KERNEL)
+def slowdowns(
+    trace: Trace, steps: TraceSteps, is_comm: Bools, comm: IntervalSet
+) -> tuple[KernelSlowdown, ...]:
+    """Compare equal kernels of different steps, overlapped and alone."""
+    chosen = (steps.of >= 0) & ~is_comm & (trace.columns.kind[trace.gpu] == EventKind.KERNEL)
     rows, step = trace.gpu[chosen], steps.of[chosen]
     if not len(rows) or not len(comm.start):
         return ()
@@ -64,9 +65,9 @@ def slowdowns(trace: Trace, steps: Steps, is_comm: Bools, comm: Cover) -> tuple[
     return tuple(out)
 
 
-def _slowdown(family: str, over: Floats, alone: Floats, lost: float) -> Slowdown:
+def _slowdown(family: str, over: Floats, alone: Floats, lost: float) -> KernelSlowdown:
     ratio = over / alone
-    return Slowdown(
+    return KernelSlowdown(
         family=family,
         num_pairs=len(ratio),
         median=median(ratio.tolist()),
@@ -84,7 +85,7 @@ def _means(place: Ints, seconds: Floats, chosen: Bools) -> Floats:
 
 
 def _places(trace: Trace, rows: Ints, step: Ints) -> Ints:
-    """Number the places of a step: name, grid, and the how-many-th of them in launch order."""
+    """Number the places of a step: name, grid, and ordinal in launch order."""
     launched = trace.columns.start[trace.launch[rows]]
     kernel = np.zeros(len(rows), np.int64)
     for column in (trace.columns.name, trace.columns.detail, trace.columns.stream):

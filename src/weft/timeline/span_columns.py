@@ -1,4 +1,4 @@
-"""The columns of spans, read off a Table whose rows have been given times."""
+"""The columns of spans, computed from a CommandTable and the times of its rows."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 def columns_of(
     table: CommandTable, start: Floats, end: Floats, joules: Floats | None
 ) -> dict[str, Any]:
-    """Give the columns of the rows that ran: those whose start is a number."""
+    """Return the columns of the rows that ran: those whose start is not NaN."""
     start, end = _with_calls(table, start, end)
     thread = table.thread
     names, name = _names(table)
@@ -39,7 +39,7 @@ def columns_of(
 
 
 def keep(rows: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """Give the chosen rows; a parent that is not among them becomes the next one that is."""
+    """Return the chosen rows; a missing parent is replaced by its nearest chosen ancestor."""
     if chosen.all():
         return rows
     place = np.cumsum(chosen) - 1
@@ -51,13 +51,13 @@ def keep(rows: dict[str, Any], chosen: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def key(high: NDArray[np.int32], low: NDArray[np.int32]) -> Ints:
-    """Give one number for a pair of them, -1 where the first is."""
+    """Return one number per pair of numbers; -1 where the first is -1."""
     wide = high.astype(np.int64)
     return np.where(wide < 0, -1, wide << 32 | np.maximum(low, 0))
 
 
 def _kinds(table: CommandTable) -> NDArray[Any]:
-    """Give the kind of each row; a library's collective is one kernel, and yet moves data."""
+    """Return the kind of each row; a library's collective is a kernel that communicates."""
     library = [isinstance(c, Kernel) and c.cost.family == "library" for c in table.commands]
     moves = np.asarray(library, bool)[table.command]
     return np.where(moves, np.asarray(CommandKind.COPY, table.kind.dtype), table.kind)
@@ -72,14 +72,14 @@ def _written(table: CommandTable) -> Ints:
 
 
 def _names(table: CommandTable) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Give the names of the rows, and for each row which of them it has."""
+    """Return the distinct names, and the index of each row's name."""
     numbers: dict[str, int] = {}
     of_command = [numbers.setdefault(name_of(c), len(numbers)) for c in table.commands]
     return tuple(numbers), np.asarray(of_command, np.int32)[table.command]
 
 
 def name_of(command: Command) -> str:
-    """Say what a span of this command is called."""
+    """Return the name of a command's span."""
     match command:
         case Kernel(op=op):
             return op
@@ -92,16 +92,16 @@ def name_of(command: Command) -> str:
 
 
 def _with_calls(table: CommandTable, start: Floats, end: Floats) -> tuple[Floats, Floats]:
-    """Let each Call last from its first command to its last.
+    """Return times in which each Call lasts from its first command to its last.
 
-    The Wait by which a forked queue enters a call may have stood there for long: the call
-    begins where that Wait ends. No Submit counts the forks and joins, which tells them apart.
+    The Wait by which a forked queue enters a call may have started long before, so the call begins
+    where that Wait ends. Forks and joins are recognized by the fact that no Submit counts them.
     """
     if not (table.kind == CommandKind.CALL).any():
         return start, end
     begin = np.where((table.kind == CommandKind.WAIT) & (table.fed < 0), end, start)
     finish = np.array(end, np.float64)
-    called = np.zeros(table.num_rows + 1, bool)  # one more, where the parent is -1
+    called = np.zeros(table.num_rows + 1, bool)  # one more, for parents of -1
     called[:-1] = table.kind == CommandKind.CALL
     begin[called[:-1]] = finish[called[:-1]] = np.nan
     inside = np.flatnonzero(called[table.parent])

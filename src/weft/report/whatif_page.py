@@ -1,22 +1,22 @@
-"""The page of what-ifs: what a step would take with each change, and how sure that is."""
+"""The page of what-if questions: the step time with each change, and its uncertainty."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from weft.report.bars import Bar, bar_chart
+from weft.report.bars import ChartBar, bar_chart
+from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page, tiles
 from weft.report.picture import picture_of
 from weft.report.text import Column
-from weft.report.timeline import timeline_section
 from weft.units import format_time
 from weft.whatif import Answer, Outcome
 
-_SHOWN_SPANS = 30_000  # of each timeline: a page has up to four
+_SHOWN_SPANS = 30_000  # spans of each timeline: a page has up to four
 _TIMELINES = 2  # the replay and the best change
 
 
 def page(answers: Sequence[Answer]) -> str:
-    """Write the page of the answers of one question, one answer a job."""
+    """Return the page of the answers, one per job."""
     of = [f": {_title(answer)}" if len(answers) > 1 else "" for answer in answers]
     sections = [
         s for answer, name in zip(answers, of, strict=True) for s in _sections(answer, name)
@@ -62,7 +62,7 @@ def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
     found = [
         ("Measured step", format_time(answer.measured_step), "from the trace"),
         ("Replayed step", format_time(answer.replayed_step), "simulated, nothing changed"),
-        ("Error of the replay", percent(answer.replay_error), "what to trust a change by"),
+        ("Error of the replay", percent(answer.replay_error), "an indication of the accuracy"),
     ]
     if best is not None:
         found.append((f"With {best.name}", format_time(best.step), f"saves {percent(best.gain)}"))
@@ -75,12 +75,14 @@ def _sections(answer: Answer, of: str) -> Iterator[Section]:
 
 
 def _changes(answer: Answer, of: str) -> Section:
-    """Draw a bar with its range for every change, the shortest step first."""
+    """Return a bar with its range for every change, the shortest step first."""
     found = sorted(answer.outcomes, key=lambda outcome: outcome.step)
     bars = [
-        Bar("as it was", {"replayed": answer.replayed_step}, format_time(answer.replayed_step)),
+        ChartBar(
+            "as it was", {"replayed": answer.replayed_step}, format_time(answer.replayed_step)
+        ),
         *(
-            Bar(
+            ChartBar(
                 each.name,
                 {"with the change": each.step},
                 f"{format_time(each.step)}, {percent(-each.gain)}",
@@ -120,7 +122,7 @@ def _changes(answer: Answer, of: str) -> Section:
 
 
 def percent(share: float) -> str:
-    """Write a share with its sign, and nothing as nothing.
+    """Format a fraction with its sign; zero is never negative.
 
     >>> percent(0.0312), percent(-1e-5)
     ('+3.1 %', '+0.0 %')
@@ -155,7 +157,7 @@ def _replays(answer: Answer, of: str) -> Section:
 
 
 def _timelines(answer: Answer, of: str, number: int) -> Iterator[Section]:
-    """Show the replay and the best change in time, several iterations of the step each."""
+    """Yield the timelines of the replay and of the best change, over several iterations."""
     best = _best(answer)
     changed = [best.name] if best is not None and best.gain > 0 else []
     for place, name in enumerate(["", *changed]):

@@ -1,4 +1,4 @@
-"""The page of a tour: steps with Gloo and by plan, predicted and measured, and every choice."""
+"""The page of a tour: steps with Gloo and with the plan, predicted and measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 
 from weft.planner.plan import Choice, Plan
 from weft.planner.predict import Prediction
-from weft.report.bars import Bar, bar_chart
+from weft.report.bars import ChartBar, bar_chart
+from weft.report.interactive_timeline import timeline_section
 from weft.report.page import Section, html_page, tiles, words
 from weft.report.picture import picture_of
 from weft.report.text import Column
-from weft.report.timeline import timeline_section
 from weft.units import format_time
 
 COMPARED = (
@@ -23,19 +23,19 @@ COMPARED = (
     Column("ratio", "faster", "{:.2f}x".format),
     Column("predicted_ratio", "predicted", "{:.2f}x".format),
 )
-_CLOSE = 0.10  # of a step: a predicted gain that is no farther off is right
+_CLOSE = 0.10  # fraction of a step: a predicted gain this close counts as correct
 _SHOWN_SPANS = 20_000
 _WORDS = {
     "with Gloo": "what torch does by itself: DDP and all-to-all through Gloo",
     "by plan": "the same job after weft.torch.apply(plan)",
     "predicted": "from the calibration of this machine, before anything was run",
-    "measured": "the median of steps on two ranks, both ways in turn",
+    "measured": "the median of steps on two ranks, alternating with and without the plan",
 }
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A model run both ways: seconds of steps, and the plan that foretold them."""
+    """A model run with and without its plan: measured seconds, and the plan's prediction."""
 
     name: str
     plan: Plan
@@ -46,12 +46,12 @@ class Compared:
 
     @property
     def gain(self) -> float:
-        """The measured share of the step that the plan saved."""
+        """The measured fraction of the step that the plan saved."""
         return 1 - 1 / self.ratio
 
     @property
     def judgement(self) -> str:
-        """Say in a line whether the plan was right."""
+        """Whether the plan was right, in one line."""
         off = self.gain - self.plan.gain
         said = f"the plan saves {self.gain:.0%} of the step, {self.plan.gain:.0%} was predicted"
         if abs(off) <= _CLOSE:
@@ -59,7 +59,7 @@ class Compared:
         return f"{said}: {abs(off) * 100:.0f} points {'more' if off > 0 else 'less'} than predicted"
 
     def row(self) -> dict[str, Any]:
-        """Give the numbers of a table."""
+        """Return the numbers of a table row."""
         return {
             "name": self.name,
             "default": median(self.default),
@@ -72,7 +72,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Foretold:
+class PredictedModel:
     """A model, its plan, and the prediction of a step without it."""
 
     name: str
@@ -80,10 +80,12 @@ class Foretold:
     default: Prediction
 
 
-def tour_page(compared: Sequence[Compared], foretold: Sequence[Foretold], *, noisy: bool) -> str:
-    """Write the page; parts of the tour that failed are left out."""
-    sections = [*_steps(compared), *(_choices(each.name, each.plan) for each in foretold)]
-    sections += [_timeline(number, each) for number, each in enumerate(foretold)]
+def tour_page(
+    compared: Sequence[Compared], predicted_models: Sequence[PredictedModel], *, noisy: bool
+) -> str:
+    """Return the page; parts of the tour that failed are omitted."""
+    sections = [*_steps(compared), *(_choices(each.name, each.plan) for each in predicted_models)]
+    sections += [_timeline(number, each) for number, each in enumerate(predicted_models)]
     lead = " ".join(f"{each.name}: {each.judgement}." for each in compared)
     if noisy:
         lead += " The machine was busy with other work meanwhile, so times vary more than usual."
@@ -113,26 +115,28 @@ def _steps(compared: Sequence[Compared]) -> Iterator[Section]:
     ways = [{"name": each.name, "path": path} for each in compared for path in each.paths]
     if ways:
         yield Section(
-            "Which way every collective took",
+            "Path of every collective",
             "As weft.torch.apply counted them while the planned steps ran.",
             [Column("name", "model", right=False), Column("path", "way", right=False)],
             ways,
         )
 
 
-def _bars(each: Compared) -> list[Bar]:
+def _bars(each: Compared) -> list[ChartBar]:
     plan, default, by_plan = each.plan, median(each.default), median(each.by_plan)
     return [
-        Bar(f"{each.name} with Gloo", {"predicted": plan.baseline}, format_time(plan.baseline)),
-        Bar(f"{each.name} with Gloo", {"measured": default}, format_time(default)),
-        Bar(
+        ChartBar(
+            f"{each.name} with Gloo", {"predicted": plan.baseline}, format_time(plan.baseline)
+        ),
+        ChartBar(f"{each.name} with Gloo", {"measured": default}, format_time(default)),
+        ChartBar(
             f"{each.name} by plan",
             {"predicted": plan.planned},
             format_time(plan.planned),
             plan.low,
             plan.high,
         ),
-        Bar(f"{each.name} by plan", {"measured": by_plan}, format_time(by_plan)),
+        ChartBar(f"{each.name} by plan", {"measured": by_plan}, format_time(by_plan)),
     ]
 
 
@@ -166,7 +170,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _timeline(number: int, each: Foretold) -> Section:
+def _timeline(number: int, each: PredictedModel) -> Section:
     picture = picture_of(each.default.timeline)
     text = "What a step with Gloo was predicted to look like; the critical path is underlined."
     title = f"Predicted step of {each.name}"

@@ -1,4 +1,4 @@
-"""A file as pieces of plain bytes, packed or not, as far as it can be read."""
+"""Reads a file in pieces of plain bytes, decompressed if needed, as far as possible."""
 
 import queue
 import threading
@@ -9,35 +9,35 @@ from pathlib import Path
 
 from weft.errors import FormatError
 
-_PIECE = 1 << 20  # bytes read at once: small beside any trace, large beside a call
+_PIECE = 1 << 20  # bytes read at once: small compared with any trace, large compared with a call
 _GZIP = b"\x1f\x8b"
-_AHEAD = 4  # pieces that may wait for their reader
-_HEAD = 1 << 16  # bytes that tell a format
+_AHEAD = 4  # pieces that may be queued for their reader
+_HEAD = 1 << 16  # bytes that identify a format
 
 
 @dataclass(slots=True)
-class Pieces:
-    """What a file holds, unpacked; ``lost`` says what could not be, once all was read.
+class FilePieces:
+    """The content of a file, decompressed; ``lost`` says what could not be read, at the end.
 
     >>> import gzip, tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".gz") as file:
     ...     _ = file.write(gzip.compress(b"{}")[:-3])
     ...     file.flush()
-    ...     pieces = Pieces(Path(file.name))
+    ...     pieces = FilePieces(Path(file.name))
     ...     (b"".join(pieces), pieces.lost)
-    (b'{}', 'the packed file is cut short')
+    (b'{}', 'the compressed file is truncated')
     """
 
     path: Path
     lost: str = field(default="", init=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield pieces; unpacking goes on in a thread while the caller reads."""
+        """Yield pieces; decompression continues in a thread while the caller reads."""
         try:
             if not self.path.is_dir() and self.path.exists() and not self.path.is_file():
                 raise FormatError(
-                    f"{str(self.path)!r} is a pipe or a device, and traces are read twice",
-                    "Write it into a file first.",
+                    f"{str(self.path)!r} is a pipe or a device, but traces are read twice",
+                    "Write it to a file first.",
                 )
             with self.path.open("rb") as file:
                 is_packed = file.read(len(_GZIP)) == _GZIP
@@ -71,12 +71,12 @@ class Pieces:
                 if stop.is_set():
                     return
         except OSError as error:
-            self.lost = f"the packed file cannot be read to its end ({error.strerror})"
+            self.lost = f"cannot read the compressed file to its end ({error.strerror})"
         finally:
             ready.put(None)
 
     def _unpacked(self) -> Iterator[bytes]:
-        """Unpack member after member: a gzip file may be several, one behind the other."""
+        """Decompress member after member: a gzip file may contain several."""
         unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
         with self.path.open("rb") as file:
             rest = b""
@@ -94,7 +94,7 @@ class Pieces:
                     unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
         yield unpack.flush()
         if not unpack.eof:
-            self.lost = "the packed file is cut short"
+            self.lost = "the compressed file is truncated"
 
 
 def _drain(ready: "queue.Queue[bytes | None]") -> None:
@@ -103,9 +103,9 @@ def _drain(ready: "queue.Queue[bytes | None]") -> None:
 
 
 def head_of(path: Path) -> bytes:
-    """Give the first bytes of a file, unpacked: enough to tell its format."""
+    """Return the first bytes of a file, decompressed: enough to identify its format."""
     out = b""
-    for piece in Pieces(path):
+    for piece in FilePieces(path):
         out += piece
         if len(out) >= _HEAD:
             break

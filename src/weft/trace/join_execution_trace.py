@@ -1,7 +1,7 @@
-"""An execution trace and the Kineto trace of the same rank: shapes from one, times from the other.
+"""Joins an execution trace with the Kineto trace of the same rank: shapes and times.
 
-Both were written by one process, and both number its record functions. Newer profilers write that
-number; for older files the operators of a thread are matched in order, by name.
+Both are written by one process and number its record functions. Newer profilers write that number;
+for older files the operators of a thread are matched in order, by name.
 """
 
 from collections import defaultdict
@@ -11,21 +11,21 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from weft.trace.graph import Graph, Node
-from weft.trace.trace import Kind, Trace
+from weft.trace.graph import Graph, GraphNode
+from weft.trace.trace import EventKind, Trace
 
-_AHEAD = 16  # operators that one of the two may have and the other not
-_FEWEST = 0.5  # of a thread's operators must match
+_AHEAD = 16  # operators that one of the two may lack
+_FEWEST = 0.5  # fraction of a thread's operators that must match
 
 
 def is_same_rank(trace: Trace, graph: Graph) -> bool:
-    """Whether both are of one process."""
+    """Return whether both are of one process."""
     pids = {pid for pid, _ in trace.threads}
     return graph.pid is not None and str(graph.pid) in pids
 
 
 def joined(trace: Trace, graph: Graph) -> Trace:
-    """Give the operators of a trace the arguments that only the graph knows."""
+    """Return the trace with the operator arguments that only the graph has."""
     pairs = dict(_pairs(trace, graph))
     details, column = list(trace.details), trace.columns.detail.copy()
     known: dict[bytes, int] = {}
@@ -48,7 +48,7 @@ def joined(trace: Trace, graph: Graph) -> Trace:
 def _pairs(trace: Trace, graph: Graph) -> Iterator[tuple[int, int]]:
     """Yield rows of operators with the index of their node."""
     kind = trace.columns.kind
-    rows = np.flatnonzero((kind == Kind.OP) | (kind == Kind.ANNOTATION))
+    rows = np.flatnonzero((kind == EventKind.OP) | (kind == EventKind.ANNOTATION))
     numbered = rows[trace.columns.function[rows] > 0]
     if len(numbered) > len(rows) // 2:
         by_number = {node.function: i for i, node in enumerate(graph.nodes) if node.function > 0}
@@ -65,7 +65,7 @@ def _by_order(trace: Trace, rows: np.ndarray, graph: Graph) -> Iterator[tuple[in
     for index, node in sorted(enumerate(graph.nodes), key=lambda each: each[1].function):
         if not node.name.startswith("["):  # process and thread are nodes too
             theirs[node.lane].append(index)
-    # record functions are numbered as they begin; times of old files tick too slowly to tell
+    # record functions are numbered in start order; the clocks of old files are too coarse
     keys = (-trace.columns.duration[rows], trace.columns.start[rows], trace.columns.external[rows])
     order = rows[np.lexsort(keys)]
     for thread in np.unique(trace.columns.thread[order]).tolist():
@@ -77,9 +77,9 @@ def _by_order(trace: Trace, rows: np.ndarray, graph: Graph) -> Iterator[tuple[in
 
 
 def _in_step(
-    trace: Trace, rows: Sequence[int], nodes: Sequence[Node], indices: Sequence[int]
+    trace: Trace, rows: Sequence[int], nodes: Sequence[GraphNode], indices: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Walk along both lists; where names differ, skip to where they agree again."""
+    """Match two lists in order; at a mismatch, skip to where names agree again."""
     out, i, j = list[tuple[int, int]](), 0, 0
     mine = [trace.name_of(row) for row in rows]
     theirs = [nodes[index].name for index in indices]

@@ -1,4 +1,4 @@
-"""A predicted step as tables: its time, where it goes, what decides it, what was not known."""
+"""A predicted step as tables: its duration, breakdown, critical path and uncertainties."""
 
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from weft.report.names import short_name
 from weft.report.page import Section, html_page
 from weft.report.text import Column, bar, page, print_table
-from weft.units import format_size, format_time
+from weft.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:
     from weft.planner.predict import Prediction
 
 _ISSUE = "issue "
-_MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the share of the step from which on one is shown
+_MOST_SLOWED, _LITTLE = 6, 0.001  # rows, and the smallest fraction of the step that is shown
 _MEANING = {
     "compute": "kernels run",
-    "exposed": "communication that nothing hides",
+    "exposed": "communication not overlapped",
     "waiting": "other ranks are late",
     "host": "the device waits for its host",
     "idle": "none of these",
@@ -35,11 +35,11 @@ def print_step(prediction: "Prediction", row: Mapping[str, Any] | None = None) -
 
 
 def headline(prediction: "Prediction") -> str:
-    """Say how long the step takes, in one line."""
+    """Return the duration of the step, in one line."""
     row, parts = prediction, prediction.breakdown
     hidden = row.communication - parts["exposed"]
     ranks = row.workload.num_ranks
-    where = "a rank" if row.workload.source == "trace" else f"{ranks} rank{'s' * (ranks > 1)}"
+    where = "a rank" if row.workload.source == "trace" else format_count(ranks, "rank")
     return (
         f"{row.workload.name} on {where} of {row.platform.name}: "
         f"{format_time(row.seconds)} a step, predicted "
@@ -49,7 +49,7 @@ def headline(prediction: "Prediction") -> str:
 
 
 def _rates(row: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the job does in a second."""
+    """Yield the throughput of the job."""
     rates = row.get("throughput", {})
     if "mfu" in rates:
         yield (
@@ -62,7 +62,7 @@ def _rates(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _settings(row: Mapping[str, Any]) -> Iterator[str]:
-    """Echo the settings in force."""
+    """Yield the settings in force."""
     if settings := row.get("settings"):
         words = (f"{key}={_setting(value)}" for key, value in settings.items())
         yield from wrap(f"settings: {' '.join(words)}", 100, subsequent_indent="  ")
@@ -75,7 +75,7 @@ def _setting(value: Any) -> str:
 
 
 def step_page(prediction: "Prediction", row: Mapping[str, Any] | None = None) -> str:
-    """Write a prediction as a page."""
+    """Return the page of a prediction."""
     row = row or prediction.row()
     title = f"{prediction.workload.name} on {prediction.platform.name}"
     first, *rest = sections(prediction, row)
@@ -85,7 +85,7 @@ def step_page(prediction: "Prediction", row: Mapping[str, Any] | None = None) ->
 
 
 def _shown(name: str) -> str:
-    """Shorten the name of a kernel, also where the host issues it."""
+    """Shorten the name of a kernel, also if the host issues it."""
     kernel = name.removeprefix(_ISSUE)
     return f"{_ISSUE if kernel != name else ''}{short_name(kernel)}"
 
