@@ -52,11 +52,11 @@ test-quick: install ## only tests that need nothing special: a minute and a half
 NAME ?= schedules simulator startup sharding plan kv codecs capture traces replay report idle_engines figures ddp hosts \
   fused broadcast zero c3_here here embedding sharding_here planned predict tour
 bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended
-	@failed=; for name in $(NAME); do $(BIN)/weft bench $$name $(ARGS) || failed="$$failed $$name"; done; \
+	@failed=; for name in $(NAME); do $(BIN)/python -m benchmarks $$name $(ARGS) || failed="$$failed $$name"; done; \
 	  [ -z "$$failed" ] || { echo "not ended well:$$failed"; exit 1; }
 
 peers: install ## the environments of OpenMPI and MPICH that benchmarks need, in the user's cache
-	@$(BIN)/python -m weft.bench.environments
+	@$(BIN)/python -m benchmarks.environments
 
 MINUTES ?= 60
 soak: install ## the slow tests, bounded to ten minutes each, then MINUTES=60 of mixed traffic and trouble
@@ -85,7 +85,7 @@ PRELOAD = $(foreach name,$(1) libstdc++.so,$(shell $(CXX) -print-file-name=$(nam
 SANITIZED = PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZED=$(CURDIR)/build/$(1) $(STILL) \
   $(PYTEST) -q -p no:cacheprovider --timeout 900
 ASAN_TESTS ?= tests/runtime tests/fused tests/torch/test_collectives.py tests/torch/test_apply.py \
-  tests/torch/test_embedding.py tests/bench/test_planned.py tests/compress/test_codecs.py tests/trace
+  tests/torch/test_embedding.py tests/benchmarks/test_planned.py tests/compress/test_codecs.py tests/trace
 TSAN_TESTS ?= tests/runtime/test_threads.py tests/runtime/test_engines.py tests/runtime/test_commands.py tests/runtime/test_blocks.py tests/runtime/test_world.py
 sanitize-ranks: build/asan/.core build/tsan/.core ## tests with ranks, by native cores under address + undefined and thread sanitizers
 	LD_PRELOAD="$(call PRELOAD,libasan.so)" ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
@@ -150,7 +150,7 @@ docs: install .venv/.site ## the site, from docs/, README and results, into buil
 
 pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md
 	$(BIN)/weft validate -o docs/accuracy.md > /dev/null
-	$(BIN)/weft bench -o docs/performance.md
+	$(BIN)/python -m benchmarks -o docs/performance.md
 
 size: ## lines per room
 	@for room in src/weft/*/ src/weft/*.py native tests; do \

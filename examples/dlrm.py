@@ -8,6 +8,7 @@ pools with nn.EmbeddingBag and exchanges with all_to_all_single, the fused one d
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,8 +19,11 @@ import torch.distributed as dist
 
 import weft
 import weft.torch
-from weft.bench.lookups import Lookups
-from weft.bench.torch_dlrm import Dlrm
+
+sys.path.append(str(Path(__file__).parents[1]))  # the models of the benchmarks
+
+from benchmarks.lookups import Lookups
+from benchmarks.torch_dlrm import Dlrm
 
 SHAPE = Lookups(tables=16, rows=20_000, dim=32, batch=1024, pooling=10, zipf=1.05)
 

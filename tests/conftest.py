@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from weft.bench.browser import find_browser
+from benchmarks.browser import find_browser
 
 DATA = Path(os.environ.get("WEFT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 collect_ignore = [] if find_spec("torch") else ["hosts", "soak", "torch"]

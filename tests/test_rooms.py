@@ -38,9 +38,9 @@ ROOMS["api"] = {"whatif", *ROOMS["whatif"]}
 ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS["gpu"] = {"schedule"}
 ROOMS["calibration"] = {"_core", *ROOMS}
-ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "bench", "report")}
+ROOMS["local_runs"] = {"_core", *ROOMS}
+ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "report")}
 ROOMS["validate"] |= {"report"}  # it has plots of its figures
-ROOMS["bench"] |= {"report", "validate"}  # it opens pages, and finds the measured data
 ROOMS |= {room: {"_core", "cli", "weft", *ROOMS} for room in ("cli", "weft", "__main__")}
 
 # package: the rooms that may import it; the standard library is free to all
@@ -51,19 +51,15 @@ PACKAGES = {
     "tomli": ANY_ROOM,
     "typer": {"cli"},
     "click": {"cli"},
-    "rich": {"cli", "report", "bench"},
-    "mpi4py": {"bench"},
+    "rich": {"cli", "report"},
     "pandas": {"trace"},
-    "fbgemm_gpu": {"bench"},
-    "torchrec": {"bench"},
-    "hta": {"bench"},  # in an environment of its own
     "distributed": {"sweep"},
     "pyarrow": {"cli"},
     "yaml": {"models"},
     "torch": ANY_ROOM,  # in the files that say so: see the test below
     "triton": ANY_ROOM,
 }
-OPTIONAL = {"torch", "triton", "mpi4py", "pandas", "hta", "torchrec", "fbgemm_gpu"}
+OPTIONAL = {"torch", "triton", "pandas"}
 OPTIONAL |= {"distributed", "pyarrow", "yaml"}
 # A lower room that may load a higher one on demand, because only some of its calls need torch.
 ON_DEMAND = {("weft.models.find", "weft.torch.capture.capture_step.capture")}
@@ -260,7 +256,7 @@ def test_a_forbidden_import_is_found(name, source):
         ("weft.schedule.ir", "from . import check\nfrom ..errors import WeftError\nimport json"),
         ("weft.simulator.solver", "from weft import _core\nfrom weft._core import solve"),
         ("weft.cli.bench", "from weft import simulate\nimport typer"),
-        ("weft.bench.harness", "from weft.torch.backend.process_group import x"),
+        ("weft.local_runs.contest", "from weft.torch.backend.process_group import x"),
     ],
 )
 def test_an_allowed_import_passes(name, source):

@@ -18,6 +18,7 @@ from weft.hardware import platform as find_platform
 from weft.models import find
 from weft.planner import planning
 from weft.planner import predict as predicting
+from weft.planner.job_prediction import predict_job
 from weft.planner.plan import Limits
 from weft.trace import Trace, read
 from weft.whatif import answer
@@ -51,8 +52,13 @@ def predict(
     that is given by name, as ``{"fsdp": True, "batch": 64}``. A step that does not fit into memory
     is refused, unless ``anyway``.
     """
-    found, machine = _asked(workload, platform, num_ranks, settings)
-    return predicting.predict(found, machine, host=host, anyway=anyway, prices=prices)
+    machine = _machine(workload, platform, num_ranks, settings)
+    if not isinstance(workload, Workload):
+        job = find.find_job(str(workload), machine.num_ranks, _settings(settings))
+        if job is not None:
+            return predict_job(job, machine, host=host, anyway=anyway, prices=prices)
+        workload = find_workload(workload, machine.num_ranks, settings)
+    return predicting.predict(workload, machine, host=host, anyway=anyway, prices=prices)
 
 
 def plan(
@@ -97,8 +103,7 @@ def find_workload(
             f"{spec} is a recorded step, not a workload",
             "Use weft.whatif.predict_trace(weft.trace.read(path), platform), or weft.analyze.",
         )
-    given = {key: _written(value) for key, value in (settings or {}).items()}
-    return find.find_workload(spec, num_ranks, given, every_rank=every_rank)
+    return find.find_workload(spec, num_ranks, _settings(settings), every_rank=every_rank)
 
 
 def _asked(
@@ -107,6 +112,19 @@ def _asked(
     num_ranks: int | None,
     settings: Mapping[str, object] | None,
 ) -> tuple[Workload, Platform]:
+    machine = _machine(workload, platform, num_ranks, settings)
+    if isinstance(workload, Workload):
+        return workload, machine
+    return find_workload(workload, machine.num_ranks, settings), machine
+
+
+def _machine(
+    workload: Workload | str | Path,
+    platform: Platform | str | Path,
+    num_ranks: int | None,
+    settings: Mapping[str, object] | None,
+) -> Platform:
+    """Return the platform that is asked about, with as many ranks as the workload has."""
     if not isinstance(workload, Workload | str | Path):
         raise UsageError(
             f"workload: expected a Workload or its name (got {type(workload).__name__})"
@@ -122,13 +140,13 @@ def _asked(
                 f"num_ranks: {workload.name} is for {workload.num_ranks} ranks (got {num_ranks})"
             )
     if isinstance(platform, Platform):
-        machine = platform if num_ranks is None else platform.resized(num_ranks)
-    else:
-        ranks = workload.num_ranks if isinstance(workload, Workload) else num_ranks
-        machine = find_platform(platform, num_ranks=ranks)
-    if isinstance(workload, Workload):
-        return workload, machine
-    return find_workload(workload, machine.num_ranks, settings), machine
+        return platform if num_ranks is None else platform.resized(num_ranks)
+    ranks = workload.num_ranks if isinstance(workload, Workload) else num_ranks
+    return find_platform(platform, num_ranks=ranks)
+
+
+def _settings(given: Mapping[str, object] | None) -> dict[str, str]:
+    return {key: _written(value) for key, value in (given or {}).items()}
 
 
 def _written(value: object) -> str:

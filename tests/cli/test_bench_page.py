@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from benchmarks.results_page import newest, read_results, results_page
 from weft.cli import main
-from weft.cli.bench_page import newest, read_results, results_page
 from weft.errors import FormatError
 
 BENCH = {"speed": "How fast?"}

@@ -69,7 +69,7 @@ def refused(capsys, *arguments, code=2):
         (("collective",), "Missing argument 'KIND'", "weft collective --help"),
         (("collective", "all_gather", "--onn", "x"), "No such option: --onn", "--help"),
         (("platforms", "mi300y-8"), "unknown platform 'mi300y-8'", "mi300x-8"),
-        (("bench", "starup"), "no benchmark is called 'starup'", "'startup'"),
+        (("bench", "starup"), "benchmark 'starup'", "'startup'"),
         (("bench", "startup", "--ranks", "x"), "parse 'x'", "2,4,8"),
         (("bench", "startup", "--ranks", "0"), "--ranks must be > 0", ""),
         (("bench", "startup", "-o", "x.txt"), "from 'x.txt'", ".jsonl"),

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from tests.bench.test_planned import SMALL
-from weft.bench import contest
+from tests.benchmarks.test_planned import SMALL
 from weft.cli import main, tour_parts
 from weft.errors import RunError
+from weft.local_runs import contest
 from weft.planner.plan import Plan
 from weft.report.tour_report import Compared, tour_page
 
@@ -45,7 +45,7 @@ def test_a_part_that_fails_does_not_stop_the_tour(capsys, uncalibrated, monkeypa
     def fail(*_arguments, **_options):
         raise RunError("no shared memory.", "Give it some.")
 
-    monkeypatch.setattr(tour_parts, "started", fail)
+    monkeypatch.setattr(tour_parts, "started_torch_teams", fail)
     assert main(["tour", "-o", str(uncalibrated)]) == 1
     written = capsys.readouterr()
     assert written.err == "weft: RunError: no shared memory.\nGive it some.\n"

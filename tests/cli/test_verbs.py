@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 import weft
-from weft.bench.startup import imports_torch
+from benchmarks.startup import imports_torch
 from weft.cli import main
 from weft.cli.checkup import Finding
 from weft.hardware import platform_names
@@ -82,9 +82,9 @@ def test_bench_lists_its_questions(capsys):
 
 
 def test_bench_appends_its_results(capsys, tmp_path, monkeypatch):
-    from weft.bench.harness import measure
+    from benchmarks.harness import measure
 
-    monkeypatch.setattr("weft.bench.startup.run", lambda _: [measure("startup", {}, lambda: 0.5)])
+    monkeypatch.setattr("benchmarks.startup.run", lambda _: [measure("startup", {}, lambda: 0.5)])
     path = tmp_path / "here.jsonl"
     assert main(["bench", "startup", "-o", str(path)]) == 0
     assert "500 ms" in capsys.readouterr().out

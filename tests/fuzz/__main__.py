@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import append
+from benchmarks.rows import Row
 from tests.fuzz.guided import fuzz
 from tests.fuzz.targets import targets
-from weft.bench.machine import append
-from weft.bench.rows import Row
 
 ROOT = Path(__file__).parents[2]
 _BUILD = ROOT / "build" / "fuzz"

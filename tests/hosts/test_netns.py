@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.namespaces import NetHost, kill_processes, two_hosts
 from tests.hosts.long_checks import LONG
 from tests.runtime.left import eventually
 from tests.torch.collective_cases import CASES
 from tests.torch.own_checks import CHECKS
 from tests.torch.training_cases import TRAININGS
-from weft.bench.namespaces import NetHost, kill_processes, two_hosts
 
 pytestmark = [
     *(pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.netns, pytest.mark.slow),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.browser import Browser
 from tests.report.pictures import drawn, unpacked
 from tests.report.test_pages import HOSTILE, analysed
-from weft.bench.browser import Browser
 from weft.report.analysis_page import page
 from weft.report.interactive_timeline import timeline_section
 from weft.report.page import html_page

@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.machine import append
+from benchmarks.rows import Row
 from tests.runtime.left import files, nothing_left, threads
 from tests.soak.driver import ROOT, lines_of
 from tests.soak.growth import Held, grown, held
 from weft._core import die_with
-from weft.bench.machine import append
-from weft.bench.rows import Row
 
 Tally = Counter[str]
 

@@ -9,10 +9,10 @@ import sys
 from collections import Counter
 from time import perf_counter
 
+from benchmarks.machine import append
+from benchmarks.rows import Row
 from tests.soak.driver import ROOT, lines_of
 from tests.soak.growth import Held, grown
-from weft.bench.machine import append
-from weft.bench.rows import Row
 
 ASKS = 40  # different calls at every place
 

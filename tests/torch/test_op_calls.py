@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.bench.drawn_models import Dlrm, Transformer  # noqa: E402
-from weft.bench.torch_models import training  # noqa: E402
 from weft.calibration.torch_op_calls import Like, OpCall  # noqa: E402
 from weft.calibration.torch_op_grid import samples  # noqa: E402
 from weft.calibration.torch_op_times import OpTime  # noqa: E402
 from weft.calibration.torch_timed_steps import captured_step  # noqa: E402
 from weft.hardware import platform  # noqa: E402
 from weft.hardware.measured import Ddp, TorchHost  # noqa: E402
+from weft.local_runs.synthetic_models import Dlrm, Transformer  # noqa: E402
+from weft.local_runs.torch_synthetic_models import training  # noqa: E402
 
 pytestmark = pytest.mark.torch
 DLRM = Dlrm(((50, 2, 0.0), (70, 3, 1.05), (90, 1, 0.0)), 8, (16, 8), (16, 1), 12)
@@ -88,7 +88,7 @@ def test_the_host_and_ddp_are_added():
 
 
 def _parameters():
-    from weft.bench.torch_models import Transformer as Built
+    from weft.local_runs.torch_synthetic_models import Transformer as Built
 
     return Built(GPT2).parameters()
 

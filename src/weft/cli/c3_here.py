@@ -7,7 +7,7 @@ from weft.cli.outputs import print_json
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
-    from weft.bench.overlap import Outcome
+    from weft.local_runs.overlap_measurement import Outcome
 
 
 def c3_here(
@@ -20,8 +20,7 @@ def c3_here(
     json: bool,
 ) -> list[dict[str, Any]]:
     """Measure, print and return the rows."""
-    from weft.bench.c3_here import SIZE
-    from weft.bench.overlap import measure
+    from weft.local_runs.overlap_measurement import SIZE, measure
     from weft.units import parse_size
 
     nbytes = parse_size(size) if size else SIZE
@@ -39,7 +38,7 @@ def c3_here(
 
 
 def _row(outcome: "Outcome") -> dict[str, Any]:
-    from weft.bench.c3_here import figures
+    from weft.local_runs.overlap_measurement import figures
     from weft.units import format_size
 
     case = outcome.case

@@ -38,9 +38,10 @@ def complete_list(incomplete: str, names: Iterable[str]) -> list[str]:
 
 def complete_bench(incomplete: str) -> list[str]:
     """Complete the name of a benchmark."""
-    from weft.bench import questions
+    from weft.cli.checkout import checkout_module
 
-    return [name for name in questions() if name.startswith(incomplete)]
+    names = checkout_module("benchmarks").questions()
+    return [name for name in names if name.startswith(incomplete)]
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]

@@ -103,6 +103,7 @@ def _of_workload(
     anyway: bool,
 ) -> "tuple[Prediction, Job | None]":
     from weft.models.find import find_job, find_workload, is_configuration
+    from weft.planner.job_prediction import predict_job
     from weft.planner.predict import predict as predicted
     from weft.planner.prices import Prices, default_library, known_library
     from weft.planner.spreading import spread
@@ -115,12 +116,11 @@ def _of_workload(
         told = " ".join(f"--set {key}={value}" for key, value in added.items())
         note = f"as it stands it does not fit: taken with {told}"
         job = replace(job, notes=(note, *job.notes))
-    if job is None:
-        found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
-    else:
-        found = job.workload()
     prices = Prices(machine, library=known_library(machine, library or default_library(machine)))
-    return predicted(found, machine, anyway=anyway, prices=prices), job
+    if job is not None:
+        return predict_job(job, machine, anyway=anyway, prices=prices), job
+    found = find_workload(spec, machine.num_ranks, given, every_rank=every_rank)
+    return predicted(found, machine, anyway=anyway, prices=prices), None
 
 
 def _write(path: Path, prediction: "Prediction", row: dict[str, Any]) -> str:

@@ -6,10 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from weft.bench.contest import Entry, compete
-from weft.bench.drawn_models import RANKS, Dlrm, Drawn, Transformer
-from weft.bench.planned import STEPS, Planned, machine
-from weft.bench.teams import started
 from weft.calibration.machine_calibration import save
 from weft.calibration.noise import foreign_share
 from weft.cli.checkup import examine
@@ -17,6 +13,10 @@ from weft.cli.progress import track, working
 from weft.cost.nccl import library_price
 from weft.errors import RunError
 from weft.hardware import here_path
+from weft.local_runs.contest import Entry, compete
+from weft.local_runs.planned_model import STEPS, Planned, machine
+from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn, Transformer
+from weft.local_runs.team_starts import started_torch_teams
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
 from weft.report.plan_tables import how
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from weft.bench.contest import Outcome
+    from weft.local_runs.contest import Outcome
 
 MODELS: dict[str, Drawn] = {
     "dlrm": Dlrm(((40_000, 16, 1.05),) * 16, 64, (64, 64), (64, 1), 1024),
@@ -105,7 +105,7 @@ class Tour:
         if not self.planned:
             raise RunError("no plan to run.", "See the errors above.")
         with working("starting two ranks with Gloo and two with weft"):
-            teams = started(("dist", "gloo"), RANKS, pin=False)
+            teams = started_torch_teams(RANKS)
         with teams as contestants:
             for name, made in track(list(self.planned.items()), "training both ways"):
                 traces = {way: self.folder / f"run-{name}-{way}.json" for way in ("gloo", "plan")}

@@ -356,6 +356,9 @@ def _run(keys: Keys, model: Transformer) -> Transformer:
         # gradients are kept and reduced in fp32 with bf16 (--accumulate-allreduce-grads-in-fp32)
         grad_dtype="fp32" if half and not fp16 and not keys.truth("grad_reduce_in_bf16") else "",
     )
+    local = str(keys.get("transformer_impl", "")) == "local" and not keys.truth("use_flash_attn")
+    if local or str(keys.get("attention_backend", "auto")) in ("unfused", "local"):
+        model = replace(model, flash=False)
     granularity = str(keys.get("recompute_granularity", ""))
     if keys.truth("recompute_activations"):
         granularity = "selective"

@@ -1,8 +1,8 @@
 """What memory the ranks of each stage of a pipeline need, and for what.
 
 Counted are tensors: weights, gradients, states of the optimizer, activations that a backward pass
-needs, buffers of what is gathered. ``RESERVE`` is what no tensor shows: the context of the device,
-kernels that are loaded, and the buffers of the communication library.
+needs, buffers of what is gathered. What no tensor shows is not: the context of the device, kernels
+that are loaded, buffers of the communication library, fragments of the allocator.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weft.models.transformer_layout import Layout
 
 MASTER = 12  # bytes a parameter: fp32 weight and two moments of AdamW
+WORKSPACE = 64 << 20  # of cuBLAS and of Transformer Engine, 32 MiB each on Hopper
 MOMENTS = 8  # where weights are fp32 themselves
 
 
@@ -131,12 +132,12 @@ class _Training(_Serving):
         """Weights that are gathered at once, and whole gradients of the layer at work."""
         model = self.model
         if model.zero_stage < 3 or self.layout.replicas < 2:
-            return 0
+            return WORKSPACE
         largest = max((self._layer_weights(n) for n in self.layers), default=0)
         whole = sum(self._layer_weights(n) for n in self.layers) if not model.reshard else 0
         gathered = max(whole, (1 + model.prefetch) * largest) * self.stored
         gradients = largest * self.item if model.trains_weights else 0
-        return gathered + gradients
+        return gathered + gradients + WORKSPACE
 
     def _layer_weights(self, layer: int) -> int:
         return self.model.layer_weights(self.model.kinds[layer]).total
@@ -182,13 +183,17 @@ class _Training(_Serving):
         model = self.model
         inner = self.tokens * max(model.ffn, model.expert_width) // model.tp
         gradients = (inner * (2 if model.gated else 1) + self.tokens * model.hidden) * self.item
+        # of the widest product, before it is added to what accumulates
+        each = model.hidden * self.item if model.trains_weights else 0
+        gradients += each * model.ffn * (2 if model.gated else 1) // model.tp
         again = max((self._layer(n) for n in self.layers), default=0.0)
         backward = gradients + (again if model.recompute == "full" else 0.0)
         if not self.last:
             return backward
         scored = self.layout.micro * (-(-model.scored // model.cp) or model.seq // model.cp)
+        # logits as they are computed and their softmax in fp32, and the gradient of the head
         logits = scored * model.vocab_of_rank * (self.item + 4) * (1 + model.mtp)
-        return max(backward, logits)
+        return max(backward, logits + each * model.vocab_of_rank)
 
 
 def layer_activations(

@@ -91,14 +91,28 @@ class Stage:
         schedule = model.schedule if model.pp > 1 else "1f1b"
         return passes(model.pp, self.stage, self.layout.num_micro, model.interleave, schedule)
 
-    def write(self, each: Pass, *, first: bool | None = None, final: bool | None = None) -> None:
-        """Write one pass; it is told whether it is the ``first`` or ``final`` of its chunk."""
-        made, model = self.made, self.model
-        self._starting = each.micro == 0 if first is None else first
-        backwards = model.schedule == "gpipe" and model.pp > 1
-        ends = 0 if backwards else self.layout.num_micro - 1
-        self._final = each.micro == ends if final is None else final
-        made.phase = "forward" if each.forward else "backward"
+    def write(self, each: Pass) -> None:
+        """Write one pass, with what it gets from other stages and gives them."""
+        got = self.receive(each) if each.part != "weight" else -1
+        self.write_alone(each, got, first=self.is_first(each), final=self.is_final(each))
+        if each.part != "weight":
+            self.send(each, self.made.last_kernel)
+
+    def is_first(self, each: Pass) -> bool:
+        """Return whether a pass is the first one of its chunk."""
+        return each.micro == 0
+
+    def is_final(self, each: Pass) -> bool:
+        """Return whether a backward pass is the last one of its chunk."""
+        backwards = self.model.schedule == "gpipe" and self.model.pp > 1
+        return each.micro == (0 if backwards else self.layout.num_micro - 1)
+
+    def write_alone(
+        self, each: Pass, got: int = -1, *, first: bool = False, final: bool = False
+    ) -> None:
+        """Write one pass behind ``got``, the ``first`` or ``final`` of its chunk or neither."""
+        self._starting, self._final = first, final
+        self.made.phase = "forward" if each.forward else "backward"
         self._enter(each.chunk)
         if each.part == "weight":
             for write in self._weight_passes.pop((each.micro, each.chunk)):
@@ -106,7 +120,7 @@ class Stage:
             return
         if each.part == "input":
             self.layer.deferred = self._weight_passes[each.micro, each.chunk] = []
-        self._between_stages(each)
+        (self._forward if each.forward else self._backward)(got)
         self.layer.deferred = None
 
     def finish(self) -> None:
@@ -125,15 +139,10 @@ class Stage:
         """Bytes that a stage sends to the next one: with sequence parallelism its own part."""
         return self.layer.rows * self.model.hidden * self.made.item
 
-    def _between_stages(self, each: Pass) -> None:
-        """One micro batch through this stage, with what it gets and gives."""
-        got = self.receive(each)
-        (self._forward if each.forward else self._backward)(got)
-        self.send(each, self.made.last_kernel)
-
     def receive(self, each: Pass) -> int:
         """Write what a pass gets from another stage; -1 where it begins here."""
         made, pp = self.made, self.model.pp
+        made.phase = "forward" if each.forward else "backward"
         self._enter(each.chunk)
         way, group = (1, "pp") if each.forward else (-1, "pp back")
         if self.first if each.forward else self.last:

@@ -6,6 +6,7 @@ computed; elsewhere those that were recorded with the catalogue are shown. Laws 
 
 from collections.abc import Iterator
 
+from weft.validate.memory_rows import memory_targets
 from weft.validate.nccl_tables import data_folder
 from weft.validate.predict_kernels import (
     elsewhere,
@@ -29,3 +30,4 @@ def targets() -> Iterator[Target]:
     if folder is not None:
         yield from elsewhere(folder)
         yield from step_targets(folder)
+        yield from memory_targets(folder)

@@ -1,0 +1,111 @@
+"""How long collectives take on this machine, by weft and by its peers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.exchange import KINDS, Exchange
+from benchmarks.rows import Options, Row
+from benchmarks.teams import require_known, started
+from weft.cost.bus import bus_factor
+from weft.local_runs.contest import Entry, Outcome, compete
+from weft.local_runs.rank_team import Team
+
+QUESTION = "How long do collectives take on this machine, by weft and by its peers?"
+PATHS = ("dist", "direct", "ordinary")
+RANKS = (2, 4)
+SIZES = (1 << 10, 8 << 10, 64 << 10, 1 << 20, 16 << 20)
+
+
+def run(options: Options) -> Iterator[Row]:
+    """Measure every collective, size and number of ranks; paths and peers in turn."""
+    require_known(options.against)
+    for ranks in options.ranks or RANKS:
+        with started(team_names(PATHS, options.against), ranks, pin=options.pin) as teams:
+            for exchange in exchanges(options, ranks):
+                outcome = measured(exchange, teams, PATHS, options)
+                for path in PATHS:
+                    yield row_of("collectives", exchange, path, outcome, teams, options)
+
+
+def count_rows(options: Options) -> int:
+    """Count what ``run`` will give."""
+    kinds = len(kinds_of(options))
+    return len(options.ranks or RANKS) * len(options.sizes or SIZES) * kinds * len(PATHS)
+
+
+def exchanges(options: Options, ranks: int) -> Iterator[Exchange]:
+    """List what is asked for, size by size."""
+    for size in options.sizes or SIZES:
+        for kind in kinds_of(options):
+            yield sized(kind, size, ranks, per_rank=options.per_rank)
+
+
+def sized(kind: str, size: int, ranks: int, *, per_rank: bool) -> Exchange:
+    """Make an exchange of about that size, in elements that the ranks can share.
+
+    ``per_rank``: the size is each rank's input, which nccl-tests counts otherwise only for an
+    all_gather, whose size is what comes out.
+    """
+    nbytes = size * ranks if per_rank and kind == "all_gather" else size
+    whole = max(1, -(-nbytes // (4 * ranks))) * 4 * ranks
+    return Exchange(kind, whole, ranks)
+
+
+def kinds_of(options: Options) -> tuple[str, ...]:
+    """Return the collectives asked for."""
+    require_known(options.collectives, KINDS, "collective")
+    return options.collectives or KINDS
+
+
+def team_names(paths: Sequence[str], against: Sequence[str]) -> list[str]:
+    """Name the contestants that the paths and peers need; two paths share one."""
+    return list(dict.fromkeys([*map(team_of, paths), *against]))
+
+
+def team_of(entry: str) -> str:
+    """Name the contestant that carries out a path or a peer's work."""
+    return "weft" if entry in ("direct", "ordinary") else entry
+
+
+def measured(
+    exchange: Exchange, teams: Mapping[str, Team], paths: Sequence[str], options: Options
+) -> Outcome:
+    """Let weft's paths and the peers do the same exchange."""
+    case = {"kind": exchange.kind, "nbytes": exchange.nbytes}
+    entries = {
+        name: Entry(teams[team_of(name)], case | {"path": name})
+        for name in (*paths, *options.against)
+    }
+    return compete(entries, options.rounds)
+
+
+def row_of(
+    bench: str,
+    exchange: Exchange,
+    path: str,
+    outcome: Outcome,
+    teams: Mapping[str, Team],
+    options: Options,
+) -> Row:
+    """Write down one path of weft's with its peers beside it."""
+    case = {
+        "collective": exchange.kind,
+        "algorithm": "auto",
+        "ranks": exchange.num_ranks,
+        "nbytes": exchange.nbytes,
+        "path": path,
+        "dtype": "float32",
+        "pinned": options.pin,
+    }
+    row = Row(bench, case, outcome.times[path], outcome.peers(options.against, path))
+    algbw = exchange.nbytes / row.seconds
+    row.more.update(
+        count=exchange.count,
+        algbw=algbw,
+        busbw=algbw * bus_factor(exchange.kind, exchange.num_ranks),
+        wrong=outcome.wrong(path),
+        wrong_peers={name: outcome.wrong(name) for name in options.against},
+        foreign=outcome.foreign,
+        least={name: min(outcome.times[name]) for name in (path, *options.against)},
+        versions={name: teams[name].about for name in options.against},
+    )
+    return row

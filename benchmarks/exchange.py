@@ -1,0 +1,120 @@
+"""A collective as a benchmark needs it: what every rank gives and what it must have then.
+
+Needs numpy alone: the ranks of every peer import it, in environments that lack the rest.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+KINDS = ("broadcast", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+_IN_PLACE = ("broadcast", "all_reduce")
+_PERIOD = 31  # a prime: parts of a power of two are told apart by where they came from
+_STEP = 7  # by which the values of the next rank are shifted
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One collective of ``nbytes``, counted as nccl-tests does, with small whole numbers.
+
+    They are added up exactly in any order, so a right result is equal to the last bit.
+    """
+
+    kind: str
+    nbytes: int
+    num_ranks: int
+    _values: Floats = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        values = np.resize(np.arange(_PERIOD, dtype=np.float32), self.given_count + _PERIOD)
+        object.__setattr__(self, "_values", values)
+
+    @property
+    def count(self) -> int:
+        """Elements of the whole, as nccl-tests counts them."""
+        return self.nbytes // 4
+
+    @property
+    def given_count(self) -> int:
+        """Elements of a rank's input."""
+        return self.count // (self.num_ranks if self.kind == "all_gather" else 1)
+
+    @property
+    def room(self) -> int:
+        """Elements of a rank's output; none where the input is overwritten."""
+        if self.kind in _IN_PLACE:
+            return 0
+        return self.count // (self.num_ranks if self.kind == "reduce_scatter" else 1)
+
+    def given(self, rank: int) -> Floats:
+        """Return a rank's input, not to be written to."""
+        start = _STEP * rank % _PERIOD
+        return self._values[start : start + self.given_count]
+
+    def count_wrong(self, rank: int, have: Floats) -> int:
+        """Count the elements that a rank should not have."""
+        parts = list(self._wanted(rank))
+        starts = np.cumsum([0, *map(len, parts)])
+        assert starts[-1] == len(have)
+        places = zip(starts, parts, strict=False)
+        return sum(int((have[at : at + len(part)] != part).sum()) for at, part in places)
+
+    def _wanted(self, rank: int) -> Iterator[Floats]:
+        """Yield what a rank must have, in parts that follow each other."""
+        everyone = [self.given(r) for r in range(self.num_ranks)]
+        match self.kind:
+            case "broadcast":
+                yield everyone[0]
+            case "all_gather":
+                yield from everyone
+            case "all_to_all":
+                yield from (_share(x, rank, self.num_ranks) for x in everyone)
+            case "reduce_scatter":
+                yield _sum([_share(x, rank, self.num_ranks) for x in everyone])
+            case _:
+                yield _sum(everyone)
+
+
+def _share(x: Floats, rank: int, num_ranks: int) -> Floats:
+    each = len(x) // num_ranks
+    return x[rank * each : (rank + 1) * each]
+
+
+def _sum(arrays: list[Floats]) -> Floats:
+    total: Floats = arrays[0].copy()
+    for array in arrays[1:]:
+        total += array
+    return total
+
+
+def exchange_of(case: dict[str, Any], num_ranks: int) -> Exchange:
+    """Read the exchange that a rank was asked for."""
+    return Exchange(case["kind"], case["nbytes"], num_ranks)
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """One who carries an exchange out on one rank: his memory, the call, what frees it."""
+
+    exchange: Exchange
+    rank: int
+    x: Floats
+    out: Floats
+    act: Callable[[], Any]
+    free: Callable[[], Any] = lambda: None
+
+    def answer(self) -> int:
+        """Carry it out once more and count the elements that are wrong."""
+        self.x[:] = self.exchange.given(self.rank)
+        self.out[:] = -1  # what is not written is wrong
+        self.act()
+        return self.exchange.count_wrong(self.rank, self.out if self.exchange.room else self.x)
+
+
+def arrays_of(exchange: Exchange, rank: int) -> tuple[Floats, Floats]:
+    """Return ordinary memory of this process for the input, filled, and for the output."""
+    return exchange.given(rank).copy(), np.zeros(exchange.room, np.float32)

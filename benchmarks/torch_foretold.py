@@ -1,0 +1,80 @@
+"""Steps of small models predicted from the calibration of this machine and their configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.trained import BACKENDS
+from weft.calibration.torch_calibration import calibrated_here, current_here
+from weft.calibration.torch_op_calls import OpCall
+from weft.calibration.torch_op_times import OpTime
+from weft.calibration.torch_timed_steps import CapturedStep, captured_step
+from weft.hardware import Platform
+from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn
+from weft.local_runs.torch_synthetic_models import training
+from weft.planner.predict import Prediction, predict
+from weft.planner.prices import Prices
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """Seconds of a step by backend: with its ops timed singly, by formulas alone, naively."""
+
+    predicted: dict[str, float]
+    ranges: dict[str, tuple[float, float]]
+    formula: dict[str, float]
+    naive: float
+    parts: dict[str, dict[str, float]]
+
+
+def current_platform() -> Platform:
+    """Return the calibration of this machine; a missing, foreign or stale one is made anew."""
+    return current_here() or calibrated_here()
+
+
+def captured(model: Drawn) -> CapturedStep:
+    """Capture one step of training of a model on both ranks."""
+    zipfs = {rows: zipf for rows, _, zipf in model.tables} if isinstance(model, Dlrm) else {}
+    return captured_step(
+        partial(training, model),
+        RANKS,
+        name=model.model,
+        zipfs=zipfs,
+        every_rank=isinstance(model, Dlrm),
+    )
+
+
+def foretell(step: CapturedStep, here: Platform, times: Mapping[OpCall, OpTime]) -> Foretold:
+    """Predict one step, without ever running it."""
+    exact = {name: _predicted(step, here, name, times) for name in BACKENDS}
+    ranges = {
+        name: (
+            _predicted(step, here, name, times, -1.0).low,
+            _predicted(step, here, name, times, 1.0).high,
+        )
+        for name in BACKENDS
+    }
+    formula = {name: _predicted(step, here, name, {}) for name in BACKENDS}
+    return Foretold(
+        {name: each.seconds for name, each in exact.items()},
+        ranges,
+        {name: each.seconds for name, each in formula.items()},
+        step.hot_sum(times),
+        {name: each.breakdown for name, each in exact.items()},
+    )
+
+
+def _predicted(
+    step: CapturedStep,
+    here: Platform,
+    library: str,
+    times: Mapping[OpCall, OpTime],
+    side: float = 0.0,
+) -> Prediction:
+    cut = here.resized(RANKS)
+    return predict(
+        step.timed(times, cut, library, side=side),
+        cut,
+        anyway=True,
+        prices=Prices(cut, library=library),
+    )

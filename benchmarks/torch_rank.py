@@ -1,0 +1,84 @@
+"""A rank of torch.distributed, whichever backend it has: -m benchmarks.torch_rank."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.exchange import Carrier, Exchange, arrays_of, exchange_of
+from benchmarks.lookups import lookups_of
+from benchmarks.torch_alone import Alone
+from benchmarks.torch_broadcast import SentWeights
+from benchmarks.torch_dlrm import Dlrm
+from benchmarks.torch_lookups import Fused, Serial, torch_bags
+from benchmarks.torch_training import Training
+from benchmarks.torch_zero import ZeroTraining
+from weft._core import die_with
+from weft.local_runs.rank_server import Work
+from weft.local_runs.torch_joining import answer_until_told, join
+from weft.local_runs.torch_planned_steps import PlannedSteps
+from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
+
+
+class TorchRank:
+    """One process of a group; its tensors are ordinary ones."""
+
+    def __init__(self, backend: str) -> None:
+        self.rank = dist.get_rank()
+        self._backend = backend
+        self.about = f"torch {torch.__version__} {backend}"
+
+    def barrier(self) -> None:
+        """Meet the others."""
+        dist.barrier()
+
+    def open(self, case: dict[str, Any]) -> Work:
+        """Make a training step, or a collective on ordinary tensors."""
+        if "gradients" in case:
+            return Training(**case)
+        if "operator" in case:
+            return self._looking(case)
+        if "planned" in case:
+            return PlannedSteps(**case["planned"])
+        if "layers" in case:
+            return ZeroTraining(**case)
+        if "algorithm" in case:
+            return SentWeights(**case)
+        return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
+
+    def _looking(self, case: dict[str, Any]) -> Work:
+        """Make lookups, or a training step around them, for whichever backend this is."""
+        lookups, here = lookups_of(case), (self.rank, dist.get_world_size())
+        fused = self._backend == "weft"
+        if case["operator"] == "dlrm_step":
+            return Dlrm(lookups, *here, fused=fused)
+        if case["operator"] == "embedding":
+            if fused:
+                return Alone(lookups)
+            return Serial(lookups, *here, torch_bags(lookups, *here), None)
+        if fused:
+            return Fused(lookups, *here)
+        return Serial(lookups, *here, torch_bags(lookups, *here), dist.all_to_all_single)
+
+
+def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
+    """Let a process group do it on ordinary tensors, by default the default group."""
+    x, out = arrays_of(exchange, rank)
+    there, here = torch.from_numpy(out), torch.from_numpy(x)
+    acts: dict[str, Callable[[], Any]] = {
+        "broadcast": partial(dist.broadcast, here, 0, group=group),
+        "all_gather": partial(all_gather_single, there, here, group=group),
+        "reduce_scatter": partial(reduce_scatter_single, there, here, group=group),
+        "all_reduce": partial(dist.all_reduce, here, group=group),
+        "all_to_all": partial(dist.all_to_all_single, there, here, group=group),
+    }
+    return Carrier(exchange, rank, x, out, acts[exchange.kind])
+
+
+if __name__ == "__main__" and die_with(os.getppid()):
+    join(sys.argv[1])
+    answer_until_told(sys.argv[2], TorchRank(sys.argv[1]))

@@ -1,0 +1,55 @@
+"""What ops and lookups of some steps take by themselves, looked at again and again."""
+
+from collections.abc import Sequence
+
+from weft.calibration.torch_lookup_rates import Case, Measured, measured, sharpened
+from weft.calibration.torch_op_calls import OpCall
+from weft.calibration.torch_op_times import OpTime, Repeated, repeat_ops, together, typical
+from weft.calibration.torch_timed_steps import CapturedStep
+from weft.hardware import Platform
+from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn
+from weft.models.tables import Table
+
+
+class Seen:
+    """Models and their steps, of which each look times what is in them, never a step.
+
+    The machine changes its speed within minutes: what was timed before may not hold any more.
+    ``repeats`` are those of an op at each look; ``lookups``: those by weft are timed, too.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[Drawn, CapturedStep]],
+        *,
+        repeats: int = 12,
+        lookups: bool = True,
+    ) -> None:
+        self._repeats = repeats
+        self._calls: list[OpCall] = list(
+            dict.fromkeys(call for _, step in steps for call in step.unique)
+        )
+        self._cases = list(
+            dict.fromkeys(
+                Case(Table("table", rows, model.dim, pooling, zipf), model.batch)
+                for model, _ in steps
+                if lookups and isinstance(model, Dlrm)
+                for rows, pooling, zipf in model.tables
+            )
+        )
+        self._passes: list[list[list[Repeated]]] = []
+        self._lookups: list[Measured] = []
+
+    def look(self) -> None:
+        """Time everything some times."""
+        self._passes.append(repeat_ops(self._calls, repeats=self._repeats))
+        if self._cases:
+            self._lookups.append(measured(self._cases, ranks=RANKS))
+
+    def times(self) -> dict[OpCall, OpTime]:
+        """Return what ops took."""
+        return dict(zip(self._calls, typical(together(self._passes)), strict=True))
+
+    def sharpened(self, on: Platform) -> Platform:
+        """Return the platform as lookups found it."""
+        return sharpened(on, self._lookups) if self._lookups else on

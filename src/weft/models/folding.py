@@ -1,0 +1,234 @@
+"""Steps of very many micro batches, with one op for each pass through a chunk of layers.
+
+Micro batches repeat. A pass through a chunk is simulated by itself, and stands in the step as one
+kernel of that duration, with what is exposed of its communication behind it. Of a long pipeline
+the middle repeats too: what is left out of it stands there as one op on every stage.
+
+```
+ full    F F F F [F B F B F B F B ... F B] B B B B
+ folded  F F F F [F B F B  (37 more) F B ] B B B B
+```
+
+The first and the final pass of a chunk, which gather weights and reduce gradients, are written
+as they are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from weft.models.pipeline import Part, Pass
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
+from weft.models.transformer_step import Stage, stage_ranks
+from weft.schedule.ir import Cost
+from weft.step import StepEngine
+from weft.workload.step import Collective, Op, Phase, Step, Workload
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.models.transformer import Transformer
+    from weft.workload import HostModel, Prices
+
+MANY_OPS = 60_000  # of a step, from which on it is folded
+_TURNS = 2  # times the stages: micro batches that are left of a pipeline, so that it is steady
+_SHOWN = 0.03  # of the kernels of a pass, from which on a family has an op of its own
+_LEAST = 1e-3  # of a pass, from which on what is exposed of it is told
+# Passes that one is simulated behind, itself the last.
+_ROUNDS: dict[Part, tuple[Part, ...]] = {
+    "forward": ("forward",),
+    "backward": ("forward", "backward"),
+    "input": ("forward", "input"),
+    "weight": ("forward", "input", "weight"),
+}
+_APART = ("pp", "pp back", "embedding")  # groups of ranks of several stages
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """What a pass takes of its stage: kernels, and communication that nothing hides.
+
+    ``families`` are the seconds of kernels by family, ``what`` is the collective that moves most.
+    """
+
+    families: Mapping[str, float]
+    exposed: float
+    what: Collective | None
+
+    @property
+    def compute(self) -> float:
+        """Seconds of all kernels."""
+        return sum(self.families.values())
+
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.compute + self.exposed
+
+    def plus(self, other: PassCost, count: int = 1) -> PassCost:
+        """Return the cost of both, of the other so many times."""
+        names = dict.fromkeys((*self.families, *other.families))
+        families = {
+            name: self.families.get(name, 0.0) + count * other.families.get(name, 0.0)
+            for name in names
+        }
+        exposed = self.exposed + count * other.exposed
+        return PassCost(families, exposed, self.what or other.what)
+
+
+@dataclass
+class Folding:
+    """Folds the step of a model on a platform, with the prices of its ops."""
+
+    name: str
+    model: Transformer
+    num_ranks: int
+    platform: Platform
+    prices: Prices
+    host: HostModel | None = None
+    engines: list[tuple[StepEngine, float]] = field(default_factory=list)  # and their share
+    _known: dict[object, PassCost] = field(default_factory=dict)
+
+    def workload(self, num_micro: int = 0) -> Workload:
+        """Make the folded step; ``num_micro`` micro batches of it are written one by one."""
+        model, layout = self.model, Layout(self.model, self.num_ranks)
+        memory, whole = fullest_memory(model, layout), layout.num_micro
+        turn = model.pp if model.interleave > 1 else 1
+        wanted = num_micro or _TURNS * model.pp
+        kept = whole - max(0, whole - wanted) // turn * turn
+        layout.num_micro = kept
+        steps = []
+        for stage in range(model.pp):
+            ops = self._stage(Stage(model, layout, stage), whole - kept)
+            steps.append(Step(stage_ranks(model, self.num_ranks, stage), tuple(ops)))
+        source = f"generated: {self.name}"
+        groups = layout.groups
+        return Workload(self.name, self.num_ranks, tuple(steps), groups, memory, source=source)
+
+    def _stage(self, stage: Stage, left_out: int) -> list[Op]:
+        """Write the passes of a stage, and ``left_out`` more of each where it is steady."""
+        order, middle = stage.order(), stage.layout.num_micro // 2
+        lumped = self.model.schedule == "gpipe" and self.model.pp > 1
+        told: set[bool] = set()
+        for each in order:
+            way = each.forward if lumped else True  # gpipe has all forward passes first
+            due = each.micro == middle and (lumped or each.forward)
+            if left_out and due and way not in told:
+                told.add(way)
+                mine = [one for one in order if one.micro == middle]
+                mine = [one for one in mine if not lumped or one.forward == way]
+                self._add_left_out(stage, mine, left_out)
+            plain = not (each.forward and stage.is_first(each)) and not stage.is_final(each)
+            if plain and each.part in ("forward", "backward"):
+                self._add_pass(stage, each)
+            else:
+                stage.write(each)
+        stage.finish()
+        return stage.made.ops
+
+    def _add_pass(self, stage: Stage, each: Pass) -> None:
+        got = stage.receive(each)
+        shown = f"{each.part} of {len(stage.layers)} layers"
+        stage.send(each, self._add(stage, shown, self._cost(stage, each), each.part, got))
+
+    def _add_left_out(self, stage: Stage, passes: list[Pass], count: int) -> None:
+        total = PassCost({}, 0.0, None)
+        for each in passes:
+            total = total.plus(self._cost(stage, each), count)
+        self._add(stage, f"{count} more micro batches", total, passes[0].part, -1)
+
+    @staticmethod
+    def _add(stage: Stage, name: str, cost: PassCost, part: str, got: int) -> int:
+        """Add kernels of that duration and the communication that is exposed behind them."""
+        made = stage.made
+        phase: Phase = "forward" if part == "forward" else "backward"
+        after = tuple({n for n in (got, *made.awaited) if n >= 0})
+        made.awaited = ()
+        for family, seconds in _by_family(cost, phase):
+            # arithmetic without traffic, as most of it is: it demands the units of the device
+            work = Cost(family, flops=1.0)
+            kernel = Op(name, cost=work, after=after, host=0.0, seconds=seconds, phase=phase)
+            made.ops.append(kernel)
+            after = ()
+        if cost.what is not None and cost.exposed > _LEAST * cost.seconds:
+            shown = f"exposed {cost.what.kind}"
+            move = Op(shown, "collective", "compute", None, cost.what, host=0.0, phase=phase)
+            made.ops.append(replace(move, seconds=cost.exposed))
+        return made.last
+
+    def _cost(self, stage: Stage, each: Pass) -> PassCost:
+        """Return what a pass takes between two others, simulated once for equal chunks."""
+        chunk = stage.chunks[each.chunk]
+        kinds = tuple(self.model.kinds[layer] for layer in chunk)
+        first = stage.stage == 0 and each.chunk == 0
+        last = stage.stage == self.model.pp - 1 and each.chunk == self.model.interleave - 1
+        key = kinds, first, last, each.part
+        if key not in self._known:
+            self._known[key] = self._simulated(stage, each)
+        return self._known[key]
+
+    def _simulated(self, stage: Stage, each: Pass) -> PassCost:
+        """Simulate a pass behind those that go before it, and take off what those take.
+
+        Three rounds less two are one in the midst of others: what passes hide of each other's
+        communication is in it.
+        """
+        parts = _ROUNDS[each.part]
+        more, fewer = (self._run(stage, each.chunk, parts, count) for count in (3, 2))
+        found = more.plus(fewer, -1)
+        for part in parts[:-1]:
+            found = found.plus(self._cost(stage, each._replace(part=part)), -1)
+        families = {name: max(0.0, seconds) for name, seconds in found.families.items()}
+        return PassCost(families, max(0.0, found.exposed), more.what)
+
+    def _run(self, like: Stage, chunk: int, parts: tuple[Part, ...], count: int) -> PassCost:
+        """Run rounds of passes by themselves."""
+        stage = Stage(self.model, Layout(self.model, self.num_ranks), like.stage)
+        for micro in range(count):
+            for part in parts:
+                stage.write_alone(Pass(part, micro, chunk))
+        block = self.num_ranks // self.model.pp
+        groups = {n: g for n, g in stage.layout.groups.items() if n not in _APART}
+        step = Step(tuple(range(block)), tuple(stage.made.ops))
+        workload = Workload(self.name, block, (step,), groups)
+        engine = StepEngine(workload, self.platform, self.prices, host=self.host)
+        run = engine.run()
+        self.engines.append((engine, run.seconds))
+        families, moved = defaultdict[str, float](float), defaultdict[Collective, int](int)
+        for number, op in enumerate(step.ops):
+            if op.collective is not None:
+                moved[op.collective] += op.collective.nbytes
+            else:
+                start, end = run.span((0, number))
+                families[op.cost.family if op.cost else op.kind] += end - start
+        most = max(moved, key=lambda what: moved[what], default=None)
+        if most is not None and most.peer is not None:  # messages of a ring, as one of them all
+            most = replace(most, kind="all_gather", peer=None)
+        return PassCost(families, run.seconds - sum(families.values()), most)
+
+
+def _by_family(cost: PassCost, phase: str) -> Iterator[tuple[str, float]]:
+    """Return the largest families of a pass, and the others together under its phase."""
+    whole, rest = cost.compute, 0.0
+    for family, seconds in cost.families.items():
+        if seconds > _SHOWN * whole:
+            yield family, seconds
+        else:
+            rest += seconds
+    if rest or not whole:
+        yield phase, rest
+
+
+def ops_of(model: Transformer, num_ranks: int) -> int:
+    """Estimate the ops of a whole step: those of a pass, as often as there are passes."""
+    layout = Layout(model, num_ranks)
+    if model.mode != "train":
+        return 0
+    stage = Stage(model, layout, 0)
+    for each in (Pass("forward", 0), Pass("backward", 0)):
+        stage.write_alone(each)
+    chunks = model.pp * model.interleave
+    return layout.num_micro * chunks * (len(stage.made.ops) + 4)

@@ -1,0 +1,90 @@
+"""Folded steps take as long as the whole ones that they stand for."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from weft.errors import NoPlanError
+from weft.hardware import platform
+from weft.models import transformer_step
+from weft.models.folding import MANY_OPS, Folding, ops_of
+from weft.models.job import Job
+from weft.models.zoo import MODELS
+from weft.planner.job_prediction import predict_job
+from weft.planner.predict import predict
+from weft.planner.prices import Prices
+from weft.workload import check
+
+H100 = platform("h100-8")
+PRICES = Prices(H100)
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("llama-8b", {"pp": 4, "tp": 2, "sp": True}),
+    ("llama-8b", {"pp": 4, "interleave": 2, "zero": 1}),
+    ("llama-8b", {"fsdp": True}),
+    ("llama-8b", {"pp": 2, "fsdp": True}),
+    ("llama-8b", {"pp": 4, "schedule": "gpipe"}),
+    ("llama-8b", {"pp": 4, "schedule": "zb"}),
+    ("llama-8b", {"pp": 4, "cp": 2, "recompute": "full"}),
+    ("llama-8b", {"pp": 4, "tp": 2, "lora": 16}),
+    ("mixtral-8x7b", {"pp": 2, "ep": 4}),
+    ("gpt2-large", {"pp": 4, "micro_batch": 4}),
+]
+
+
+def model_of(name, given):
+    usual: dict[str, Any] = {"layers": 8, "batch": 96, "seq": 2048, "micro_batch": 1}
+    return replace(MODELS[name], **{**usual, **given})
+
+
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_a_folded_step_takes_as_long_as_the_whole_one(name, given):
+    model = model_of(name, given)
+    whole = predict(transformer_step.build(name, model, 8), H100, anyway=True, prices=PRICES)
+    folding = Folding(name, model, 8, H100, PRICES)
+    workload = folding.workload()
+    check(workload)
+    folded = predict(workload, H100, anyway=True, prices=PRICES)
+    assert folded.seconds == pytest.approx(whole.seconds, rel=0.01)
+    assert folded.workload.memory == whole.workload.memory
+    for part in ("compute", "exposed"):
+        off = folded.breakdown[part] - whole.breakdown[part]
+        assert abs(off) < 0.03 * whole.seconds, part
+    assert sum(len(step.ops) for step in workload.steps) < 0.5 * sum(
+        1 for _ in whole.workload.ops()
+    )
+
+
+def test_a_step_of_few_micro_batches_leaves_none_out():
+    model = model_of("llama-8b", {"pp": 4, "batch": 8, "tp": 2})
+    workload = Folding("llama-8b", model, 8, H100, PRICES).workload()
+    assert not [op.name for op in workload.ops() if "more micro batches" in op.name]
+
+
+def test_the_ops_of_a_step_are_estimated():
+    model = model_of("llama-8b", {"pp": 4, "tp": 2})
+    whole = sum(1 for _ in transformer_step.build("llama-8b", model, 8).ops())
+    assert ops_of(model, 8) == pytest.approx(whole, rel=0.1)
+
+
+def test_a_job_of_many_micro_batches_is_folded_and_has_a_range():
+    machine = platform("h100-8x1024")
+    model = replace(
+        MODELS["llama-405b"], tp=8, pp=8, cp=2, interleave=8, sp=True, zero=1, count_ends=True,
+        micro_batch=1, batch=384 * 64, math="fp8",
+    )  # fmt: skip
+    job = Job("llama-405b", model, 8192)
+    assert ops_of(model, 8192) > MANY_OPS
+    found = predict_job(job, machine)
+    assert sum(1 for _ in found.workload.ops()) < MANY_OPS
+    assert 0.7 < found.low / found.seconds < 1 < found.high / found.seconds < 1.6
+    # six products of every weight and token, at no more than the rated speed of the device
+    floor = job.flops / 8192 / machine.require_device().flops["fp8"].rated
+    assert floor < found.seconds < 5 * floor
+    assert {"gemm", "attention"} < set(found.families)
+
+
+def test_a_job_that_does_not_fit_is_refused_before_it_is_simulated():
+    model = replace(MODELS["llama-405b"], tp=8, batch=6400, micro_batch=1)
+    with pytest.raises(NoPlanError, match="needs"):
+        predict_job(Job("llama-405b", model, 64), platform("h100-8x8"))
