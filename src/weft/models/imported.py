@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 class Imported:
     """A model and its layout as another program's file describes them.
 
-    ``notes`` name what the file asks for and the model leaves out or assumes.
+    ``notes`` name what the file asks for and the model leaves out or assumes, ``stack`` is the
+    software that the file is for, where one is known.
     """
 
     name: str
     model: Transformer
     notes: tuple[str, ...] = ()
+    stack: str = ""
 
 
 @dataclass
