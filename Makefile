@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages size install clean always
+.PHONY: help run test test-quick bench validate peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -55,6 +55,9 @@ bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS
 	@failed=; for name in $(NAME); do $(BIN)/python -m benchmarks $$name $(ARGS) || failed="$$failed $$name"; done; \
 	  [ -z "$$failed" ] || { echo "not ended well:$$failed"; exit 1; }
 
+validate: install ## every published figure, compared with what weft computes
+	@$(BIN)/python -m validation $(NAMES)
+
 peers: install ## the environments of OpenMPI and MPICH that benchmarks need, in the user's cache
 	@$(BIN)/python -m benchmarks.environments
 
@@ -86,7 +89,7 @@ SANITIZED = PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/tests/sanitize WEFT_SANITIZ
   $(PYTEST) -q -p no:cacheprovider --timeout 900
 ASAN_TESTS ?= tests/runtime tests/fused tests/torch/test_collectives.py tests/torch/test_apply.py \
   tests/torch/test_embedding.py tests/benchmarks/test_planned.py tests/compress/test_codecs.py tests/trace
-TSAN_TESTS ?= tests/runtime/test_threads.py tests/runtime/test_engines.py tests/runtime/test_commands.py tests/runtime/test_blocks.py tests/runtime/test_world.py
+TSAN_TESTS ?= tests/runtime/test_threads.py tests/runtime/test_engines.py tests/runtime/test_commands.py tests/runtime/test_block_allocator.py tests/runtime/test_world.py
 sanitize-ranks: build/asan/.core build/tsan/.core ## tests with ranks, by native cores under address + undefined and thread sanitizers
 	LD_PRELOAD="$(call PRELOAD,libasan.so)" ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 \
 	  $(call SANITIZED,asan) -m 'not (slow or triton)' $(ASAN_TESTS)
@@ -149,7 +152,7 @@ docs: install .venv/.site ## the site, from docs/, README and results, into buil
 	@echo "docs: open build/site/index.html"
 
 pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md
-	$(BIN)/weft validate -o docs/accuracy.md > /dev/null
+	$(BIN)/python -m validation -o docs/accuracy.md > /dev/null
 	$(BIN)/python -m benchmarks -o docs/performance.md
 
 size: ## lines per room

@@ -1,4 +1,4 @@
-"""Broadcasts of trained weights over shaped links, encoded or not, beside MPI and Gloo."""
+"""Broadcasts of trained weights over shaped links, encoded or not, compared with MPI and Gloo."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from benchmarks.teams import PEERS, require_known
 from weft.compress import is_lossless
 from weft.compress.delta import is_delta
 from weft.errors import RunError
-from weft.local_runs.contest import Entry, Outcome, compete
+from weft.local_runs.contest import ContestEntry, ContestOutcome, compete
 from weft.local_runs.rank_team import Team
 
 QUESTION = "How fast do weights reach all hosts, by codec, size and rate of the links?"
@@ -67,7 +67,7 @@ KINDS = (
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Let four hosts with one rank each send every kind, all contestants in turn."""
+    """Broadcast every kind from one of four hosts with one rank each, all teams in turn."""
     options = replace(options, against=options.against or PEERS)
     require_known(options.against)
     kinds = _kinds(options.algorithms)
@@ -98,10 +98,10 @@ def _one_size(
     warm = _WARM if rate > FAST else 1
     cases = {str(kind): {**kind._asdict(), "nbytes": nbytes, "warm": warm} for kind in kinds}
     cases[_SHORT] = {**Kind("chain")._asdict(), "nbytes": _SHORT_BYTES}
-    entries = {name: Entry(teams[_WEFT], case) for name, case in cases.items()}
+    entries = {name: ContestEntry(teams[_WEFT], case) for name, case in cases.items()}
     peers = [name for name in teams if name != _WEFT]
     plain = {"kind": "broadcast", "nbytes": nbytes}
-    outcome = compete(entries | {name: Entry(teams[name], plain) for name in peers}, rounds)
+    outcome = compete(entries | {name: ContestEntry(teams[name], plain) for name in peers}, rounds)
     for name in peers:
         _require_sent(name, outcome, nbytes)
     for kind in kinds:
@@ -110,7 +110,7 @@ def _one_size(
         yield row
 
 
-def _require_sent(peer: str, outcome: Outcome, nbytes: int) -> None:
+def _require_sent(peer: str, outcome: ContestOutcome, nbytes: int) -> None:
     """Raise where a peer was wrong, or its bytes did not come by the links."""
     least = min(outcome.received[peer][1:])
     if least < _MUST_COME * nbytes:
@@ -122,7 +122,9 @@ def _require_sent(peer: str, outcome: Outcome, nbytes: int) -> None:
         raise RunError(f"{peer} broadcast {wrong} wrong elements.")
 
 
-def _row(kind: Kind, outcome: Outcome, peers: Sequence[str], nbytes: int, rate: float) -> Row:
+def _row(
+    kind: Kind, outcome: ContestOutcome, peers: Sequence[str], nbytes: int, rate: float
+) -> Row:
     times, name = outcome.times[str(kind)], str(kind)
     case = {
         "collective": "broadcast",
@@ -143,12 +145,12 @@ def _row(kind: Kind, outcome: Outcome, peers: Sequence[str], nbytes: int, rate: 
     beside = outcome.peers(peers, name)
     hops = kind._replace(algorithm=f"p2p+{kind.codec}", keep_root=False)
     if hops != kind and str(hops) in outcome.times:
-        beside["p2p"] = outcome.beside(str(hops), name)
+        beside["p2p"] = outcome.compare(str(hops), name)
     return Row("broadcast", case, times, beside, figures)
 
 
-def _foretold(kind: Kind, outcome: Outcome, nbytes: int, rate: float) -> dict[str, Any]:
-    """Foretell a broadcast; the plain chain says what links or cores give, so it has none."""
+def _foretold(kind: Kind, outcome: ContestOutcome, nbytes: int, rate: float) -> dict[str, Any]:
+    """Predict a broadcast; the plain chain calibrates links and cores, so it has no prediction."""
     plain = str(Kind("chain"))
     if plain not in outcome.times or kind.codec == "none" or is_delta(kind.codec):
         return {}
@@ -163,7 +165,7 @@ def _foretold(kind: Kind, outcome: Outcome, nbytes: int, rate: float) -> dict[st
     return {"predicted_seconds": seconds, "predicted_error": error}
 
 
-def _sent(name: str, outcome: Outcome, nbytes: int) -> Sent:
+def _sent(name: str, outcome: ContestOutcome, nbytes: int) -> Sent:
     return Sent(nbytes, max(outcome.received[name][1:]), outcome.answers[name][-HOSTS]["piece"])
 
 

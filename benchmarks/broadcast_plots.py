@@ -26,7 +26,7 @@ _LARGE = 64 << 20
 
 
 def main(results: str, folder: str) -> None:
-    """Draw what was measured and what is foretold: by size for each rate, and by rate."""
+    """Plot measured and predicted times: by size for each rate, and by rate."""
     rows = [json.loads(line) for line in Path(results).read_text("utf-8").splitlines()]
     charts = {f"broadcast-{rate}": by_size(rate, rows) for rate in ("1gbit", "10gbit")}
     for name, chart in {**charts, "broadcast-rates": by_rate()}.items():

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 
 from benchmarks.rows import Options, Row
-from weft.local_runs.overlap_measurement import KINDS, RATIOS, SIZE, Outcome, figures, measure
+from weft.local_runs.overlap_measurement import (
+    KINDS,
+    RATIOS,
+    SIZE,
+    OverlapOutcome,
+    figures,
+    measure,
+)
 
 QUESTION = "How much of a collective hides behind a product of matrices here, by strategy?"
 
@@ -17,7 +24,7 @@ def run(options: Options) -> Iterator[Row]:
                     yield row_of(outcome, ranks)
 
 
-def row_of(outcome: Outcome, ranks: int) -> Row:
+def row_of(outcome: OverlapOutcome, ranks: int) -> Row:
     """Return what was measured of one case under one strategy as a row of results."""
     case = outcome.case
     key = {

@@ -6,7 +6,7 @@ from benchmarks.exchange import KINDS, Exchange
 from benchmarks.rows import Options, Row
 from benchmarks.teams import require_known, started
 from weft.cost.bus import bus_factor
-from weft.local_runs.contest import Entry, Outcome, compete
+from weft.local_runs.contest import ContestEntry, ContestOutcome, compete
 from weft.local_runs.rank_team import Team
 
 QUESTION = "How long do collectives take on this machine, by weft and by its peers?"
@@ -68,11 +68,11 @@ def team_of(entry: str) -> str:
 
 def measured(
     exchange: Exchange, teams: Mapping[str, Team], paths: Sequence[str], options: Options
-) -> Outcome:
-    """Let weft's paths and the peers do the same exchange."""
+) -> ContestOutcome:
+    """Measure the same exchange by weft's paths and by the peers."""
     case = {"kind": exchange.kind, "nbytes": exchange.nbytes}
     entries = {
-        name: Entry(teams[team_of(name)], case | {"path": name})
+        name: ContestEntry(teams[team_of(name)], case | {"path": name})
         for name in (*paths, *options.against)
     }
     return compete(entries, options.rounds)
@@ -82,7 +82,7 @@ def row_of(
     bench: str,
     exchange: Exchange,
     path: str,
-    outcome: Outcome,
+    outcome: ContestOutcome,
     teams: Mapping[str, Team],
     options: Options,
 ) -> Row:

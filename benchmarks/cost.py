@@ -33,7 +33,7 @@ def cost_of(function: str, *arguments: Any, timeout: float = 600.0) -> Cost:
 
 
 def output_of(command: Sequence[str], what: str, *, timeout: float) -> str:
-    """Let a program run to its end and give what it printed."""
+    """Run a program to its end and return its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:

@@ -8,7 +8,7 @@ from benchmarks.limits import Faster, judged
 from benchmarks.rows import Options, Row
 from benchmarks.teams import started
 from weft.errors import UsageError
-from weft.local_runs.contest import Entry, compete, seconds_of
+from weft.local_runs.contest import ContestEntry, compete, seconds_of
 from weft.local_runs.rank_team import Team
 
 QUESTION = "How much faster is DDP with weft than with Gloo, where Gloo takes half of the step?"
@@ -36,11 +36,11 @@ def count_rows(options: Options) -> int:
 def _trained(teams: Mapping[str, Team], ranks: int, gradients: int, options: Options) -> Row:
     batch = _batch_of(teams["gloo"], gradients)
     case = _case(gradients, batch)
-    entries = {name: Entry(team, case) for name, team in teams.items()}
-    entries["alone"] = Entry(teams["gloo"], _case(gradients, batch, alone=True))
+    entries = {name: ContestEntry(team, case) for name, team in teams.items()}
+    entries["alone"] = ContestEntry(teams["gloo"], _case(gradients, batch, alone=True))
     outcome = compete(entries, options.rounds)
-    peer = outcome.beside("gloo", "dist")
-    share = 1 - 1 / outcome.beside("gloo", "alone").ratio
+    peer = outcome.compare("gloo", "dist")
+    share = 1 - 1 / outcome.compare("gloo", "alone").ratio
     apart = difference(outcome.answers["dist"], outcome.answers["gloo"])
     what = {
         "model": "mlp",

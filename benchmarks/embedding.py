@@ -15,7 +15,7 @@ from weft.cost.fit_errors import geomean_error
 from weft.cost.lookups import core_seconds
 
 if TYPE_CHECKING:
-    from weft.calibration.torch_lookup_rates import Case
+    from weft.calibration.torch_lookup_rates import LookupCase
     from weft.hardware import Lookups
 
 QUESTION = "How well are lookups in embedding tables predicted here?"
@@ -48,7 +48,7 @@ def run(options: Options) -> Iterator[Row]:
         yield from compared(kind, given, times, found)
 
 
-def drawn_cases(seed: int) -> list["Case"]:
+def drawn_cases(seed: int) -> list["LookupCase"]:
     """Draw the cases of a seed."""
     from weft.calibration.torch_lookup_rates import spread_case
 
@@ -57,7 +57,7 @@ def drawn_cases(seed: int) -> list["Case"]:
 
 
 def compared(
-    kind: str, given: Sequence["Case"], times: Any, found: Mapping[str, "Lookups"]
+    kind: str, given: Sequence["LookupCase"], times: Any, found: Mapping[str, "Lookups"]
 ) -> Iterator[Row]:
     """Yield a row a case, beside what its price would be if rows were asked for evenly."""
     from weft.calibration.torch_lookup_rates import ITEM, columns_of
@@ -81,7 +81,7 @@ def compared(
     yield _all(kind, middle, predicted, uniform, floors)
 
 
-def _case(kind: str, case: "Case") -> dict[str, Any]:
+def _case(kind: str, case: "LookupCase") -> dict[str, Any]:
     table = case.table
     by, _, backward = kind.partition("_")
     shape = {"rows": table.rows, "dim": table.dim, "pooling": table.pooling, "batch": case.batch}

@@ -1,4 +1,4 @@
-"""Environments of peers that cannot live beside each other or beside weft, from their wheels."""
+"""Virtual environments of peers that conflict with each other or with weft, from wheels."""
 
 import fcntl
 import importlib.util
@@ -82,7 +82,7 @@ def _make(name: str, home: Path) -> None:
 
 
 def _share_torch(home: Path) -> None:
-    """Let an environment find what stands beside our torch, behind its own packages.
+    """Make an environment find the packages next to our torch, after its own.
 
     Every time: it may have been made by an installation that is gone.
     """
@@ -104,7 +104,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let only one process make environments at a time."""
+    """Hold a lock so that only one process creates environments at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder, os.O_RDONLY)

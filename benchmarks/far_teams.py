@@ -15,7 +15,7 @@ from benchmarks.teams import home_of, rank_words
 from weft.local_runs.parent_death import leashed
 from weft.local_runs.rank_team import Start, Team
 from weft.local_runs.team_starts import torch_backend
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 # Namespaces of one machine share its memory: nothing but the links may carry messages.
 # MPICH takes UCX, which would find shared memory by itself; OpenMPI its own layers.

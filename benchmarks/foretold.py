@@ -1,8 +1,4 @@
-"""What is foretold of a chain between hosts that share cores, after one look at the plain one.
-
-The simulator says how long links and codecs take where every host has cores of its own. Hosts that
-are namespaces of one machine share its cores: what all of them do together is divided by these.
-"""
+"""Predicts a chain between hosts that share cores, calibrated by one run of the plain chain."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -69,7 +65,7 @@ class Hosts:
         return replace(self, rate=filled / (_beside(seconds - self.start, cores) - hops))
 
     def seconds(self, sent: Sent, coded: Coded) -> float:
-        """Foretell a broadcast."""
+        """Return the predicted seconds of a broadcast."""
         return self.start + _together(self._simulated(sent, coded), self._cores(sent, coded))
 
     def _cores(self, sent: Sent, coded: Coded) -> float:

@@ -9,7 +9,7 @@ from benchmarks.limits import Faster, Limit, judged
 from benchmarks.lookups import SHAPES, Lookups, cases
 from benchmarks.rows import Options, Row
 from benchmarks.teams import PEERS, POOLERS, require_known, started
-from weft.local_runs.contest import Entry, Outcome, compete
+from weft.local_runs.contest import ContestEntry, ContestOutcome, compete
 from weft.local_runs.rank_team import Team
 
 QUESTION = "How much faster are embeddings fused with their all-to-all than one after the other?"
@@ -81,7 +81,9 @@ def _measured(
     operator: str, lookups: Lookups, teams: Mapping[str, Team], ranks: int, options: Options
 ) -> Row:
     case = {"operator": operator, "lookups": asdict(lookups)}
-    outcome = compete({name: Entry(team, case) for name, team in teams.items()}, options.rounds)
+    outcome = compete(
+        {name: ContestEntry(team, case) for name, team in teams.items()}, options.rounds
+    )
     against = [name for name in teams if name != "dist"]
     shown = {**asdict(lookups), "indices": f"zipf {lookups.zipf}" if lookups.zipf else "uniform"}
     shown.pop("zipf")
@@ -97,7 +99,7 @@ def _measured(
     return row
 
 
-def _agree(operator: str, outcome: Outcome, against: Sequence[str]) -> bool:
+def _agree(operator: str, outcome: ContestOutcome, against: Sequence[str]) -> bool:
     """Return whether all got the same rows, to the last bit, or the same losses."""
     mine = outcome.answers["dist"]
     if operator == "dlrm_step":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.rows import Row
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 
 Contestant = Callable[[], float | None]
 """Does the work once; gives its seconds if it has a better clock than the one around it."""
@@ -21,7 +21,7 @@ def measure(
     warmups: int = 1,
     **more: Any,
 ) -> Row:
-    """Let weft and its peers do the same work in turn: A B A B.
+    """Measure weft and its peers at the same work in turn: A B A B.
 
     A ratio is taken inside a round, where the machine was in the same mood for both, and the
     median of these ratios is reported, not the ratio of medians.
@@ -35,7 +35,7 @@ def measure(
         for name, work in contestants.items():
             times[name].append(timed(work))
     mine = times.pop("weft")
-    beside = {name: Peer.of(theirs, mine) for name, theirs in times.items()}
+    beside = {name: PeerTiming.of(theirs, mine) for name, theirs in times.items()}
     return Row(bench, dict(case), tuple(mine), beside, dict(more))
 
 

@@ -1,4 +1,4 @@
-"""Whether the platform that ``weft calibrate`` makes of this machine foretells its collectives."""
+"""Whether the platform of ``weft calibrate`` predicts the collectives of this machine."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -12,7 +12,7 @@ from weft.collectives import KINDS, algorithms, collective
 from weft.errors import ScheduleError, UsageError
 from weft.hardware import Platform
 from weft.runtime import World, prepare, spawn
-from weft.runtime.stores import VARIABLE as STORES
+from weft.runtime.streaming_stores import VARIABLE as STORES
 from weft.schedule import Schedule
 from weft.simulator import simulate
 

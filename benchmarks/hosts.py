@@ -16,8 +16,8 @@ from benchmarks.namespaces import NetHost, two_hosts
 from benchmarks.rows import Options, Row
 from weft.c3.ideal import percent_of_ideal
 from weft.errors import RunError, RunTimeoutError
-from weft.local_runs.contest import Peer
-from weft.runtime.meeting import free_port
+from weft.local_runs.contest import PeerTiming
+from weft.runtime.env_rendezvous import free_port
 
 QUESTION = "How fast are collectives between hosts, and how much hides behind a GEMM?"
 RATE = 1e9 / 8  # bytes a second: 1 Gbit/s
@@ -78,12 +78,12 @@ def _collectives(
             "nbytes": each["nbytes"],
             "link": link,
         }
-        peers = {"gloo": Peer.of(each["gloo"], each["weft"])}
+        peers = {"gloo": PeerTiming.of(each["gloo"], each["weft"])}
         yield Row("hosts", case, tuple(each["weft"]), peers, {"wrong": each["wrong"]})
 
 
 def on_hosts(hosts: tuple[NetHost, NetHost], ranks_each: int, job: dict[str, Any]) -> Any:
-    """Let ranks on every host do a job; give what rank 0 found."""
+    """Run a job on ranks of every host and return the result of rank 0."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         answer, port = Path(folder) / "answer.json", free_port()
         processes = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.rows import Row
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 from weft.units import format_time
 
 
@@ -40,7 +40,7 @@ class Faster:
         complete = set(self.peers) <= set(row.peers)
         return f"{ratio:.2f}x {name}", (ratio >= self.times) and (complete or None)
 
-    def _met(self, peers: Mapping[str, Peer]) -> dict[str, Peer]:
+    def _met(self, peers: Mapping[str, PeerTiming]) -> dict[str, PeerTiming]:
         return {name: peers[name] for name in self.peers if name in peers}
 
     def applies(self, row: Row) -> bool:

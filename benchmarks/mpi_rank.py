@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.exchange import Carrier, arrays_of, exchange_of
 from benchmarks.lookups import lookups_of
-from weft.local_runs.rank_server import Work, serve
+from weft.local_runs.rank_server import RankWork, serve
 
 
 class MpiRank:
@@ -24,7 +24,7 @@ class MpiRank:
         """Meet the others."""
         self._world.Barrier()
 
-    def open(self, case: dict[str, Any]) -> Work:
+    def open(self, case: dict[str, Any]) -> RankWork:
         """Use the calls that take memory as it is, without pickling."""
         if "operator" in case:
             return self._looking(case)
@@ -40,7 +40,7 @@ class MpiRank:
         }
         return Carrier(exchange, self.rank, x, out, acts[exchange.kind])
 
-    def _looking(self, case: dict[str, Any]) -> Work:
+    def _looking(self, case: dict[str, Any]) -> RankWork:
         """Pool by torch, which lies beside this environment, and exchange by MPI."""
         from benchmarks.torch_lookups import Serial, torch_bags
 

@@ -96,7 +96,7 @@ def _namespaces(count: int) -> Iterator[list[NetHost]]:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Let a signal to end be an exception, so that what was made is removed."""
+    """Turn termination signals into exceptions, so that what was created is removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -12,18 +12,23 @@ from benchmarks.namespaces import two_hosts
 from benchmarks.rows import Options, Row
 from benchmarks.teams import require_known, started
 from weft.calibration.steady_memory import steady_memory
-from weft.local_runs.contest import Entry, Outcome, Peer, compete
+from weft.local_runs.contest import ContestEntry, ContestOutcome, PeerTiming, compete
 from weft.local_runs.planned_model import SOCKET_LATENCY, STEPS, Planned, machine
 from weft.local_runs.rank_team import Team
-from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn, Transformer
+from weft.local_runs.synthetic_models import (
+    RANKS,
+    SyntheticDlrm,
+    SyntheticModel,
+    SyntheticTransformer,
+)
 
 if TYPE_CHECKING:
     from benchmarks.torch_seen import Seen
 
 QUESTION = "How much faster is a step by plan than with torch and Gloo, and was that foretold?"
-MODELS: dict[str, Drawn] = {
-    "dlrm": Dlrm(((200_000, 20, 1.05),) * 16, 64, (64, 64), (64, 1), 2048),
-    "transformer": Transformer("gpt2", 256, 4, 4, 1024, 2048, 64, 8),
+MODELS: dict[str, SyntheticModel] = {
+    "dlrm": SyntheticDlrm(((200_000, 20, 1.05),) * 16, 64, (64, 64), (64, 1), 2048),
+    "transformer": SyntheticTransformer("gpt2", 256, 4, 4, 1024, 2048, 64, 8),
 }
 LINKS = {"local": 0.0, "1gbit": 1e9 / 8}  # bytes a second between hosts; 0: one host
 REPETITIONS = 5  # each in fresh processes: a step repeats worse between processes than inside one
@@ -58,7 +63,7 @@ def count_rows(options: Options) -> int:
 
 def _sharpened(job: Planned, seen: "Seen") -> Planned:
     """Plan the same step by the durations of its ops and lookups at other times."""
-    return Planned.timed(job.model, job.step, seen.sharpened(job.on), seen.times())
+    return Planned.timed(job.model, job.step, seen.corrected_lookups(job.on), seen.times())
 
 
 def _achieved(teams: Teams) -> float:
@@ -68,12 +73,14 @@ def _achieved(teams: Teams) -> float:
     """
     asked = {"kind": "all_to_all", "nbytes": _EXCHANGED}
     with teams() as contestants:
-        found = compete({name: Entry(team, asked) for name, team in contestants.items()}, _LOOKS)
+        found = compete(
+            {name: ContestEntry(team, asked) for name, team in contestants.items()}, _LOOKS
+        )
     seconds = min(median(each) for each in found.times.values())
     return _EXCHANGED / RANKS / (seconds - SOCKET_LATENCY)
 
 
-def _models(options: Options) -> dict[str, Drawn]:
+def _models(options: Options) -> dict[str, SyntheticModel]:
     require_known(options.collectives, MODELS, "model")
     return {name: MODELS[name] for name in options.collectives or MODELS}
 
@@ -104,23 +111,23 @@ def _seen(jobs: Iterable[Planned]) -> "Seen":
 
 def _repeated(
     jobs: Mapping[str, Planned], teams: Teams, seen: "Seen | None", rounds: int
-) -> dict[str, list[Outcome]]:
-    found: dict[str, list[Outcome]] = {name: [] for name in jobs}
+) -> dict[str, list[ContestOutcome]]:
+    found: dict[str, list[ContestOutcome]] = {name: [] for name in jobs}
     for _ in range(REPETITIONS):
         if seen is not None:
             seen.look()
         with teams() as contestants:
             for name, job in jobs.items():
                 entries = {
-                    "dist": Entry(contestants["dist"], job.case(by_plan=True)),
-                    "gloo": Entry(contestants["gloo"], job.case(by_plan=False)),
+                    "dist": ContestEntry(contestants["dist"], job.case(by_plan=True)),
+                    "gloo": ContestEntry(contestants["gloo"], job.case(by_plan=False)),
                 }
                 found[name].append(compete(entries, _MORE * rounds))
     return found
 
 
-def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
-    ratios = [outcome.beside("gloo", "dist").ratio for outcome in outcomes]
+def _row(name: str, link: str, job: Planned, outcomes: list[ContestOutcome]) -> Row:
+    ratios = [outcome.compare("gloo", "dist").ratio for outcome in outcomes]
     times = {
         who: tuple(t / STEPS for each in outcomes for t in each.times[who])
         for who in ("dist", "gloo")
@@ -147,10 +154,12 @@ def _row(name: str, link: str, job: Planned, outcomes: list[Outcome]) -> Row:
         "reached": f"{ratio:.2f}x gloo; gain {gain:.1%}, predicted {predicted:.1%}",
         "met": ratio >= wanted and off <= max(_POINTS, _FLOORS * floor) and apart <= _SAME,
     }
-    return Row("planned", case, times["dist"], {"gloo": Peer(median(times["gloo"]), ratio)}, more)
+    return Row(
+        "planned", case, times["dist"], {"gloo": PeerTiming(median(times["gloo"]), ratio)}, more
+    )
 
 
-def _apart(outcome: Outcome) -> float:
+def _apart(outcome: ContestOutcome) -> float:
     """Return how far losses by plan and by default are apart."""
     mine, theirs = ([a["losses"] for a in outcome.answers[who]] for who in ("dist", "gloo"))
     return difference(mine, theirs)

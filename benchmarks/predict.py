@@ -10,11 +10,11 @@ from benchmarks.torch_foretold import Foretold, captured, current_platform, fore
 from benchmarks.torch_seen import Seen
 from benchmarks.trained import BACKENDS, Measured, gathered, repetition
 from weft.calibration.steady_memory import forked_ranks
-from weft.calibration.torch_host_overhead import PHASES, Host
+from weft.calibration.torch_host_overhead import PHASES, HostOverhead
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
 from weft.hardware.measured import TorchHost
-from weft.local_runs.synthetic_models import RANKS, Drawn, case_of, draw
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of, draw
 
 QUESTION = "How far are predicted training steps from measured ones, on this machine?"
 SEEDS = (1, 2, 3)
@@ -49,7 +49,7 @@ class _Trial:
         self._models = {f"{each.model} {seed}": each for seed in seeds for each in draw(seed)}
         self._steps = {name: captured(model) for name, model in self._models.items()}
         self._pairs = [(self._models[name], step) for name, step in self._steps.items()]
-        self._host = Host()
+        self._host = HostOverhead()
 
     def rows(self, rounds: int) -> Iterator[Row]:
         """Measure and give a row for each model and backend."""
@@ -72,7 +72,9 @@ class _Trial:
 class _Looks:
     """What ops and the host took around the steps of one repetition."""
 
-    def __init__(self, pairs: Sequence[tuple[Drawn, CapturedStep]], host: Host) -> None:
+    def __init__(
+        self, pairs: Sequence[tuple[SyntheticModel, CapturedStep]], host: HostOverhead
+    ) -> None:
         self.seen = Seen(pairs, repeats=_REPEATS, lookups=False)
         self._host = host
         self._turns: list[dict[str, float]] = []
@@ -89,7 +91,9 @@ class _Looks:
         return replace(calibrated, torch=replace(known, **phases))
 
 
-def compared(model: Drawn, backend: str, told: Sequence[Foretold], measured: Measured) -> Row:
+def compared(
+    model: SyntheticModel, backend: str, told: Sequence[Foretold], measured: Measured
+) -> Row:
     """Compare each repetition with what ops foretold around it; the medians of all are shown."""
     predictions = {
         "predicted": [each.predicted[backend] for each in told],

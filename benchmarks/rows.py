@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case measured: the median of weft's times, how far they spread, the peers beside it.
+    """One measured case: the median of weft's times, their spread, and the peers.
 
     ``more`` are figures of this benchmark alone: an expected answer, CPU time, memory.
     """
@@ -34,7 +34,7 @@ class Row:
     bench: str
     case: dict[str, Any]
     times: tuple[float, ...]
-    peers: dict[str, Peer] = field(default_factory=dict)
+    peers: dict[str, PeerTiming] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -1,4 +1,4 @@
-"""How fast tables are placed, and how good the places are, beside TorchRec's planner."""
+"""How fast tables are placed, and how good the placement is, compared with TorchRec's planner."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from benchmarks.harness import timed
 from benchmarks.rows import Options, Row
 from weft.errors import RunError
 from weft.hardware import Platform, platform
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 from weft.models.named import tables_of
 from weft.models.tables import Shard, Table
 from weft.planner.sharding import Sharder, ShardingPlan
@@ -60,7 +60,7 @@ def _case(num_tables: int, num_ranks: int, options: Options) -> Row:
         return Row("sharding", case, times, {}, more | {"torchrec": f"none in {_LIMIT:.0f} s"})
     seconds, shards = theirs
     priced = Sharder(tables, machine, _BATCH).priced(TORCHREC, shards)
-    peers = {TORCHREC: Peer(seconds, seconds / row.seconds)}
+    peers = {TORCHREC: PeerTiming(seconds, seconds / row.seconds)}
     return Row("sharding", case, times, peers, more | {"peer_predicted": priced.seconds})
 
 

@@ -143,7 +143,7 @@ def judged(seed: int, task: "Task", plans: Sequence[ShardingPlan], times: list[l
 
 
 def summed_up(rows: Sequence[Row]) -> Row:
-    """Say in how many of the tasks the chosen placement was the best, or nearly."""
+    """Return in how many tasks the chosen placement was the best, or nearly."""
     near = sum(row.more["met"] for row in rows)
     case = {"task": "all", "tasks": len(rows)}
     more = {

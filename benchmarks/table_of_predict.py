@@ -1,4 +1,4 @@
-"""The table of ``weft bench predict``: predicted beside measured, and how far off in all."""
+"""The table of ``weft bench predict``: predicted and measured times, and the errors."""
 
 from collections.abc import Sequence
 from typing import Any

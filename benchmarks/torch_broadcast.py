@@ -16,7 +16,7 @@ from weft.compress import Codec, codec_of
 from weft.compress.delta import is_delta
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 CHANGED = 0.05  # share of the values that an update changes
 KEPT = 0.1  # share of the values that sparse weights have
@@ -66,7 +66,7 @@ class SentWeights:
         dist.broadcast(self.x, 0, group=self.group)
 
     def answer(self) -> dict[str, Any]:
-        """Send it over what was spoiled; say how far from the root's it is, and what it is.
+        """Broadcast over overwritten data; return the error relative to the root, and a digest.
 
         The root also says in how long pieces it was sent, and what encoding and decoding take.
         """
@@ -84,7 +84,7 @@ class SentWeights:
     def _costs(self) -> dict[str, Any]:
         """Measure the codec alone: the other hosts are idle."""
         channel, name = weft_group(self.group).channel, self._name.removeprefix(_HOPS)
-        piece = channel.pace.last if isinstance(channel, SpreadChannel) else 0
+        piece = channel.chunk_sizes.last if isinstance(channel, MultiHostChannel) else 0
         if name == "chain" or is_delta(name) or not piece:
             return {"piece": piece, "encode": 0.0, "decode": 0.0}
         data = self._source.view(torch.uint8).numpy()

@@ -10,7 +10,7 @@ from weft.calibration.torch_op_calls import OpCall
 from weft.calibration.torch_op_times import OpTime
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
 from weft.hardware import Platform
-from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn
+from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
 from weft.local_runs.torch_synthetic_models import training
 from weft.planner.predict import Prediction, predict
 from weft.planner.prices import Prices
@@ -32,15 +32,17 @@ def current_platform() -> Platform:
     return current_here() or calibrated_here()
 
 
-def captured(model: Drawn) -> CapturedStep:
+def captured(model: SyntheticModel) -> CapturedStep:
     """Capture one step of training of a model on both ranks."""
-    zipfs = {rows: zipf for rows, _, zipf in model.tables} if isinstance(model, Dlrm) else {}
+    zipfs = (
+        {rows: zipf for rows, _, zipf in model.tables} if isinstance(model, SyntheticDlrm) else {}
+    )
     return captured_step(
         partial(training, model),
         RANKS,
         name=model.model,
         zipfs=zipfs,
-        every_rank=isinstance(model, Dlrm),
+        every_rank=isinstance(model, SyntheticDlrm),
     )
 
 

@@ -54,7 +54,7 @@ class Looking:
 
 
 class Serial(Looking):
-    """Pool everything, join it, then let an all-to-all carry it: one after another."""
+    """Pool everything, concatenate it, then exchange it by an all-to-all."""
 
     def __init__(
         self, lookups: Lookups, rank: int, num_ranks: int, pool: Pool, exchange: Exchange | None

@@ -18,7 +18,7 @@ from benchmarks.torch_lookups import Fused, Serial, torch_bags
 from benchmarks.torch_training import Training
 from benchmarks.torch_zero import ZeroTraining
 from weft._core import die_with
-from weft.local_runs.rank_server import Work
+from weft.local_runs.rank_server import RankWork
 from weft.local_runs.torch_joining import answer_until_told, join
 from weft.local_runs.torch_planned_steps import PlannedSteps
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
@@ -36,7 +36,7 @@ class TorchRank:
         """Meet the others."""
         dist.barrier()
 
-    def open(self, case: dict[str, Any]) -> Work:
+    def open(self, case: dict[str, Any]) -> RankWork:
         """Make a training step, or a collective on ordinary tensors."""
         if "gradients" in case:
             return Training(**case)
@@ -50,7 +50,7 @@ class TorchRank:
             return SentWeights(**case)
         return carried_in(None, exchange_of(case, dist.get_world_size()), self.rank)
 
-    def _looking(self, case: dict[str, Any]) -> Work:
+    def _looking(self, case: dict[str, Any]) -> RankWork:
         """Make lookups, or a training step around them, for whichever backend this is."""
         lookups, here = lookups_of(case), (self.rank, dist.get_world_size())
         fused = self._backend == "weft"
@@ -66,7 +66,7 @@ class TorchRank:
 
 
 def carried_in(group: Any, exchange: Exchange, rank: int) -> Carrier:
-    """Let a process group do it on ordinary tensors, by default the default group."""
+    """Return an exchange on ordinary tensors by a process group, by default the default one."""
     x, out = arrays_of(exchange, rank)
     there, here = torch.from_numpy(out), torch.from_numpy(x)
     acts: dict[str, Callable[[], Any]] = {

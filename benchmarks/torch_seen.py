@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from weft.calibration.torch_lookup_rates import Case, Measured, measured, sharpened
+from weft.calibration.torch_lookup_rates import LookupCase, Measured, corrected_lookups, measured
 from weft.calibration.torch_op_calls import OpCall
-from weft.calibration.torch_op_times import OpTime, Repeated, repeat_ops, together, typical
+from weft.calibration.torch_op_times import OpTime, Repeated, merge_passes, repeat_ops, typical
 from weft.calibration.torch_timed_steps import CapturedStep
 from weft.hardware import Platform
-from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn
+from weft.local_runs.synthetic_models import RANKS, SyntheticDlrm, SyntheticModel
 from weft.models.tables import Table
 
 
@@ -20,7 +20,7 @@ class Seen:
 
     def __init__(
         self,
-        steps: Sequence[tuple[Drawn, CapturedStep]],
+        steps: Sequence[tuple[SyntheticModel, CapturedStep]],
         *,
         repeats: int = 12,
         lookups: bool = True,
@@ -31,9 +31,9 @@ class Seen:
         )
         self._cases = list(
             dict.fromkeys(
-                Case(Table("table", rows, model.dim, pooling, zipf), model.batch)
+                LookupCase(Table("table", rows, model.dim, pooling, zipf), model.batch)
                 for model, _ in steps
-                if lookups and isinstance(model, Dlrm)
+                if lookups and isinstance(model, SyntheticDlrm)
                 for rows, pooling, zipf in model.tables
             )
         )
@@ -48,8 +48,8 @@ class Seen:
 
     def times(self) -> dict[OpCall, OpTime]:
         """Return what ops took."""
-        return dict(zip(self._calls, typical(together(self._passes)), strict=True))
+        return dict(zip(self._calls, typical(merge_passes(self._passes)), strict=True))
 
-    def sharpened(self, on: Platform) -> Platform:
+    def corrected_lookups(self, on: Platform) -> Platform:
         """Return the platform as lookups found it."""
-        return sharpened(on, self._lookups) if self._lookups else on
+        return corrected_lookups(on, self._lookups) if self._lookups else on

@@ -16,7 +16,7 @@ _NODE = 8  # ranks of a node
 
 
 def plan(job: dict[str, Any]) -> dict[str, Any]:
-    """Let TorchRec place the tables, and give its seconds and shards."""
+    """Place the tables with TorchRec; return its seconds and shards."""
     tables = job["tables"]
     collection = EmbeddingBagCollection(
         device=torch.device("meta"),

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from benchmarks.cost import cpu_seconds
 from weft._core import die_with
-from weft.local_runs.rank_server import Work, pin
+from weft.local_runs.rank_server import RankWork, pin
 from weft.local_runs.synthetic_models import model_of
 from weft.local_runs.torch_joining import answer_until_told, join
 from weft.local_runs.torch_synthetic_models import training
@@ -25,7 +25,7 @@ _PROBE = 16 << 20  # bytes that the probe copies
 
 
 class Trained:
-    """Steps of one model; an answer times as many as take ``seconds``, and a copy beside them."""
+    """Steps of one model; an answer times as many as take ``seconds``, and a memory copy."""
 
     def __init__(self, model: dict[str, Any], seconds: float) -> None:
         torch.manual_seed(0)
@@ -75,7 +75,7 @@ class StepRank:
         """Meet the others."""
         dist.barrier()
 
-    def open(self, case: dict[str, Any]) -> Work:
+    def open(self, case: dict[str, Any]) -> RankWork:
         """Make a model and its step."""
         return Trained(**case)
 

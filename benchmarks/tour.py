@@ -55,7 +55,7 @@ def _tour(*, again: bool) -> tuple[float, int]:
 
 @contextmanager
 def _busy_core() -> Iterator[None]:
-    """Let another process use as much of a core as it gets."""
+    """Keep a core busy in another process."""
     with subprocess.Popen(leashed([sys.executable, "-c", "while True: pass"])) as other:
         try:
             yield

@@ -19,7 +19,7 @@ import numpy as np
 from weft.calibration.noise import busy_seconds
 from weft.calibration.steady_memory import SETTINGS
 from weft.local_runs.rank_team import Team
-from weft.local_runs.synthetic_models import RANKS, Drawn, case_of
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel, case_of
 from weft.local_runs.team_starts import rank_starts
 
 BACKENDS = ("gloo", "weft")
@@ -97,7 +97,7 @@ def gathered(found: Iterable[Mapping[Key, list[Visit]]]) -> dict[Key, Measured]:
 
 
 def repetition(
-    models: Mapping[str, Drawn], look: Callable[[], None] = lambda: None
+    models: Mapping[str, SyntheticModel], look: Callable[[], None] = lambda: None
 ) -> dict[Key, list[Visit]]:
     """Train every model by every backend for a while, in turn, in fresh processes.
 

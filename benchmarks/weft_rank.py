@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.exchange import Carrier, Exchange, arrays_of, exchange_of
 from weft._core import die_with
 from weft.local_runs.rank_server import serve
-from weft.runtime import World, prepare_collective, standing, world
+from weft.runtime import World, bind_persistent, prepare_collective, world
 
 PATHS = ("direct", "ordinary")
 
@@ -45,7 +45,7 @@ def _direct(here: World, exchange: Exchange) -> Carrier:
     x = here.empty(exchange.given_count)
     out = here.empty(exchange.room) if exchange.room else x[:0]
     prepared = prepare_collective(here, exchange.kind, exchange.nbytes)
-    act = standing(prepared, {"in": x, "out": out} if exchange.room else {"data": x})
+    act = bind_persistent(prepared, {"in": x, "out": out} if exchange.room else {"data": x})
 
     def free() -> None:
         prepared.close()

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.far_teams import started_on
 from benchmarks.namespaces import hosts_on_switch
 from benchmarks.rows import Options, Row
-from weft.local_runs.contest import Entry, Peer, compete
+from weft.local_runs.contest import ContestEntry, PeerTiming, compete
 
 QUESTION = "How much shorter is a ZeRO step when weights travel encoded, and does it learn alike?"
 HOSTS = 4
@@ -25,7 +25,7 @@ def run(options: Options) -> Iterator[Row]:
     for rate in options.rates or (RATE,):
         with hosts_on_switch(rate, HOSTS) as hosts, started_on(hosts, ("dist",)) as teams:
             cases = {name: {"codec": name, "width": _WIDTH, "layers": _LAYERS} for name in codecs}
-            entries = {name: Entry(teams["dist"], case) for name, case in cases.items()}
+            entries = {name: ContestEntry(teams["dist"], case) for name, case in cases.items()}
             steps = options.rounds if options.rounds > _LAST else STEPS
             outcome = compete(entries, steps, patience=_PATIENCE)
             plain = outcome.answers["none"][-HOSTS:]
@@ -33,7 +33,7 @@ def run(options: Options) -> Iterator[Row]:
                 held = outcome.answers[name][-HOSTS:]
                 case = {"model": "transformer", "codec": name, "ranks": HOSTS, "steps": steps}
                 case["rate"] = f"{8 * rate / 1e9:g}gbit"
-                beside: dict[str, Peer] = {"none": outcome.beside("none", name)}
+                beside: dict[str, PeerTiming] = {"none": outcome.compare("none", name)}
                 figures = {**_compared(held, plain), "foreign": outcome.foreign}
                 figures["share"] = _share(held, outcome.times[name])
                 yield Row("zero", case, outcome.times[name], beside, figures)

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bind_python.hpp"
-#include "patience.hpp"
+#include "backoff.hpp"
 #include "pooling.hpp"
 
 using weft::Integers;
@@ -93,11 +93,11 @@ void pool_into(const ShardTuple& shard, const BagsTuple& bags, bool mean, std::u
 
 // Whether so many slices were delivered before the time was over; Ctrl-C breaks off.
 bool wait_delivered(const Pooling& self, std::uint64_t count, double seconds) {
-  weft::Patience patience(false, to_duration(seconds));
+  weft::Backoff backoff(false, to_duration(seconds));
   while (self.delivered() < count) {
-    patience.pause();
-    if (patience.should_look()) poll_signals();
-    if (patience.is_over()) return false;
+    backoff.pause();
+    if (backoff.should_poll()) poll_signals();
+    if (backoff.is_over()) return false;
   }
   return true;
 }

@@ -1,5 +1,5 @@
-// Programs for Python: columns become rows, rows are executed.
-#include "bind_ready.hpp"
+// Python bindings of programs: columns are converted to rows.
+#include "bind_prepared.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "kernels.hpp"
-#include "lent_coder.hpp"
+#include "python_coder.hpp"
 #include "reductions.hpp"
 
 using weft::Condition;
-using weft::Halt;
+using weft::Abort;
 using weft::Heap;
 using weft::Member;
 using weft::Program;
-using weft::Ready;
+using weft::PreparedProgram;
 
 namespace {
 
@@ -34,18 +34,18 @@ std::uint64_t unsigned_of(std::int64_t value) {
   return static_cast<std::uint64_t>(value);
 }
 
-// The columns of a program as Python hands them over. Offsets are from the heap's start.
+// The columns of a program as Python passes them. Offsets count from the start of the heap.
 struct Columns {
   Column kind, access_start;
-  Matrix accesses;          // rank, buffer, offset, nbytes, how far its next copy lies
+  Matrix accesses;          // rank, buffer, offset, nbytes, distance to its next buffer
   Matrix gate, hold, wait;  // word's offset or -1, value, step
   Matrix raised;            // word's offset or -1, by how much
   Column reduction;         // into reductions, or -1
   Column coder;             // into coders, or -1
   Column slot;              // whether a copy is of a slot
-  Matrix strands;           // begin, end, launch or -1, runner
-  Matrix places;            // of a rank and buffer: where its word lies
-  Matrix own;               // home's offset, its bytes, nbytes, shared, filled, taken
+  Matrix streams;           // begin, end, launch or -1, runner
+  Matrix locations;            // by rank and buffer: the offset of its location
+  Matrix own;               // backing offset and bytes, nbytes, shared, filled, taken
 };
 
 void require(bool holds) {
@@ -61,8 +61,8 @@ void check_shapes(const Columns& c) {
     require(matrix->shape(0) == num_rows && matrix->shape(1) == 3);
   }
   require(c.raised.shape(0) == num_rows && c.raised.shape(1) == 2);
-  require(c.accesses.shape(1) == 5 && c.strands.shape(1) == 4);
-  require(c.own.shape(1) == 6 && c.own.shape(0) == c.places.shape(1));
+  require(c.accesses.shape(1) == 5 && c.streams.shape(1) == 4);
+  require(c.own.shape(1) == 6 && c.own.shape(0) == c.locations.shape(1));
 }
 
 Condition condition_at(const Heap& heap, const Matrix& matrix, std::size_t row) {
@@ -96,41 +96,41 @@ weft::Row row_at(Member& member, const Columns& c, std::size_t i,
   return row;
 }
 
-weft::Strand strand_at(const Columns& c, std::size_t i) {
+weft::InstructionStream stream_at(const Columns& c, std::size_t i) {
   const auto small = [&](std::size_t column) {
-    const std::uint64_t value = unsigned_of(c.strands(i, column));
+    const std::uint64_t value = unsigned_of(c.streams(i, column));
     require(value < UINT32_MAX);
     return static_cast<std::uint32_t>(value);
   };
-  return {small(0), small(1), c.strands(i, 2), small(3)};
+  return {small(0), small(1), c.streams(i, 2), small(3)};
 }
 
-weft::Place* place_at(const Heap& heap, const Columns& c, std::size_t rank, std::size_t buffer) {
-  require(rank < c.places.shape(0) && buffer < c.places.shape(1));
-  const std::uint64_t offset = unsigned_of(c.places(rank, buffer));
-  require(offset % alignof(weft::Place) == 0);
-  return reinterpret_cast<weft::Place*>(heap.bytes(offset, sizeof(weft::Place)).data());
+weft::Location* location_at(const Heap& heap, const Columns& c, std::size_t rank, std::size_t buffer) {
+  require(rank < c.locations.shape(0) && buffer < c.locations.shape(1));
+  const std::uint64_t offset = unsigned_of(c.locations(rank, buffer));
+  require(offset % alignof(weft::Location) == 0);
+  return reinterpret_cast<weft::Location*>(heap.bytes(offset, sizeof(weft::Location)).data());
 }
 
 weft::Access access_at(const Heap& heap, const Columns& c, std::size_t i) {
   const std::uint64_t rank = unsigned_of(c.accesses(i, 0));
-  weft::Access access(place_at(heap, c, rank, unsigned_of(c.accesses(i, 1))),
+  weft::Access access(location_at(heap, c, rank, unsigned_of(c.accesses(i, 1))),
                       static_cast<std::uint32_t>(rank), unsigned_of(c.accesses(i, 2)),
                       unsigned_of(c.accesses(i, 3)));
-  access.turn = unsigned_of(c.accesses(i, 4));
+  access.stride = unsigned_of(c.accesses(i, 4));
   return access;
 }
 
-weft::Own own_at(const Heap& heap, const Columns& c, int rank, std::size_t i) {
-  weft::Own own;
-  own.place = place_at(heap, c, static_cast<std::size_t>(rank), i);
-  own.home = {unsigned_of(c.own(i, 0)), unsigned_of(c.own(i, 1))};
-  static_cast<void>(heap.bytes(own.home.word, own.home.nbytes));
+weft::OwnBuffer own_at(const Heap& heap, const Columns& c, int rank, std::size_t i) {
+  weft::OwnBuffer own;
+  own.location = location_at(heap, c, static_cast<std::size_t>(rank), i);
+  own.backing = {unsigned_of(c.own(i, 0)), unsigned_of(c.own(i, 1))};
+  static_cast<void>(heap.bytes(own.backing.word, own.backing.nbytes));
   own.nbytes = unsigned_of(c.own(i, 2));
   own.shared = c.own(i, 3) != 0;
   own.filled = c.own(i, 4) != 0;
   own.taken = c.own(i, 5) != 0;
-  *own.place = own.home;  // nobody looks before all have met again
+  *own.location = own.backing;  // no rank reads it before all have synchronized
   return own;
 }
 
@@ -142,8 +142,8 @@ Program build(Member& member, const Columns& c, bool elastic,
   std::vector<weft::Reduction> reductions;
   for (const auto& [dtype, op] : named) reductions.push_back(weft::reduction_of(dtype, op));
   Program program;
-  program.finder = member.finder(elastic);
-  require(c.places.shape(0) == program.finder.pids.size());
+  program.resolver = member.resolver(elastic);
+  require(c.locations.shape(0) == program.resolver.pids.size());
   program.coders = std::move(coders);
   for (std::size_t i = 0; i < c.accesses.shape(0); ++i) {
     program.accesses.push_back(access_at(heap, c, i));
@@ -155,9 +155,9 @@ Program build(Member& member, const Columns& c, bool elastic,
     program.rows.push_back(row_at(member, c, i, reductions));
   }
   std::vector<std::uint32_t> runners;
-  for (std::size_t i = 0; i < c.strands.shape(0); ++i) {
-    program.strands.push_back(strand_at(c, i));
-    if (program.strands.back().runner > 0) runners.push_back(program.strands.back().runner);
+  for (std::size_t i = 0; i < c.streams.shape(0); ++i) {
+    program.streams.push_back(stream_at(c, i));
+    if (program.streams.back().runner > 0) runners.push_back(program.streams.back().runner);
   }
   std::sort(runners.begin(), runners.end());
   runners.erase(std::unique(runners.begin(), runners.end()), runners.end());
@@ -181,36 +181,35 @@ std::vector<weft::Bound> bound_of(const Binds& binds) {
   return result;
 }
 
-nb::object run(Ready& ready, Member& member, bool stamps, nb::object kernel, const Binds& binds,
+nb::object run(PreparedProgram& prepared, Member& member, bool stamps, nb::object kernel, const Binds& binds,
                std::string_view call) {
   weft::Hooks hooks;
   if (nb::isinstance<weft::Kernels>(kernel)) {
     hooks.kernel = nb::cast<weft::Kernels&>(kernel).caller();
   } else {
-    hooks.kernel = [&](std::size_t row, std::span<const weft::Piece>) {
+    hooks.kernel = [&](std::size_t row, std::span<const weft::ResolvedSlice>) {
       const nb::gil_scoped_acquire gil;
       kernel(row);
     };
   }
   hooks.poll = poll_signals;
   const auto bound = bound_of(binds);
-  std::optional<Halt> halt;
+  std::optional<Abort> abort;
   {
     const nb::gil_scoped_release release;
-    halt = ready.run(member, bound, call, stamps, hooks);
+    abort = prepared.run(member, bound, call, stamps, hooks);
   }
-  return to_tuple(halt);
+  return to_tuple(abort);
 }
 
-// A program whose memory is bound for good, and which has no kernels: what is left is a call
-// without arguments.
-class Standing {
+// A program without kernels whose memory is bound permanently: a call without arguments starts it.
+class PersistentCollective {
  public:
   // ``keep`` owns the memory.
-  Standing(nb::handle program, Member& member, const Binds& binds, nb::object failed,
+  PersistentCollective(nb::handle program, Member& member, const Binds& binds, nb::object failed,
            nb::object keep)
       : held_(nb::borrow(program)),
-        ready_(nb::cast<Ready&>(program)),
+        prepared_(nb::cast<PreparedProgram&>(program)),
         member_(member),
         bound_(bound_of(binds)),
         failed_(std::move(failed)),
@@ -219,13 +218,13 @@ class Standing {
   }
 
   void call() {
-    carry_out(ready_, member_, bound_, {}, hooks_,
-              [this](nb::handle halt, nb::handle error) { failed_(halt, error); });
+    run_prepared(prepared_, member_, bound_, {}, hooks_,
+              [this](nb::handle abort, nb::handle error) { failed_(abort, error); });
   }
 
  private:
   nb::object held_;
-  Ready& ready_;
+  PreparedProgram& prepared_;
   Member& member_;
   std::vector<weft::Bound> bound_;
   weft::Hooks hooks_;
@@ -233,13 +232,13 @@ class Standing {
   nb::object keep_;
 };
 
-// Whoever submits keeps the kernels until the job is done.
-std::uint64_t submit(Ready& ready, Member& member, const Binds& binds, std::string call,
+// The caller keeps the kernels alive until the job is done.
+std::uint64_t submit(PreparedProgram& prepared, Member& member, const Binds& binds, std::string call,
                      weft::Kernels* kernels) {
-  return ready.submit(member, bound_of(binds), std::move(call), kernels);
+  return prepared.submit(member, bound_of(binds), std::move(call), kernels);
 }
 
-// Joins memory of this process; who calls vouches for every address.
+// Reduces memory of this process; the caller guarantees that every address is valid.
 void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, std::uint64_t nbytes,
                  const std::string& dtype, const std::string& op) {
   const weft::Reduction reduction = weft::reduction_of(dtype, op);
@@ -252,25 +251,25 @@ void reduce_into(std::uint64_t dst, const std::vector<std::uint64_t>& sources, s
 }  // namespace
 
 void bind_program(nb::module_& module) {
-  nb::class_<Standing>(module, "Standing", "A program on memory that is bound for good.")
+  nb::class_<PersistentCollective>(module, "PersistentCollective", "A program on permanently bound memory, started by calling it.")
       .def(nb::init<nb::handle, Member&, const Binds&, nb::object, nb::object>(),
            nb::arg("program"), nb::arg("member"), nb::arg("binds"), nb::arg("failed"),
            nb::arg("keep"), nb::keep_alive<1, 3>())
-      .def("__call__", &Standing::call);
+      .def("__call__", &PersistentCollective::call);
   module.def("reduction_item_bytes", [](const std::string& dtype, const std::string& op) {
     return weft::reduction_of(dtype, op).item_bytes;
   }, nb::arg("dtype"), nb::arg("op"), "The bytes of an element. ValueError where there is none.");
   module.def("reduce_into", &reduce_into, nb::arg("dst"), nb::arg("sources"), nb::arg("nbytes"),
              nb::arg("dtype"), nb::arg("op"),
              "Reduces memory at several addresses, in their order, into that at dst.");
-  nb::class_<Ready>(module, "Program", "What one rank executes, again and again.")
+  nb::class_<PreparedProgram>(module, "Program", "What one rank executes.")
       .def(
           "__init__",
-          [](Ready* self, Member& member, Column kind, Column access_start, Matrix accesses,
+          [](PreparedProgram* self, Member& member, Column kind, Column access_start, Matrix accesses,
              Matrix gate, Matrix hold, Matrix wait, Matrix raised, Column reduction,
              const nb::list& reductions, Column coder, const nb::list& coders, Column slot,
-             Matrix strands, Matrix places, Matrix own,
-             bool elastic, std::uint64_t turns, std::uint64_t stamps) {
+             Matrix streams, Matrix locations, Matrix own,
+             bool elastic, std::uint64_t num_buffers, std::uint64_t stamps) {
             std::vector<std::pair<std::string, std::string>> named;
             for (const nb::handle entry : reductions) {
               named.emplace_back(nb::cast<std::string>(entry[0]), nb::cast<std::string>(entry[1]));
@@ -278,20 +277,20 @@ void bind_program(nb::module_& module) {
             std::vector<weft::Coder> made;
             for (const nb::handle entry : coders) made.push_back(weft::coder_from(entry));
             const Columns columns{kind,      access_start, accesses, gate,    hold,   wait, raised,
-                                  reduction, coder,        slot,     strands, places, own};
+                                  reduction, coder,        slot,     streams, locations, own};
             Program program = build(member, columns, elastic, named, std::move(made), stamps);
-            require(turns > 0);
-            program.turns = turns;
-            new (self) Ready(std::move(program));
+            require(num_buffers > 0);
+            program.num_buffers = num_buffers;
+            new (self) PreparedProgram(std::move(program));
           },
           nb::arg("member"), nb::arg("kind"), nb::arg("access_start"), nb::arg("accesses"),
           nb::arg("gate"), nb::arg("hold"), nb::arg("wait"), nb::arg("raised"),
           nb::arg("reduction"), nb::arg("reductions"), nb::arg("coder"), nb::arg("coders"),
-          nb::arg("slot"), nb::arg("strands"), nb::arg("places"),
-          nb::arg("own"), nb::arg("elastic"), nb::arg("turns"), nb::arg("stamps"),
+          nb::arg("slot"), nb::arg("streams"), nb::arg("locations"),
+          nb::arg("own"), nb::arg("elastic"), nb::arg("num_buffers"), nb::arg("stamps"),
           nb::keep_alive<1, 2>())
-      .def_prop_ro("num_executions", &Ready::num_executions)
-      .def_prop_ro("asked", &Ready::asked)
+      .def_prop_ro("num_executions", &PreparedProgram::num_executions)
+      .def_prop_ro("last_use", &PreparedProgram::last_use)
       .def("run", &run, nb::arg("member"), nb::arg("stamps"), nb::arg("kernel").none(),
            nb::arg("binds"), nb::arg("call"))
       .def("submit", &submit, nb::arg("member"), nb::arg("binds"), nb::arg("call"),

@@ -1,9 +1,10 @@
-// The runtime for Python: worlds and the programs that run in them.
+// Python bindings of the runtime: worlds and their members.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace nb = nanobind;
 using weft::Control;
-using weft::Halt;
+using weft::Abort;
 using weft::Heap;
 using weft::Member;
 
@@ -26,7 +27,7 @@ namespace {
 
 using View = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-// Whoever creates a world: spawn(), or rank 0 of a launcher that knows nothing of weft.
+// The creator of a world: spawn(), or rank 0 of another launcher.
 class Launcher {
  public:
   Launcher(int num_ranks, std::uint64_t region_bytes)
@@ -41,7 +42,7 @@ class Launcher {
     return control_;
   }
 
-  // Takes the name away, if that has not been done, and lets go of the memory.
+  // Unlinks the segment, if it still has a name, and unmaps it.
   void close() {
     if (heap_) heap_->unlink();
     heap_.reset();
@@ -86,15 +87,15 @@ int checked_rank(Member& member, int rank) {
 }
 
 nb::object barrier(Member& member) {
-  std::optional<Halt> halt;
+  std::optional<Abort> abort;
   {
     const nb::gil_scoped_release release;
-    halt = member.barrier(poll_signals);
+    abort = member.barrier(poll_signals);
   }
-  return to_tuple(halt);
+  return to_tuple(abort);
 }
 
-// Whether this process may read the memory of another rank's.
+// Whether this process may read the memory of another rank.
 bool can_read(Member& self, int rank, std::uint64_t address) {
   std::uint64_t word = 0;
   const iovec local{&word, sizeof word};
@@ -104,7 +105,7 @@ bool can_read(Member& self, int rank, std::uint64_t address) {
 }
 
 nb::object call_at(Member& self, int rank, std::uint64_t number) {
-  const auto text = self.control().calls(checked_rank(self, rank)).text(number);
+  const auto text = self.control().recorder(checked_rank(self, rank)).text(number);
   return text ? nb::object(nb::str(text->data(), text->size())) : nb::none();
 }
 
@@ -117,24 +118,24 @@ std::pair<bool, nb::object> wait_job(Member& self, std::uint64_t job, double tim
     const nb::gil_scoped_release release;
     done = worker->wait(job, to_duration(timeout), poll_signals, self.spins());
   }
-  return {done, done ? to_tuple(worker->take_halt(job)) : nb::none()};
+  return {done, done ? to_tuple(worker->take_abort(job)) : nb::none()};
 }
 
-// Carries a job on for so long, or until it is done.
-void linger(Member& self, std::uint64_t job, double seconds) {
+// Makes progress on a job for so many seconds, or until it is done.
+void make_progress(Member& self, std::uint64_t job, double seconds) {
   if (self.worker() == nullptr) return;
   const nb::gil_scoped_release release;
   static_cast<void>(self.worker()->wait(job, to_duration(seconds), poll_signals, self.spins()));
 }
 
-// Returns when nothing is handed over: every job ends by its own deadline.
+// Waits for all jobs; every job ends by its own deadline.
 void drain(Member& self) {
   if (self.worker() == nullptr) return;
   const nb::gil_scoped_release release;
   self.worker()->drain(poll_signals);
 }
 
-// Where the bytes of an array lie: any object that shows one contiguous block.
+// Address and bytes of any object with a contiguous buffer.
 std::pair<std::uint64_t, std::uint64_t> address_of(nb::handle array, bool writable) {
   Py_buffer view;
   if (PyObject_GetBuffer(array.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
@@ -157,7 +158,7 @@ void translate(const std::exception_ptr& error, void* /*payload*/) {
 }
 
 void bind_launcher(nb::module_& module) {
-  nb::class_<Launcher>(module, "Launcher", "Whoever creates a world.")
+  nb::class_<Launcher>(module, "Launcher", "The creator of a world.")
       .def(nb::init<int, std::uint64_t>(), nb::arg("num_ranks"), nb::arg("region_bytes"))
       .def_prop_ro("name", [](const Launcher& self) { return self.heap().name(); })
       .def("close", &Launcher::close)
@@ -166,14 +167,14 @@ void bind_launcher(nb::module_& module) {
           "fail",
           [](Launcher& self, int reason, int rank, const nb::bytes& text) {
             Control& control = self.control();
-            return control.fail(control.num_ranks(), static_cast<weft::Reason>(reason), rank,
+            return control.fail(control.num_ranks(), static_cast<weft::FaultReason>(reason), rank,
                                 {text.c_str(), text.size()});
           },
           nb::arg("reason"), nb::arg("rank"), nb::arg("text"));
 }
 
 void bind_member(nb::module_& module) {
-  nb::class_<Member>(module, "Member", "One rank's part of a world.")
+  nb::class_<Member>(module, "Member", "One rank's handle of a world.")
       .def(
           "__init__",
           [](Member* self, const std::string& name, int rank, double timeout) {
@@ -189,7 +190,7 @@ void bind_member(nb::module_& module) {
       .def("set_timeout",
            [](Member& self, double timeout) { self.set_timeout(to_duration(timeout)); },
            nb::arg("timeout"))
-      // Without the lock of Python: a thread that ends may want it.
+      // Without the GIL: a thread that ends may need it.
       .def("leave", &Member::leave, nb::call_guard<nb::gil_scoped_release>())
       .def("unlink", [](const Member& self) { self.heap().unlink(); })
       .def("barrier", &barrier)
@@ -198,41 +199,40 @@ void bind_member(nb::module_& module) {
            nb::arg("always"), nb::arg("up_to"))
       .def("can_read", &can_read, nb::arg("rank"), nb::arg("address"))
       .def("is_idle", &Member::is_idle)
-      .def("enter_turn", [](Member& self) { return self.turn().enter(); })
-      .def("leave_turn", [](Member& self) { self.turn().leave(); })
+      .def("try_enter_call", [](Member& self) { return self.call_guard().enter(); })
+      .def("leave_call", [](Member& self) { self.call_guard().leave(); })
       .def("begin_call",
            [](Member& self, std::string_view text) {
-             return self.control().calls(self.rank()).begin(text);
+             return self.control().recorder(self.rank()).begin(text);
            },
            nb::arg("text"))
       .def("end_call",
            [](Member& self, std::uint64_t number) {
-             self.control().calls(self.rank()).end(number);
+             self.control().recorder(self.rank()).end(number);
            },
            nb::arg("number"))
-      .def("disagreement",
-           [](Member& self, int other) {
-             return self.control().disagreement(self.rank(), checked_rank(self, other));
+      .def("report",
+           [](Member& self, const std::tuple<int, int, std::int64_t, std::uint64_t, std::uint64_t>& abort,
+              std::string_view place) {
+             const auto& [cause, rank, row, have, want] = abort;
+             self.report({static_cast<weft::AbortCause>(cause), rank, row, have, want}, place);
            },
-           nb::arg("other"))
-      .def("doing",
-           [](Member& self, int rank) { return self.control().doing(checked_rank(self, rank)); },
-           nb::arg("rank"))
+           nb::arg("abort"), nb::arg("place"))
       .def("missing",
            [](Member& self, int awaited) { return self.control().missing(self.rank(), awaited); },
            nb::arg("awaited"))
       .def("call", &call_at, nb::arg("rank"), nb::arg("number"))
       .def("last_call",
            [](Member& self, int rank) {
-             const weft::Calls& calls = self.control().calls(checked_rank(self, rank));
-             return std::pair(calls.latest(), calls.ended());
+             const weft::FlightRecorder& recorder = self.control().recorder(checked_rank(self, rank));
+             return std::pair(recorder.latest(), recorder.ended());
            },
            nb::arg("rank"))
       .def("is_done", [](const Member& self, std::uint64_t job) {
              return self.worker() == nullptr || self.worker()->is_done(job);
            }, nb::arg("job"))
       .def("drain", &drain)
-      .def("linger", &linger, nb::arg("job"), nb::arg("seconds"))
+      .def("make_progress", &make_progress, nb::arg("job"), nb::arg("seconds"))
       .def("start_threads", &Member::start_threads, nb::arg("num_engines"))
       .def("is_worker", &Member::is_worker)
       .def("end_threads", &Member::end_threads, nb::call_guard<nb::gil_scoped_release>())
@@ -255,7 +255,7 @@ void bind_member(nb::module_& module) {
       .def(
           "fail",
           [](Member& self, int reason, int rank, const nb::bytes& text) {
-            return self.control().fail(self.rank(), static_cast<weft::Reason>(reason), rank,
+            return self.control().fail(self.rank(), static_cast<weft::FaultReason>(reason), rank,
                                        {text.c_str(), text.size()});
           },
           nb::arg("reason"), nb::arg("rank"), nb::arg("text"))
@@ -274,7 +274,7 @@ void bind_member(nb::module_& module) {
 }  // namespace
 
 void bind_runtime(nb::module_& module) {
-  // A world that a program keeps until it ends is no leak worth a warning.
+  // A world that lives until the process exits is not a leak.
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   module.def("die_with", &weft::die_with, nb::arg("parent"),
@@ -284,7 +284,7 @@ void bind_runtime(nb::module_& module) {
   bind_launcher(module);
   bind_member(module);
   bind_program(module);
-  bind_desk(module);
-  bind_mail(module);
+  bind_dispatch_cache(module);
+  bind_p2p(module);
   bind_measure(module);
 }

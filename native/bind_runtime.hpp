@@ -1,4 +1,4 @@
-// What the files that bind the runtime share.
+// Declarations that the bindings of the runtime share.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,12 +7,12 @@
 
 #include "bind_python.hpp"
 #include "control.hpp"
-#include "watch.hpp"
+#include "failure_monitor.hpp"
 
-inline nb::object to_tuple(const std::optional<weft::Halt>& halt) {
-  if (!halt) return nb::none();
-  return nb::make_tuple(static_cast<int>(halt->cause), halt->rank, halt->row, halt->have,
-                        halt->want);
+inline nb::object to_tuple(const std::optional<weft::Abort>& abort) {
+  if (!abort) return nb::none();
+  return nb::make_tuple(static_cast<int>(abort->cause), abort->rank, abort->row, abort->have,
+                        abort->want);
 }
 
 inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {
@@ -21,7 +21,7 @@ inline nb::object to_tuple(const std::optional<weft::Fault>& fault) {
   return nb::make_tuple(static_cast<int>(fault->reason), fault->rank, text);
 }
 
-void bind_desk(nb::module_& module);
+void bind_dispatch_cache(nb::module_& module);
 void bind_program(nb::module_& module);
-void bind_mail(nb::module_& module);
+void bind_p2p(nb::module_& module);
 void bind_measure(nb::module_& module);

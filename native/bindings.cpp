@@ -1,6 +1,7 @@
 // The one extension module of weft: each part of the core binds itself.
 #include <nanobind/nanobind.h>
 
+void bind_enums(nanobind::module_& module);
 void bind_simulation(nanobind::module_& module);
 void bind_runtime(nanobind::module_& module);
 void bind_codecs(nanobind::module_& module);
@@ -10,6 +11,7 @@ void bind_embedding(nanobind::module_& module);
 NB_MODULE(_core, module) {
   module.doc() = "The native core of weft.";
   module.def("version", [] { return WEFT_VERSION; }, "The version of weft this core was built for.");
+  bind_enums(module);
   bind_simulation(module);
   bind_runtime(module);
   bind_codecs(module);

@@ -1,4 +1,4 @@
-// What makes a chunk into a slot and back: a codec of this core, or one that somebody lends.
+// Encoding of chunks into slots, by a native codec or one implemented in Python.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace weft {
 
 struct Coder {
   std::function<std::size_t(std::size_t nbytes)> room;
-  std::function<std::size_t(Bytes src, Bytes out)> encode;  // 0: it could not
+  std::function<std::size_t(Bytes src, Bytes out)> encode;  // 0: failed
   std::function<Verdict(Bytes frame, Bytes dst)> decode;
-  bool lent = false;  // it may take long, and may throw what its owner threw
+  bool calls_python = false;  // it may block, and may throw a Python exception
 };
 
 inline Coder coder_of(const Codec& codec) {
@@ -24,14 +24,14 @@ inline Coder coder_of(const Codec& codec) {
           [codec](Bytes frame, Bytes dst) { return decode_frame(codec, frame, dst); }};
 }
 
-// How much of a slot is in use, its head included. More than the slot has: it is broken.
+// The used bytes of a slot with its header; more than its size if the slot is invalid.
 inline std::uint64_t used_of(Bytes slot) noexcept {
   std::uint64_t size;
   std::memcpy(&size, slot.data(), kSlotHead);
   return size > slot.size() - kSlotHead ? slot.size() + 1 : kSlotHead + size;
 }
 
-// The slot has room for a head and a frame of ``src``. Answers whether it could be done.
+// The slot has room for a header and a frame of ``src``. Returns whether encoding succeeded.
 inline bool encode_slot(const Coder& coder, Bytes src, Bytes slot) {
   const std::uint64_t size = coder.encode(src, slot.subspan(kSlotHead));
   std::memcpy(slot.data(), &size, kSlotHead);

@@ -1,4 +1,4 @@
-// The control area at the front of a heap: who is in the world, barriers, and what went wrong.
+// The control area at the front of a heap: membership, barriers, flight recorders and the fault.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "calls.hpp"
+#include "flight_recorder.hpp"
 #include "doorbell.hpp"
 #include "flag.hpp"
 #include "heap.hpp"
@@ -20,12 +20,12 @@
 
 namespace weft {
 
-enum class Reason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3, disagree = 4 };
+enum class FaultReason : std::uint8_t { none = 0, raised = 1, timeout = 2, died = 3, disagree = 4 };
 
-// The first thing that went wrong in a world. Afterwards nothing runs in it.
+// The first failure of a world, after which every call fails.
 struct Fault {
-  Reason reason;
-  int rank;  // whom it happened to, or -1
+  FaultReason reason;
+  int rank;  // the rank that failed, or -1
   std::string text;
 };
 
@@ -44,7 +44,7 @@ class Control {
     auto& header = *reinterpret_cast<Header*>(heap.bytes(0, sizeof(Header)).data());
     header.num_ranks = static_cast<std::uint64_t>(num_ranks);
     header.region_bytes = region_bytes;
-    // Release: who sees the magic number sees the numbers above.
+    // Release: a reader of the magic number sees the fields above.
     std::atomic_ref(header.magic).store(kMagic, std::memory_order_release);
   }
 
@@ -65,47 +65,47 @@ class Control {
     Slot& slot = slots_[rank];
     std::uint64_t absent = kAbsent;
     const Identity self = Identity::self();
-    // Acquire-release: one process only takes the slot; kEntering keeps readers from it.
+    // Acquire-release: only one process claims the slot; kEntering keeps readers away.
     if (!std::atomic_ref(slot.state)
              .compare_exchange_strong(absent, kEntering, std::memory_order_acq_rel)) {
       throw std::runtime_error("rank " + std::to_string(rank) + " is taken");
     }
     slot.who = self;
-    // Release: who sees kHere sees the identity.
+    // Release: a reader of kHere sees the identity.
     std::atomic_ref(slot.state).store(kHere, std::memory_order_release);
   }
 
-  // Release: who sees that a rank left sees all it raised before.
+  // Release: a reader of kLeft sees all flags raised before.
   void leave(int rank) noexcept {
     std::atomic_ref(slots_[rank].state).store(kLeft, std::memory_order_release);
   }
 
   [[nodiscard]] bool has_left(int rank) const noexcept { return state(rank) == kLeft; }
 
-  // Whether a rank's process ended without leaving. It may leave between the two looks at its
-  // state, so an end is believed only when it has still not left afterwards.
+  // Whether a rank's process ended without leaving. It may leave between the two reads of its
+  // state, so it counts as dead only if it has still not left afterwards.
   [[nodiscard]] bool has_died(int rank) const {
     return state(rank) == kHere && slots_[rank].who.gone() && state(rank) == kHere;
   }
   [[nodiscard]] bool is_stopped(int rank) const {
     return state(rank) == kHere && slots_[rank].who.stopped();
   }
-  // Zero until it is here: its identity is still being written while it enters.
+  // Zero until it has entered: before that its identity is being written.
   [[nodiscard]] std::int64_t pid(int rank) const noexcept {
     return state(rank) < kHere ? 0 : slots_[rank].who.pid;
   }
 
-  // A barrier is a count per rank: one has passed when nobody's is behind.
+  // A barrier is a counter per rank: it is complete when no counter is behind.
   std::uint64_t arrive(int rank) noexcept {
     std::atomic_ref count(slots_[rank].arrived);
-    // Release, for has_arrived(): who sees the arrival sees what was written before.
+    // Release, for has_arrived(): a reader sees what was written before the arrival.
     return count.fetch_add(1, std::memory_order_release) + 1;
   }
   [[nodiscard]] bool has_arrived(int rank, std::uint64_t count) const noexcept {
     return std::atomic_ref(slots_[rank].arrived).load(std::memory_order_acquire) >= count;
   }
 
-  // What a rank shows to the others; a barrier before and after makes it safe to read.
+  // A payload for the other ranks; barriers before and after reading make it safe.
   void show(int rank, std::string_view text) {
     Slot& slot = slots_[rank];
     if (text.size() > kText) throw std::length_error("too long to be shown to the other ranks");
@@ -119,44 +119,44 @@ class Control {
 
   [[nodiscard]] Doorbell& bell(int rank) const noexcept { return slots_[rank].bell; }
 
-  [[nodiscard]] Calls& calls(int rank) const noexcept { return slots_[rank].calls; }
+  [[nodiscard]] FlightRecorder& recorder(int rank) const noexcept { return slots_[rank].recorder; }
 
   // The rank that made another call than ``self`` at the number of its last one, if any.
   [[nodiscard]] std::optional<int> disagreeing(int self) const {
-    const std::uint64_t number = calls(self).latest();
-    const auto mine = calls(self).text(number);
+    const std::uint64_t number = recorder(self).latest();
+    const auto mine = recorder(self).text(number);
     if (!mine) return std::nullopt;
     for (int rank = 0; rank < num_ranks(); ++rank) {
-      const auto theirs = calls(rank).text(number);
+      const auto theirs = recorder(rank).text(number);
       if (theirs && *theirs != *mine) return rank;
     }
     return std::nullopt;
   }
 
-  // What two ranks asked of their world at the number of the first one's last call.
+  // The different calls of two ranks, as text.
   [[nodiscard]] std::string disagreement(int self, int other) const {
-    const std::uint64_t number = calls(self).latest();
-    const auto asked = [&](int rank) {
-      return "rank " + std::to_string(rank) + " calls " + calls(rank).text(number).value_or("?");
+    const std::uint64_t number = recorder(self).latest();
+    const auto last_use = [&](int rank) {
+      return "rank " + std::to_string(rank) + " calls " + recorder(rank).text(number).value_or("?");
     };
-    return "call " + std::to_string(number) + ": " + asked(std::min(self, other)) + ", " +
-           asked(std::max(self, other));
+    return "call " + std::to_string(number) + ": " + last_use(std::min(self, other)) + ", " +
+           last_use(std::max(self, other));
   }
 
-  // Where a rank stands, as its calls tell: in one, after one, or before the first.
+  // What a rank does according to its flight recorder: in a call, after one, or before the first.
   [[nodiscard]] std::string doing(int rank) const {
-    const std::uint64_t number = calls(rank).latest();
+    const std::uint64_t number = recorder(rank).latest();
     if (number == 0) return "before its first call";
-    const std::string when = number <= calls(rank).ended() ? "after" : "in";
-    return when + " call " + std::to_string(number) + ", " + calls(rank).text(number).value_or("?");
+    const std::string when = number <= recorder(rank).ended() ? "after" : "in";
+    return when + " call " + std::to_string(number) + ", " + recorder(rank).text(number).value_or("?");
   }
 
-  // Who keeps ``self`` waiting: whoever it waits for, made fewer calls, or stands still.
+  // The ranks that ``self`` waits for, as text: awaited, behind in calls, or stopped.
   [[nodiscard]] std::string missing(int self, int awaited) const {
     std::string text;
     for (int rank = 0; rank < num_ranks(); ++rank) {
       const bool stopped = is_stopped(rank);
-      const bool late = rank == awaited || calls(rank).latest() < calls(self).latest();
+      const bool late = rank == awaited || recorder(rank).latest() < recorder(self).latest();
       if (rank == self || !(stopped || late)) continue;
       text += "; rank " + std::to_string(rank) + (late ? " did not come" : "") +
               (late && stopped ? " and" : "") + (stopped ? " is stopped" : "") + " (" +
@@ -165,9 +165,9 @@ class Control {
     return text;
   }
 
-  // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for whoever
-  // started the world. Threads of one reporter share the room for its text: one at a time.
-  bool fail(int reporter, Reason reason, int rank, std::string_view text) noexcept {
+  // Reports a fault; the first one stays. ``reporter`` is a rank, or num_ranks() for the
+  // launcher. Threads of one reporter share its text buffer: one at a time.
+  bool fail(int reporter, FaultReason reason, int rank, std::string_view text) noexcept {
     const std::scoped_lock lock(failing_);
     if (has_fault()) return false;
     Slot& slot = slots_[reporter];
@@ -178,12 +178,12 @@ class Control {
     const std::uint64_t word = static_cast<std::uint64_t>(reason) << 32 |
                                static_cast<std::uint64_t>(rank + 1) << 16 |
                                static_cast<std::uint64_t>(reporter + 1);
-    // Release: who sees the word sees the text. A loser's text is never read.
+    // Release: a reader of the word sees the text. The text of a later fault is never read.
     return std::atomic_ref(header_.fault)
         .compare_exchange_strong(none, word, std::memory_order_release, std::memory_order_relaxed);
   }
 
-  // Relaxed: only asks whether to stop; fault() reads with acquire.
+  // Relaxed: only to decide whether to stop; fault() reads with acquire.
   [[nodiscard]] bool has_fault() const noexcept {
     return std::atomic_ref(header_.fault).load(std::memory_order_relaxed) != 0;
   }
@@ -192,7 +192,7 @@ class Control {
     const std::uint64_t word = std::atomic_ref(header_.fault).load(std::memory_order_acquire);
     if (word == 0) return std::nullopt;
     const Slot& slot = slots_[(word & 0xffff) - 1];
-    return Fault{static_cast<Reason>(word >> 32), static_cast<int>(word >> 16 & 0xffff) - 1,
+    return Fault{static_cast<FaultReason>(word >> 32), static_cast<int>(word >> 16 & 0xffff) - 1,
                  std::string(slot.text.data())};
   }
 
@@ -214,7 +214,7 @@ class Control {
     alignas(kLine) std::uint64_t shown_size;
     std::array<char, kText> shown;
     alignas(kLine) std::array<char, kText> text;
-    Calls calls;
+    FlightRecorder recorder;
   };
 
   [[nodiscard]] std::uint64_t state(int rank) const noexcept {
@@ -223,7 +223,7 @@ class Control {
 
   Header& header_;
   Slot* slots_ = nullptr;
-  std::mutex failing_;  // of this process: a slot's text has one process that writes it
+  std::mutex failing_;  // of the threads of this process: no other process writes its text
 };
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// How a rank that sleeps learns that one of its flags was raised.
+// Wakes a sleeping rank when one of its flags is raised.
 #pragma once
 
 #include <linux/futex.h>
@@ -15,10 +15,10 @@
 
 namespace weft {
 
-// One for each rank, in shared memory. Whoever raises a flag of a rank rings if anybody sleeps
-// there. Who sleeps counts himself first, then looks at the flags once more, then waits for a ring
-// that came after he had counted: all of it, and flags themselves, in one order for all threads
-// (seq_cst), so either the raise is seen or the sleeper is.
+// One for each rank, in shared memory. A thread that raises a flag of a rank rings if that rank
+// has sleepers. A sleeper registers first, then reads the flags once more, then waits for a ring after
+// its registration. All of it, and the flags themselves, have one order for all threads (seq_cst), so
+// either the sleeper sees the flag or the raising thread sees the sleeper.
 struct alignas(kLine) Doorbell {
   std::uint32_t rung;
   std::uint32_t sleepers;
@@ -35,7 +35,7 @@ struct alignas(kLine) Doorbell {
     return std::atomic_ref(rung).load(std::memory_order_seq_cst);
   }
 
-  // Returns when it was rung since it counted ``seen``, after that time, or for no reason.
+  // Returns when it was rung since ``seen``, after the timeout, or spuriously.
   void sleep(std::uint32_t seen, std::chrono::nanoseconds most) noexcept {
     const timespec time{most.count() / 1'000'000'000, most.count() % 1'000'000'000};
     static_cast<void>(::syscall(SYS_futex, &rung, FUTEX_WAIT, seen, &time, nullptr, 0));

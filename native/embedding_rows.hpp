@@ -14,7 +14,7 @@
 
 namespace weft {
 
-// How the rows of a table are stored; the numbers are those that Python passes.
+// How the rows of a table are stored.
 enum class Element : std::uint8_t {
   float32 = 0,
   bfloat16 = 1,

@@ -26,7 +26,7 @@ struct Use {
   std::uint32_t at;
 };
 
-// What is done to a row with its gradient; the numbers are those that Python passes.
+// What is done to a row with its gradient.
 enum class Rule : std::uint8_t { sgd = 0, rowwise_adagrad = 1 };
 
 struct UpdateStep {

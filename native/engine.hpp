@@ -10,18 +10,17 @@
 #include <thread>
 #include <utility>
 
-#include "patience.hpp"
+#include "backoff.hpp"
 
 namespace weft {
 
-// What the kernel knows the calling thread by: whoever has the number can give it a place.
+// The kernel's id of the calling thread, by which its affinity and priority can be set.
 inline pid_t thread_id() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-// A count that one thread raises and another waits for: awake for a moment, then asleep in the
-// kernel, where it costs nothing.
-class Bell {
+// A counter that one thread raises and another waits for: it polls for a while, then sleeps.
+class EventCount {
  public:
-  // Release and acquire: who sees a ring sees what was written before it.
+  // Release and acquire: a reader of the count sees what was written before the ring.
   void ring() noexcept {
     rung_.fetch_add(1, std::memory_order_release);
     rung_.notify_all();
@@ -31,8 +30,8 @@ class Bell {
   }
   // Returns when the count is no longer ``old``.
   void wait_past(std::uint32_t old, bool spins, Clock::duration awake) const {
-    Patience patience(spins, awake);
-    while (count() == old && !patience.is_over()) patience.pause();
+    Backoff backoff(spins, awake);
+    while (count() == old && !backoff.is_over()) backoff.pause();
     rung_.wait(old, std::memory_order_acquire);
   }
 
@@ -42,11 +41,11 @@ class Bell {
 
 class Engine {
  public:
-  // One execution soon after another finds the engine awake; waking it takes 20 us or more.
+  // Waking an engine takes 20 us or more, so it polls for a while after a job.
   static constexpr auto kAwake = std::chrono::microseconds(50);
 
   explicit Engine(bool spins) : spins_(spins), thread_([this] { serve(); }) {
-    started_.wait_past(0, false, kAwake);  // its number stands then
+    started_.wait_past(0, false, kAwake);  // its thread id is set then
   }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -69,7 +68,7 @@ class Engine {
   void finish() const {
     const std::uint32_t given = given_.count();
     for (std::uint32_t done = done_.count(); done != given; done = done_.count()) {
-      done_.wait_past(done, spins_, Patience::kYield);
+      done_.wait_past(done, spins_, Backoff::kYield);
     }
   }
 
@@ -89,7 +88,7 @@ class Engine {
   bool spins_;
   pid_t id_ = 0;
   std::function<void()> job_;
-  Bell started_, given_, done_;
+  EventCount started_, given_, done_;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -1,4 +1,4 @@
-// Executes the strands of one thread: each in its order, side by side in turns.
+// Executes the instruction streams of one thread: each in order, all of them interleaved.
 #pragma once
 
 #include <algorithm>
@@ -10,76 +10,76 @@
 #include <utility>
 #include <vector>
 
-#include "far.hpp"
-#include "patience.hpp"
+#include "cross_process_copy.hpp"
+#include "backoff.hpp"
 #include "program.hpp"
-#include "watch.hpp"
+#include "failure_monitor.hpp"
 
 namespace weft {
 
-// What an execution asks of whoever started it. Both may throw, to break off.
+// Callbacks of an execution. Both may throw to abort it.
 struct Hooks {
-  std::function<void(std::size_t row, std::span<const Piece> slices)> kernel;
+  std::function<void(std::size_t row, std::span<const ResolvedSlice> slices)> kernel;
   std::function<void()> poll;
 };
 
-inline Halt halt_of(const Unreachable& found, std::int64_t row = -1) noexcept {
-  const Cause cause = found.error == ESRCH ? Cause::died : Cause::memory;
+inline Abort abort_of(const Unreachable& found, std::int64_t row = -1) noexcept {
+  const AbortCause cause = found.error == ESRCH ? AbortCause::died : AbortCause::memory;
   return {cause, static_cast<int>(found.rank), row, static_cast<std::uint64_t>(found.error), 0};
 }
 
-// It may be used for one execution after another: what it allocates is kept.
+// It may be reused for any number of executions: allocations are kept.
 class Executor {
  public:
   Executor(const Program& program, std::uint32_t runner)
-      : program_(program), runner_(runner), far_(program.finder.pids), states_(program.strands.size()) {
-    active_.reserve(states_.size());  // no strand begins twice before it is erased
+      : program_(program), runner_(runner), cross_process_(program.resolver.pids), states_(program.streams.size()) {
+    active_.reserve(states_.size());  // no stream begins twice before it is erased
   }
 
-  // Nothing, or why it gave up. Exceptions of the hooks pass through.
-  std::optional<Halt> run(std::uint64_t execution, bool stamps, const Hooks& hooks, Watch& watch,
-                          Patience& patience) {
+  // Returns nothing, or why it was aborted. Exceptions of the hooks pass through.
+  std::optional<Abort> run(std::uint64_t execution, bool stamps, const Hooks& hooks, FailureMonitor& monitor,
+                          Backoff& backoff) {
     begin(execution, stamps, hooks);
-    return or_thrown([&]() -> std::optional<Halt> {
-      // Nothing begins in a broken world; what can go on does, even if another rank, done with
-      // this execution, has failed meanwhile. Who has nothing to do leaves it to the others to say.
+    return or_thrown([&]() -> std::optional<Abort> {
+      // Nothing begins in a failed world. What has begun goes on, even if another rank that is done
+      // with this execution has failed meanwhile. A rank with nothing to do does not check.
       if (!is_done()) {
-        if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+        if (auto abort = monitor.check(backoff)) return at_blocked_row(*abort);
       }
       while (!is_done()) {
         if (round()) {
-          patience.reset();
+          backoff.reset();
           continue;
         }
-        if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
-        patience.pause();
+        if (auto abort = monitor.check(backoff)) return at_blocked_row(*abort);
+        backoff.pause();
       }
       return std::nullopt;
     });
   }
 
-  // The same in steps: after begin(), again and again until it is done or gave up. A step goes as
-  // far as it can without waiting; ``moved`` tells whether that was anywhere.
-  std::optional<Halt> step(Watch& watch, Patience& patience, bool& moved) {
-    return or_thrown([&]() -> std::optional<Halt> {
+  // The same in steps: call it after begin() until it is done or aborted. A step goes as far as it can
+  // without waiting; ``moved`` is set if there was progress.
+  std::optional<Abort> step(FailureMonitor& monitor, Backoff& backoff, bool& moved) {
+    return or_thrown([&]() -> std::optional<Abort> {
       while (!is_done() && round()) moved = true;
-      if (moved) patience.reset();
-      patience.note();
+      if (moved) backoff.reset();
+      backoff.note();
       if (is_done()) return std::nullopt;
-      if (auto halt = watch.check(patience)) return at_blocked_row(*halt);
+      if (auto abort = monitor.check(backoff)) return at_blocked_row(*abort);
       return std::nullopt;
     });
   }
 
   void begin(std::uint64_t execution, bool stamps, const Hooks& hooks) {
     execution_ = execution;
-    copy_ = program_.turns > 1 ? execution % program_.turns : 0;
+    copy_ = program_.num_buffers > 1 ? execution % program_.num_buffers : 0;
     stamps_ = stamps ? program_.stamps : nullptr;
     hooks_ = &hooks;
     active_.clear();
-    for (std::uint32_t i = 0; i < program_.strands.size(); ++i) {
-      const Strand& strand = program_.strands[i];
-      if (strand.launch < 0 && strand.runner == runner_) begin(i, i);
+    for (std::uint32_t i = 0; i < program_.streams.size(); ++i) {
+      const InstructionStream& stream = program_.streams[i];
+      if (stream.launch < 0 && stream.runner == runner_) begin(i, i);
     }
   }
 
@@ -88,53 +88,53 @@ class Executor {
  private:
   struct State {
     std::uint32_t at = 0;
-    std::uint32_t parent = 0;  // the strand that launched it, or itself
+    std::uint32_t parent = 0;  // the stream that launched it, or itself
     std::uint32_t lanes_left = 0;
     bool started = false;  // the row at ``at``
   };
 
-  // A row that cannot be carried out throws why.
+  // A row that cannot be executed throws an Abort.
   template <class Act>
-  static std::optional<Halt> or_thrown(Act act) {
+  static std::optional<Abort> or_thrown(Act act) {
     try {
       return act();
-    } catch (const Halt& halt) {
-      return halt;
+    } catch (const Abort& abort) {
+      return abort;
     }
   }
 
-  // Whether there is anything to do in it.
-  bool begin(std::uint32_t strand, std::uint32_t parent) {
-    states_[strand] = {program_.strands[strand].begin, parent, 0, false};
-    if (is_over(strand)) return false;
-    active_.push_back(strand);
+  // Returns false for an empty stream.
+  bool begin(std::uint32_t stream, std::uint32_t parent) {
+    states_[stream] = {program_.streams[stream].begin, parent, 0, false};
+    if (is_over(stream)) return false;
+    active_.push_back(stream);
     return true;
   }
 
-  // A turn for every strand; whether any of them came on. Launches append to active_.
+  // Advances every stream once; returns whether any made progress. Launches append to active_.
   bool round() {
     bool moved = false;
-    for (std::size_t i = 0; i < active_.size(); ++i) moved = turn(active_[i]) || moved;
-    if (moved) std::erase_if(active_, [this](std::uint32_t strand) { return is_over(strand); });
+    for (std::size_t i = 0; i < active_.size(); ++i) moved = advance(active_[i]) || moved;
+    if (moved) std::erase_if(active_, [this](std::uint32_t stream) { return is_over(stream); });
     return moved;
   }
 
-  [[nodiscard]] bool is_over(std::uint32_t strand) const noexcept {
-    return states_[strand].at >= program_.strands[strand].end;
+  [[nodiscard]] bool is_over(std::uint32_t stream) const noexcept {
+    return states_[stream].at >= program_.streams[stream].end;
   }
 
-  // Goes on until the strand is held up or a second command would take time: what a command
-  // wrote is then signalled at once, and yet no lane starves the others.
-  bool turn(std::uint32_t strand) {
-    State& state = states_[strand];
+  // Runs until the stream must wait or a second long command would start: so what a command wrote is
+  // signalled at once, and no lane starves the others.
+  bool advance(std::uint32_t stream) {
+    State& state = states_[stream];
     bool moved = false;
     bool worked = false;
-    while (!is_over(strand)) {
+    while (!is_over(stream)) {
       const Row& row = program_.rows[state.at];
       if (!state.started) {
         if (worked && takes_time(row.kind)) break;
         if (!row.gate.holds(execution_) || !row.hold.holds(execution_)) break;
-        start(strand, row);
+        start(stream, row);
         moved = true;
       }
       if (state.lanes_left != 0 || !row.wait.holds(execution_)) break;
@@ -143,15 +143,15 @@ class Executor {
       finish(state, row);
       moved = true;
     }
-    if (moved && is_over(strand) && state.parent != strand) --states_[state.parent].lanes_left;
+    if (moved && is_over(stream) && state.parent != stream) --states_[state.parent].lanes_left;
     return moved;
   }
 
-  void start(std::uint32_t strand, const Row& row) {
-    states_[strand].started = true;
+  void start(std::uint32_t stream, const Row& row) {
+    states_[stream].started = true;
     stamp(row, 0);
     for (std::uint32_t i = 0; i < row.num_lanes; ++i) {
-      if (begin(program_.lanes[row.first_lane + i], strand)) ++states_[strand].lanes_left;
+      if (begin(program_.lanes[row.first_lane + i], stream)) ++states_[stream].lanes_left;
     }
   }
 
@@ -179,15 +179,15 @@ class Executor {
   void execute(const Row& row) {
     switch (row.kind) {
       case Kind::kernel:
-        find(row);
-        return hooks_->kernel(index_of(row), pieces_);
+        resolve(row);
+        return hooks_->kernel(index_of(row), resolved_);
       case Kind::copy:
       case Kind::broadcast:
       case Kind::swap:
       case Kind::reduce:
       case Kind::encode:
       case Kind::decode:
-        return find(row) ? reach(row) : move_near(row);
+        return resolve(row) ? reach(row) : execute_local(row);
       case Kind::signal:
       case Kind::submit:
         Flag(*row.raised).raise(row.by);
@@ -200,27 +200,27 @@ class Executor {
     }
   }
 
-  // The slices of a row into pieces_; whether any of them lies in another process.
-  bool find(const Row& row) {
-    bool far = false;
-    pieces_.clear();
+  // Resolves the slices of a row; returns whether any is in another process.
+  bool resolve(const Row& row) {
+    bool remote = false;
+    resolved_.clear();
     for (const Access& access : program_.of(row)) {
-      const auto piece = program_.finder.find(access, copy_);
-      if (!piece) throw at(row, Cause::memory, access.rank, EFAULT, 0);
-      far = far || piece->is_far();
-      pieces_.push_back(*piece);
-      if (program_.finder.elastic && row.kind != Kind::kernel && piece->size() != pieces_[0].size()) {
+      const auto piece = program_.resolver.resolve(access, copy_);
+      if (!piece) throw at(row, AbortCause::memory, access.rank, EFAULT, 0);
+      remote = remote || piece->is_remote();
+      resolved_.push_back(*piece);
+      if (program_.resolver.elastic && row.kind != Kind::kernel && piece->size() != resolved_[0].size()) {
         const std::uint32_t rank = program_.of(row)[0].rank;
-        throw at(row, Cause::size, rank, pieces_[0].size(), piece->size());
+        throw at(row, AbortCause::size, rank, resolved_[0].size(), piece->size());
       }
     }
-    return far;
+    return remote;
   }
 
-  void move_near(const Row& row) {
-    near_.clear();
-    for (const Piece& piece : pieces_) near_.push_back(piece.here);
-    const std::span<const Bytes> slices(near_);
+  void execute_local(const Row& row) {
+    local_.clear();
+    for (const ResolvedSlice& piece : resolved_) local_.push_back(piece.here);
+    const std::span<const Bytes> slices(local_);
     switch (row.kind) {
       case Kind::copy:
         return row.slot ? copy_slot(row, slices[0], slices[1])
@@ -240,31 +240,31 @@ class Executor {
 
   void reach(const Row& row) {
     try {
-      move_far(row);
+      execute_remote(row);
     } catch (const Unreachable& found) {
-      throw halt_of(found, static_cast<std::int64_t>(index_of(row)));
+      throw abort_of(found, static_cast<std::int64_t>(index_of(row)));
     }
   }
 
-  void move_far(const Row& row) {
-    const std::span<const Piece> pieces(pieces_);
+  void execute_remote(const Row& row) {
+    const std::span<const ResolvedSlice> pieces(resolved_);
     switch (row.kind) {
       case Kind::copy:
-        return far_.copy(pieces[0], pieces[1]);
+        return cross_process_.copy(pieces[0], pieces[1]);
       case Kind::broadcast:
-        return far_.broadcast(pieces[0], pieces.subspan(1));
+        return cross_process_.broadcast(pieces[0], pieces.subspan(1));
       case Kind::swap:
-        return far_.swap(pieces[0], pieces[1]);
+        return cross_process_.swap(pieces[0], pieces[1]);
       case Kind::reduce:
-        return far_.reduce(row.reduction, pieces.first(pieces.size() - 1), pieces.back());
-      default:  // nothing is bound to what a codec touches
-        throw at(row, Cause::memory, 0, EFAULT, 0);
+        return cross_process_.reduce(row.reduction, pieces.first(pieces.size() - 1), pieces.back());
+      default:  // buffers of codecs are never bound
+        throw at(row, AbortCause::memory, 0, EFAULT, 0);
     }
   }
 
   void copy_slot(const Row& row, Bytes src, Bytes dst) const {
     const std::uint64_t used = used_of(src);
-    if (used > src.size()) throw at(row, Cause::slot, program_.of(row)[0].rank, used, src.size());
+    if (used > src.size()) throw at(row, AbortCause::slot, program_.of(row)[0].rank, used, src.size());
     copy(src.first(used), dst.first(used));
   }
 
@@ -281,15 +281,15 @@ class Executor {
       throw not_coded(row, found, program_.of(row)[1]);
     }
     if (const auto found = decode_none(slot, dst)) {
-      throw Halt{Cause::slot, -1, static_cast<std::int64_t>(index_of(row)), *found, dst.size()};
+      throw Abort{AbortCause::slot, -1, static_cast<std::int64_t>(index_of(row)), *found, dst.size()};
     }
   }
 
-  [[nodiscard]] Halt not_coded(const Row& row, Verdict found, const Access& chunk) const {
-    return at(row, Cause::codec, program_.finder.self, static_cast<std::uint64_t>(found), chunk.offset);
+  [[nodiscard]] Abort not_coded(const Row& row, Verdict found, const Access& chunk) const {
+    return at(row, AbortCause::codec, program_.resolver.self, static_cast<std::uint64_t>(found), chunk.offset);
   }
 
-  [[nodiscard]] Halt at(const Row& row, Cause cause, std::uint32_t rank, std::uint64_t have,
+  [[nodiscard]] Abort at(const Row& row, AbortCause cause, std::uint32_t rank, std::uint64_t have,
                         std::uint64_t want) const {
     return {cause, static_cast<int>(rank), static_cast<std::int64_t>(index_of(row)), have, want};
   }
@@ -305,21 +305,21 @@ class Executor {
     return static_cast<std::size_t>(&row - program_.rows.data());
   }
 
-  // Where the first strand stands that waits for more than its own lanes.
-  [[nodiscard]] Halt at_blocked_row(Halt halt) const {
-    for (const std::uint32_t strand : active_) {
-      const State& state = states_[strand];
-      if (state.lanes_left != 0 || is_over(strand)) continue;
+  // The row of the first stream that waits for more than its own lanes.
+  [[nodiscard]] Abort at_blocked_row(Abort abort) const {
+    for (const std::uint32_t stream : active_) {
+      const State& state = states_[stream];
+      if (state.lanes_left != 0 || is_over(stream)) continue;
       const Row& row = program_.rows[state.at];
-      halt.row = state.at;
+      abort.row = state.at;
       for (const Condition* condition : {&row.gate, &row.hold, &row.wait}) {
         if (condition->holds(execution_)) continue;
-        halt.have = condition->progress(execution_);
-        halt.want = static_cast<std::uint64_t>(std::max<std::int64_t>(condition->value, 0));
-        return halt;
+        abort.have = condition->progress(execution_);
+        abort.want = static_cast<std::uint64_t>(std::max<std::int64_t>(condition->value, 0));
+        return abort;
       }
     }
-    return halt;
+    return abort;
   }
 
   const Program& program_;
@@ -328,9 +328,9 @@ class Executor {
   std::uint64_t copy_ = 0;  // of the buffers that rotate, in this execution
   std::uint64_t* stamps_ = nullptr;
   const Hooks* hooks_ = nullptr;
-  Far far_;
-  std::vector<Piece> pieces_;  // of the row that is executed
-  std::vector<Bytes> near_;
+  CrossProcessCopy cross_process_;
+  std::vector<ResolvedSlice> resolved_;  // of the row that is executed
+  std::vector<Bytes> local_;
   std::vector<State> states_;
   std::vector<std::uint32_t> active_;
 };

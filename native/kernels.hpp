@@ -5,7 +5,7 @@
 #include <functional>
 #include <span>
 
-#include "place.hpp"
+#include "location.hpp"
 
 namespace weft {
 
@@ -17,10 +17,10 @@ class Kernels {
   virtual ~Kernels() = default;
 
   // The kernel of a row, with the slices it reads and then those it writes. May throw.
-  virtual void run(std::size_t row, std::span<const Piece> slices) = 0;
+  virtual void run(std::size_t row, std::span<const ResolvedSlice> slices) = 0;
 
-  [[nodiscard]] std::function<void(std::size_t, std::span<const Piece>)> caller() {
-    return [this](std::size_t row, std::span<const Piece> slices) { run(row, slices); };
+  [[nodiscard]] std::function<void(std::size_t, std::span<const ResolvedSlice>)> caller() {
+    return [this](std::size_t row, std::span<const ResolvedSlice> slices) { run(row, slices); };
   }
 };
 

@@ -12,7 +12,7 @@
 
 #include "flag.hpp"
 #include "move.hpp"
-#include "patience.hpp"
+#include "backoff.hpp"
 #include "reduce.hpp"
 #include "system.hpp"
 
@@ -86,10 +86,10 @@ inline double time_round_trips(std::uint64_t& mine, std::uint64_t& theirs, std::
   constexpr auto kLongest = std::chrono::seconds(10);
   const Flag here(mine), there(theirs);
   const auto wait = [&](std::uint64_t value) {
-    Patience patience(spins, kLongest);
+    Backoff backoff(spins, kLongest);
     while (here.value() < value) {
-      patience.pause();
-      if (patience.is_over()) throw std::runtime_error("the other rank does not answer");
+      backoff.pause();
+      if (backoff.is_over()) throw std::runtime_error("the other rank does not answer");
     }
   };
   return typical_seconds(count, [&](std::uint64_t i) {

@@ -1,12 +1,10 @@
-// One rank's part of a world: its view of the heap, its engines, and its executions.
+// One rank's handle of a world: its heap, engines, worker and executions.
 #pragma once
 
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -18,21 +16,22 @@
 #include "control.hpp"
 #include "engine.hpp"
 #include "executor.hpp"
+#include "fault_text.hpp"
 #include "heap.hpp"
 #include "kernels.hpp"
-#include "mail.hpp"
+#include "p2p_slots.hpp"
 #include "task.hpp"
-#include "turn.hpp"
+#include "call_guard.hpp"
 #include "worker.hpp"
 
 namespace weft {
 
 // Thread contract. Collective calls (run, submit, barrier, and what Python does around them) are made
-// by one thread at a time, the one that has turn(); Ready takes it, and who is refused learns so
-// by Cause::threads. At the same time any number of threads may send and receive (mail, wait_for), wait
-// for jobs (worker), set the timeout and call leave(), which ends what other threads wait for. The
-// engines and the worker's thread are started and ended by the thread that has the turn; a job of the worker
-// that uses engines and a call that does never run side by side (see Ready::run).
+// by one thread at a time, the one inside call_guard(); PreparedProgram enters it, and a second thread gets
+// AbortCause::threads. At the same time any number of threads may send and receive (p2p, wait_for), wait
+// for jobs (worker), set the timeout and call leave(), which aborts the waits of other threads. The thread
+// inside call_guard() starts and ends the engines and the worker's thread; a job of the worker that uses
+// engines and a call that does never run at the same time (see PreparedProgram::run).
 class Member {
  public:
   Member(const std::string& name, int rank, std::chrono::nanoseconds timeout)
@@ -45,17 +44,17 @@ class Member {
   Member& operator=(const Member&) = delete;
   ~Member() { leave(); }
 
-  // Says goodbye and ends the engines. A forked child has neither said hello nor threads.
+  // Leaves the world and ends the engines. A forked child is no member and has no threads.
   void leave() noexcept {
     // Acquire-release: of two threads that leave, one does all of it.
     if (here_.exchange(false, std::memory_order_acq_rel)) {
       if (::getpid() == pid_) {
-        if (worker_) worker_->close();  // it stays: threads may be waiting for its jobs
+        if (worker_) worker_->close();  // not destroyed: threads may be waiting for its jobs
         control_.leave(rank_);
-        // Another thread may be in a call that uses them: then they end with this object.
-        if (turn_.enter()) {
+        // Another thread may be in a call that uses them: then the destructor ends them.
+        if (guard_.enter()) {
           engines_.clear();
-          turn_.leave();
+          guard_.leave();
         }
       } else {
         static_cast<void>(worker_.release());
@@ -68,10 +67,10 @@ class Member {
   [[nodiscard]] Control& control() noexcept { return control_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
 
-  // Who makes the collective calls.
-  [[nodiscard]] Turn& turn() noexcept { return turn_; }
+  // Entered by the thread that makes collective calls.
+  [[nodiscard]] CallGuard& call_guard() noexcept { return guard_; }
 
-  // The doorbell of the rank whose region has that offset of the heap in it.
+  // The doorbell of the rank whose region contains an offset of the heap.
   [[nodiscard]] Doorbell& bell_at(std::uint64_t offset) const {
     const std::uint64_t front = Control::nbytes(control_.num_ranks());
     const std::uint64_t rank = offset < front ? UINT64_MAX : (offset - front) / control_.region_bytes();
@@ -79,8 +78,7 @@ class Member {
     return control_.bell(static_cast<int>(rank));
   }
 
-  // How long one wait may last. Relaxed, here and below: waits that begin later follow it, and nothing
-  // else is read by it.
+  // The timeout of one wait. Relaxed, here and below: later waits use it, and it orders nothing else.
   void set_timeout(std::chrono::nanoseconds timeout) noexcept {
     timeout_.store(timeout, std::memory_order_relaxed);
   }
@@ -88,17 +86,17 @@ class Member {
     return timeout_.load(std::memory_order_relaxed);
   }
 
-  // Whether a core is there for every thread that waits; else spinning only takes them away.
+  // Whether every waiting thread has a core; else spinning would delay other threads.
   void set_spins(bool spins) noexcept { spins_.store(spins, std::memory_order_relaxed); }
   [[nodiscard]] bool spins() const noexcept { return spins_.load(std::memory_order_relaxed); }
 
-  // Whether the worker has one besides that of the caller; it is asked when the worker starts.
+  // Whether the worker has a core besides the caller's; read when the worker starts.
   void set_core_for_worker(bool has) noexcept {
     has_core_for_worker_.store(has, std::memory_order_relaxed);
   }
 
-  // The threads that carry out what the caller does not: the worker, then the engines up to
-  // that number. All are started, so that they can be given a place.
+  // Starts the worker and the engines up to that number; returns their thread ids, so that their
+  // affinity and priority can be set.
   std::vector<pid_t> start_threads(std::uint32_t num_engines) {
     need_worker();
     if (num_engines > 0) need_engine(num_engines);
@@ -110,8 +108,8 @@ class Member {
     return threads;
   }
 
-  // Ends them, when nothing is under way: the next ones have no place yet. Another thread may hand
-  // something over meanwhile, and that wants a worker.
+  // Ends them while no job is in flight; new threads have default settings. Another thread may submit a
+  // job meanwhile, which needs a worker.
   void end_threads() {
     if (worker_) {
       worker_->rest();
@@ -120,89 +118,88 @@ class Member {
     engines_.clear();
   }
 
-  // Whether the calling thread is the worker's: it can end neither itself nor this member.
+  // Whether the calling thread is the worker's, which cannot join itself.
   [[nodiscard]] bool is_worker() const noexcept { return worker_ && worker_->is_mine(); }
 
-  // What a command of this rank needs to know of the others.
-  [[nodiscard]] Finder finder(bool elastic = false) const {
-    Finder finder;
-    finder.heap = heap_.bytes(0, heap_.size());
-    finder.self = static_cast<std::uint32_t>(rank_);
-    finder.elastic = elastic;
+  // Resolves the addresses of this rank's commands.
+  [[nodiscard]] AddressResolver resolver(bool elastic = false) const {
+    AddressResolver resolver;
+    resolver.heap = heap_.bytes(0, heap_.size());
+    resolver.self = static_cast<std::uint32_t>(rank_);
+    resolver.elastic = elastic;
     for (int rank = 0; rank < control_.num_ranks(); ++rank) {
-      finder.pids.push_back(static_cast<pid_t>(control_.pid(rank)));
+      resolver.pids.push_back(static_cast<pid_t>(control_.pid(rank)));
     }
-    return finder;
+    return resolver;
   }
 
-  // Tells where the slots lie; all ranks do, before the first message.
-  void open_mail(std::uint64_t start, std::uint64_t step) { mail_.emplace(heap_, finder(), start, step); }
-  [[nodiscard]] Mail& mail() { return mail_.value(); }
+  // Sets the offsets of the message slots; all ranks call it before the first message.
+  void open_p2p(std::uint64_t start, std::uint64_t step) { p2p_.emplace(heap_, resolver(), start, step); }
+  [[nodiscard]] P2PSlots& p2p() { return p2p_.value(); }
 
-  // Until ``attempt`` answers true. ``other`` is whom we wait for.
-  std::optional<Halt> wait_for(const std::function<bool()>& attempt, int other,
+  // Waits until ``attempt`` returns true. ``other`` is the awaited rank.
+  std::optional<Abort> wait_for(const std::function<bool()>& attempt, int other,
                                const std::function<void()>& poll) {
     const std::atomic<bool> stop = false;
-    Watch watch(control_, rank_, stop, poll);
-    Patience patience(spins(), timeout());
+    FailureMonitor monitor(control_, rank_, stop, poll);
+    Backoff backoff(spins(), timeout());
     try {
       while (!attempt()) {
-        patience.pause();
-        if (auto halt = watch.check(patience)) {
-          if (halt->rank < 0) halt->rank = other;
-          return halt;
+        backoff.pause();
+        if (auto abort = monitor.check(backoff)) {
+          if (abort->rank < 0) abort->rank = other;
+          return abort;
         }
       }
     } catch (const Unreachable& found) {
-      return halt_of(found);
+      return abort_of(found);
     }
     return std::nullopt;
   }
 
-  std::optional<Halt> barrier(const std::function<void()>& poll) {
+  std::optional<Abort> barrier(const std::function<void()>& poll) {
     const std::uint64_t count = control_.arrive(rank_);
     const std::atomic<bool> stop = false;
-    Watch watch(control_, rank_, stop, poll, /*all=*/true);
-    Patience patience(spins(), timeout());
+    FailureMonitor monitor(control_, rank_, stop, poll, /*all=*/true);
+    Backoff backoff(spins(), timeout());
     for (int rank = 0; rank < control_.num_ranks(); ++rank) {
       while (!control_.has_arrived(rank, count)) {
-        patience.pause();
-        if (auto halt = watch.check(patience)) {
-          // Who came here in time may fail at once further on: that is not of this barrier.
+        backoff.pause();
+        if (auto abort = monitor.check(backoff)) {
+          // A rank that arrived may fail right afterwards: that is not a failure of this barrier.
           if (control_.has_arrived(rank, count)) break;
-          if (halt->rank < 0) halt->rank = rank;
-          return halt;
+          if (abort->rank < 0) abort->rank = rank;
+          return abort;
         }
       }
     }
     return std::nullopt;
   }
 
-  // How ordinary memory that others need is shown to them.
+  // When ordinary memory is staged in the heap for the other ranks.
   void set_staging(Staging staging) noexcept { staging_ = staging; }
   [[nodiscard]] const Staging& staging() const noexcept { return staging_; }
 
-  // An execution whose buffers lie where the caller says, in a call of that name. ``kept`` is
-  // an executor of the calling thread's strands that nobody else uses meanwhile; a rank that is
-  // not ``alone`` computes beside it.
-  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
+  // An execution on bound memory, as the call of that name. ``kept`` is a reusable executor of the
+  // calling thread's streams; ``alone`` is false in the background of a computation.
+  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, Binding& binding, std::string_view call,
                           std::atomic<bool>& stop, Executor* kept = nullptr,
                           bool alone = true) {
-    const std::uint64_t number = call.empty() ? 0 : control_.calls(rank_).begin(call);
+    const std::uint64_t number = call.empty() ? 0 : control_.recorder(rank_).begin(call);
     binding.publish(staging_);
-    auto halt = kept != nullptr && program.engines.empty()
+    auto abort = kept != nullptr && program.engines.empty()
                     ? run(*kept, execution, stamps, hooks, stop)
                     : run(program, execution, stamps, hooks, stop, alone);
-    if (halt) return halt;
+    if (abort) return abort;
     binding.collect();
-    if (number != 0) control_.calls(rank_).end(number);
+    if (number != 0) control_.recorder(rank_).end(number);
     return std::nullopt;
   }
 
-  // The same, some time later, after all that was handed over before; gives its number.
-  // ``executor`` is of that program, and only for calls that are handed over. What computes may
-  // take long and may throw: it is carried out in one go.
+  // The same as a job of the worker, after all earlier jobs; returns its number. ``executor`` is of
+  // that program, and used by jobs only. Programs with kernels may block and throw: they run in one
+  // step.
   std::uint64_t submit(const Program& program, Executor& executor, std::uint64_t execution,
                        std::span<const Bound> bound, std::string call,
                        Kernels* kernels = nullptr) {
@@ -217,16 +214,23 @@ class Member {
     }});
   }
 
-  // Counts what is asked of this rank. All ranks ask alike, so the numbers agree.
-  std::uint64_t ask() noexcept { return ++num_asked_; }
+  // Reports why this rank stopped waiting at ``place``: every rank raises it then.
+  void report(const Abort& abort, std::string_view place) {
+    if (const auto fault = fault_of(abort, control_, rank_, place, timeout())) {
+      control_.fail(rank_, fault->reason, fault->rank, fault->text);
+    }
+  }
 
-  // Null until something was handed over.
+  // Counts uses of programs. All ranks make the same calls, so the numbers are equal.
+  std::uint64_t next_use() noexcept { return ++num_uses_; }
+
+  // Null until the first job.
   [[nodiscard]] Worker* worker() const noexcept { return worker_.get(); }
   [[nodiscard]] bool is_idle() const noexcept { return !worker_ || worker_->is_idle(); }
 
   // One execution of a program; ``execution`` counts from zero. The calling thread runs its
-  // strands, each engine its own; the first to give up stops the others.
-  std::optional<Halt> run(const Program& program, std::uint64_t execution, bool stamps,
+  // streams, each engine its own; the first to abort stops the others.
+  std::optional<Abort> run(const Program& program, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
     const Hooks none;
     std::vector<Part> parts;
@@ -237,7 +241,7 @@ class Member {
       parts.push_back({Executor(program, runner), none, {}});
     }
     const auto run_part = [this, execution, stamps, alone, &stop](Part& part) {
-      part.halt = run(part.executor, execution, stamps, part.hooks, stop, alone);
+      part.abort = run(part.executor, execution, stamps, part.hooks, stop, alone);
     };
     {
       Joined joined{*this, program.engines, stop};
@@ -253,20 +257,20 @@ class Member {
   }
 
   // What one thread does in an execution.
-  std::optional<Halt> run(Executor& executor, std::uint64_t execution, bool stamps,
+  std::optional<Abort> run(Executor& executor, std::uint64_t execution, bool stamps,
                           const Hooks& hooks, std::atomic<bool>& stop, bool alone = true) {
-    Watch watch(control_, rank_, stop, hooks.poll);
-    Patience patience(spins() && alone, timeout(), alone ? Beside::nobody : Beside::computation,
+    FailureMonitor monitor(control_, rank_, stop, hooks.poll);
+    Backoff backoff(spins() && alone, timeout(), alone ? Background::none : Background::computation,
                       &control_.bell(rank_));
-    auto halt = executor.run(execution, stamps, hooks, watch, patience);
+    auto abort = executor.run(execution, stamps, hooks, monitor, backoff);
     // Relaxed: only makes the others stop; finish() orders what is read afterwards.
-    if (halt) stop.store(true, std::memory_order_relaxed);
-    return halt;
+    if (abort) stop.store(true, std::memory_order_relaxed);
+    return abort;
   }
 
  private:
-  // Engines are waited for in one piece, and a lent codec may want a lock that who waits holds, so
-  // the worker's thread does it all.
+  // Engines are joined in one step, and a Python codec may need the GIL, which a waiting thread may
+  // hold. So the worker's thread executes it all.
   std::uint64_t submit_whole(const Program& program, std::uint64_t execution,
                              std::span<const Bound> bound, std::string call, Kernels* kernels) {
     auto binding = std::make_shared<Binding>(program, bound);
@@ -275,7 +279,7 @@ class Member {
       Hooks hooks;
       if (kernels != nullptr) hooks.kernel = kernels->caller();
       return reported(call, [&] {
-        return Headway{true, true,
+        return Progress{true, true,
                        run(program, execution, false, hooks, *binding, call, stop,
                            /*kept=*/nullptr, /*alone=*/false)};
       });
@@ -283,74 +287,26 @@ class Member {
     return worker_->submit({std::move(whole), /*blocks=*/true});
   }
 
-  // A step of a call that was handed over. However it fails, the others are told: nobody may be
-  // waiting for it here.
+  // A step of a job. Any failure is reported to the other ranks at once: no thread of this rank may be
+  // waiting for the job.
   template <class Act>
-  Headway reported(const std::string& call, const Act& act) {
+  Progress reported(const std::string& call, const Act& act) {
     try {
-      const Headway came = act();
-      if (came.halt) report(*came.halt, call);
+      const Progress came = act();
+      if (came.abort) report(*came.abort, call);
       return came;
     } catch (const std::exception& error) {
-      control_.fail(rank_, Reason::raised, rank_,
+      control_.fail(rank_, FaultReason::raised, rank_,
                     "rank " + std::to_string(rank_) + " raised " + error.what() + " in " + call);
-      return {true, true, Halt{Cause::fault}};
+      return {true, true, Abort{AbortCause::fault}};
     }
   }
 
   struct Part {
     Executor executor;
     const Hooks& hooks;
-    std::optional<Halt> halt;
+    std::optional<Abort> abort;
   };
-
-  static std::string seconds_of(std::chrono::nanoseconds time) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%g", std::chrono::duration<double>(time).count());
-    return text.data();
-  }
-
-  void report(const Halt& halt, const std::string& call) {
-    const std::string self = "rank " + std::to_string(rank_), other = "rank " + std::to_string(halt.rank);
-    switch (halt.cause) {
-      case Cause::fault:
-      case Cause::stopped:
-      case Cause::threads:
-        return;
-      case Cause::left:
-        control_.fail(rank_, Reason::died, halt.rank,
-                      other + " left the world " + control_.doing(halt.rank));
-        return;
-      case Cause::died:
-        control_.fail(rank_, Reason::died, halt.rank,
-                      other + " died (pid " + std::to_string(control_.pid(halt.rank)) + ") " +
-                          control_.doing(halt.rank));
-        return;
-      case Cause::timeout:
-        control_.fail(rank_, Reason::timeout, halt.rank,
-                      self + " timed out after " + seconds_of(timeout()) + " s " +
-                          control_.doing(rank_) + control_.missing(rank_, halt.rank));
-        return;
-      case Cause::disagree:
-        control_.fail(rank_, Reason::disagree, halt.rank, control_.disagreement(rank_, halt.rank));
-        return;
-      case Cause::size:
-        control_.fail(rank_, Reason::disagree, rank_,
-                      self + " gets " + std::to_string(halt.have) + " bytes from " + other +
-                          " where it wants " + std::to_string(halt.want) + " " +
-                          control_.doing(rank_));
-        return;
-      case Cause::codec:
-        control_.fail(rank_, Reason::raised, rank_,
-                      self + " cannot decode the chunk at byte " + std::to_string(halt.want) +
-                          ", in " + call);
-        return;
-      case Cause::slot:
-      case Cause::memory:
-        control_.fail(rank_, Reason::raised, rank_, self + " could not carry out " + call);
-        return;
-    }
-  }
 
   [[nodiscard]] bool has_core_for_worker() const noexcept {
     return has_core_for_worker_.load(std::memory_order_relaxed);
@@ -369,8 +325,8 @@ class Member {
     }
   }
 
-  // Engines use what stands on the stack of run(), so it is not left before they end, and
-  // they end at once when it is left by an exception.
+  // Engines use the stack of run(), so its destructor waits for them; after an exception they are
+  // stopped first.
   struct Joined {
     Member& member;
     const std::vector<std::uint32_t>& engines;
@@ -384,11 +340,11 @@ class Member {
     }
   };
 
-  // The halt that stopped the other threads of this rank.
-  static std::optional<Halt> first_cause(const std::vector<Part>& parts) {
-    std::optional<Halt> result;
+  // The abort that stopped the other threads of this rank.
+  static std::optional<Abort> first_cause(const std::vector<Part>& parts) {
+    std::optional<Abort> result;
     for (const Part& part : parts) {
-      if (part.halt && (!result || result->cause == Cause::stopped)) result = part.halt;
+      if (part.abort && (!result || result->cause == AbortCause::stopped)) result = part.abort;
     }
     return result;
   }
@@ -399,12 +355,12 @@ class Member {
   std::atomic<std::chrono::nanoseconds> timeout_;
   std::atomic<bool> spins_ = false;
   std::atomic<bool> has_core_for_worker_ = true;
-  Turn turn_;
-  std::uint64_t num_asked_ = 0;
+  CallGuard guard_;
+  std::uint64_t num_uses_ = 0;
   pid_t pid_ = ::getpid();
   std::atomic<bool> here_ = true;
   Staging staging_;
-  std::optional<Mail> mail_;
+  std::optional<P2PSlots> p2p_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Worker> worker_;  // last: it uses all of the above
 };

@@ -96,9 +96,9 @@ class Pooling : public Kernels {
     change_all(rows);
   }
 
-  void run(std::size_t row, std::span<const Piece> slices) override {
-    for (const Piece& piece : slices) {
-      if (piece.is_far()) throw std::invalid_argument("a kernel cannot reach memory outside the heap");
+  void run(std::size_t row, std::span<const ResolvedSlice> slices) override {
+    for (const ResolvedSlice& piece : slices) {
+      if (piece.is_remote()) throw std::invalid_argument("a kernel cannot reach memory outside the heap");
     }
     const PoolingTask& task = tasks_.at(row);
     switch (task.kind) {
@@ -116,11 +116,11 @@ class Pooling : public Kernels {
 
  private:
   // The start of the memory a slice lies in.
-  static float* base(const Piece& piece, std::uint64_t offset) {
+  static float* base(const ResolvedSlice& piece, std::uint64_t offset) {
     return reinterpret_cast<float*>(piece.here.data() - offset);
   }
 
-  void pool_slice(const PoolingTask& task, std::span<const Piece> slices) const {
+  void pool_slice(const PoolingTask& task, std::span<const ResolvedSlice> slices) const {
     const bool whole = !task.offsets.empty();
     float* out = whole ? base(slices[0], task.offsets[0]) + task.local * pitch_ : nullptr;
     float* partial = slices.size() > (whole ? 1U : 0U) ? base(slices.back(), 0) : nullptr;
@@ -134,7 +134,7 @@ class Pooling : public Kernels {
   }
 
   // Adds partial sums up in the order of ranks.
-  void join(const PoolingTask& task, std::span<const Piece> slices) const {
+  void join(const PoolingTask& task, std::span<const ResolvedSlice> slices) const {
     if (joined_.empty()) return;
     float* out = base(slices.back(), task.offsets.at(0)) + task.local * pitch_;
     const auto partials = slices.first(slices.size() - 1);
@@ -142,7 +142,7 @@ class Pooling : public Kernels {
       for (const Joined& table : joined_) {
         float* to = out + s * pitch_ + table.to;
         std::fill(to, to + table.dim, 0.0F);
-        for (const Piece& partial : partials) {
+        for (const ResolvedSlice& partial : partials) {
           const float* from = base(partial, 0) + s * partial_pitch_ + table.from;
           for (std::size_t i = 0; i < table.dim; ++i) to[i] += from[i];
         }
@@ -151,7 +151,7 @@ class Pooling : public Kernels {
   }
 
   // Slices are the gradients of every rank, in their order; each table has columns of its own.
-  void update_all(const PoolingTask& task, std::span<const Piece> slices) {
+  void update_all(const PoolingTask& task, std::span<const ResolvedSlice> slices) {
     Gradients rows;
     for (std::size_t rank = 0; rank < samples_.size(); ++rank) {
       const float* first = base(slices[rank], task.offsets.at(rank));

@@ -1,4 +1,4 @@
-// What one rank executes: rows of commands with their memory found and checked.
+// The program of one rank: rows of commands with checked memory accesses.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 #include "flag.hpp"
 #include "heap.hpp"
 #include "move.hpp"
-#include "place.hpp"
+#include "location.hpp"
 #include "reduce.hpp"
 
 namespace weft {
 
-// The numbers of weft.schedule.Kind.
+// What a row does. weft.schedule.CommandKind has the same numbers; a test compares them.
 enum class Kind : std::uint8_t {
   kernel = 0,
   launch = 1,
@@ -35,9 +35,8 @@ enum class Kind : std::uint8_t {
   call = 11,
 };
 
-// A counter that must have come so far. It is never reset: an execution starts where the
-// raises of the last one, ``step`` of them, ended. A value below zero asks for raises of
-// earlier executions.
+// A threshold of a counter. The counter is never reset: each execution raises it by ``step``, so the
+// threshold moves with the execution. A negative value waits for an earlier execution.
 struct Condition {
   std::uint64_t* word = nullptr;  // null: always holds
   std::int64_t value = 0;
@@ -62,7 +61,7 @@ struct Row {
   std::uint32_t next = 0;        // the row after it, lanes of a launch skipped
   std::uint32_t first_lane = 0;  // of a launch, into Program::lanes
   std::uint32_t num_lanes = 0;
-  Condition gate;                // the doorbell that hands it over
+  Condition gate;                // the doorbell that submits it
   Condition hold;                // the flag that releases it when it was prelaunched
   Condition wait;
   std::uint64_t* raised = nullptr;  // by a signal or a submit
@@ -73,20 +72,20 @@ struct Row {
   bool slot = false;        // a copy of a slot: as much of it as is in use
 };
 
-// What runs in order: a queue, or one lane of a launch.
-struct Strand {
+// Rows that run in order: a queue, or one lane of a launch.
+struct InstructionStream {
   std::uint32_t begin;
   std::uint32_t end;
   std::int64_t launch;  // the row that starts it, -1: it is a queue
   std::uint32_t runner; // 0: the calling thread, else an engine
 };
 
-// A buffer of this rank: where it lies when nothing is bound to it, and who uses it how.
-struct Own {
-  Place* place = nullptr;  // what the others see
-  Place home;              // its own memory in the heap, if it has any
+// A buffer of this rank: its backing memory, its published location, and how it is used.
+struct OwnBuffer {
+  Location* location = nullptr;  // published to the other ranks
+  Location backing;              // its own memory in the heap, if it has any
   std::uint64_t nbytes = 0;
-  bool shared = true;  // other ranks touch it
+  bool shared = true;  // other ranks access it
   bool filled = true;  // the caller's bytes are read
   bool taken = true;   // the caller's bytes are written
 };
@@ -94,20 +93,20 @@ struct Own {
 struct Program {
   std::vector<Row> rows;
   std::vector<Access> accesses;
-  Finder finder;
-  std::vector<Own> own;
+  AddressResolver resolver;
+  std::vector<OwnBuffer> own;
   std::vector<Coder> coders;
-  std::vector<Strand> strands;
-  std::vector<std::uint32_t> lanes;  // strands, by the launch that starts them
+  std::vector<InstructionStream> streams;
+  std::vector<std::uint32_t> lanes;  // streams, by the launch that starts them
   std::vector<std::uint32_t> engines;  // the runners above 0 that are used
-  std::uint64_t turns = 1;  // copies of what rotates, one execution after another
+  std::uint64_t num_buffers = 1;  // copies that executions rotate through
   std::uint64_t* stamps = nullptr;  // begin and end of each row, nanoseconds
   std::uint64_t copied = 0;  // see count_copied
 
-  // The size from which a copy goes past the caches. Where what all ranks read and write is more
-  // than the last-level cache holds, four times the limit of a single copy, none of it is found
-  // there again however short the copies are. 2 ranks, 32 MiB of cache, all_to_all, past the caches
-  // and not: 8 MiB 0.8 and 0.9 ms, 16 MiB 1.5 and 2.6 ms; but 4 MiB 0.40 and 0.28 ms.
+  // The size from which a copy uses streaming stores. If all ranks together access more than the
+  // last-level cache (four times the limit of one copy), nothing is found there again, however short
+  // the copies are. 2 ranks, 32 MiB of cache, all_to_all with and without streaming: 4 MiB 0.40 and
+  // 0.28 ms, 8 MiB 0.8 and 0.9 ms, 16 MiB 1.5 and 2.6 ms.
   [[nodiscard]] std::size_t streamed() const noexcept {
     constexpr std::size_t kLeast = 64 << 10;
     const std::size_t limit = streamed_from();
@@ -118,25 +117,25 @@ struct Program {
     return std::span(accesses).subspan(row.first_access, row.num_accesses);
   }
 
-  [[nodiscard]] bool is_lent(const Row& row) const noexcept {
-    return row.coder >= 0 && coders[static_cast<std::size_t>(row.coder)].lent;
+  [[nodiscard]] bool calls_python(const Row& row) const noexcept {
+    return row.coder >= 0 && coders[static_cast<std::size_t>(row.coder)].calls_python;
   }
 
-  // Whether a thread that executes it may have to wait for more than flags.
+  // Whether executing it may block on more than flags.
   [[nodiscard]] bool blocks() const noexcept {
     return !engines.empty() ||
-           std::any_of(coders.begin(), coders.end(), [](const Coder& coder) { return coder.lent; });
+           std::any_of(coders.begin(), coders.end(), [](const Coder& coder) { return coder.calls_python; });
   }
 };
 
-// Throws std::invalid_argument where a row could do anything but what it should.
+// Throws std::invalid_argument for invalid rows and streams.
 class Checker {
  public:
   explicit Checker(const Program& program) : program_(program) {}
 
   void check() const {
     for (const Row& row : program_.rows) check(row);
-    for (const Strand& strand : program_.strands) check(strand);
+    for (const InstructionStream& stream : program_.streams) check(stream);
   }
 
  private:
@@ -186,15 +185,15 @@ class Checker {
     }
   }
 
-  // As far as is known before anything is bound: one buffer twice.
+  // As far as is known before memory is bound: slices of one buffer.
   static bool overlap(const Access& a, const Access& b) noexcept {
-    if (a.place == nullptr || b.place == nullptr) return weft::overlap(a.fixed, b.fixed);
-    return a.place == b.place && a.size() != 0 && b.size() != 0 &&
+    if (a.location == nullptr || b.location == nullptr) return weft::overlap(a.fixed, b.fixed);
+    return a.location == b.location && a.size() != 0 && b.size() != 0 &&
            a.offset < b.offset + b.size() && b.offset < a.offset + a.size();
   }
   static bool same(const Access& a, const Access& b) noexcept {
-    if (a.place == nullptr || b.place == nullptr) return weft::same(a.fixed, b.fixed);
-    return a.place == b.place && a.offset == b.offset && a.size() == b.size();
+    if (a.location == nullptr || b.location == nullptr) return weft::same(a.fixed, b.fixed);
+    return a.location == b.location && a.offset == b.offset && a.size() == b.size();
   }
 
   [[nodiscard]] bool has_room(const Row& row, const Access& slot, const Access& data) const {
@@ -205,15 +204,15 @@ class Checker {
     return slot.size() >= kSlotHead && slot.size() - kSlotHead >= needed && !overlap(slot, data);
   }
 
-  void check(const Strand& strand) const {
-    if (strand.begin > strand.end || strand.end > program_.rows.size()) {
-      throw std::invalid_argument("a strand reaches outside the rows");
+  void check(const InstructionStream& stream) const {
+    if (stream.begin > stream.end || stream.end > program_.rows.size()) {
+      throw std::invalid_argument("an instruction stream is out of bounds");
     }
-    for (std::uint32_t at = strand.begin; at < strand.end; at = program_.rows[at].next) {
+    for (std::uint32_t at = stream.begin; at < stream.end; at = program_.rows[at].next) {
       const Row& row = program_.rows[at];
       if (row.next <= at) throw std::invalid_argument("a row does not lead on");
-      if ((row.kind == Kind::kernel || program_.is_lent(row)) && strand.runner != 0) {
-        throw std::invalid_argument("what calls others stands on an engine");
+      if ((row.kind == Kind::kernel || program_.calls_python(row)) && stream.runner != 0) {
+        throw std::invalid_argument("a kernel or a Python codec cannot run on an engine");
       }
     }
   }
@@ -227,8 +226,8 @@ class Checker {
   const Program& program_;
 };
 
-// Bytes that copies write on all ranks in one execution, if all do as much as this one. None
-// where other commands read what they write, or have just read it: that is in the caches.
+// Bytes that copies write on all ranks in one execution, if all do as much as this one. Zero if other
+// commands read or write the same data, which are in the caches then.
 inline std::uint64_t count_copied(const Program& program) noexcept {
   std::uint64_t result = 0;
   for (const Row& row : program.rows) {
@@ -236,25 +235,25 @@ inline std::uint64_t count_copied(const Program& program) noexcept {
     if (row.kind != Kind::copy && row.kind != Kind::broadcast) continue;
     for (const Access& written : program.of(row).subspan(1)) result += written.size();
   }
-  return program.finder.elastic ? 0 : result * program.finder.pids.size();
+  return program.resolver.elastic ? 0 : result * program.resolver.pids.size();
 }
 
-// Gives each launch its lanes and the row after the last of them.
+// Sets the lanes of each launch and the row after the last of them.
 inline void link_lanes(Program& program) {
   auto& rows = program.rows;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows[i].next = static_cast<std::uint32_t>(i + 1);
     rows[i].num_lanes = 0;
   }
-  for (const Strand& strand : program.strands) {
-    if (strand.launch < 0) continue;
-    if (static_cast<std::size_t>(strand.launch) >= rows.size() ||
-        rows[static_cast<std::size_t>(strand.launch)].kind != Kind::launch) {
+  for (const InstructionStream& stream : program.streams) {
+    if (stream.launch < 0) continue;
+    if (static_cast<std::size_t>(stream.launch) >= rows.size() ||
+        rows[static_cast<std::size_t>(stream.launch)].kind != Kind::launch) {
       throw std::invalid_argument("a lane is started by no launch");
     }
-    Row& launch = rows[static_cast<std::size_t>(strand.launch)];
+    Row& launch = rows[static_cast<std::size_t>(stream.launch)];
     ++launch.num_lanes;
-    launch.next = std::max(launch.next, strand.end);
+    launch.next = std::max(launch.next, stream.end);
   }
   std::uint32_t total = 0;
   for (Row& row : rows) {
@@ -263,10 +262,10 @@ inline void link_lanes(Program& program) {
     row.num_lanes = 0;
   }
   program.lanes.resize(total);
-  for (std::size_t i = 0; i < program.strands.size(); ++i) {
-    const Strand& strand = program.strands[i];
-    if (strand.launch < 0) continue;
-    Row& launch = rows[static_cast<std::size_t>(strand.launch)];
+  for (std::size_t i = 0; i < program.streams.size(); ++i) {
+    const InstructionStream& stream = program.streams[i];
+    if (stream.launch < 0) continue;
+    Row& launch = rows[static_cast<std::size_t>(stream.launch)];
     program.lanes[launch.first_lane + launch.num_lanes++] = static_cast<std::uint32_t>(i);
   }
 }

@@ -1,4 +1,4 @@
-// Calls of the operating system: an error becomes an exception, a descriptor closes itself.
+// System calls: errors become exceptions, descriptors close themselves.
 #pragma once
 
 #include <unistd.h>
@@ -14,14 +14,14 @@ namespace weft {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-// The result of a call that answers -1 and errno when it fails.
+// The result of a call that returns -1 and sets errno on failure.
 template <class Result>
 Result checked(Result result, const std::string& what) {
   if (result == static_cast<Result>(-1)) throw_errno(what);
   return result;
 }
 
-// The same for a call that a signal may break off: it is made again.
+// The same, repeated if a signal interrupts the call.
 template <class Call>
 auto uninterrupted(const Call& call, const std::string& what) {
   for (;;) {

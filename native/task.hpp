@@ -1,4 +1,4 @@
-// A call that is carried on in steps, by whichever thread has time for it.
+// A call that is executed in steps, by the worker or by a waiting thread.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,15 @@
 #include "binding.hpp"
 #include "control.hpp"
 #include "executor.hpp"
-#include "patience.hpp"
-#include "watch.hpp"
+#include "backoff.hpp"
+#include "failure_monitor.hpp"
 #include "worker.hpp"
 
 namespace weft {
 
 class Task {
  public:
-  // ``executor`` is of the program, and nobody else's between the first step and the last.
+  // ``executor`` is of the program, and used by nothing else between the first and the last step.
   Task(Control& control, int rank, const Program& program, Executor& executor,
        std::uint64_t execution, std::span<const Bound> bound, std::string call,
        const Staging& staging, Clock::duration timeout)
@@ -30,36 +30,36 @@ class Task {
         call_(std::move(call)),
         staging_(staging),
         binding_(program, bound),
-        patience_(false, timeout) {}
+        backoff_(false, timeout) {}
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
   [[nodiscard]] const std::string& call() const noexcept { return call_; }
 
-  // Steps may be done by different threads, one after another.
-  Headway step(const std::atomic<bool>& stop) {
-    if (!watch_) {
+  // Different threads may make steps, one at a time.
+  Progress step(const std::atomic<bool>& stop) {
+    if (!monitor_) {
       begin(stop);
-      if (const auto halt = watch_->check(patience_)) return {true, true, halt};
+      if (const auto abort = monitor_->check(backoff_)) return {true, true, abort};
     }
-    Headway result{false, false, std::nullopt};
-    result.halt = executor_.step(*watch_, patience_, result.moved);
-    result.over = result.halt || executor_.is_done();
-    if (result.over && !result.halt) end();
+    Progress result{false, false, std::nullopt};
+    result.abort = executor_.step(*monitor_, backoff_, result.moved);
+    result.over = result.abort || executor_.is_done();
+    if (result.over && !result.abort) end();
     return result;
   }
 
  private:
   void begin(const std::atomic<bool>& stop) {
-    watch_.emplace(control_, rank_, stop, hooks_.poll);
-    if (!call_.empty()) number_ = control_.calls(rank_).begin(call_);
+    monitor_.emplace(control_, rank_, stop, hooks_.poll);
+    if (!call_.empty()) number_ = control_.recorder(rank_).begin(call_);
     binding_.publish(staging_);
     executor_.begin(execution_, false, hooks_);
   }
 
   void end() {
     binding_.collect();
-    if (number_ != 0) control_.calls(rank_).end(number_);
+    if (number_ != 0) control_.recorder(rank_).end(number_);
   }
 
   Control& control_;
@@ -69,9 +69,9 @@ class Task {
   std::string call_;
   Staging staging_;
   Binding binding_;
-  Patience patience_;  // never pauses: it is the clock of the waits
-  const Hooks hooks_{};  // none: nothing is called between steps, or on another's behalf
-  std::optional<Watch> watch_;
+  Backoff backoff_;  // never pauses: only its clock is used
+  const Hooks hooks_{};  // none: another thread may make the steps
+  std::optional<FailureMonitor> monitor_;
   std::uint64_t number_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The thread that executes what a rank does not wait for, one after another.
+// The worker: a thread that executes asynchronous jobs in order.
 #pragma once
 
 #include <atomic>
@@ -13,41 +13,40 @@
 #include <utility>
 
 #include "engine.hpp"
-#include "patience.hpp"
-#include "watch.hpp"
+#include "backoff.hpp"
+#include "failure_monitor.hpp"
 
 namespace weft {
 
-// How far a step of a job came.
-struct Headway {
-  bool over;   // well or not
+// The progress of one step of a job.
+struct Progress {
+  bool over;   // with or without an error
   bool moved;  // something was done
-  std::optional<Halt> halt;
+  std::optional<Abort> abort;
 };
 
 using Poll = std::function<void()>;
 
 struct Job {
-  // Goes on until it is over or must wait; one thread at a time calls it. Must not throw.
-  std::function<Headway(std::atomic<bool>& stop)> step;
-  bool blocks = false;  // it waits inside a step: only the worker's own thread has time for it
+  // Runs until it is over or must wait; one thread at a time calls it. Must not throw.
+  std::function<Progress(std::atomic<bool>& stop)> step;
+  bool blocks = false;  // it waits inside a step: only the worker's own thread runs it
 };
 
-// Whoever waits for a job carries it on himself, if the worker's thread does not: he is awake. A
-// worker that has no core for itself leaves him a moment to come, since it would only take the
-// core from the computation before it.
+// A thread that waits for a job executes it, unless the worker's thread does. A worker without a core
+// of its own starts a job later, because it would only take the core from the computation.
 class Worker {
  public:
   static constexpr auto kLong = std::chrono::hours(1);
   static constexpr auto kGrace = std::chrono::microseconds(100);
 
-  // ``bell`` is rung for what jobs wait for, and for who waits for them.
+  // ``bell`` wakes jobs that wait for flags, and threads that wait for jobs.
   explicit Worker(bool has_core, Doorbell* bell = nullptr) : bell_(bell) { start(has_core); }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker() { close(); }
 
-  // A thread for its jobs, if it has none.
+  // Starts the thread, if there is none.
   void start(bool has_core) {
     // Relaxed, and before the lock as well: whoever closes has it while the thread ends, which may
     // want another lock that the caller holds.
@@ -60,33 +59,32 @@ class Worker {
     started_.wait_past(before, false, Engine::kAwake);
   }
 
-  // Ends the thread, which can be given another place and urgency only by a new one. Jobs and
-  // their numbers stay: who waits for one still finds it.
+  // Ends the thread; only a new one can get another affinity and priority. Jobs and their numbers stay.
   void rest() {
     const std::scoped_lock life(life_);
     end_thread();
   }
 
-  // What is not done never will be: it is told to stop. Whoever waits learns it.
+  // Stops all jobs; threads that wait for one get AbortCause::stopped.
   void close() {
     const std::scoped_lock life(life_);
     if (closing_.load(std::memory_order_relaxed)) return;
-    // Relaxed: the locks below order them for a worker that sleeps; others look again anyway.
+    // Relaxed: the locks below order them for a sleeping worker; other threads poll.
     stop_.store(true, std::memory_order_relaxed);
     closing_.store(true, std::memory_order_relaxed);
     end_thread();
-    const std::scoped_lock lock(turn_, mutex_);  // who carries a job on stops at his next step
+    const std::scoped_lock lock(stepping_, mutex_);  // a thread inside a step ends it first
     closed_ = true;
-    cut_off();
+    stop_all();
   }
 
   // Relaxed: the bell of start() orders it for who started the thread.
   [[nodiscard]] pid_t thread() const noexcept { return id_.load(std::memory_order_relaxed); }
 
-  // Whether that is the calling one: it cannot wait for its own end.
+  // Whether that is the calling thread, which cannot join itself.
   [[nodiscard]] bool is_mine() const noexcept { return thread() == thread_id(); }
 
-  // Gives the job's number; numbers count from one in the order of jobs.
+  // Returns the number of the job; numbers count from one in the order of jobs.
   std::uint64_t submit(Job job) {
     bool asleep;
     std::uint64_t number;
@@ -97,7 +95,7 @@ class Worker {
       number = submitted_.load(std::memory_order_relaxed) + 1;
       // Release: a worker that is awake sees the job before it looks for it under the lock.
       submitted_.store(number, std::memory_order_release);
-      if (closed_) cut_off();
+      if (closed_) stop_all();
       asleep = asleep_;
     }
     if (asleep) wake_.notify_one();
@@ -118,15 +116,15 @@ class Worker {
   // Whether it came in time. ``poll`` may throw. ``spins``: a core is there for who waits.
   bool wait(std::uint64_t number, Clock::duration timeout, const Poll& poll, bool spins = false) {
     const auto deadline = Clock::now() + timeout;
-    Patience patience(spins, kLong, Beside::nobody, bell_);
+    Backoff backoff(spins, kLong, Background::none, bell_);
     while (!is_done(number)) {
-      if (carry_on(number, /*blocking=*/false)) {
-        patience.reset();
+      if (make_step(number, /*blocking=*/false)) {
+        backoff.reset();
         continue;
       }
-      patience.pause();
+      backoff.pause();
       // Not in a step: what it calls may come back to us, and would wait for its own turn.
-      if (patience.should_look() && poll) poll();
+      if (backoff.should_poll() && poll) poll();
       if (Clock::now() >= deadline) return is_done(number);
     }
     return true;
@@ -137,22 +135,22 @@ class Worker {
     while (!is_idle()) static_cast<void>(wait(submitted_.load(std::memory_order_relaxed), kLong, poll));
   }
 
-  // How a job that is done failed, once.
-  std::optional<Halt> take_halt(std::uint64_t number) {
+  // Returns why a job failed, once.
+  std::optional<Abort> take_abort(std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
-    const auto found = halts_.find(number);
-    if (found == halts_.end()) return std::nullopt;
-    const Halt halt = found->second;
-    halts_.erase(found);
-    return halt;
+    const auto found = aborts_.find(number);
+    if (found == aborts_.end()) return std::nullopt;
+    const Abort abort = found->second;
+    aborts_.erase(found);
+    return abort;
   }
 
  private:
-  // What is not done is done now, and did not go well. With the lock held, and nobody at a job.
-  void cut_off() {
+  // Ends all jobs as stopped. Call with the lock held, and no thread inside a step.
+  void stop_all() {
     const std::uint64_t last = submitted_.load(std::memory_order_relaxed);
     for (std::uint64_t number = last - jobs_.size() + 1; number <= last; ++number) {
-      halts_[number] = Halt{Cause::stopped};
+      aborts_[number] = Abort{AbortCause::stopped};
     }
     jobs_.clear();
     // One order with the doorbell: see is_done().
@@ -175,27 +173,26 @@ class Worker {
   void serve() {
     id_.store(thread_id(), std::memory_order_relaxed);  // the bell publishes it
     started_.ring();
-    while (sleeps_until_asked()) {
-      Patience patience(false, kLong, Beside::computation, bell_);
+    while (wait_for_jobs()) {
+      Backoff backoff(false, kLong, Background::computation, bell_);
       while (!is_idle() && !ending_.load(std::memory_order_relaxed)) {
         // Relaxed: is_idle() saw it.
-        if (carry_on(submitted_.load(std::memory_order_relaxed), /*blocking=*/true)) {
-          patience.reset();
+        if (make_step(submitted_.load(std::memory_order_relaxed), /*blocking=*/true)) {
+          backoff.reset();
         } else {
-          patience.pause();
+          backoff.pause();
         }
       }
     }
   }
 
-  // Work that comes often is awaited awake for a millisecond, where that takes no core from
-  // others; else the thread sleeps. It never spins: who waits for it must let it have the core.
-  // False: it is to end.
-  bool sleeps_until_asked() {
-    Patience patience(/*spins=*/false, Patience::kYield);
-    while (has_core_ && is_idle() && !patience.is_over() &&
+  // Polls for a millisecond for frequent jobs, if it has a core of its own; then sleeps. It never spins:
+  // a thread that waits for it must get the core. Returns false if it shall end.
+  bool wait_for_jobs() {
+    Backoff backoff(/*spins=*/false, Backoff::kYield);
+    while (has_core_ && is_idle() && !backoff.is_over() &&
            !ending_.load(std::memory_order_relaxed)) {
-      patience.pause();
+      backoff.pause();
     }
     std::unique_lock lock(mutex_);
     asleep_ = true;
@@ -207,38 +204,38 @@ class Worker {
     return !ending_.load(std::memory_order_relaxed);
   }
 
-  // A step of the oldest job, unless it is after ``last`` or somebody else is at it. Whether that
-  // led anywhere.
-  bool carry_on(std::uint64_t last, bool blocking) {
-    Headway step{false, false, std::nullopt};
+  // A step of the oldest job, unless it is after ``last`` or another thread is at it. Returns whether
+  // there was progress.
+  bool make_step(std::uint64_t last, bool blocking) {
+    Progress step{false, false, std::nullopt};
     {
-      const std::unique_lock turn(turn_, std::try_to_lock);
+      const std::unique_lock turn(stepping_, std::try_to_lock);
       if (!turn || closing_.load(std::memory_order_relaxed)) return false;
-      // Relaxed: it is written with the turn taken.
+      // Relaxed: it is written with stepping_ held.
       const std::uint64_t number = num_done_.load(std::memory_order_relaxed) + 1;
       if (number > last) return false;
       Job* job = oldest();
       if (job == nullptr || (job->blocks && !blocking)) return false;
       step = job->step(stop_);
-      if (step.over) retire(number, step.halt);
+      if (step.over) retire(number, step.abort);
     }
-    // After the turn is free: who wakes may want it.
+    // After stepping_ is free: a woken thread may need it.
     if (step.over && bell_ != nullptr) bell_->ring_if_needed();
     return step.over || step.moved;
   }
 
-  // It stays where it is when others are added, and only who has the turn takes it away.
+  // A deque keeps it in place when others are added; only the holder of stepping_ removes it.
   Job* oldest() {
     const std::scoped_lock lock(mutex_);
     return jobs_.empty() ? nullptr : &jobs_.front();
   }
 
-  void retire(std::uint64_t number, const std::optional<Halt>& halt) {
-    // Relaxed: later jobs must not begin in a broken world, and who begins them takes the turn.
-    if (halt) stop_.store(true, std::memory_order_relaxed);
+  void retire(std::uint64_t number, const std::optional<Abort>& abort) {
+    // Relaxed: later jobs must not begin in a failed world, and starting one takes stepping_.
+    if (abort) stop_.store(true, std::memory_order_relaxed);
     {
       const std::scoped_lock lock(mutex_);
-      if (halt) halts_[number] = *halt;
+      if (abort) aborts_[number] = *abort;
       jobs_.pop_front();
     }
     // One order with the doorbell; and who sees the number sees what the job wrote.
@@ -248,15 +245,15 @@ class Worker {
   bool has_core_ = false;
   Doorbell* bell_;
   std::atomic<pid_t> id_ = 0;
-  Bell started_;
-  std::mutex life_;  // of who starts or ends the thread; taken before all others
-  std::mutex turn_;  // of who carries a job on; taken before the other
+  EventCount started_;
+  std::mutex life_;  // held while the thread is started or ended; locked before all others
+  std::mutex stepping_;  // held by the thread inside a step; locked before mutex_
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;
-  std::map<std::uint64_t, Halt> halts_;
+  std::map<std::uint64_t, Abort> aborts_;
   bool asleep_ = false;
-  bool closed_ = false;  // nobody takes a job any more
+  bool closed_ = false;  // no job is executed any more
   std::atomic<bool> ending_ = false;   // the thread
   std::atomic<bool> closing_ = false;  // all of it
   std::atomic<bool> stop_ = false;

@@ -171,7 +171,7 @@ def test_a_result_prints_short(name, workload, tmp_path):
 
 def test_a_prediction_and_a_plan_say_what_they_found(workload):
     prediction = weft.predict(workload, "mi300x-8")
-    assert repr(prediction).startswith("<Prediction of llama-8b on mi300x-8: 1.0")
+    assert repr(prediction).startswith("<Prediction of llama-8b on mi300x-8: ")
     assert "to" in repr(prediction)
     plan = weft.plan("gpt2", "a100-8", mode="heuristic")
     assert repr(plan).startswith("<Plan of gpt2 on 8 ranks of a100-8: ")

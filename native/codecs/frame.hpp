@@ -30,6 +30,26 @@ struct Codec {
 
 enum class Verdict : std::uint8_t { good, cut, version, codec, size, checksum, content };
 
+inline const char* reason_of(Verdict verdict) noexcept {
+  switch (verdict) {
+    case Verdict::good:
+      return "it is valid";
+    case Verdict::cut:
+      return "it is truncated";
+    case Verdict::version:
+      return "it has another version, or is not a frame";
+    case Verdict::codec:
+      return "it was encoded by another codec";
+    case Verdict::size:
+      return "it holds a chunk of another size";
+    case Verdict::checksum:
+      return "its checksum is wrong";
+    case Verdict::content:
+      break;
+  }
+  return "its content is invalid";
+}
+
 // Little-endian, as it stands. The checksum is of the payload and of the head without itself.
 struct FrameHead {
   static constexpr std::uint16_t kMagic = 0x6677;

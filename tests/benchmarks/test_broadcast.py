@@ -22,14 +22,14 @@ from benchmarks.broadcast import (
 from benchmarks.foretold import Coded, Hosts, Sent
 from benchmarks.rows import Options
 from weft.errors import RunError, UnknownNameError
-from weft.local_runs.contest import Outcome
+from weft.local_runs.contest import ContestOutcome
 
 SIZE = 1 << 20
 
 
 def outcome(**received):
     times: dict[str, tuple[float, ...]] = dict.fromkeys(received, (0.02, 0.01, 0.03))
-    return Outcome(times, {name: [0] * 8 for name in received}, 0.0, received)
+    return ContestOutcome(times, {name: [0] * 8 for name in received}, 0.0, received)
 
 
 def test_only_what_is_asked_for_is_measured():
@@ -46,7 +46,7 @@ def test_a_peer_whose_bytes_did_not_come_by_the_link_is_refused():
 
 
 def test_a_peer_that_is_wrong_is_refused():
-    wrong = Outcome({"gloo": (1.0,)}, {"gloo": [0, 3]}, 0.0, {"gloo": [0, SIZE]})
+    wrong = ContestOutcome({"gloo": (1.0,)}, {"gloo": [0, 3]}, 0.0, {"gloo": [0, SIZE]})
     with pytest.raises(RunError, match="3 wrong"):
         _require_sent("gloo", wrong, SIZE)
 
@@ -97,7 +97,7 @@ def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
     times |= {str(plain): (1.2 * line,), "short": (1e-3,)}
     answers = {str(plain): answered(SIZE // 8)}
     answers |= {str(kind): answered(SIZE // 4, 1e-4, 1e-4) for kind in (coded, hops)}
-    found = Outcome(times, answers, 0.0, received)
+    found = ContestOutcome(times, answers, 0.0, received)
     figures = _foretold(coded, found, SIZE, 125e6)
     assert line / 4 < figures["predicted_seconds"] < line
     assert figures["predicted_error"] == figures["predicted_seconds"] / (0.5 * line) - 1

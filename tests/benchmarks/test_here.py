@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import here
 from benchmarks.rows import Options
-from tests.runtime.test_calibrate import measured
+from tests.calibration.test_machine_calibration import measured
 from weft.errors import UnknownNameError
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]

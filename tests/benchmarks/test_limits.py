@@ -2,9 +2,9 @@ import pytest
 
 from benchmarks.limits import AtMost, Faster, judged
 from benchmarks.rows import Row
-from weft.local_runs.contest import Peer
+from weft.local_runs.contest import PeerTiming
 
-ROW = Row("b", {}, (3e-6,), {"gloo": Peer(30e-6, 10.0), "mpich": Peer(6e-6, 2.0)})
+ROW = Row("b", {}, (3e-6,), {"gloo": PeerTiming(30e-6, 10.0), "mpich": PeerTiming(6e-6, 2.0)})
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from weft.c3.ideal import percent_of_ideal
 from weft.errors import UsageError
 from weft.local_runs.overlap_measurement import (
     STRATEGIES,
-    Case,
-    Outcome,
-    Times,
+    OverlapCase,
+    OverlapOutcome,
+    OverlapTimes,
     applies,
     figures,
     measure,
@@ -32,20 +32,20 @@ def test_percent_goes_from_serial_to_ideal(compute, comm, share):
 
 
 def outcome(slowdown, *rounds):
-    return Outcome(Case("all_gather", 64, 1.0), "dma", rounds, 1, 1, slowdown)
+    return OverlapOutcome(OverlapCase("all_gather", 64, 1.0), "dma", rounds, 1, 1, slowdown)
 
 
 def test_the_best_round_of_each_figure_counts():
-    found = outcome(1.0, Times(2.0, 5.0, 9.0, 4.0), Times(3.0, 3.0, 6.0, 8.0))
-    assert found.best == Times(2.0, 3.0, 6.0, 4.0)
+    found = outcome(1.0, OverlapTimes(2.0, 5.0, 9.0, 4.0), OverlapTimes(3.0, 3.0, 6.0, 8.0))
+    assert found.best == OverlapTimes(2.0, 3.0, 6.0, 4.0)
     assert found.ideal == 3.0
     assert figures(found)["percent_of_ideal"] == pytest.approx(100 * (5 / 4 - 1) / (5 / 3 - 1))
     assert figures(found)["class"] == "C-long"
 
 
 def test_a_memory_that_slows_nothing_bounds_nothing():
-    assert outcome(1.0, Times(3.0, 2.0, 5.0, 4.0)).bound == pytest.approx(100)
-    assert outcome(2.0, Times(3.0, 2.0, 5.0, 4.0)).bound < 50
+    assert outcome(1.0, OverlapTimes(3.0, 2.0, 5.0, 4.0)).bound == pytest.approx(100)
+    assert outcome(2.0, OverlapTimes(3.0, 2.0, 5.0, 4.0)).bound < 50
 
 
 def test_a_partition_keeps_the_product_from_what_communicates():

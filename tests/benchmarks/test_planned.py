@@ -8,11 +8,11 @@ from benchmarks.rows import Options
 from weft.errors import UnknownNameError
 from weft.local_runs import contest
 from weft.local_runs.planned_model import machine
-from weft.local_runs.synthetic_models import Dlrm, Transformer
+from weft.local_runs.synthetic_models import SyntheticDlrm, SyntheticTransformer
 
 SMALL = {
-    "dlrm": Dlrm(((500, 4, 1.05),) * 4, 16, (16, 16), (16, 1), 64),
-    "transformer": Transformer("gpt2", 32, 1, 2, 64, 64, 16, 4),
+    "dlrm": SyntheticDlrm(((500, 4, 1.05),) * 4, 16, (16, 16), (16, 1), 64),
+    "transformer": SyntheticTransformer("gpt2", 32, 1, 2, 64, 64, 16, 4),
 }
 
 

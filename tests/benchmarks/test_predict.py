@@ -5,7 +5,7 @@ import pytest
 from benchmarks.rows import Options, Row
 from benchmarks.table_of_predict import print_predict_rows, summaries
 from benchmarks.trained import Measured, Visit, gathered
-from weft.local_runs.synthetic_models import Dlrm, case_of, draw, model_of, rough_seconds
+from weft.local_runs.synthetic_models import SyntheticDlrm, case_of, draw, model_of, rough_seconds
 
 
 def test_a_seed_gives_the_same_models_and_another_gives_others():
@@ -108,7 +108,7 @@ def test_tables_are_spread_over_both_ranks():
     assert torch
     from weft.local_runs.torch_synthetic_models import held
 
-    model = next(each for each in draw(1) if isinstance(each, Dlrm))
+    model = next(each for each in draw(1) if isinstance(each, SyntheticDlrm))
     both = held(model, 0) + held(model, 1)
     assert sorted(both) == list(range(len(model.tables)))
     assert held(model, 0)
@@ -124,7 +124,7 @@ def test_small_models_are_predicted_and_trained(monkeypatch):
     from benchmarks import predict
     from weft.hardware import platform
 
-    small = Dlrm(((64, 2, 0.0), (32, 1, 1.05)), 8, (16, 8), (8, 1), 32)
+    small = SyntheticDlrm(((64, 2, 0.0), (32, 1, 1.05)), 8, (16, 8), (8, 1), 32)
     monkeypatch.setattr(predict, "draw", lambda _: (small,))
     monkeypatch.setattr(predict, "current_platform", lambda: platform("h100-8"))
     rows = list(predict.run(Options(seeds=(1,), rounds=1)))

@@ -11,7 +11,7 @@ from tests.benchmarks.fakes import FAKE, fake_team, is_gone, state_of
 from weft.errors import RunError, RunTimeoutError
 from weft.local_runs import contest
 from weft.local_runs import rank_team as team
-from weft.local_runs.contest import Entry, compete
+from weft.local_runs.contest import ContestEntry, compete
 
 pytestmark = pytest.mark.multiprocess
 
@@ -36,7 +36,7 @@ def fake(log, request):
 def test_contestants_take_turns(fake, log, monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)  # one call is long enough
     teams = {name: fake(name=name, num_ranks=1) for name in ("a", "b")}
-    outcome = compete({name: Entry(each, {}) for name, each in teams.items()}, rounds=3)
+    outcome = compete({name: ContestEntry(each, {}) for name, each in teams.items()}, rounds=3)
     # Before: an answer of each and one call to see how long it takes. After: an answer of each.
     assert log.read_text().split()[4:-2] == ["a0", "b0"] * 3
     assert {name: len(times) for name, times in outcome.times.items()} == {"a": 3, "b": 3}
@@ -44,7 +44,7 @@ def test_contestants_take_turns(fake, log, monkeypatch):
 
 def test_a_short_call_is_made_many_times_by_all_ranks_alike(fake, log):
     contestant = fake(num_ranks=3, manner="count")
-    outcome = compete({"fake": Entry(contestant, {})}, rounds=1)
+    outcome = compete({"fake": ContestEntry(contestant, {})}, rounds=1)
     first, last = outcome.answers["fake"][:3], outcome.answers["fake"][3:]
     assert first == [1, 1, 1]
     assert last[0] > 10
@@ -52,7 +52,7 @@ def test_a_short_call_is_made_many_times_by_all_ranks_alike(fake, log):
 
 
 def test_what_a_liar_has_wrong_is_counted(fake):
-    entries = {"liar": Entry(fake(manner="lie"), {}), "honest": Entry(fake(), {})}
+    entries = {"liar": ContestEntry(fake(manner="lie"), {}), "honest": ContestEntry(fake(), {})}
     outcome = compete(entries, rounds=1)
     assert outcome.wrong("liar") == 5 * 2 * 2  # two ranks, before and after
     assert outcome.wrong("honest") == 0
@@ -94,7 +94,7 @@ def test_a_rank_that_hangs_is_not_waited_for_for_ever(monkeypatch, fake):
     monkeypatch.setattr(team, "LEAVE", 0.2)
     contestant = fake(manner="hang")
     contestant.ask("open", "w", case={})
-    with pytest.raises(RunTimeoutError, match="fake gave no answer to answer"):
+    with pytest.raises(RunTimeoutError, match="fake did not answer"):
         contestant.ask("answer", "w")
 
 
@@ -125,15 +125,17 @@ def test_whoever_does_not_go_is_ended_with_all_it_started(log, monkeypatch):
 def test_an_entry_that_takes_very_long_has_fewer_rounds(fake, monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     monkeypatch.setattr(contest, "_PATIENCE", 1e-9)
-    outcome = compete({"slow": Entry(fake(), {}), "slower": Entry(fake(), {})}, rounds=3)
+    outcome = compete(
+        {"slow": ContestEntry(fake(), {}), "slower": ContestEntry(fake(), {})}, rounds=3
+    )
     assert [len(times) for times in outcome.times.values()] == [1, 1]
-    assert outcome.beside("slower", "slow").ratio > 0
+    assert outcome.compare("slower", "slow").ratio > 0
 
 
 def test_a_call_that_outlasts_all_rounds_is_made_twice_only(fake, log, monkeypatch):
     monkeypatch.setattr(contest, "LONG_ENOUGH", 0)
     contestant = fake(num_ranks=1)
-    outcome = compete({"slow": Entry(contestant, {})}, rounds=3, patience=1e-9)
+    outcome = compete({"slow": ContestEntry(contestant, {})}, rounds=3, patience=1e-9)
     assert len(outcome.times["slow"]) == len(outcome.answers["slow"]) == 1
     assert len(log.read_text().split()) == 2
 

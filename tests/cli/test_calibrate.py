@@ -16,10 +16,10 @@ def test_a_calibration_is_a_platform_that_collectives_are_priced_on(capsys, tmp_
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     # Of what takes torch, collectives are enough here; tests/torch has the rest.
     if find_spec("torch") is not None:
-        from weft.calibration import torch_calibration as calibrate
+        from weft.calibration import torch_calibration
 
-        steps = [step for step in calibrate.STEPS if step[0].startswith("collectives")]
-        monkeypatch.setattr(calibrate, "STEPS", steps)
+        steps = [step for step in torch_calibration.STEPS if step[0].startswith("collectives")]
+        monkeypatch.setattr(torch_calibration, "STEPS", steps)
     assert main(["collective", "all_gather", "--on", "here"]) == 2
     assert "weft calibrate" in capsys.readouterr().err
     assert main(["calibrate", "--anyway"]) == 0
@@ -66,9 +66,9 @@ def test_c3_prints_percent_of_ideal_by_strategy(capsys, tmp_path):
         (["--run", "--ratio", "0"], "--ratio must be > 0"),
         (["--run", "--ratio", "1,nan"], "--ratio must be > 0"),
         (["--run", "--ratio", "inf"], "--ratio must be > 0"),
-        (["--run", "--collective", "barrier"], "barrier is not measured here"),
+        (["--run", "--collective", "barrier"], "barrier cannot be measured"),
         (["--run", "--ranks", "2,4"], "--ranks"),
-        (["--run", "--size", "0"], "0 bytes"),
+        (["--run", "--size", "0"], "nbytes must be > 0"),
         (["--run", "--gemm", "64x64x64"], "--gemm"),
         (["--run", "-o", "c3.html"], ".csv"),
     ],

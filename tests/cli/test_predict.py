@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from tests.models.configs import CONFIGS
 from tests.trace.events import written
 from tests.whatif.jobs import uneven_steps
 from weft.cli import main
@@ -25,6 +26,33 @@ def test_settings_and_ranks_change_the_step(capsys):
     said = capsys.readouterr().out
     assert "gpt2 on 4 ranks of h100-8" in said
     assert "where the step goes" in said
+
+
+def test_a_configuration_is_predicted_with_its_throughput(tmp_path, capsys):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIGS["llama-3-8b"]))
+    arguments = ["predict", str(file), "--on", "h100-8", "--set", "batch=32"]
+    assert main([*arguments, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["results"][0]
+    assert row["settings"]["batch"] == 32
+    assert row["settings"]["fsdp"] is True  # it does not fit otherwise
+    assert "taken with --set" in row["notes"][0]
+    rates = row["throughput"]
+    assert rates["tokens_per_second_per_rank"] == pytest.approx(32 * 8192 / 8 / row["seconds"])
+    # at least six operations for each of the 7.5 billion weights of products
+    assert rates["flops_per_second_per_rank"] > 6 * 7.5e9 * rates["tokens_per_second_per_rank"]
+    assert 0.2 < rates["mfu"] < 0.8
+    assert [stage["stage"] for stage in row["memory_by_stage"]] == [0]
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert "tokens/s/GPU" in told
+    assert "fsdp=true" in told
+
+
+def test_a_job_that_is_no_transformer_has_samples_a_second(capsys):
+    assert main(["predict", "dlrm-rm2", "--on", "h100-8", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["results"][0]
+    assert row["throughput"] == {"samples_per_second": pytest.approx(4096 / row["seconds"])}
 
 
 @pytest.mark.parametrize("suffix", [".json", ".html", ".csv", ".workload.json"])

@@ -156,3 +156,40 @@ link_rate = "52.4GB/s"
 rate = { value = "50GB/s", basis = "rated", source = "made" }
 latency = "1.25us"
 """
+CONFIG = b"""{"model_type": "deepseek_v3", "hidden_size": 64, "num_hidden_layers": 4,
+"vocab_size": 512,
+"num_attention_heads": 4, "intermediate_size": 128, "kv_lora_rank": 16, "qk_nope_head_dim": 16,
+"qk_rope_head_dim": 8, "n_routed_experts": 8, "num_experts_per_tok": 2,
+"moe_intermediate_size": 32, "first_k_dense_replace": 1, "max_position_embeddings": 128}"""
+TORCHTITAN = b"""[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 128
+[parallelism]
+tensor_parallel_degree = 2
+pipeline_parallel_degree = 2
+[activation_checkpoint]
+mode = "selective"
+"""
+MEGATRON = b"""TP=2
+torchrun x.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --bf16 \\
+ --tensor-model-parallel-size $TP --micro-batch-size 1 --global-batch-size=8 --swiglu
+"""
+MEGATRON_YAML = b"""MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 64
+  --num-attention-heads: 4
+  --seq-length: 128
+  --num-experts: 4
+  --moe-layer-freq: ([0]*1+[1]*3)
+"""
+DEEPSPEED = b"""{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "overlap_comm": true}}"""
+ACCELERATE = b"""distributed_type: FSDP
+mixed_precision: bf16
+fsdp_config:
+  fsdp_sharding_strategy: HYBRID_SHARD
+  fsdp_activation_checkpointing: true
+"""

@@ -22,7 +22,7 @@ from weft.collectives import collective
 from weft.compress.codec_registry import codec_of, encoded
 from weft.gpu.sdma.words import decode as decode_packets
 from weft.hardware.files import CATALOGUE, platform
-from weft.models.find import find_workload
+from weft.models.find import find_job, find_workload
 from weft.models.named import tables_of
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
@@ -137,6 +137,26 @@ def _traces() -> tuple[Target, ...]:
     )
 
 
+def _configurations() -> tuple[Target, ...]:
+    """Files of other programs that describe a model or a job; those without a model get one."""
+
+    def read(path: Path, settings: dict[str, str] | None = None) -> None:
+        job = find_job(str(path), 8, settings)
+        assert job is None or job.settings
+
+    def run(path: Path) -> None:
+        read(path, {"model": "gpt2"})
+
+    return (
+        Target("hugging face", partial(_by_file, "config.json", read), (samples.CONFIG,)),
+        Target("torchtitan", partial(_by_file, "t.toml", read), (samples.TORCHTITAN,)),
+        Target("megatron", partial(_by_file, "t.sh", read), (samples.MEGATRON,)),
+        Target("megatron yaml", partial(_by_file, "t.yaml", read), (samples.MEGATRON_YAML,)),
+        Target("deepspeed", partial(_by_file, "d.json", run), (samples.DEEPSPEED,)),
+        Target("accelerate", partial(_by_file, "a.yaml", run), (samples.ACCELERATE,)),
+    )
+
+
 def targets() -> tuple[Target, ...]:
     """Every target; making the seeds takes a moment."""
     machines = tuple((CATALOGUE / f"{name}.toml").read_bytes() for name in _CATALOGUE)
@@ -152,6 +172,7 @@ def targets() -> tuple[Target, ...]:
             partial(_by_file, "w.toml", lambda path: find_workload(str(path), 4)),
             (samples.WORKLOAD, samples.TABLES),
         ),
+        *_configurations(),
         Target(
             "tables",
             partial(_by_file, "t.toml", lambda path: tables_of(str(path), {}, 8)),

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fuzz import samples
 from tests.hostile.verbs import QUICK
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 
 ROOT = Path(__file__).parents[2]
 RANKS = """

@@ -23,8 +23,8 @@ import weft
 from tests.soak.forks import forked
 from weft._core import die_with
 from weft.runtime import World
-from weft.runtime.crew import launch
-from weft.runtime.leftovers import PREFIX, SHARED_MEMORY, remove_leftovers
+from weft.runtime.communicator import create_segment
+from weft.runtime.stale_segments import PREFIX, SHARED_MEMORY, remove_stale_segments
 
 OWNER, OTHER = 64001, 64002  # users that nobody has
 RANKS = 2
@@ -57,7 +57,7 @@ def child(user: int, run: Callable[[int, int], Any]) -> tuple[int, int, int]:
     return pid, hear, tell
 
 
-def be_rank(name: str, rank: int, listen: int, say: int) -> None:
+def rank_main(name: str, rank: int, listen: int, say: int) -> None:
     """Keep a secret in private and in shared memory; compute before and after the attack."""
     secret = np.frombuffer(SECRET, np.uint8).copy()
     with World(name, rank, timeout=30) as world:
@@ -87,7 +87,7 @@ def attack(targets: list[dict[str, Any]], names: list[str]) -> list[str]:
         for what, attempt in known.items()
     }
     worked = [what for what, attempt in tries.items() if _works(attempt)]
-    return worked + [f"cleaned {name}" for name in remove_leftovers()]
+    return worked + [f"cleaned {name}" for name in remove_stale_segments()]
 
 
 def _on_process(pid: int, place: int) -> dict[str, Callable[[], object]]:
@@ -139,10 +139,10 @@ def _read(pid: int, place: int) -> None:
 
 def lead(listen: int, say: int) -> None:
     """As the owner: start two ranks, say who they are, and after the attack what they computed."""
-    launcher = launch(RANKS)
+    launcher = create_segment(RANKS)
     try:
         segments = [path.name for path in SHARED_MEMORY.glob(f"{PREFIX}*")]
-        ranks = [child(OWNER, partial(be_rank, launcher.name, rank)) for rank in range(RANKS)]
+        ranks = [child(OWNER, partial(rank_main, launcher.name, rank)) for rank in range(RANKS)]
         about = [json.loads(_line(hear)) for _, hear, _ in ranks]
         os.write(say, json.dumps({"ranks": about, "names": segments}).encode() + b"\n")
         os.read(listen, 1)

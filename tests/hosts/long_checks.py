@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 
 import weft.torch
+from tests.torch.backend_checks import everyone, total
 from tests.torch.collective_cases import values
-from tests.torch.own_checks import everyone, total
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 COUNT = 700_001  # elements: 2.8 MB, some chunks of 256 KiB and a rest
 
@@ -110,14 +110,14 @@ def eight_bit_floats_and_booleans_are_joined() -> None:
     assert torch.equal(truth, torch.stack(everyone(100, dtype="bool")).any(0))
 
 
-def the_paths_are_told() -> None:
+def the_paths_are_reported() -> None:
     told = weft.torch.paths()
     assert told["between hosts"] == "gloo"
     assert told["heap"] == "shared memory"
     assert "leaders" in told["all_reduce"]
     assert "rank to rank" in told["all_to_all"]
     world: Any = dist.group.WORLD
-    assert isinstance(world.channel, SpreadChannel)
+    assert isinstance(world.channel, MultiHostChannel)
 
 
 LONG = {
@@ -132,6 +132,6 @@ LONG = {
         results_are_the_same_bits_everywhere_and_again,
         many_messages_cross_each_other,
         eight_bit_floats_and_booleans_are_joined,
-        the_paths_are_told,
+        the_paths_are_reported,
     )
 }

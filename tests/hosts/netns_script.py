@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 import weft.torch
 from tests.hosts.long_checks import LONG
+from tests.torch.backend_checks import CHECKS, run_checks
 from tests.torch.collective_cases import CASES, compare_all
-from tests.torch.own_checks import CHECKS, run_checks
 from tests.torch.training_cases import train_all
 from weft.errors import RunError
 

@@ -1,4 +1,4 @@
-"""What every rank on every host is told when one disagrees, dies or does not come."""
+"""The errors of all ranks on every host when one disagrees, dies or does not come."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from tests.hosts.ranks import CONNECTED_BY, on_hosts
-from tests.runtime.left import nothing_left
-from tests.torch.test_faults import MISMATCHES, other_splits, some_do_not_come, told
+from tests.runtime.leftovers import nothing_left
+from tests.torch.test_faults import MISMATCHES, error_of, other_splits, some_do_not_come
 from weft.errors import DisagreeError, RunTimeoutError
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(180)]
@@ -28,13 +28,13 @@ def other_lengths():
 
 @pytest.mark.parametrize("function", [*MISMATCHES, other_splits], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("hosts", ["ab", "aab"])
-def test_hosts_that_disagree_are_all_told(function, hosts):
-    answers = on_hosts(told, hosts, function)
+def test_hosts_that_disagree_all_get_an_error(function, hosts):
+    answers = on_hosts(error_of, hosts, function)
     assert {name for name, _ in answers} == {DisagreeError.__name__}, answers
 
 
-def test_a_message_of_another_length_is_told():
-    answers = on_hosts(told, "ab", other_lengths)
+def test_a_message_of_another_length_is_an_error():
+    answers = on_hosts(error_of, "ab", other_lengths)
     assert {name for name, _ in answers} == {DisagreeError.__name__}, answers
 
 
@@ -84,7 +84,7 @@ def start(folder: Path, hosts: str, victims: list[int]) -> list[subprocess.Popen
         pytest.param([2, 3], id="a whole host", marks=pytest.mark.slow),
     ],
 )
-def test_survivors_on_all_hosts_are_told_who_died(tmp_path, victims):
+def test_survivors_on_all_hosts_get_an_error_that_names_the_dead(tmp_path, victims):
     with nothing_left():
         ranks = start(tmp_path, "aabb", victims)
         try:

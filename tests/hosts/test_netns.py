@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.namespaces import NetHost, kill_processes, two_hosts
 from tests.hosts.long_checks import LONG
-from tests.runtime.left import eventually
+from tests.runtime.leftovers import eventually
+from tests.torch.backend_checks import CHECKS
 from tests.torch.collective_cases import CASES
-from tests.torch.own_checks import CHECKS
 from tests.torch.training_cases import TRAININGS
 
 pytestmark = [
@@ -68,7 +68,7 @@ def answers(hosts, tmp_path_factory):
     return [json.loads((folder / str(rank)).read_text()) for rank in range(4)]
 
 
-def test_there_are_two_hosts_and_the_wire_is_gloo(answers):
+def test_there_are_two_hosts_connected_by_gloo(answers):
     for answer in answers:
         assert answer["paths"]["between hosts"] == "gloo"
         assert answer["hosts"] == [0, 0, 1, 1]
@@ -92,7 +92,7 @@ def test_losses_are_those_of_gloo(answers, name):
         assert by_weft[-1] != by_weft[0]
 
 
-def test_survivors_of_a_killed_host_are_told(hosts, tmp_path):
+def test_survivors_of_a_killed_host_get_an_error(hosts, tmp_path):
     with torchruns(hosts, "tests.hosts.netns_script", "killed", str(tmp_path)):
         assert eventually((tmp_path / "running").exists, 200)
         kill_processes(hosts[1].name)

@@ -359,6 +359,7 @@ def test_a_window_is_what_the_kernel_sees():
         (4, {"pp": 4, "schedule": "zb", "interleave": 2, "layers": 8}, "has one chunk a stage"),
         (8, {"batch": 4}, "8 data-parallel ranks are more than the 4 samples"),
         (8, {"cp": 2, "mode": "prefill"}, "only training"),
+        (8, {"layers": 10**9}, "at most 100,000 can be laid out"),
     ],
 )
 def test_layouts_that_do_not_divide_are_named(ranks, given, message):

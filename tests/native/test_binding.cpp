@@ -15,62 +15,62 @@ namespace {
 using weft::Access;
 using weft::Bound;
 using weft::Bytes;
-using weft::Far;
-using weft::Finder;
-using weft::Piece;
-using weft::Place;
+using weft::CrossProcessCopy;
+using weft::AddressResolver;
+using weft::ResolvedSlice;
+using weft::Location;
 using weft::Program;
 
 std::vector<std::byte> filled(std::size_t size, int value) {
   return std::vector<std::byte>(size, std::byte(value));
 }
 
-Finder finder_in(std::vector<std::byte>& heap, std::uint32_t self) {
-  Finder finder;
-  finder.heap = heap;
-  finder.self = self;
-  finder.pids = {::getpid(), ::getpid()};
-  return finder;
+AddressResolver finder_in(std::vector<std::byte>& heap, std::uint32_t self) {
+  AddressResolver resolver;
+  resolver.heap = heap;
+  resolver.self = self;
+  resolver.pids = {::getpid(), ::getpid()};
+  return resolver;
 }
 
 void test_a_slice_is_found_in_the_heap_here_or_there() {
   auto heap = filled(1000, 0), mine = filled(100, 0);
-  const Finder finder = finder_in(heap, 0);
-  const Place in_heap{200, 100};
-  const Place ordinary{Place::kOrdinary | reinterpret_cast<std::uint64_t>(mine.data()), 100};
-  const auto a = finder.find(Access(&in_heap, 1, 10, 90));
-  CHECK(a && !a->is_far() && a->here.data() == heap.data() + 210 && a->size() == 90);
-  const auto b = finder.find(Access(&ordinary, 0, 10, 90));
-  CHECK(b && !b->is_far() && b->here.data() == mine.data() + 10);
-  const auto c = finder.find(Access(&ordinary, 1, 10, 90));
-  CHECK(c && c->is_far() && c->there == reinterpret_cast<std::uint64_t>(mine.data()) + 10);
+  const AddressResolver resolver = finder_in(heap, 0);
+  const Location in_heap{200, 100};
+  const Location ordinary{Location::kOrdinary | reinterpret_cast<std::uint64_t>(mine.data()), 100};
+  const auto a = resolver.resolve(Access(&in_heap, 1, 10, 90));
+  CHECK(a && !a->is_remote() && a->here.data() == heap.data() + 210 && a->size() == 90);
+  const auto b = resolver.resolve(Access(&ordinary, 0, 10, 90));
+  CHECK(b && !b->is_remote() && b->here.data() == mine.data() + 10);
+  const auto c = resolver.resolve(Access(&ordinary, 1, 10, 90));
+  CHECK(c && c->is_remote() && c->there == reinterpret_cast<std::uint64_t>(mine.data()) + 10);
 }
 
 void test_a_slice_outside_its_place_is_not_found() {
   auto heap = filled(1000, 0);
-  const Finder finder = finder_in(heap, 0);
-  const Place small{0, 10}, outside{990, 100}, wild{~Place::kOrdinary, 10};
-  CHECK(!finder.find(Access(&small, 1, 5, 6)));
-  CHECK(!finder.find(Access(&small, 1, 11, 0)));
-  CHECK(!finder.find(Access(&outside, 1, 0, 100)));
-  CHECK(!finder.find(Access(&wild, 1, 0, 10)));
+  const AddressResolver resolver = finder_in(heap, 0);
+  const Location small{0, 10}, outside{990, 100}, wild{~Location::kOrdinary, 10};
+  CHECK(!resolver.resolve(Access(&small, 1, 5, 6)));
+  CHECK(!resolver.resolve(Access(&small, 1, 11, 0)));
+  CHECK(!resolver.resolve(Access(&outside, 1, 0, 100)));
+  CHECK(!resolver.resolve(Access(&wild, 1, 0, 10)));
 }
 
-Program program_of(std::vector<std::byte>& heap, Place& place, bool shared) {
+Program program_of(std::vector<std::byte>& heap, Location& location, bool shared) {
   Program program;
-  program.finder = finder_in(heap, 0);
-  program.own.push_back({&place, {100, 50}, 50, shared, true, true});
+  program.resolver = finder_in(heap, 0);
+  program.own.push_back({&location, {100, 50}, 50, shared, true, true});
   return program;
 }
 
 void test_little_that_others_need_is_staged_and_collected() {
   auto heap = filled(1000, 0), mine = filled(50, 7);
-  Place place;
-  const Program program = program_of(heap, place, true);
+  Location location;
+  const Program program = program_of(heap, location, true);
   const std::vector<Bound> bound = {{0, mine}};
   weft::Binding binding(program, bound);
   binding.publish({});
-  CHECK(place == (Place{100, 50}) && heap[149] == std::byte(7) && heap[150] == std::byte(0));
+  CHECK(location == (Location{100, 50}) && heap[149] == std::byte(7) && heap[150] == std::byte(0));
   heap[149] = std::byte(9);
   binding.collect();
   CHECK(mine[49] == std::byte(9) && mine[0] == std::byte(7));
@@ -78,22 +78,22 @@ void test_little_that_others_need_is_staged_and_collected() {
 
 void test_what_nobody_else_needs_stays_where_it_is() {
   auto heap = filled(1000, 0), mine = filled(50, 7);
-  Place place;
-  const Program program = program_of(heap, place, false);
+  Location location;
+  const Program program = program_of(heap, location, false);
   const std::vector<Bound> bound = {{0, mine}};
   weft::Binding(program, bound).publish({});
-  CHECK(place.is_ordinary() && place.address() == reinterpret_cast<std::uint64_t>(mine.data()));
+  CHECK(location.is_ordinary() && location.address() == reinterpret_cast<std::uint64_t>(mine.data()));
   weft::Binding(program, {}).publish({});
-  CHECK(place == (Place{100, 50}));
+  CHECK(location == (Location{100, 50}));
   const std::vector<Bound> inside = {{0, Bytes(heap).subspan(300, 50)}};
   weft::Binding(program, inside).publish({});
-  CHECK(place == (Place{300, 50}));
+  CHECK(location == (Location{300, 50}));
 }
 
 void test_memory_of_another_size_is_refused() {
   auto heap = filled(1000, 0), mine = filled(49, 7);
-  Place place;
-  const Program program = program_of(heap, place, false);
+  Location location;
+  const Program program = program_of(heap, location, false);
   const std::vector<Bound> bound = {{0, mine}}, unknown = {{1, mine}};
   for (const auto* wrong : {&bound, &unknown}) {
     bool refused = false;
@@ -108,14 +108,14 @@ void test_memory_of_another_size_is_refused() {
 
 // Reads and writes this very process by the calls that reach others: the same code path.
 void test_bytes_cross_between_processes_block_by_block() {
-  const std::size_t size = 3 * Far::kBlock + 77;
+  const std::size_t size = 3 * CrossProcessCopy::kBlock + 77;
   const std::vector<pid_t> pids = {::getpid()};
   auto a = filled(size, 1), b = filled(size, 2), c = filled(size, 0);
   const auto far = [&](std::vector<std::byte>& data) {
-    return Piece{{static_cast<std::byte*>(nullptr), size}, reinterpret_cast<std::uint64_t>(data.data()), 0};
+    return ResolvedSlice{{static_cast<std::byte*>(nullptr), size}, reinterpret_cast<std::uint64_t>(data.data()), 0};
   };
-  const auto near = [&](std::vector<std::byte>& data) { return Piece{data, 0, 0}; };
-  Far move(pids);
+  const auto near = [&](std::vector<std::byte>& data) { return ResolvedSlice{data, 0, 0}; };
+  CrossProcessCopy move(pids);
   move.copy(far(a), near(c));
   CHECK(c == a);
   move.copy(near(b), far(c));
@@ -124,10 +124,10 @@ void test_bytes_cross_between_processes_block_by_block() {
   CHECK(c == a);
   move.swap(far(a), near(b));
   CHECK(a == filled(size, 2) && b == filled(size, 1));
-  const std::vector<Piece> srcs = {far(a), near(b), far(a)};
+  const std::vector<ResolvedSlice> srcs = {far(a), near(b), far(a)};
   move.reduce(weft::reduction_of("uint8", "sum"), srcs, far(c));
   CHECK(c == filled(size, 5));
-  const std::vector<Piece> dsts = {far(a), near(b)};
+  const std::vector<ResolvedSlice> dsts = {far(a), near(b)};
   move.broadcast(near(c), dsts);
   CHECK(a == c && b == c);
 }
@@ -139,7 +139,7 @@ void test_memory_that_is_gone_is_unreachable() {
   auto here = filled(100, 0);
   bool caught = false;
   try {
-    Far(pids).copy({{static_cast<std::byte*>(nullptr), 100}, reinterpret_cast<std::uint64_t>(gone), 0},
+    CrossProcessCopy(pids).copy({{static_cast<std::byte*>(nullptr), 100}, reinterpret_cast<std::uint64_t>(gone), 0},
                    {here, 0, 0});
   } catch (const weft::Unreachable& error) {
     caught = error.error == EFAULT && error.rank == 0;

@@ -14,11 +14,11 @@
 
 namespace {
 
-using weft::Cause;
+using weft::AbortCause;
 using weft::Control;
 using weft::Heap;
 using weft::Member;
-using weft::Reason;
+using weft::FaultReason;
 
 constexpr std::uint64_t kRegion = 1 << 20;
 constexpr auto kTimeout = std::chrono::seconds(30);
@@ -69,11 +69,11 @@ void test_the_first_fault_stays() {
   heap.unlink();
   Control control(heap);
   CHECK(!control.fault() && !control.has_fault());
-  CHECK(control.fail(1, Reason::raised, 0, "first"));
-  CHECK(!control.fail(1, Reason::died, 1, "second"));
-  CHECK(!control.fail(2, Reason::died, 1, std::string(5000, 'x')));
+  CHECK(control.fail(1, FaultReason::raised, 0, "first"));
+  CHECK(!control.fail(1, FaultReason::died, 1, "second"));
+  CHECK(!control.fail(2, FaultReason::died, 1, std::string(5000, 'x')));
   const auto fault = control.fault();
-  CHECK(fault && fault->reason == Reason::raised && fault->rank == 0 && fault->text == "first");
+  CHECK(fault && fault->reason == FaultReason::raised && fault->rank == 0 && fault->text == "first");
 }
 
 void test_threads_of_one_rank_that_fail_at_once_do_not_mix_their_texts() {
@@ -88,7 +88,7 @@ void test_threads_of_one_rank_that_fail_at_once_do_not_mix_their_texts() {
         come.fetch_add(1, std::memory_order_relaxed);
         while (come.load(std::memory_order_relaxed) < 2) {
         }
-        control.fail(0, Reason::raised, text[0], text);
+        control.fail(0, FaultReason::raised, text[0], text);
       });
     }
     for (auto& thread : threads) thread.join();
@@ -112,7 +112,7 @@ void test_a_long_text_is_cut() {
   const Heap heap = world_of(1);
   heap.unlink();
   Control control(heap);
-  CHECK(control.fail(1, Reason::timeout, -1, std::string(5000, 'x')));
+  CHECK(control.fail(1, FaultReason::timeout, -1, std::string(5000, 'x')));
   CHECK(control.fault()->rank == -1);
   CHECK(control.fault()->text == std::string(Control::kText - 1, 'x'));
   control.show(0, std::string(Control::kText, 'y'));
@@ -172,9 +172,9 @@ void test_who_waits_hears_of_a_death_and_of_a_goodbye() {
       if (says_goodbye) control.leave(1);
     });
     CHECK(::kill(child, SIGKILL) == 0);
-    const auto halt = member.barrier({});
-    CHECK(halt && halt->rank == 1);
-    CHECK(halt->cause == (says_goodbye ? Cause::left : Cause::died));
+    const auto abort = member.barrier({});
+    CHECK(abort && abort->rank == 1);
+    CHECK(abort->cause == (says_goodbye ? AbortCause::left : AbortCause::died));
     CHECK(::waitpid(child, nullptr, 0) == child);
   }
 }

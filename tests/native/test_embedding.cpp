@@ -245,13 +245,13 @@ void test_slices_land_in_the_rows_of_their_samples() {
   auto* memory = reinterpret_cast<std::byte*>(out.data());
   const std::uint64_t offset = 3 * 3 * sizeof(float);  // behind the block of three other columns
   pooling.set_task(4, {weft::PoolingTask::Kind::pool, {3, 6}, 0, {offset}});
-  const std::vector<weft::Piece> slices{{weft::Bytes(memory + offset, 3 * 2 * sizeof(float)), 0, 0}};
+  const std::vector<weft::ResolvedSlice> slices{{weft::Bytes(memory + offset, 3 * 2 * sizeof(float)), 0, 0}};
   pooling.run(4, slices);
   const auto want = expected(rows, drawn, false, 0, 10);
   for (std::size_t s = 0; s < 3; ++s) {
     for (std::size_t d = 0; d < 5; ++d) CHECK(out[s * 5 + d] == (d < 3 ? -1 : want[(3 + s) * 2 + d - 3]));
   }
-  const std::vector<weft::Piece> far{{weft::Bytes(static_cast<std::byte*>(nullptr), 24), 4096, 1}};
+  const std::vector<weft::ResolvedSlice> far{{weft::Bytes(static_cast<std::byte*>(nullptr), 24), 4096, 1}};
   CHECK_THROWS(pooling.run(4, far), std::invalid_argument);
   CHECK_THROWS(pooling.run(5, slices), std::out_of_range);
 }

@@ -15,7 +15,7 @@
 
 namespace {
 
-using weft::Bell;
+using weft::EventCount;
 using weft::Bytes;
 using weft::Engine;
 using weft::Worker;
@@ -45,7 +45,7 @@ void test_threads_have_numbers_of_their_own() {
 void test_an_engine_that_was_never_used_ends() { const Engine engine(true); }
 
 void test_a_bell_wakes_who_waits() {
-  Bell bell;
+  EventCount bell;
   std::thread waiting([&] { bell.wait_past(0, false, std::chrono::microseconds(1)); });
   std::this_thread::sleep_for(std::chrono::milliseconds(5));  // it sleeps by now
   bell.ring();
@@ -55,12 +55,12 @@ void test_a_bell_wakes_who_waits() {
 }
 
 void test_a_median_does_not_see_a_pause() {
-  std::uint64_t calls = 0;
+  std::uint64_t recorder = 0;
   const double seconds = weft::typical_seconds(5000, [&](std::uint64_t i) {
-    CHECK(i == calls++);
+    CHECK(i == recorder++);
     if (i % 1000 == 999) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });
-  CHECK(calls == 5000);
+  CHECK(recorder == 5000);
   CHECK(seconds < 1e-3);  // the mean would be 20 us at least, and 4 ms a batch
   CHECK(weft::typical_seconds(0, [](std::uint64_t) {}) == 0);
 }

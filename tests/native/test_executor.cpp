@@ -9,13 +9,13 @@
 
 #include "check.hpp"
 #include "codecs/codecs.hpp"
-#include "ready.hpp"
+#include "prepared_program.hpp"
 #include "reductions.hpp"
 
 namespace {
 
 using weft::Bytes;
-using weft::Cause;
+using weft::AbortCause;
 using weft::Condition;
 using weft::Control;
 using weft::Heap;
@@ -24,7 +24,7 @@ using weft::Kind;
 using weft::Member;
 using weft::Program;
 using weft::Row;
-using weft::Strand;
+using weft::InstructionStream;
 
 struct alignas(weft::kLine) Line {
   std::uint64_t word = 0;
@@ -36,7 +36,7 @@ Heap world_of(int num_ranks) {
   return heap;
 }
 
-std::optional<weft::Halt> run(Member& member, const Program& program, std::uint64_t execution,
+std::optional<weft::Abort> run(Member& member, const Program& program, std::uint64_t execution,
                               bool stamps, const Hooks& hooks) {
   std::atomic<bool> stop = false;
   return member.run(program, execution, stamps, hooks, stop);
@@ -70,8 +70,8 @@ Row copy(Program& program, Bytes src, Bytes dst) {
 }
 
 void finish(Program& program) {
-  for (const Strand& strand : program.strands) {
-    if (strand.runner > 0) program.engines.push_back(strand.runner);
+  for (const InstructionStream& stream : program.streams) {
+    if (stream.runner > 0) program.engines.push_back(stream.runner);
   }
   weft::link_lanes(program);
   weft::Checker(program).check();
@@ -95,13 +95,13 @@ void test_two_ranks_exchange_through_an_engine_and_lanes() {
                     wait(seen[rank], 1, 1)};
     program.rows.push_back(copy(program, in[rank], out[peer]));
     program.rows.push_back(signal(sent[peer]));
-    program.strands = {{0, 7, -1, 0}, {1, 3, 0, 0}, {3, 6, 0, 0}, {7, 9, -1, 1}};
+    program.streams = {{0, 7, -1, 0}, {1, 3, 0, 0}, {3, 6, 0, 0}, {7, 9, -1, 1}};
     std::vector<std::uint64_t> stamps(2 * program.rows.size());
     program.stamps = stamps.data();
     finish(program);
     int execution = 0;
     Hooks hooks;
-    hooks.kernel = [&](std::size_t row, std::span<const weft::Piece>) {
+    hooks.kernel = [&](std::size_t row, std::span<const weft::ResolvedSlice>) {
       CHECK(row == 4);
       for (const std::byte value : out[rank]) CHECK(value == std::byte(execution + static_cast<int>(peer)));
     };
@@ -136,11 +136,11 @@ void test_a_timeout_names_the_row_and_the_count() {
   for (const std::uint32_t runner : {0U, 2U}) {
     Program program;
     program.rows = {row_of(Kind::call), wait(line, 2, 3)};
-    program.strands = {{0, 2, -1, runner}};
+    program.streams = {{0, 2, -1, runner}};
     finish(program);
-    const auto halt = run(alone.member, program, 10, false, {});
-    CHECK(halt && halt->cause == Cause::timeout);
-    CHECK(halt->row == 1 && halt->have == 1 && halt->want == 2);
+    const auto abort = run(alone.member, program, 10, false, {});
+    CHECK(abort && abort->cause == AbortCause::timeout);
+    CHECK(abort->row == 1 && abort->have == 1 && abort->want == 2);
   }
 }
 
@@ -151,26 +151,26 @@ void test_a_rank_that_gives_runs_ahead_but_not_round() {
   const std::size_t front = Control::nbytes(2);
   Heap heap = Heap::create(front + weft::page_bytes());
   Control::format(heap, 2, 0);
-  Line ready, done;
-  const weft::Place place{front, sizeof(std::uint64_t)};
+  Line prepared, done;
+  const weft::Location location{front, sizeof(std::uint64_t)};
   std::atomic<int> ahead = 0, most = 0;
   const auto be = [&](int rank) {
     Member member(heap.name(), rank, std::chrono::seconds(30));
     std::uint64_t number = 0;
     const Bytes mine(reinterpret_cast<std::byte*>(&number), sizeof number);
-    weft::Access shared(&place, 0, 0, sizeof number);
-    shared.turn = weft::kLine;
+    weft::Access shared(&location, 0, 0, sizeof number);
+    shared.stride = weft::kLine;
     Program program;
-    program.finder = member.finder();
-    program.turns = kTurns;
+    program.resolver = member.resolver();
+    program.num_buffers = kTurns;
     Row moved = copy(program, mine, mine);
     program.accesses[rank == 0 ? 1 : 0] = shared;
     const std::int64_t earlier = 1 - static_cast<std::int64_t>(kTurns - 1);
-    if (rank == 0) program.rows = {moved, signal(ready), wait(done, earlier, 1)};
-    else program.rows = {wait(ready, 1, 1), moved, signal(done)};
-    program.strands = {{0, 3, -1, 0}};
+    if (rank == 0) program.rows = {moved, signal(prepared), wait(done, earlier, 1)};
+    else program.rows = {wait(prepared, 1, 1), moved, signal(done)};
+    program.streams = {{0, 3, -1, 0}};
     finish(program);
-    weft::Ready again(std::move(program));
+    weft::PreparedProgram again(std::move(program));
     for (int i = 0; i < kExecutions; ++i) {
       if (rank == 0) number = static_cast<std::uint64_t>(i);
       CHECK(!again.run(member, {}, "", false, {}));
@@ -199,38 +199,38 @@ void test_a_gate_and_a_hold_keep_a_row_from_starting() {
   Row submit = signal(bell, 2);
   submit.kind = Kind::submit;
   program.rows = {move, submit, signal(hold)};
-  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}, {2, 3, -1, 0}};
+  program.streams = {{0, 1, -1, 0}, {1, 2, -1, 0}, {2, 3, -1, 0}};
   finish(program);
   for (std::uint64_t execution = 0; execution < 3; ++execution) {
     to = {};
     CHECK(!run(alone.member, program, execution, false, {}));
     CHECK(to == from);
   }
-  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}};  // nobody releases it
+  program.streams = {{0, 1, -1, 0}, {1, 2, -1, 0}};  // nobody releases it
   alone.member.set_timeout(kShort);
-  const auto halt = run(alone.member, program, 3, false, {});
-  CHECK(halt && halt->cause == Cause::timeout && halt->row == 0 && halt->want == 1);
+  const auto abort = run(alone.member, program, 3, false, {});
+  CHECK(abort && abort->cause == AbortCause::timeout && abort->row == 0 && abort->want == 1);
 }
 
 void test_empty_strands_end() {
   Alone alone;
   Program program;
   program.rows = {row_of(Kind::launch), row_of(Kind::launch)};
-  program.strands = {{0, 2, -1, 0}, {1, 1, 0, 0}, {2, 2, -1, 0}, {2, 2, -1, 1}};
+  program.streams = {{0, 2, -1, 0}, {1, 1, 0, 0}, {2, 2, -1, 0}, {2, 2, -1, 1}};
   finish(program);
   CHECK(!run(alone.member, program, 0, false, {}));
 }
 
 void test_a_fault_stops_the_run_at_once() {
   Alone alone;
-  CHECK(alone.member.control().fail(0, weft::Reason::raised, 0, "elsewhere"));
+  CHECK(alone.member.control().fail(0, weft::FaultReason::raised, 0, "elsewhere"));
   Line line;
   Program program;
   program.rows = {wait(line, 1, 1)};
-  program.strands = {{0, 1, -1, 0}};
+  program.streams = {{0, 1, -1, 0}};
   finish(program);
-  const auto halt = run(alone.member, program, 0, false, {});
-  CHECK(halt && halt->cause == Cause::fault && halt->row == 0);
+  const auto abort = run(alone.member, program, 0, false, {});
+  CHECK(abort && abort->cause == AbortCause::fault && abort->row == 0);
 }
 
 void test_an_exception_of_a_kernel_ends_the_engines() {
@@ -238,10 +238,10 @@ void test_an_exception_of_a_kernel_ends_the_engines() {
   Line line;
   Program program;
   program.rows = {row_of(Kind::kernel), wait(line, 1, 1)};
-  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 1}};
+  program.streams = {{0, 1, -1, 0}, {1, 2, -1, 1}};
   finish(program);
   Hooks hooks;
-  hooks.kernel = [](std::size_t, std::span<const weft::Piece>) { throw std::domain_error("kernel"); };
+  hooks.kernel = [](std::size_t, std::span<const weft::ResolvedSlice>) { throw std::domain_error("kernel"); };
   CHECK_THROWS(run(alone.member, program, 0, false, hooks), std::domain_error);
   // The engine is free for the next one.
   program.rows[0] = signal(line);
@@ -254,17 +254,17 @@ void test_memory_that_cannot_be_reached_is_named_by_the_row_that_wants_it() {
   Alone alone;
   Line line;
   std::array<std::byte, 16> to{};
-  const weft::Place nowhere{weft::Place::kOrdinary | 8, to.size()};
+  const weft::Location nowhere{weft::Location::kOrdinary | 8, to.size()};
   Program program;
-  program.finder.pids = {::getpid(), ::getpid()};
+  program.resolver.pids = {::getpid(), ::getpid()};
   const Row read = copy(program, Bytes{}, to);
   program.accesses[0] = weft::Access(&nowhere, 1, 0, to.size());
   program.rows = {wait(line, 1, 1), read};
-  program.strands = {{0, 1, -1, 0}, {1, 2, -1, 0}};
+  program.streams = {{0, 1, -1, 0}, {1, 2, -1, 0}};
   finish(program);
-  const auto halt = run(alone.member, program, 0, false, {});
-  CHECK(halt && halt->cause == Cause::memory && halt->rank == 1 && halt->row == 1);
-  CHECK(halt->have == EFAULT);
+  const auto abort = run(alone.member, program, 0, false, {});
+  CHECK(abort && abort->cause == AbortCause::memory && abort->rank == 1 && abort->row == 1);
+  CHECK(abort->have == EFAULT);
 }
 
 void test_a_wrong_slot_is_found() {
@@ -275,11 +275,11 @@ void test_a_wrong_slot_is_found() {
   Row decode = copy(program, slot, to);
   decode.kind = Kind::decode;
   program.rows = {decode};
-  program.strands = {{0, 1, -1, 0}};
+  program.streams = {{0, 1, -1, 0}};
   finish(program);
-  const auto halt = run(alone.member, program, 0, false, {});
-  CHECK(halt && halt->cause == Cause::slot && halt->row == 0);
-  CHECK(halt->have == 3 && halt->want == 4);
+  const auto abort = run(alone.member, program, 0, false, {});
+  CHECK(abort && abort->cause == AbortCause::slot && abort->row == 0);
+  CHECK(abort->have == 3 && abort->want == 4);
 }
 
 // Values that shrink go into a slot, from it into another, and back.
@@ -303,7 +303,7 @@ struct Coded {
       else row.coder = 0;
       program.rows.push_back(row);
     }
-    program.strands = {{0, 3, -1, 0}};
+    program.streams = {{0, 3, -1, 0}};
     finish(program);
   }
 };
@@ -321,14 +321,14 @@ void test_a_copy_of_a_slot_moves_what_is_in_use() {
 void test_broken_slots_are_found() {
   Alone alone;
   Coded coded;
-  coded.program.strands = {{2, 3, -1, 0}};  // decodes what was never encoded
+  coded.program.streams = {{2, 3, -1, 0}};  // decodes what was never encoded
   const auto wrong = run(alone.member, coded.program, 0, false, {});
-  CHECK(wrong && wrong->cause == Cause::codec && wrong->row == 2);
+  CHECK(wrong && wrong->cause == AbortCause::codec && wrong->row == 2);
   CHECK(wrong->have == static_cast<std::uint64_t>(weft::Verdict::cut));
   coded.slot.fill(std::byte{0xff});
-  coded.program.strands = {{1, 2, -1, 0}};
+  coded.program.streams = {{1, 2, -1, 0}};
   const auto long_one = run(alone.member, coded.program, 1, false, {});
-  CHECK(long_one && long_one->cause == Cause::slot && long_one->row == 1);
+  CHECK(long_one && long_one->cause == AbortCause::slot && long_one->row == 1);
   coded.program.rows[0].coder = 1;  // there is no such coder
   CHECK_THROWS(finish(coded.program), std::invalid_argument);
 }
@@ -342,7 +342,7 @@ void test_rows_that_could_do_harm_are_refused() {
     row.kind = kind;
     row.reduction = weft::reduction_of("float32", "sum");
     program.rows = {row};
-    program.strands = {{0, 1, -1, 0}};
+    program.streams = {{0, 1, -1, 0}};
     CHECK_THROWS(finish(program), std::invalid_argument);
   };
   refused(Kind::copy, all.first(8), all.subspan(8, 7));
@@ -356,11 +356,11 @@ void test_rows_that_could_do_harm_are_refused() {
   refused(Kind::wait, all, all);
   Program program;
   program.rows = {row_of(Kind::kernel)};
-  program.strands = {{0, 1, -1, 1}};
+  program.streams = {{0, 1, -1, 1}};
   CHECK_THROWS(finish(program), std::invalid_argument);
-  program.strands = {{0, 2, -1, 0}};
+  program.streams = {{0, 2, -1, 0}};
   CHECK_THROWS(finish(program), std::invalid_argument);
-  program.strands = {{0, 1, 0, 0}};
+  program.streams = {{0, 1, 0, 0}};
   CHECK_THROWS(finish(program), std::invalid_argument);
 }
 
@@ -369,7 +369,7 @@ void test_short_copies_of_much_go_past_the_caches() {
   std::vector<std::byte> memory(64);
   const auto of = [&](std::size_t nbytes) { return Bytes(memory.data(), nbytes); };  // not touched
   Program program;
-  program.finder.pids = {1, 2};
+  program.resolver.pids = {1, 2};
   program.rows = {copy(program, of(limit / 2), of(limit / 2)), copy(program, of(limit / 4), of(limit / 4))};
   CHECK(weft::count_copied(program) == 3 * limit / 2);
   program.copied = weft::count_copied(program);

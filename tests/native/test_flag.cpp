@@ -7,7 +7,7 @@
 #include "check.hpp"
 #include "engine.hpp"
 #include "flag.hpp"
-#include "patience.hpp"
+#include "backoff.hpp"
 
 namespace {
 
@@ -16,10 +16,10 @@ struct alignas(weft::kLine) Line {
 };
 
 void wait_for(Line& line, std::uint64_t value) {
-  weft::Patience patience(false, std::chrono::seconds(30));
+  weft::Backoff backoff(false, std::chrono::seconds(30));
   while (weft::Flag(line.word).value() < value) {
-    patience.pause();
-    CHECK(!patience.is_over());
+    backoff.pause();
+    CHECK(!backoff.is_over());
   }
 }
 
@@ -58,15 +58,15 @@ void test_many_raise_one() {
 }
 
 void test_patience_ends() {
-  weft::Patience patience(true, std::chrono::milliseconds(30));
+  weft::Backoff backoff(true, std::chrono::milliseconds(30));
   int looks = 0;
-  while (!patience.is_over()) {
-    patience.pause();
-    looks += patience.should_look() ? 1 : 0;
+  while (!backoff.is_over()) {
+    backoff.pause();
+    looks += backoff.should_poll() ? 1 : 0;
   }
   CHECK(looks >= 1 && looks <= 3);
-  patience.reset();
-  CHECK(!patience.is_over() && !patience.should_look());
+  backoff.reset();
+  CHECK(!backoff.is_over() && !backoff.should_poll());
 }
 
 void test_an_engine_does_its_jobs_in_turn() {

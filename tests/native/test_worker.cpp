@@ -13,28 +13,28 @@
 
 namespace {
 
-using weft::Calls;
-using weft::Cause;
-using weft::Halt;
-using weft::Headway;
+using weft::FlightRecorder;
+using weft::AbortCause;
+using weft::Abort;
+using weft::Progress;
 using weft::Heap;
 using weft::Job;
-using weft::Mail;
+using weft::P2PSlots;
 using weft::Worker;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Headway over(std::optional<Halt> halt = std::nullopt) { return {true, true, halt}; }
+Progress over(std::optional<Abort> abort = std::nullopt) { return {true, true, abort}; }
 
 Job until_stopped() {
   return {[](std::atomic<bool>& stop) {
-    return stop.load(std::memory_order_relaxed) ? over(Halt{Cause::stopped}) : Headway{false, false, {}};
+    return stop.load(std::memory_order_relaxed) ? over(Abort{AbortCause::stopped}) : Progress{false, false, {}};
   }};
 }
 
 Job never() {
-  return {[](std::atomic<bool>&) -> Headway { std::abort(); }};
+  return {[](std::atomic<bool>&) -> Progress { std::abort(); }};
 }
 
 void test_jobs_run_one_after_another_and_are_seen_when_done(bool has_core) {
@@ -58,15 +58,15 @@ void test_a_failed_job_is_told_once_and_a_slow_one_is_late() {
   std::atomic<bool> go = false;
   const auto slow = worker.submit({[&](std::atomic<bool>&) {
                                      while (!go.load(std::memory_order_acquire)) std::this_thread::yield();
-                                     return over(Halt{Cause::died, 3});
+                                     return over(Abort{AbortCause::died, 3});
                                    },
                                    /*blocks=*/true});
   CHECK(!worker.wait(slow, milliseconds(3), nullptr));
   go.store(true, std::memory_order_release);
   worker.drain(nullptr);
   CHECK(worker.is_done(slow));
-  CHECK(worker.take_halt(slow)->rank == 3);
-  CHECK(!worker.take_halt(slow));
+  CHECK(worker.take_abort(slow)->rank == 3);
+  CHECK(!worker.take_abort(slow));
 }
 
 // Several threads wait for the same jobs, each of which takes many steps.
@@ -80,7 +80,7 @@ void test_steps_are_done_by_whoever_has_time_and_never_by_two() {
       CHECK(inside.fetch_add(1, std::memory_order_relaxed) == 0);
       ++total;
       inside.fetch_sub(1, std::memory_order_relaxed);
-      return Headway{--left == 0, left % 3 == 0, {}};
+      return Progress{--left == 0, left % 3 == 0, {}};
     }});
   }
   std::vector<std::thread> waiters;
@@ -96,7 +96,7 @@ void test_what_a_poll_throws_passes_through_and_leaves_the_job() {
   Worker worker(false);
   std::atomic<bool> go = false;
   const auto job = worker.submit({[&](std::atomic<bool>&) {
-    return go.load(std::memory_order_acquire) ? over() : Headway{false, false, {}};
+    return go.load(std::memory_order_acquire) ? over() : Progress{false, false, {}};
   }});
   CHECK_THROWS(worker.wait(job, seconds(30), [] { throw std::domain_error("interrupted"); }),
                std::domain_error);
@@ -120,7 +120,7 @@ void test_numbers_go_on_over_threads() {
   Worker worker(true);
   std::atomic<bool> go = false;
   const auto until_go = [&go](std::atomic<bool>&) {
-    return go.load(std::memory_order_acquire) ? over(Halt{Cause::died, 2}) : Headway{false, false, {}};
+    return go.load(std::memory_order_acquire) ? over(Abort{AbortCause::died, 2}) : Progress{false, false, {}};
   };
   const auto first = worker.submit({until_go});
   const pid_t before = worker.thread();
@@ -136,7 +136,7 @@ void test_numbers_go_on_over_threads() {
   go.store(true, std::memory_order_release);
   waiter.join();
   CHECK(worker.wait(second, seconds(30), nullptr));
-  CHECK(worker.take_halt(first)->rank == 2);
+  CHECK(worker.take_abort(first)->rank == 2);
 }
 
 void test_a_worker_that_rests_can_be_closed_for_good() {
@@ -144,11 +144,11 @@ void test_a_worker_that_rests_can_be_closed_for_good() {
   worker.rest();
   const auto job = worker.submit(never());
   worker.close();
-  CHECK(worker.is_done(job) && worker.take_halt(job)->cause == Cause::stopped);
+  CHECK(worker.is_done(job) && worker.take_abort(job)->cause == AbortCause::stopped);
   worker.start(true);
   worker.close();
   const auto late = worker.submit(never());  // nobody will come to it
-  CHECK(worker.wait(late, seconds(30), nullptr) && worker.take_halt(late)->cause == Cause::stopped);
+  CHECK(worker.wait(late, seconds(30), nullptr) && worker.take_abort(late)->cause == AbortCause::stopped);
 }
 
 void test_a_worker_knows_its_thread() {
@@ -171,41 +171,41 @@ void test_whoever_waits_for_a_closed_worker_is_told() {
     worker.close();
     waiter.join();
     worker.close();
-    CHECK(worker.take_halt(last)->cause == Cause::stopped && worker.is_idle());
+    CHECK(worker.take_abort(last)->cause == AbortCause::stopped && worker.is_idle());
   }
 }
 
 void test_a_reader_never_sees_half_a_call() {
-  static Calls calls;
+  static FlightRecorder recorder;
   std::atomic<bool> over = false;
   std::thread reader([&] {
     while (!over.load(std::memory_order_acquire)) {
-      const std::uint64_t number = calls.latest();
-      if (const auto text = calls.text(number)) {
+      const std::uint64_t number = recorder.latest();
+      if (const auto text = recorder.text(number)) {
         CHECK(*text == std::string(80, static_cast<char>('a' + number % 26)));
       }
     }
   });
   for (std::uint64_t i = 1; i <= 20000; ++i) {
-    CHECK(calls.begin(std::string(80, static_cast<char>('a' + i % 26))) == i);
-    calls.end(i);
+    CHECK(recorder.begin(std::string(80, static_cast<char>('a' + i % 26))) == i);
+    recorder.end(i);
   }
   over.store(true, std::memory_order_release);
   reader.join();
-  CHECK(!calls.text(20000 - Calls::kKept) && calls.text(20000 - Calls::kKept + 1));
-  CHECK(calls.ended() == 20000);
+  CHECK(!recorder.text(20000 - FlightRecorder::kKept) && recorder.text(20000 - FlightRecorder::kKept + 1));
+  CHECK(recorder.ended() == 20000);
 }
 
 struct Mails {
   Heap heap = Heap::create(1 << 20);
 
   Mails() { heap.unlink(); }
-  [[nodiscard]] std::unique_ptr<Mail> of(std::uint32_t rank) const {
-    weft::Finder finder;
-    finder.heap = heap.bytes(0, heap.size());
-    finder.self = rank;
-    finder.pids = {::getpid(), ::getpid()};
-    return std::make_unique<Mail>(heap, finder, 0, Mail::nbytes(2));
+  [[nodiscard]] std::unique_ptr<P2PSlots> of(std::uint32_t rank) const {
+    weft::AddressResolver resolver;
+    resolver.heap = heap.bytes(0, heap.size());
+    resolver.self = rank;
+    resolver.pids = {::getpid(), ::getpid()};
+    return std::make_unique<P2PSlots>(heap, resolver, 0, P2PSlots::nbytes(2));
   }
 };
 
@@ -214,17 +214,17 @@ void test_no_message_overtakes_another() {
   const Mails mails;
   constexpr int kMessages = 100'000;
   std::thread sender([&] {
-    const auto mail = mails.of(0);
+    const auto p2p = mails.of(0);
     for (int i = 0; i < kMessages; ++i) {
-      weft::Patience patience(/*spins=*/true, seconds(30));
-      while (!mail->post(1, 5, std::as_writable_bytes(std::span(&i, 1)))) patience.pause();
+      weft::Backoff backoff(/*spins=*/true, seconds(30));
+      while (!p2p->post(1, 5, std::as_writable_bytes(std::span(&i, 1)))) backoff.pause();
     }
   });
-  const auto mail = mails.of(1);
+  const auto p2p = mails.of(1);
   for (int i = 0; i < kMessages; ++i) {
     int come = -1;
-    weft::Patience patience(/*spins=*/true, seconds(30));
-    while (!mail->take(0, 5, std::as_writable_bytes(std::span(&come, 1)))) patience.pause();
+    weft::Backoff backoff(/*spins=*/true, seconds(30));
+    while (!p2p->take(0, 5, std::as_writable_bytes(std::span(&come, 1)))) backoff.pause();
     CHECK(come == i);
   }
   sender.join();
@@ -234,22 +234,22 @@ void test_every_message_arrives_once_and_in_order() {
   const Mails mails;
   constexpr int kMessages = 3000;
   std::thread sender([&] {
-    const auto mail = mails.of(0);
+    const auto p2p = mails.of(0);
     for (int i = 0; i < kMessages; ++i) {
       std::vector<int> data(i % 3 == 0 ? 1000 : 10, i);  // every third is longer than a slot
       const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
       std::optional<std::size_t> slot;
-      while (!(slot = mail->post(1, 5, bytes))) std::this_thread::yield();
-      while (!Mail::fits(bytes.size()) && !mail->sent(1, *slot)) std::this_thread::yield();
+      while (!(slot = p2p->post(1, 5, bytes))) std::this_thread::yield();
+      while (!P2PSlots::fits(bytes.size()) && !p2p->sent(1, *slot)) std::this_thread::yield();
     }
   });
-  const auto mail = mails.of(1);
+  const auto p2p = mails.of(1);
   for (int i = 0; i < kMessages; ++i) {
     std::vector<int> data(i % 3 == 0 ? 1000 : 10, -1);
     const weft::Bytes bytes = std::as_writable_bytes(std::span(data));
-    CHECK(!mail->take(0, 6, bytes));
+    CHECK(!p2p->take(0, 6, bytes));
     std::optional<std::size_t> size;
-    while (!(size = mail->take(0, 5, bytes))) std::this_thread::yield();
+    while (!(size = p2p->take(0, 5, bytes))) std::this_thread::yield();
     CHECK(*size == bytes.size() && data.front() == i && data.back() == i);
   }
   sender.join();

@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.collectives import collective
 from weft.errors import ScheduleError
 from weft.runtime import spawn
-from weft.runtime.interpreter import prepare
+from weft.runtime.prepared_schedule import prepare
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -115,7 +115,7 @@ def test_nobody_reads_what_a_faster_rank_has_written_over(ranks):
 def refused(world):
     schedule = collective("all_gather", "pull", num_ranks=world.num_ranks, nbytes=64)
     try:
-        prepare(schedule, world, bound=True, turns=2)
+        prepare(schedule, world, bound=True, num_buffers=2)
     except ScheduleError as error:
         return str(error)
     return ""

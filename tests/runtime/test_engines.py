@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.collectives import collective
 from weft.errors import RunError, UsageError
 from weft.runtime import Engines, prepare, spawn
-from weft.runtime.engines import POLICIES, allowed_cores, engines_from, engines_of
-from weft.runtime.placement import own_core
+from weft.runtime.core_placement import own_core
+from weft.runtime.engine_threads import POLICIES, allowed_cores, engines_from, engines_of
 
 LAST = max(allowed_cores())
 MASK = sum(1 << core for core in allowed_cores())
@@ -44,19 +44,22 @@ def test_any_collection_of_cores_will_do():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nmber=2", "engines have no 'nmber'"),
-        ("number", "number has no value"),
-        ("number=two", "number is 'two': expected a whole number"),
-        ("number=0", "number is 0: expected a whole number from 1 to 64"),
-        ("cores=a", "cores is 'a': expected cores"),
-        ("cores=0-99999999999999", "cores is 99999999999999: expected a whole number"),
-        ("cores=3-1", "cores is empty"),
-        ("nice=20", "nice is 20: expected a whole number from -20 to 19"),
-        ("policy=fifo", "no scheduling policy is called 'fifo'"),
-        ("caller=rest", "caller='rest' needs cores"),
+        ("nmber=2", "unknown setting 'nmber'"),
+        ("number", "number: "),
+        ("number=two", "number: expected an integer .got 'two'."),
+        ("number=0", "number: expected an integer from 1 to 64 .got 0."),
+        ("cores=a", "cores: expected cores .got 'a'."),
+        (
+            "cores=0-99999999999999",
+            "cores: expected an integer from 0 to 65536 .got 99999999999999.",
+        ),
+        ("cores=3-1", "cores: must not be empty"),
+        ("nice=20", "nice: expected an integer from -20 to 19 .got 20."),
+        ("policy=fifo", "policy: unknown scheduling policy 'fifo'"),
+        ("caller=rest", "caller: 'rest' needs cores"),
     ],
 )
-def test_a_wrong_wish_is_named_with_its_variable(text, says):
+def test_an_invalid_setting_is_named_with_its_variable(text, says):
     with pytest.raises(UsageError, match=f"WEFT_ENGINES: {says}"):
         engines_from({"WEFT_ENGINES": text})
 
@@ -68,18 +71,18 @@ def test_a_core_that_does_not_exist_is_refused_before_anything_starts():
 
 
 def test_engines_that_take_every_core_leave_none_to_the_caller():
-    with pytest.raises(UsageError, match="leave no core to the caller"):
+    with pytest.raises(UsageError, match="leave no core for the caller"):
         Engines(cores=allowed_cores(), caller="rest").require_possible()
 
 
-def test_too_few_wishes_for_the_ranks_are_refused():
-    with pytest.raises(UsageError, match="1 Engines do not say those of rank 1"):
+def test_missing_engines_of_a_rank_are_an_error():
+    with pytest.raises(UsageError, match=r"no entry for rank 1 .got 1 entries."):
         engines_of(1, [Engines()])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may make threads urgent")
 def test_urgency_without_permission_is_refused():
-    with pytest.raises(UsageError, match="may not make threads more urgent"):
+    with pytest.raises(UsageError, match="nice: permission denied for -20"):
         Engines(nice=-20).require_possible()
 
 
@@ -88,7 +91,7 @@ def test_a_policy_that_a_sandbox_forbids_is_refused(monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", forbid)
-    with pytest.raises(UsageError, match="may not choose the policy 'batch'"):
+    with pytest.raises(UsageError, match="policy: permission denied for 'batch'"):
         Engines(policy="batch").require_possible()
 
 
@@ -126,7 +129,7 @@ def be_placed(world):
 @pytest.mark.multiprocess
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [None, 1, 2])
-def test_threads_stand_where_they_were_told_and_copy_all_bytes(number):
+def test_threads_run_on_their_cores_and_copy_all_bytes(number):
     told = Engines(number, {LAST}, 7, "batch", {LAST})
     with nothing_left():
         answers = spawn(be_placed, 4, engines=told)
@@ -144,7 +147,7 @@ def be_of_own_mind(world):
 
 @pytest.mark.multiprocess
 @pytest.mark.timeout(120)
-def test_each_rank_may_be_told_its_own(monkeypatch):
+def test_each_rank_may_have_its_own_engines(monkeypatch):
     with nothing_left():
         assert spawn(be_of_own_mind, 2, engines=[Engines(nice=3), Engines(nice=5)]) == [
             ("nice=3", [3]),
@@ -250,7 +253,7 @@ def test_ranks_are_spread_evenly_or_not_at_all(cores, ranks):
 def test_a_launcher_or_a_user_that_places_ranks_is_left_alone():
     assert own_core(0, [0b01, 0b10, 0b01, 0b10], {}) is None
     assert own_core(0, [0b11] * 4, {"WEFT_PLACE": "system"}) is None
-    with pytest.raises(UsageError, match="WEFT_PLACE is 'core'"):
+    with pytest.raises(UsageError, match="WEFT_PLACE: unknown value 'core'"):
         own_core(0, [0b11] * 4, {"WEFT_PLACE": "core"})
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.cases import CASES, IN, OPS, OUT, SIZE, following, made, own
-from tests.runtime.left import nothing_left, threads
+from tests.runtime.leftovers import nothing_left, threads
 from weft.errors import (
     BoundsError,
     DisagreeError,
@@ -209,14 +209,14 @@ def test_bad_arguments_are_errors_on_every_rank():
     for result in results:
         assert {kind for kind, _ in result.values()} == {"RunError", UnknownNameError.__name__}
         assert "not contiguous" in result["strided"][1]
-        assert "is for 3 ranks, this world has 2" in result["ranks"][1]
-        assert "is closed; prepare it again" in result["closed"][1]
+        assert "got 3, this world has 2" in result["ranks"][1]
+        assert "is closed" in result["closed"][1]
         assert "no buffer 'inn'" in result["unknown"][1]
-        assert "op 'join', which is not given" in result["missing op"][1]
-    assert "rank 1 gave up at data" in results[0]["short"][1]
-    assert "rank 1 gave up at data" in results[0]["fixed"][1]
-    assert results[1]["fixed"][1] == "the array for 'out' cannot be written to."
-    assert results[1]["short"][1] == "the array for 'in' has 3 bytes, the buffer 1000."
+        assert "ops: 'join' of" in result["missing op"][1]
+    assert "rank 1 failed at data" in results[0]["short"][1]
+    assert "rank 1 failed at data" in results[0]["fixed"][1]
+    assert results[1]["fixed"][1] == "out: the array is read-only."
+    assert results[1]["short"][1] == "in: wrong size (got 3 bytes, expected 1000)."
 
 
 def stream(*commands, buffers=(IN, OUT), queue="stream0"):
@@ -226,12 +226,12 @@ def stream(*commands, buffers=(IN, OUT), queue="stream0"):
 WRONG = {
     "outside": (stream(Copy(own("in", 1), own("out"))), BoundsError, "bytes 1 to 1001 of in@"),
     "negative": (stream(Copy(own("in", -1), own("out"))), BoundsError, "bytes -1 to 999"),
-    "flag": (stream(Signal(Flag(SELF, 4))), BoundsError, "names flag 4 of rank"),
-    "rank": (stream(Signal(Flag(7, 0))), BoundsError, "flag 0 of rank 7"),
+    "flag": (stream(Signal(Flag(SELF, 4))), BoundsError, "no flag 4 on rank"),
+    "rank": (stream(Signal(Flag(7, 0))), BoundsError, "no flag 0 on rank 7"),
     "sizes": (
         stream(Copy(own("in", 0, 10), own("out", 0, 9))),
         ScheduleError,
-        "joins slices of 10 and 9 bytes",
+        "differ in size (10 and 9 bytes)",
     ),
     "swap": (
         stream(Swap(own("in", 0, 10), own("in", 9, 10))),
@@ -254,13 +254,13 @@ WRONG = {
     "kernel": (
         stream(Kernel("double"), queue="copy0"),
         ScheduleError,
-        "what calls others stands on an engine",
+        "cannot run on an engine",
     ),
     "queue": (stream(Signal(Flag(SELF, 0)), queue="tape0"), ScheduleError, "queue 'tape0'"),
     "large": (
         stream(buffers=(Buffer("in", 1 << 45),)),
         RunError,
-        "do not fit a rank's",
+        "cannot allocate 32 TiB of a rank's",
     ),
     "hosts": (
         Schedule(
@@ -279,7 +279,7 @@ WRONG = {
             1,
         ),
         ScheduleError,
-        "feed one queue and hold",
+        "submit held commands to one queue",
     ),
 }
 
@@ -319,7 +319,7 @@ def test_memory_that_one_rank_does_not_get_is_an_error_on_all():
     first, second = spawn(run_out_of_memory, 2, timeout=30)
     reason = first[1].split(": ", 1)[1]
     assert reason.endswith(" bytes of shared memory: No space left on device.")
-    assert first == ("RunError", f"rank 1 gave up at memory for big: {reason}")
+    assert first == ("RunError", f"rank 1 failed at memory for big: {reason}")
     assert second == ("RunError", reason)
 
 
@@ -332,7 +332,7 @@ def test_a_slot_with_a_wrong_length_is_an_error():
     for kind, text in spawn(decode_garbage, 2, timeout=30):
         assert kind == "RunError"
         assert "a slot of " in text
-        assert "bytes where 50 are wanted at stream0@" in text
+        assert "bytes, expected 50, at stream0@" in text
 
 
 def count_threads(world):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.left import eventually, files, nothing_left
+from tests.runtime.leftovers import eventually, files, nothing_left
 from weft.errors import RankDiedError, RunError, UsageError
 from weft.runtime import spawn
 
@@ -83,18 +83,18 @@ def test_a_result_that_cannot_be_sent_is_an_error():
 
 
 def test_a_function_that_cannot_be_sent_is_an_error():
-    with pytest.raises(UsageError, match="cannot be sent to other processes"):
+    with pytest.raises(UsageError, match="cannot be pickled"):
         spawn(lambda world: world.rank, 2, timeout=30)
 
 
 @pytest.mark.parametrize("ranks", [0, -1])
 def test_no_ranks_are_an_error(ranks):
-    with pytest.raises(UsageError, match="at least one rank"):
+    with pytest.raises(UsageError, match="ranks: must be >= 1"):
         spawn(describe, ranks)
 
 
 def test_a_timeout_must_be_positive():
-    with pytest.raises(UsageError, match="must be positive, not 0"):
+    with pytest.raises(UsageError, match=r"timeout: must be positive \(got 0"):
         spawn(describe, 2, timeout=0)
 
 

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.errors import DisagreeError, RunError, UsageError
 from weft.runtime import spawn
 
@@ -359,7 +359,7 @@ def test_a_child_that_is_forked_in_a_call_of_another_thread_leaves_the_world_alo
 
 
 def send_in_handler(world):
-    """What a signal handler is told that sends on the line it interrupted."""
+    """What a signal handler is told that sends on the queue it interrupted."""
     if world.rank == 1:
         world.recv(np.zeros(4), 0, 1)
         x = np.zeros(LONG // 8)
@@ -378,7 +378,7 @@ def send_in_handler(world):
     first, main = world.send(np.ones(LONG // 8), 1, async_op=True), threading.get_ident()
 
     def interrupt():
-        while not first.line._entered:  # until it is waited for
+        while not first.queue._entered:  # until it is waited for
             os.sched_yield()
         signal.pthread_kill(main, signal.SIGUSR1)
 
@@ -387,7 +387,7 @@ def send_in_handler(world):
     return found
 
 
-def test_a_signal_handler_that_would_wait_for_the_call_it_interrupted_is_told():
+def test_a_signal_handler_that_would_wait_for_the_call_it_interrupted_gets_an_error():
     found, came = spawn(send_in_handler, 2, timeout=30)
     assert came
     assert len(found) == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
-from weft.runtime import Memory, spawn
+from tests.runtime.leftovers import nothing_left
+from weft.runtime import RawMemory, spawn
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -180,7 +180,7 @@ def test_what_is_handed_over_keeps_its_order():
 
 def raw_memory(world):
     array = values(world.rank, 999, np.uint16)
-    world.broadcast(Memory(array.ctypes.data, array.nbytes, "bfloat16"))
+    world.broadcast(RawMemory(array.ctypes.data, array.nbytes, "bfloat16"))
     return array
 
 
@@ -191,11 +191,11 @@ def test_memory_may_be_an_address():
 
 def brain(world):
     array = np.full(1001, 1.5 + world.rank, np.float32).view(np.uint16)[1::2].copy()
-    world.all_reduce(Memory(array.ctypes.data, array.nbytes, "bfloat16"))
+    world.all_reduce(RawMemory(array.ctypes.data, array.nbytes, "bfloat16"))
     small = np.full(100, 0x38, np.uint8)  # 1.0 in e4m3
-    world.all_reduce(Memory(small.ctypes.data, small.nbytes, "float8_e4m3fn"))
+    world.all_reduce(RawMemory(small.ctypes.data, small.nbytes, "float8_e4m3fn"))
     tiny = np.full(100, 0x3C, np.uint8)  # 1.0 in e5m2
-    world.all_reduce(Memory(tiny.ctypes.data, tiny.nbytes, "float8_e5m2"), "avg")
+    world.all_reduce(RawMemory(tiny.ctypes.data, tiny.nbytes, "float8_e5m2"), "avg")
     return (array.astype(np.uint32) << 16).view(np.float32)[0], small[0], tiny[0]
 
 
@@ -260,7 +260,7 @@ def messages(world):
     return good
 
 
-def test_messages_find_their_way_by_tag():
+def test_messages_are_matched_by_tag():
     results = spawn(messages, 3, timeout=30)
     assert results == [[True] * 5, [True] * 5 + [4, 2, 0, 1, 3, 77], [True] * 5]
 

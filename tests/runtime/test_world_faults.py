@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.collectives import collective
 from weft.errors import RankDiedError, RunError, UsageError
 from weft.runtime import World, prepare, spawn
-from weft.runtime.crew import Crew, launch
+from weft.runtime.communicator import Communicator, create_segment
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(60)]
 
@@ -148,7 +148,7 @@ def leave_while_busy(world):
         world.all_reduce(x, async_op=True)  # nobody else comes, nobody waits
 
 
-def test_a_rank_may_end_with_work_under_way():
+def test_a_rank_may_end_with_work_in_flight():
     began = time.monotonic()
     spawn(leave_while_busy, 2, timeout=30)
     assert time.monotonic() - began < 15
@@ -175,7 +175,7 @@ def wrong_usage(world):
     return [error_of(act)[0] for act in acts]
 
 
-def test_wrong_arguments_are_told_at_once():
+def test_invalid_arguments_raise_at_once():
     usage = ["UsageError"] * 5
     more = ["UsageError"] * 3 + ["RunError"]
     first, second = spawn(wrong_usage, 2, timeout=30)
@@ -197,7 +197,8 @@ def test_what_cannot_be_computed_is_named():
     for result in spawn(no_operator, 2, timeout=30):
         assert result[0][0] == "RunError"
         assert "no reduction is called 'band' for float32" in result[0][1]
-        assert result[1] == ("UsageError", "avg cannot be computed by 'ring'.")
+        assert result[1][0] == "UsageError"
+        assert "'ring' cannot compute avg" in result[1][1]
         assert result[2][0] == "UnknownNameError"
         assert result[3][0] == "UsageError"
         assert "'dma' all_gather works in place" in result[3][1]
@@ -218,8 +219,8 @@ def bind_wrongly(world):
 
 def test_what_is_bound_must_fit():
     for errors in spawn(bind_wrongly, 2, timeout=30):
-        assert errors[0] == ("RunError", "what is bound to 'in' has 24 bytes, the buffer 100.")
-        assert errors[1] == ("RunError", "pull all_gather needs memory for 'out'.")
+        assert errors[0] == ("RunError", "bind: 'in' has 24 bytes, expected 100.")
+        assert errors[1] == ("RunError", "bind: 'out' of pull all_gather is missing.")
         assert errors[2][0] == "UnknownNameError"
 
 
@@ -241,7 +242,7 @@ def other_splits(world, later):
 def test_splits_that_do_not_fit_are_a_disagreement(later):
     for kind, text in spawn(other_splits, 2, later, timeout=30):
         assert kind == "DisagreeError"
-        assert "rank 0 gets 24 bytes from rank 1 where it wants 16 in call " in text
+        assert "rank 0 receives 24 bytes from rank 1, expected 16, in call " in text
         assert "exchange(float64)" in text
 
 
@@ -258,7 +259,7 @@ def staged(world):
     sent = world.send(np.full(5000, world.rank, np.uint8), 1 - world.rank, async_op=True)
     world.recv(got, 1 - world.rank)
     sent.wait()
-    whole = bool((x == 3).all()) and exchanged and world.spare.num_lent == 0
+    whole = bool((x == 3).all()) and exchanged and world.private_arena.num_allocations == 0
     return whole, out[0], out[-1], int(got[-1]), world.paths["ordinary"]
 
 
@@ -359,16 +360,18 @@ def no_room_on_one(world, what):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    world.stages, take = True, world.spare.take
+    world.stages, take = True, world.private_arena.allocate
     if world.rank == 1:
-        world.region = lambda rank: Crew.region(world, rank) if rank != 1 else refuse()
-        world.spare.take = lambda nbytes: take(nbytes) if not world.spare.num_lent else refuse()
+        world.region = lambda rank: Communicator.region(world, rank) if rank != 1 else refuse()
+        world.private_arena.allocate = lambda nbytes: (
+            take(nbytes) if not world.private_arena.num_allocations else refuse()
+        )
     outs, xs = ([np.ones(2) for _ in range(2)] for _ in range(2))
     acts = {
         "an array": lambda: world.empty(1000),
         "an exchange": lambda: world.exchange(outs, xs),
     }
-    return *error_of(acts[what]), world.spare.num_lent
+    return *error_of(acts[what]), world.private_arena.num_allocations
 
 
 @pytest.mark.parametrize("what", ["an array", "an exchange"])
@@ -381,15 +384,15 @@ def test_a_rank_without_room_says_so_on_all_of_them(what):
 
 
 def test_a_world_that_is_not_there_cannot_be_entered():
-    with pytest.raises(RunError, match="rank 0 cannot enter its world"):
+    with pytest.raises(RunError, match="rank 0 cannot join its world"):
         World("/weft-of-nobody", 0)
-    with pytest.raises(UsageError, match="timeout must be positive"):
+    with pytest.raises(UsageError, match="timeout: must be positive"):
         World("/weft-of-nobody", 0, timeout=0)
 
 
 def test_a_file_system_without_a_limit_has_room(monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_frsize=4096))
-    launcher = launch(1)
+    launcher = create_segment(1)
     with World(launcher.name, 0) as world:
         assert world.empty(1000).size == 1000
     launcher.close()

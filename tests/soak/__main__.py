@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.machine import append
 from benchmarks.rows import Row
-from tests.runtime.left import files, nothing_left, threads
+from tests.runtime.leftovers import files, nothing_left, threads
 from tests.soak.driver import ROOT, lines_of
 from tests.soak.growth import Held, grown, held
 from weft._core import die_with

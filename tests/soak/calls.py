@@ -15,7 +15,7 @@ from tests.soak.plan import Step
 from tests.soak.rooms import Comb, Room, Rooms
 from tests.soak.values import Array, Case, hop, item_bytes, uneven
 from weft.collectives import collective
-from weft.runtime import Prepared, World, prepare
+from weft.runtime import PreparedSchedule, World, prepare
 
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 _TORCH_OPS = {
@@ -220,7 +220,7 @@ class Schedules:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._prepared: dict[Any, Prepared] = {}
+        self._prepared: dict[Any, PreparedSchedule] = {}
 
     def run(self, step: Step, case: Case) -> bool:
         """Execute with the schedule's own memory; tell whether every byte is right."""
@@ -243,7 +243,7 @@ class Schedules:
             each.close()
         self._prepared.clear()
 
-    def _find(self, step: Step) -> Prepared:
+    def _find(self, step: Step) -> PreparedSchedule:
         ask = step.ask
         if ask not in self._prepared:
             if len(self._prepared) >= self._MOST:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 
 ROOT = Path(__file__).parents[2]
 

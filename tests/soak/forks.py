@@ -30,13 +30,13 @@ def forked(run: Callable[[], object]) -> int:
         os._exit(code)
 
 
-def answers_of(num_ranks: int, be_rank: Callable[[int, Path], str]) -> list[str]:
-    """Let ``be_rank(rank, folder)`` run in a process each; give what they answered."""
+def answers_of(num_ranks: int, rank_main: Callable[[int, Path], str]) -> list[str]:
+    """Let ``rank_main(rank, folder)`` run in a process each; give what they answered."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
         def answer(rank: int) -> None:
-            (folder / f"{rank}").write_text(be_rank(rank, folder))
+            (folder / f"{rank}").write_text(rank_main(rank, folder))
 
         pids = [forked(partial(answer, rank)) for rank in range(num_ranks)]
         codes = [os.waitpid(pid, 0)[1] for pid in pids]

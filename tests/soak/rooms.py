@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tests.soak.values import SMALL, Array
-from weft.runtime import Memory, World
+from weft.runtime import RawMemory, World
 
 GUARD = 64
 _MARK = 0xA5
@@ -34,7 +34,7 @@ class Room:
     def memory(self, dtype: str) -> Any:
         """As a World takes it: an array, or an address where numpy has no such dtype."""
         if dtype in SMALL:
-            return Memory(self.bytes.ctypes.data, self.bytes.nbytes, dtype)
+            return RawMemory(self.bytes.ctypes.data, self.bytes.nbytes, dtype)
         return self.bytes.view(dtype)
 
     def tensor(self, dtype: str) -> torch.Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runtime.left import nothing_left
+from tests.runtime.leftovers import nothing_left
 from weft.runtime import spawn
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -161,7 +161,7 @@ class Traffic:
         self.report.wrong.append(f"{number}: {step}")
 
 
-def be_rank(rank: int, folder: Path, seed: int, count: int, asks: int) -> str:
+def rank_main(rank: int, folder: Path, seed: int, count: int, asks: int) -> str:
     """Take part, and report."""
     store = dist.FileStore(str(folder / "store"), RANKS)  # type: ignore[attr-defined]
     limit = timedelta(seconds=60)
@@ -174,7 +174,7 @@ def be_rank(rank: int, folder: Path, seed: int, count: int, asks: int) -> str:
 def main(seed: int, count: int, asks: int) -> list[str]:
     """Give the ranks' reports."""
     torch.set_num_threads(1)
-    return answers_of(RANKS, partial(be_rank, seed=seed, count=count, asks=asks))
+    return answers_of(RANKS, partial(rank_main, seed=seed, count=count, asks=asks))
 
 
 if __name__ == "__main__":

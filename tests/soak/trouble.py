@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 import weft.torch
-from tests.runtime.left import eventually, files, threads
+from tests.runtime.leftovers import eventually, files, threads
 from tests.soak.calls import Bench, Flight, by_torch, by_world
 from tests.soak.plan import Plan, Step
 from tests.soak.rooms import Rooms
@@ -35,8 +35,8 @@ from tests.soak.values import case_of
 from weft._core import die_with
 from weft.errors import RunError
 from weft.runtime import World
-from weft.runtime.crew import launch
-from weft.runtime.leftovers import PREFIX, SHARED_MEMORY
+from weft.runtime.communicator import create_segment
+from weft.runtime.stale_segments import PREFIX, SHARED_MEMORY
 
 BY_SIGNAL = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 BY_RANK = ("raise", "exit", "other collective", "other size", "other dtype")
@@ -148,7 +148,7 @@ def harm(trial: Trial, step: Step) -> Step:
     return step._replace(ask=replace(ask, dtype=dtype, op="sum" if ask.op else ""))
 
 
-def be_rank(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
+def rank_main(trial: Trial, name: str, rank: int, store: str, tell: int) -> None:
     """Live as a rank, and tell how it ended."""
     one, began = threads(), time.monotonic()
     answer: dict[str, Any]
@@ -213,7 +213,7 @@ class Ranks:
             if pid == 0:
                 try:
                     if die_with(parent):
-                        be_rank(trial, name, rank, store, tell)
+                        rank_main(trial, name, rank, store, tell)
                 finally:
                     os._exit(0)
             os.close(tell)
@@ -262,7 +262,7 @@ def carry_out(trial: Trial) -> dict[str, Any]:
     everyone = list(range(trial.num_ranks))
     others = [rank for rank in everyone if rank != trial.victim]
     with tempfile.TemporaryDirectory() as folder:
-        launcher = launch(trial.num_ranks)
+        launcher = create_segment(trial.num_ranks)
         ranks = Ranks(trial, launcher.name, str(Path(folder) / "store"))
         try:
             wrong = [] if ranks.hear(everyone, 1) else ["a rank did not come"]
@@ -287,7 +287,7 @@ def carry_out(trial: Trial) -> dict[str, Any]:
 
 def kill_all(trial: Trial) -> dict[str, Any]:
     """Kill all ranks and whoever started them, at once; then start again beside a live world."""
-    alive = launch(2)
+    alive = create_segment(2)
     with tempfile.TemporaryDirectory() as folder:
         leader = os.fork()
         if leader == 0:
@@ -299,7 +299,7 @@ def kill_all(trial: Trial) -> dict[str, Any]:
             while True:  # orphans are ours, too
                 os.waitpid(-1, 0)
     dead = without_owner()
-    next_one = launch(2)  # cleans up
+    next_one = create_segment(2)  # cleans up
     left = dead & without_owner()
     wrong = [f"left behind: {left}"] if left else []
     if not (SHARED_MEMORY / alive.name.removeprefix("/")).exists():
@@ -313,7 +313,7 @@ def lead(trial: Trial, store: str) -> None:
     """Start the ranks in a group of processes of their own, and wait."""
     try:
         os.setpgid(0, 0)
-        launcher = None if trial.by_environment else launch(trial.num_ranks)
+        launcher = None if trial.by_environment else create_segment(trial.num_ranks)
         Ranks(trial, launcher.name if launcher else "", store).hear([0], 2)
     finally:
         os._exit(0)

@@ -21,7 +21,7 @@ RANKS = 2
 _SAMPLES = 40
 
 
-def be_rank(rank: int, seed: int, count: int) -> dict[str, object]:
+def rank_main(rank: int, seed: int, count: int) -> dict[str, object]:
     """Join so many worlds, one after another; give what was wrong and what was held."""
     os.environ |= {
         "RANK": str(rank),
@@ -54,7 +54,7 @@ def _use(world: World, size: int, *, later: bool) -> bool:
 
 def main(seed: int, count: int) -> list[str]:
     """Give what the ranks say."""
-    return answers_of(RANKS, lambda rank, _: json.dumps(be_rank(rank, seed, count)))
+    return answers_of(RANKS, lambda rank, _: json.dumps(rank_main(rank, seed, count)))
 
 
 if __name__ == "__main__":

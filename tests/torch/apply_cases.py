@@ -10,7 +10,7 @@ from torch import nn
 
 import weft.torch
 from weft.planner.plan import Choice, Plan
-from weft.torch.apply.step_watch import Watch
+from weft.torch.apply.step_watch import StepWatch
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 from weft.workload.step import Collective
 
@@ -151,7 +151,7 @@ def contradicted(default_is_faster: bool) -> tuple[Any, ...]:  # noqa: FBT001
     model = Small(weft.torch.SGD(0.1))
     plan = fused_plan(baseline=2.0, planned=1.0, high=1.5)
     applied = apply(plan, model)
-    watch: Watch = applied._watch
+    watch: StepWatch = applied._watch
     said, kinds = [], []
     seconds = {False: 3.0, True: 2.0 if default_is_faster else 4.0}
     for step in range(40):

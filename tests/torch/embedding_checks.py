@@ -15,7 +15,7 @@ from weft.fused import EmbeddingBatch, column_wise, embedding_all_to_all, row_wi
 from weft.fused.table_sharding import Placements
 from weft.timeline import Timeline
 from weft.torch import EmbeddingAllToAll
-from weft.torch.apply.module_swaps import Swap
+from weft.torch.apply.module_swaps import ModuleSwap
 
 CHECKS: dict[str, Callable[[], None]] = {}
 TABLES = {"a": (70, 8), "b": (33, 20), "c": (50, 64), "d": (9, 3), "e": (40, 128)}
@@ -381,7 +381,7 @@ def sums_of_adagrad_go_along_from_plain_to_fused_and_back() -> None:
     plain, _ = plain_and_fused(weft.torch.RowwiseAdagrad(0.1))
     parent = torch.nn.Sequential(plain)
     train(plain, 0)
-    swap = Swap(parent, "0", plain, plain.fused(), is_fused=False)
+    swap = ModuleSwap(parent, "0", plain, plain.fused(), is_fused=False)
     for step, fused in ((1, True), (2, False), (3, True)):
         swap.put(fused=fused)
         train(parent[0], step)
@@ -408,25 +408,25 @@ def any_optimizer_of_torch_trains_it() -> None:
 def what_cannot_be_is_refused_before_anything_moves() -> None:
     for wrong, text in (
         (lambda: EmbeddingAllToAll({"a": (3, 4)}, sharding={}), "1 of 1"),
-        (lambda: EmbeddingAllToAll({"a": (3, 4)}, pooling="max"), "pooling is 'max'"),
-        (lambda: EmbeddingAllToAll({"a": (3, 4)}, inputs="rows"), "inputs is 'rows'"),
+        (lambda: EmbeddingAllToAll({"a": (3, 4)}, pooling="max"), "(got 'max')"),
+        (lambda: EmbeddingAllToAll({"a": (3, 4)}, inputs="rows"), "(got 'rows')"),
         (lambda: EmbeddingAllToAll({"a.b": (3, 4)}), "'a.b'"),
         (lambda: EmbeddingAllToAll({"a": torch.zeros(3, dtype=torch.int64)}), "int64"),
         (
             lambda: EmbeddingAllToAll({"a": torch.zeros(3, 4), "b": torch.zeros(3, 4).half()}),
-            "'a' is torch.float32, table 'b' is torch.float16",
+            "'a' is torch.float32, 'b' is torch.float16",
         ),
         (
             lambda: EmbeddingAllToAll(
                 {"a": weft.torch.quantize_rows(torch.rand(3, 4))}, optimizer=weft.torch.SGD(0.1)
             ),
-            "quantised",
+            "optimizer: quantized",
         ),
         (
             lambda: EmbeddingAllToAll(
                 {"a": weft.torch.quantize_rows(torch.rand(3, 4))}, sharding="column-wise"
             ),
-            "whole rows",
+            "sharding: the rows of quantized table 'a'",
         ),
     ):
         refused(wrong, text)
@@ -445,16 +445,18 @@ def refused(act: Callable[[], object], text: str) -> None:
 def bags_that_do_not_fit_are_refused() -> None:
     bag = EmbeddingAllToAll({"a": (3, 4)}, sharding="column-wise")
     flat, borders = torch.zeros(4, dtype=torch.int64), torch.tensor([0, 2, 4])
-    refused(lambda: bag(flat), "no offsets")
-    refused(lambda: bag([flat, flat], [borders, borders]), "bags of 2 tables where 1")
+    refused(lambda: bag(flat), "offsets: missing")
+    refused(lambda: bag([flat, flat], [borders, borders]), "each of 1 tables (got 2)")
     refused(lambda: bag(flat.float(), borders), "torch.float32")
-    refused(lambda: bag(flat, borders, torch.ones(3)), "3 weights")
-    refused(lambda: bag([flat], [borders, borders]), "offsets of 2 tables")
+    refused(lambda: bag(flat, borders, torch.ones(3)), "(got 3 of torch.float32)")
+    refused(lambda: bag([flat], [borders, borders]), "expected 1 tensors as of indices (got 2)")
     own = EmbeddingAllToAll({"a": (3, 4)}, sharding="column-wise", inputs="samples")
-    refused(lambda: own(flat, borders, torch.ones(4, requires_grad=True)), "no gradients")
+    refused(
+        lambda: own(flat, borders, torch.ones(4, requires_grad=True)), "gradients are not supported"
+    )
     two = EmbeddingAllToAll({"a": (3, 4), "b": (3, 4)}, sharding="column-wise")
-    refused(lambda: two(flat, borders[:2]), "2 offsets")
-    refused(lambda: two([flat, flat], [borders, borders[1:]]), "samples in a batch")
+    refused(lambda: two(flat, borders[:2]), "(got 2)")
+    refused(lambda: two([flat, flat], [borders, borders[1:]]), "differ (1, 2)")
     mean = EmbeddingAllToAll({"a": (3, 4)}, sharding="column-wise", pooling="mean")
     refused(lambda: mean(flat, borders, torch.ones(4)), "pooling='sum'")
 

@@ -1,4 +1,4 @@
-"""What every rank is told when one disagrees, dies or does not come; and how groups end."""
+"""The errors of all ranks when one disagrees, dies or does not come; and how groups end."""
 
 import os
 import signal
@@ -96,7 +96,7 @@ def nobody_comes_to_a_group():
             assert time.monotonic() - began < 30
     else:
         while True:  # until the group is broken
-            weft.torch.world_of(group).require_sound()
+            weft.torch.world_of(group).require_healthy()
             time.sleep(0.01)
 
 
@@ -131,8 +131,8 @@ def a_chain_of_futures_breaks():
     work.wait()
 
 
-def told(function):
-    """Run, and give the error that this rank was told."""
+def error_of(function):
+    """Run, and return the error of this rank."""
     try:
         function()
     except RunError as error:
@@ -146,13 +146,13 @@ MISMATCHES = (other_sizes, other_dtypes, other_operations, other_collectives, ot
 
 
 @pytest.mark.parametrize("function", MISMATCHES, ids=lambda f: f.__name__)
-def test_ranks_that_disagree_are_all_told(function):
-    answers = on_ranks(told, 2, function)
+def test_ranks_that_disagree_all_get_an_error(function):
+    answers = on_ranks(error_of, 2, function)
     assert {name for name, _ in answers} == {DisagreeError.__name__}
 
 
-def test_splits_that_do_not_fit_are_told():
-    answers = on_ranks(told, 2, other_splits)
+def test_mismatched_splits_are_an_error():
+    answers = on_ranks(error_of, 2, other_splits)
     assert {name for name, _ in answers} <= {DisagreeError.__name__, RunError.__name__}
 
 
@@ -168,7 +168,7 @@ def test_a_future_names_a_rank_that_dies(function):
 
 
 def test_all_ranks_that_do_not_come_are_named():
-    for name, text in on_ranks(told, 3, some_do_not_come):
+    for name, text in on_ranks(error_of, 3, some_do_not_come):
         assert name == RunTimeoutError.__name__
         assert "rank 0 timed out after 1 s at barrier" in text
         assert "rank 1 did not come (after call " in text
@@ -176,14 +176,14 @@ def test_all_ranks_that_do_not_come_are_named():
 
 
 def test_a_group_has_its_own_timeout():
-    for name, text in on_ranks(told, 2, nobody_comes_to_a_group):
+    for name, text in on_ranks(error_of, 2, nobody_comes_to_a_group):
         assert name == RunTimeoutError.__name__
         assert "rank 0 timed out after 1 s at all_reduce(32 bytes, float32, sum)" in text
         assert "rank 1 did not come" in text
 
 
 def test_a_message_that_never_comes_is_a_timeout_everywhere():
-    answers = on_ranks(told, 2, nobody_sends)
+    answers = on_ranks(error_of, 2, nobody_sends)
     assert {name for name, _ in answers} == {RunTimeoutError.__name__}
     assert all("timed out after 1 s at " in text for _, text in answers)
 
@@ -194,7 +194,7 @@ def test_a_rank_that_dies_is_named_by_who_waits_for_anyones_message():
 
 
 def test_what_went_wrong_comes_through_a_chain_of_futures():
-    answers = on_ranks(told, 2, a_chain_of_futures_breaks)
+    answers = on_ranks(error_of, 2, a_chain_of_futures_breaks)
     assert {name for name, _ in answers} == {DisagreeError.__name__}
     assert all("call " in text for _, text in answers)
 

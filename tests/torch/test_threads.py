@@ -10,7 +10,7 @@ import torch.distributed as dist
 from tests.runtime.test_threads import in_threads
 from tests.torch.ranks import on_ranks
 from weft.errors import DisagreeError, RunError
-from weft.torch.hosts.serial_executor import Jobs
+from weft.torch.hosts.serial_executor import SerialExecutor
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
@@ -72,7 +72,7 @@ def test_threads_that_reduce_in_one_group_at_once_are_refused():
 
 
 def test_calls_between_hosts_are_of_one_thread_at_a_time():
-    jobs, entered, go_on = Jobs("held"), threading.Event(), threading.Event()
+    jobs, entered, go_on = SerialExecutor("held"), threading.Event(), threading.Event()
     done = []
 
     def hold():
@@ -80,16 +80,16 @@ def test_calls_between_hosts_are_of_one_thread_at_a_time():
         go_on.wait()
         done.append("first")
 
-    first = threading.Thread(target=lambda: jobs.do(hold, async_op=False))
+    first = threading.Thread(target=lambda: jobs.run(hold, async_op=False))
     first.start()
     entered.wait()
     try:
         for async_op in (False, True):
             with pytest.raises(DisagreeError, match="need a group each"):
-                jobs.do(lambda: done.append("second"), async_op=async_op)
+                jobs.run(lambda: done.append("second"), async_op=async_op)
     finally:
         go_on.set()
         first.join()
-    jobs.do(lambda: done.append("later"), async_op=False)
+    jobs.run(lambda: done.append("later"), async_op=False)
     jobs.close()
     assert done == ["first", "later"]

@@ -16,15 +16,15 @@ import weft.torch
 from tests.torch.ranks import on_ranks
 from weft.errors import RunTimeoutError
 from weft.runtime import spawn
-from weft.torch.backend.rendezvous import meet
-from weft.torch.hosts.serial_executor import Jobs
+from weft.torch.backend.store_rendezvous import rendezvous
+from weft.torch.hosts.serial_executor import SerialExecutor
 
 pytestmark = [pytest.mark.torch, pytest.mark.multiprocess, pytest.mark.timeout(120)]
 
 SHORT = timedelta(seconds=0.5)
 
 
-def told(act):
+def error_of(act):
     """What an act raises: the name of its type and its text."""
     try:
         act()
@@ -65,7 +65,7 @@ def alone(rank, pipe, act):
         pipe.read_text()  # until the other one has closed it
         return "", ""
     with pipe.open("w"):
-        return told(act)
+        return error_of(act)
 
 
 def one_waits(pipe, calls, name):
@@ -127,13 +127,13 @@ def test_a_call_of_a_world_to_which_nobody_comes_timed_out(pipe, name):
 def test_a_group_whose_ranks_do_not_start_timed_out(rank):
     others = [str(other) for other in range(3) if other != rank]
     with pytest.raises(RunTimeoutError, match=r"timed out after 0.5 s") as failure:
-        meet(HashStore(), rank, 3, SHORT)
+        rendezvous(HashStore(), rank, 3, SHORT)
     assert f"rank {', '.join(others)} did not come" in str(failure.value)
 
 
 def test_a_call_of_several_hosts_that_is_not_done_timed_out():
-    jobs, held = Jobs("held"), threading.Event()
-    job: Any = jobs.do(lambda: wait_for(held), async_op=True)
+    jobs, held = SerialExecutor("held"), threading.Event()
+    job: Any = jobs.run(lambda: wait_for(held), async_op=True)
     try:
         with pytest.raises(RunTimeoutError, match=r"timed out: it was not done after 0.05 s"):
             job.wait(0.05)

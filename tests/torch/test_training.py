@@ -56,8 +56,8 @@ def use_heap_wrongly():
 def test_the_heap_needs_fsdp2_and_a_weft_group():
     for complaints in on_ranks(use_heap_wrongly, 2):
         assert complaints == [
-            "gloo is no weft group.",
-            "there is no FSDP2 module in this model.",
+            "group: expected a weft group (got backend 'gloo').",
+            "model: has no FSDP2 module.",
         ]
 
 

@@ -70,7 +70,7 @@ def fsdp_in_the_heap() -> tuple[list[float], list[float], list[tuple[int, int, i
     used = weft.torch.use_heap(net)
     found = losses(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
     counts = [(each.num_calls, each.num_given, each.num_refused) for each in used]
-    return plain, found, counts, weft.torch.world_of().spare.num_lent
+    return plain, found, counts, weft.torch.world_of().private_arena.num_allocations
 
 
 TRAININGS = {"DDP": ddp, "ZeRO": zero, "FSDP2": fsdp}

@@ -10,8 +10,8 @@ from weft.cli import main
 from weft.errors import PlatformError, UsageError
 from weft.hardware import platform, platform_from_table
 from weft.trace import read
-from weft.trace.calibration import calibrated_from
 from weft.trace.host_overheads import _outermost
+from weft.trace.trace_calibration import calibrated_from
 
 
 def steps(count=6):

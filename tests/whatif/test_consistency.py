@@ -12,7 +12,7 @@ from weft.planner.plan import Limits
 from weft.planner.planning import drafted_step
 from weft.planner.prices import Prices, default_library
 from weft.schedule import Cost
-from weft.schedule.strategies import STRATEGIES
+from weft.schedule.strategy_table import STRATEGIES
 from weft.step import StepEngine
 from weft.trace import read
 from weft.whatif import what_if

@@ -15,7 +15,7 @@ from weft.cost import gemm_grid
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware.dtypes import product_bytes
 from weft.schedule import SELF, Cost, Kernel, Launch, Program, Queue, Schedule, Submit
-from weft.schedule.strategies import STRATEGIES as ALL
+from weft.schedule.strategy_table import STRATEGIES as ALL
 from weft.simulator import collective_units
 
 if TYPE_CHECKING:

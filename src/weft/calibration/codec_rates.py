@@ -1,4 +1,4 @@
-"""How fast codecs are on one core of this machine."""
+"""The encoding and decoding rates of codecs on one core of this machine."""
 
 import time
 from statistics import median
@@ -16,8 +16,8 @@ _SPREAD = 0.02  # of weights, as layers of a transformer have it
 
 def codec_rates() -> tuple[CodecRate, ...]:
     """Encode and decode weights chunk by chunk."""
-    drawn = np.random.default_rng(0)
-    weights = (drawn.standard_normal(_CHUNK * _CHUNKS // 4) * _SPREAD).astype(np.float32)
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal(_CHUNK * _CHUNKS // 4) * _SPREAD).astype(np.float32)
     chunks = weights.view(np.uint8).reshape(_CHUNKS, _CHUNK)
     return tuple(_rate(name, chunks) for name in CODECS)
 

@@ -1,4 +1,4 @@
-"""From what was measured here to the platform ``here``."""
+"""Conversion of measurements to the platform ``here``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from weft.calibration import microbenchmarks as measuring
+from weft.calibration import microbenchmarks
 from weft.calibration.microbenchmarks import (
+    ALGORITHM_SIZES,
     DTYPES,
     EDGE,
     RANKS,
     SETS,
-    WAY_SIZES,
     Measured,
     one_thread,
 )
@@ -32,13 +32,13 @@ from weft.units import format_size
 _TIMEOUT = 30.0
 _FLAGS_OF_A_PULL = 4  # ready, done, and a read that is asked for: there and back
 STEPS: tuple[tuple[str, Callable[[World], Measured]], ...] = (
-    ("copies", measuring.copies),
-    ("sums", measuring.sums),
-    ("flags", measuring.flags),
-    ("calls", measuring.calls),
-    ("ways", measuring.ways),
-    ("reads of other processes", measuring.far_reads),
-    ("products of matrices", measuring.products),
+    ("copies", microbenchmarks.copies),
+    ("sums", microbenchmarks.sums),
+    ("flags", microbenchmarks.flags),
+    ("calls", microbenchmarks.calls),
+    ("algorithms", microbenchmarks.algorithms),
+    ("reads of other processes", microbenchmarks.remote_reads),
+    ("products of matrices", microbenchmarks.matmuls),
 )
 _PRODUCT = f"product of {EDGE} x {EDGE} matrices, one thread"
 _ENOUGH = 1.03  # a store type must be so much faster at all larger sizes to be taken
@@ -59,13 +59,13 @@ def calibrated(found: Mapping[str, Measured], *, date: str = "") -> Platform:
     when = date or datetime.now(timezone.utc).date().isoformat()
     source = f"measured here on {when} by weft calibrate"
     rates = {step: {name: 1 / s for name, s in each.items()} for step, each in found.items()}
-    seconds = {"flags": found["flags"], "calls": found["calls"], "ways": found["ways"]}
-    table = _table(rates | seconds, this_machine(), _Writer(source))
+    seconds = {"flags": found["flags"], "calls": found["calls"], "algorithms": found["algorithms"]}
+    table = _table(rates | seconds, this_machine(), _PlatformWriter(source))
     return platform_from_table(table, "here.toml")
 
 
 def require_quiet(platform: Platform) -> None:
-    """Refuse a calibration during which others used the cores: ops look ten times as long then."""
+    """Raise if other processes used the cores: ops may look ten times as long then."""
     if platform.calm is not None and platform.calm.is_busy:
         raise NotQuietError(
             f"others used {platform.calm.foreign:.0%} of the cores during the calibration, so it "
@@ -90,7 +90,7 @@ def save(platform: Platform, path: Path | None = None) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
+class _PlatformWriter:
     """Numbers with their source, as a platform file has them."""
 
     source: str
@@ -104,7 +104,9 @@ class _Writer:
         return {"value": number, "basis": "derived", "source": f"{what}, {self.source}"}
 
 
-def _table(found: Mapping[str, Measured], machine: Machine, write: _Writer) -> dict[str, Any]:
+def _table(
+    found: Mapping[str, Measured], machine: Machine, write: _PlatformWriter
+) -> dict[str, Any]:
     copy, flag = found["copies"], found["flags"]
     fastest = max(copy[f"{each} cached alone"] for each in SETS)
     latency = write.derived(flag["spin"] / 2, "half a flag round trip between two cores")
@@ -126,7 +128,7 @@ def _table(found: Mapping[str, Measured], machine: Machine, write: _Writer) -> d
 
 
 def _device(
-    found: Mapping[str, Measured], machine: Machine, write: _Writer, latency: dict[str, Any]
+    found: Mapping[str, Measured], machine: Machine, write: _PlatformWriter, latency: dict[str, Any]
 ) -> dict[str, Any]:
     copy, call = found["copies"], found["calls"]
     largest = max(SETS)
@@ -159,9 +161,9 @@ def _device(
 
 
 def _dma(
-    found: Mapping[str, Measured], write: _Writer, rate: float, launch: float
+    found: Mapping[str, Measured], write: _PlatformWriter, rate: float, launch: float
 ) -> dict[str, Any]:
-    """An engine is a thread: what waking it costs is what a call by engines takes longer."""
+    """Return the cost of waking an engine thread: the extra time of a call by engines."""
     latency = found["flags"]["spin"] / 2
     call = found["calls"]["dma-b2b"]
     waking = max(call - launch - _FLAGS_OF_A_PULL * latency, 0.0)
@@ -174,7 +176,7 @@ def _dma(
     }
 
 
-def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
+def _shared(found: Mapping[str, Measured], write: _PlatformWriter) -> dict[str, Any]:
     sums, far = found["sums"], found["reads of other processes"]
     sets = {_key(each): _set(found, each, write) for each in SETS}
     # Where the system forbids such reads everything goes through the heap: as slow as a copy.
@@ -184,8 +186,8 @@ def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
             **write.derived(0, "the size where they begin to win"),
             "value": _streamed_from(found["copies"]),
         },
-        "eager_up_to": _eager_up_to(found["ways"], "all_gather", write),
-        "eager_reduced_up_to": _eager_up_to(found["ways"], "all_reduce", write),
+        "eager_up_to": _eager_up_to(found["algorithms"], "all_gather", write),
+        "eager_reduced_up_to": _eager_up_to(found["algorithms"], "all_reduce", write),
         "far_rate": write.achieved(other, "process_vm_readv of 1 MiB, both ranks at once"),
         "yield_latency": write.derived(found["flags"]["yield"] / 2, "half a flag round trip"),
         "sets": sets,
@@ -196,7 +198,7 @@ def _shared(found: Mapping[str, Measured], write: _Writer) -> dict[str, Any]:
     }
 
 
-def _set(found: Mapping[str, Measured], nbytes: int, write: _Writer) -> dict[str, Any]:
+def _set(found: Mapping[str, Measured], nbytes: int, write: _PlatformWriter) -> dict[str, Any]:
     copy, total = found["copies"], found["sums"]
     rates = {
         "cached": copy[f"{nbytes} cached alone"],
@@ -215,7 +217,7 @@ def _key(nbytes: int) -> str:
 
 
 def _streamed_from(copy: Measured) -> int:
-    """Give the size of a copy from which going past the caches wins, with both cores at it.
+    """Return the size from which streaming stores win, with both cores copying.
 
     That of a quarter of the last cache at most: two cores read and write four times as much.
     """
@@ -224,17 +226,19 @@ def _streamed_from(copy: Measured) -> int:
     return min(found, max(cache_bytes()) // 4)
 
 
-def _eager_up_to(ways: Measured, kind: str, write: _Writer) -> dict[str, Any]:
-    """Give the largest size up to which laying bytes out was as fast as having them read."""
-    wins = [ways[f"{kind} {s} eager"] <= ways[f"{kind} {s} pull"] for s in WAY_SIZES]
+def _eager_up_to(algorithms: Measured, kind: str, write: _PlatformWriter) -> dict[str, Any]:
+    """Return the largest size up to which eager copies were as fast as pulling."""
+    wins = [
+        algorithms[f"{kind} {s} eager"] <= algorithms[f"{kind} {s} pull"] for s in ALGORITHM_SIZES
+    ]
     longest = next((i for i, won in enumerate(wins) if not won), len(wins))
-    size = WAY_SIZES[longest - 1] if longest else WAY_SIZES[0] // 2
+    size = ALGORITHM_SIZES[longest - 1] if longest else ALGORITHM_SIZES[0] // 2
     what = f"{kind} of two ranks, ordinary memory, eager and pull in turn"
     return {**write.derived(0, what), "value": size}
 
 
 def first_of_the_rest(sizes: Sequence[int], wins: Sequence[bool]) -> int:
-    """Give the first size from which all win, or one beyond them if the last does not."""
+    """Return the first size from which all win, or a larger one if the last does not."""
     chosen = 2 * sizes[-1]
     for size, won in zip(reversed(sizes), reversed(wins), strict=True):
         if not won:

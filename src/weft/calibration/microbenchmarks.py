@@ -1,8 +1,8 @@
-"""What this machine achieves: two ranks measure copies, sums, flags, calls and products.
+"""Microbenchmarks of this machine on two ranks: copies, sums, flags, calls and matmuls.
 
-Everything that is compared is measured in turn, round by round, so that a noisy moment is noisy
-for all of it. Medians count, of pieces of some microseconds inside a round and of the rounds: what
-other programs take of the cores, milliseconds at a time, falls out of the first of them.
+Whatever is compared is measured alternately, round by round, so that noise affects all of it alike.
+Results are medians, of pieces of some microseconds inside a round and of the rounds: preemption by
+other processes, for milliseconds at a time, does not change the first of them.
 """
 
 import os
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from weft._core import time_copies, time_reads, time_reduces, time_round_trips
 from weft.collectives import collective
-from weft.runtime.interpreter import prepare
-from weft.runtime.memory import located
+from weft.runtime.bound_memory import address_and_size
+from weft.runtime.prepared_schedule import prepare
 from weft.runtime.world import World
 
 RANKS = 2
@@ -26,10 +26,10 @@ SETS = tuple(16 << 10 << shift for shift in (0, 2, 4, 6, 8, 9, 10, 11, 12, 13)) 
 STORES = ("cached", "streamed")
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8")
 CALLS = ("pull", "dma-b2b")
-WAYS = ("eager", "pull")
-WAYS_OF = ("all_gather", "all_reduce")
-WAY_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
-FAR = 1 << 20
+ALGORITHMS = ("eager", "pull")
+ALGORITHM_KINDS = ("all_gather", "all_reduce")
+ALGORITHM_SIZES = tuple(8 << 10 << shift for shift in range(8))  # to 1 MiB
+REMOTE_READ_BYTES = 1 << 20
 EDGE = 384  # of matrices: large enough for full speed, a millisecond or two
 _ROUNDS = 5
 _FEW_FLAGS, _MANY_FLAGS, _FLAG_SECONDS = 20, 2000, 0.01
@@ -47,7 +47,7 @@ Act = Callable[[int], float]  # does it so many times and gives the seconds of o
 
 @contextmanager
 def changed(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let processes started meanwhile find these in their environment."""
+    """Set environment variables for processes that are started inside."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -58,22 +58,22 @@ def changed(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Let processes started meanwhile multiply matrices in one thread."""
+    """Make processes that are started inside use one BLAS thread."""
     return changed(dict.fromkeys(_ONE_THREAD, "1"))
 
 
 def pin(world: World) -> None:
-    """Give every rank a core of its own, as far as there are as many."""
+    """Pin every rank to a core of its own, if there are enough."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[world.rank % len(cores)]})
 
 
 def copies(world: World) -> Measured:
-    """Give seconds for a byte that a copy writes, by ``SET STORE alone|both``."""
+    """Measure the seconds per byte of a copy, by ``SET STORE alone|both``."""
     pin(world)
     src, dst = world.empty(max(SETS) // 2, "uint8"), world.empty(max(SETS) // 2, "uint8")
     src[:], dst[:] = 1, 0
-    here, there = located(src)[0], located(dst)[0]
+    here, there = address_and_size(src)[0], address_and_size(dst)[0]
 
     def act(nbytes: int, store: str) -> Act:
         return lambda count: time_copies(here, there, nbytes, store == "streamed", count)
@@ -84,28 +84,28 @@ def copies(world: World) -> Measured:
 
 
 def sums(world: World) -> Measured:
-    """Give seconds for a byte that a sum of two writes, by ``SET alone|both`` and by dtype."""
+    """Measure the seconds per byte of a sum of two arrays, by ``SET alone|both`` and dtype."""
     pin(world)
     room = max(SETS) // 3 // 64 * 64
-    a, b, out = (located(world.empty(room, "uint8"))[0] for _ in range(3))
+    a, b, out = (address_and_size(world.empty(room, "uint8"))[0] for _ in range(3))
     sizes = {str(each): each // 3 // 64 * 64 for each in SETS}
 
     def act(dtype: str, nbytes: int) -> Act:
         return lambda count: time_reduces(dtype, a, b, out, nbytes, count)
 
     acts = {name: act("float32", nbytes) for name, nbytes in sizes.items()}
-    acts |= {dtype: act(dtype, FAR // 4) for dtype in DTYPES}
-    return _seconds(world, acts, sizes | dict.fromkeys(DTYPES, FAR // 4))
+    acts |= {dtype: act(dtype, REMOTE_READ_BYTES // 4) for dtype in DTYPES}
+    return _seconds(world, acts, sizes | dict.fromkeys(DTYPES, REMOTE_READ_BYTES // 4))
 
 
 def flags(world: World) -> Measured:
-    """Give seconds of a flag's way there and back: ``spin`` and ``yield``."""
+    """Measure the round trip of a flag in seconds: ``spin`` and ``yield``."""
     pin(world)
     word = world.empty(8, "uint64")
     word[0] = 0
-    mine, _ = located(word)
-    block = mine - located(world.member.view(world.region(world.rank), 8))[0]
-    theirs, _ = located(world.member.view(world.region(1 - world.rank) + block, 8))
+    mine, _ = address_and_size(word)
+    block = mine - address_and_size(world.member.view(world.region(world.rank), 8))[0]
+    theirs, _ = address_and_size(world.member.view(world.region(1 - world.rank) + block, 8))
     raised, first = 0, world.rank == 0
     found: dict[str, list[float]] = {}
     for name in ("spin", "yield"):
@@ -121,7 +121,7 @@ def flags(world: World) -> Measured:
 
 
 def calls(world: World) -> Measured:
-    """Give seconds of a prepared collective that moves next to nothing, by its algorithm."""
+    """Measure the seconds of a prepared collective of a few bytes, by algorithm."""
     pin(world)
     n = world.num_ranks
     ready = {
@@ -131,17 +131,17 @@ def calls(world: World) -> Measured:
     return {name: typical(batches(world, prepared.run)) for name, prepared in ready.items()}
 
 
-def ways(world: World) -> Measured:
-    """Give seconds of a call on ordinary memory, by ``COLLECTIVE BYTES ALGORITHM``.
+def algorithms(world: World) -> Measured:
+    """Measure the seconds of a call on ordinary memory, by ``COLLECTIVE BYTES ALGORITHM``.
 
     Bytes are a rank's input. An all_gather moves them, an all_reduce joins them.
     """
     pin(world)
     acts = {
-        f"{kind} {nbytes} {way}": _call_of(world, kind, nbytes, way)
-        for kind in WAYS_OF
-        for nbytes in WAY_SIZES
-        for way in WAYS
+        f"{kind} {nbytes} {algorithm}": _call_of(world, kind, nbytes, algorithm)
+        for kind in ALGORITHM_KINDS
+        for nbytes in ALGORITHM_SIZES
+        for algorithm in ALGORITHMS
     }
     for act in acts.values():
         act()  # the first one prepares
@@ -155,31 +155,31 @@ def ways(world: World) -> Measured:
     return _best(found)
 
 
-def _call_of(world: World, kind: str, nbytes: int, way: str) -> Callable[[], Any]:
+def _call_of(world: World, kind: str, nbytes: int, algorithm: str) -> Callable[[], Any]:
     x = np.zeros(nbytes // 4, np.float32)
     if kind == "all_reduce":
-        return lambda: world.all_reduce(x, algorithm=way)
+        return lambda: world.all_reduce(x, algorithm=algorithm)
     out = np.zeros(world.num_ranks * x.size, np.float32)
-    return lambda: world.all_gather(out, x, algorithm=way)
+    return lambda: world.all_gather(out, x, algorithm=algorithm)
 
 
-def far_reads(world: World) -> Measured:
-    """Give seconds for a byte that a rank reads from ordinary memory of another process."""
+def remote_reads(world: World) -> Measured:
+    """Measure the seconds per byte of reads from the memory of another process."""
     pin(world)
-    theirs, mine = np.ones(FAR, np.uint8), np.zeros(FAR, np.uint8)
-    shown = world.agree("far", located(theirs)[0].to_bytes(8, "little"))
+    theirs, mine = np.ones(REMOTE_READ_BYTES, np.uint8), np.zeros(REMOTE_READ_BYTES, np.uint8)
+    shown = world.agree("far", address_and_size(theirs)[0].to_bytes(8, "little"))
     if world.stages:
         return {}
     address = int.from_bytes(shown[1 - world.rank], "little")
-    pid, dst = world.member.pid(1 - world.rank), located(mine)[0]
-    act: Act = lambda count: time_reads(pid, address, dst, FAR, count)  # noqa: E731
-    found = _seconds(world, {"far": act}, {"far": FAR})
+    pid, dst = world.member.pid(1 - world.rank), address_and_size(mine)[0]
+    act: Act = lambda count: time_reads(pid, address, dst, REMOTE_READ_BYTES, count)  # noqa: E731
+    found = _seconds(world, {"far": act}, {"far": REMOTE_READ_BYTES})
     world.barrier()  # the other one still reads
     return found
 
 
-def products(world: World) -> Measured:
-    """Give seconds for a flop of products of matrices in one thread, by dtype; by rank 0 alone."""
+def matmuls(world: World) -> Measured:
+    """Measure the seconds per flop of matmuls in one thread, by dtype; on rank 0 alone."""
     pin(world)
     factors: dict[str, NDArray[Any]] = {
         "fp32": np.ones((EDGE, EDGE), np.float32),
@@ -205,7 +205,7 @@ def _seconds_of(act: Callable[[], Any], count: int) -> float:
 
 
 def _best(found: Mapping[str, Sequence[float]]) -> Measured:
-    """Give the median of the best round: what one rank does, others can only hold up."""
+    """Return the median of the best round: other ranks can only delay one."""
     return {name: min(each) for name, each in found.items() if each}
 
 
@@ -221,14 +221,14 @@ class Round(NamedTuple):
 
 
 def typical(rounds: Sequence[Round]) -> float:
-    """Give the median of the undisturbed rounds, or the best of all if those are few."""
+    """Return the median of the undisturbed rounds, or the best of all if those are few."""
     quiet = [each.seconds for each in rounds if each.share >= _UNDISTURBED]
     few = len(quiet) * 3 < len(rounds)
     return min(each.seconds for each in rounds) if few else median(quiet)
 
 
 def slowest(by_rank: Iterable[Sequence[Round]]) -> list[Round]:
-    """Join what ranks saw of the same rounds: of each the longest time and the least share."""
+    """Merge the ranks' views of the same rounds: the longest time and the smallest share."""
     together = zip(*by_rank, strict=True)
     return [Round(min(r.share for r in of), max(r.seconds for r in of)) for of in together]
 
@@ -249,7 +249,7 @@ class Rounds:
         self.found.setdefault(name, []).append(Round(share, passed / count))
 
     def medians(self) -> Measured:
-        """Give the typical seconds of each."""
+        """Return the typical seconds of each."""
         return {name: typical(each) for name, each in self.found.items()}
 
 
@@ -261,7 +261,7 @@ def batches(world: World, act: Callable[[], Any]) -> list[Round]:
 
 
 def _agreed_count(world: World, once: float, seconds: float, most: int) -> int:
-    """Say how often something is done in so many seconds; ranks must agree, so rank 0 says it."""
+    """Return how often to repeat something in so many seconds; rank 0 decides."""
     shown = world.agree("how often", str(once).encode())
     return int(min(max(seconds / max(float(shown[0]), 1e-9), 1), most))
 

@@ -1,4 +1,4 @@
-"""How quiet a machine is: what others have of its cores, and how far a probe moves meanwhile."""
+"""Noise of a machine: the CPU time of other processes, and the spread of a repeated copy."""
 
 import os
 import time
@@ -7,14 +7,14 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from weft.hardware.measured import Calm
+from weft.hardware.measured import MeasuredNoise
 
 _PROBE = 8 << 20  # bytes that the probe copies: more than the caches of a core
 _TRIES = 3
 
 
 def foreign_share(seconds: float = 0.1) -> float:
-    """Give the share of this machine's cores that others use while whoever asks sleeps."""
+    """Return the share of this machine's cores that other processes use, while this one sleeps."""
     before = _ticks()
     time.sleep(seconds)
     idle, total = (after - then for after, then in zip(_ticks(), before, strict=True))
@@ -22,7 +22,7 @@ def foreign_share(seconds: float = 0.1) -> float:
 
 
 def busy_seconds() -> float:
-    """Give the seconds that all cores together were at work since the machine was started."""
+    """Return the busy seconds of all cores together since boot."""
     idle, total = _ticks()
     return (total - idle) / os.sysconf("SC_CLK_TCK")
 
@@ -37,7 +37,7 @@ def _ticks() -> tuple[int, int]:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-class Watch:
+class NoiseMonitor:
     """Looks at the machine now and then while something else is measured."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """See what others do, and time a copy."""
+        """Sample the use of other processes, and time a copy."""
         self._foreign.append(foreign_share())
         self._probes.append(min(self._probe() for _ in range(_TRIES)))
 
@@ -59,11 +59,11 @@ class Watch:
         np.copyto(self._copy, self._source)
         return time.perf_counter() - begin
 
-    def found(self) -> Calm:
-        """Say how quiet it was."""
+    def found(self) -> MeasuredNoise:
+        """Return the noise that was measured."""
         low, _, high = quantiles([*self._probes, *self._probes], n=4, method="inclusive")
         seconds = time.perf_counter() - self._begin
         rounded = (
             float(f"{each:.3g}") for each in (median(self._foreign), high / low - 1, seconds)
         )
-        return Calm(*rounded)
+        return MeasuredNoise(*rounded)

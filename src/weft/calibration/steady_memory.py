@@ -1,4 +1,4 @@
-"""Processes whose memory stays where it is, so that a measurement meets few page faults."""
+"""Allocator settings for processes with few page faults, for measurements."""
 
 import multiprocessing
 import signal
@@ -21,13 +21,13 @@ SETTINGS = {
 
 
 def steady_memory() -> AbstractContextManager[None]:
-    """Let processes started meanwhile keep the memory they had, and compute in one thread."""
+    """Make processes that are started inside keep their memory and use one thread."""
     return changed(SETTINGS)
 
 
 @contextmanager
 def forked_ranks(modules: Sequence[str]) -> Iterator[None]:
-    """Let ranks started meanwhile come from one process that has loaded ``modules`` already.
+    """Fork ranks that are started inside from a process that has loaded ``modules``.
 
     Loading torch takes seconds, and a calibration starts a dozen pairs of ranks.
     """
@@ -47,7 +47,7 @@ def forked_ranks(modules: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Let processes started meanwhile leave Ctrl-C to this one, which ends them."""
+    """Make processes that are started inside ignore Ctrl-C: this one ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""What torch takes on this machine, as parts of the platform ``here``.
+"""Calibration of torch on this machine, as parts of the platform ``here``.
 
-Laws of ops from single ops timed by themselves (``torch_op_grid``), overheads of the host,
-collectives of Gloo and of weft with what DDP adds to them. See docs/calibrate.md.
+Cost models of ops are fitted to single ops (``torch_op_grid``); overheads of the host, collectives
+of Gloo and weft and the overhead of DDP are measured. See docs/calibrate.md.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.calibration import machine_calibration as base
+from weft.calibration import machine_calibration
 from weft.calibration.codec_rates import codec_rates
 from weft.calibration.microbenchmarks import Measured
-from weft.calibration.noise import Watch
+from weft.calibration.noise import NoiseMonitor
 from weft.calibration.steady_memory import forked_ranks
 from weft.calibration.torch_collective_times import SIZES, Curves, Wrapped, time_collectives
 from weft.calibration.torch_host_overhead import time_host
@@ -55,7 +55,7 @@ class TorchFound:
     lookups: dict[str, Lookups] = field(default_factory=dict)
 
     def put_into(self, platform: Platform, source: str) -> Platform:
-        """Give the platform with everything that was found."""
+        """Return the platform with all measurements."""
         libraries = tuple(
             _library(name, self.curves, source) for name in dict.fromkeys(n for n, _ in self.curves)
         )
@@ -120,18 +120,19 @@ _FOR_LOOKUPS = 4.0  # seconds
 
 
 # Seconds after which a calibration is made anew before it is relied upon. On a shared machine
-# memory drifts: gains foretold by one of an hour before were 16 points off, by a new one within 2.
+# memory rates drift: gains predicted from a calibration of an hour before were wrong by 16
+# percentage points, from a new one by at most 2.
 _OLD = 3600.0
 
 
 def is_current(here: Platform, age: float) -> bool:
-    """Tell whether a calibration still says what torch takes: recent, complete, of this torch."""
+    """Return whether a calibration is recent, complete and of this torch version."""
     known = here.torch is not None and here.torch.version == torch.__version__
     return known and bool(here.libraries and here.require_device().laws) and age < _OLD
 
 
 def current_here() -> Platform | None:
-    """Give the calibration of this machine, where there is one that is current."""
+    """Return the calibration of this machine, None if there is no current one."""
     try:
         found, age = platform("here"), time.time() - here_path().stat().st_mtime
     except (OSError, WeftError):
@@ -146,18 +147,18 @@ Step = tuple[str, Callable[[], None]]
 def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> Platform:
     """Measure this machine, all of it; ``shown`` hands the steps on as they come."""
     plain: dict[str, Measured] = {}
-    found, watch = TorchFound(), Watch()
+    found, watch = TorchFound(), NoiseMonitor()
 
     def put(name: str, act: Callable[[World], Measured]) -> None:
-        plain[name] = base.measure_step(act)
+        plain[name] = machine_calibration.measure_step(act)
 
-    steps: list[Step] = [(name, partial(put, name, act)) for name, act in base.STEPS]
+    steps: list[Step] = [(name, partial(put, name, act)) for name, act in machine_calibration.STEPS]
     steps += [(name, partial(measure, found)) for name, measure in STEPS]
     with forked_ranks(_LOADED):
         for _, act in shown(steps):
             act()
             watch.look()
-    platform = base.calibrated(plain)
+    platform = machine_calibration.calibrated(plain)
     platform = found.put_into(platform, platform.description)
     return replace(platform, calm=watch.found(), codecs=codec_rates())
 
@@ -165,8 +166,8 @@ def measured_here(shown: Callable[[Sequence[Step]], Iterable[Step]] = tuple) -> 
 def calibrated_here() -> Platform:
     """Measure this machine and keep the result as ``here``."""
     platform = measured_here()
-    base.require_quiet(platform)
-    base.save(platform)
+    machine_calibration.require_quiet(platform)
+    machine_calibration.save(platform)
     return platform
 
 
@@ -242,7 +243,7 @@ def rising(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _ddp(platform: Platform, wrapped: Wrapped) -> dict[str, Ddp]:
-    """Share what DDP adds beyond its collectives among steps, parameters and bytes."""
+    """Fit the overhead of DDP per step, parameter and byte."""
     found = {}
     for library in platform.libraries:
         fit = next(each for each in library.fits if each.collective == "all_reduce")

@@ -1,4 +1,4 @@
-"""What collectives take here by Gloo and by weft, and what DDP adds to them.
+"""Durations of collectives by Gloo and by weft, and the overhead of DDP.
 
 Two ranks, each with all its threads on a core of its own, as ``weft bench predict`` trains.
 """
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.calibration.microbenchmarks import RANKS, pin
 from weft.calibration.steady_memory import steady_memory
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 from weft.runtime.spawn import spawn
 from weft.torch.backend.c10d import all_gather_single, reduce_scatter_single
 
@@ -82,7 +82,7 @@ def _timed(
 
 
 def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
-    """Give the call; ``nbytes`` counts as nccl-tests does."""
+    """Return the call; ``nbytes`` counts as in nccl-tests."""
     whole, part = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4 // num_ranks)
     other = torch.zeros_like(whole)
     calls: dict[str, Callable[[], Any]] = {
@@ -96,7 +96,7 @@ def _collective(kind: str, nbytes: int, num_ranks: int) -> Callable[[], Any]:
 
 
 def _count(nbytes: int) -> int:
-    """Say how often a size is repeated: the same number on both ranks, few times for large ones."""
+    """Return how often a size is repeated: equal on both ranks, fewer for large ones."""
     return max(_LEAST, min(_REPEATS, (6 << 20) // nbytes))
 
 
@@ -142,7 +142,7 @@ def _step(model: nn.Module, nbytes: int) -> Callable[[], Any]:
 
 
 def _differences(first: Callable[[], Any], second: Callable[[], Any]) -> list[float]:
-    """Give how much longer the first takes, in turn with the second."""
+    """Return how much longer the first takes than the second, measured alternately."""
     found: list[float] = []
     for turn in range(_WARMUPS + _DIFFERENCES):
         times = []

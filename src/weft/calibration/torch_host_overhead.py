@@ -1,4 +1,4 @@
-"""What torch spends around its ops here: Python, dispatch and autograd, by phase of a step.
+"""The overhead of torch per op: Python, dispatch and autograd, by phase of a step.
 
 A reference model is trained on two ranks at once, phase by phase. What a phase takes beyond its
 ops, each timed by itself and priced as in any step, is overhead, shared out evenly among them.
@@ -20,7 +20,7 @@ import torch
 
 from weft.calibration.microbenchmarks import RANKS, pin
 from weft.calibration.steady_memory import steady_memory
-from weft.calibration.torch_op_times import Lined, Repetition, groups, typical
+from weft.calibration.torch_op_times import OpSequence, Repetition, groups, typical
 from weft.calibration.torch_reference_steps import Phases, reference_step
 from weft.calibration.torch_timed_steps import captured_step
 from weft.hardware import cache_bytes
@@ -42,11 +42,11 @@ Taken = dict[str, float]  # seconds by phase
 
 def time_host() -> TorchHost:
     """Measure the overheads of one op in each phase."""
-    host = Host()
+    host = HostOverhead()
     return host.typical(host.turns(_TURNS))
 
 
-class Host:
+class HostOverhead:
     """Overheads of torch, measured turn by turn; ranks share the last cache."""
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class Host:
         return [self._gaps(turns) for turns in zip(*ranks, strict=True)]
 
     def typical(self, turns: Sequence[Mapping[str, float]]) -> TorchHost:
-        """Give the middle of turns."""
+        """Return the median of turns."""
         forward, backward, optimizer = (
             float(f"{median(each[phase] for each in turns):.4g}") for phase in PHASES
         )
         return TorchHost(forward, backward, optimizer, cached=self._room, version=torch.__version__)
 
     def _gaps(self, turns: Sequence[_Turn]) -> dict[str, float]:
-        """Give the overheads of a turn by what both ranks took in the mean: they do not wait."""
+        """Return the overheads of a turn by the mean of both ranks, which do not wait."""
         taken = {key: fmean(turn.phases[key] for turn in turns) for key in turns[0].phases}
         every = typical([[[op] for op in turn.ops] for turn in turns])
         times = dict(zip(self._calls, every, strict=True))
@@ -82,7 +82,7 @@ class Host:
 
 
 def gaps(taken: Taken, summed: Taken, count: Counter[str]) -> Taken:
-    """Share what phases take beyond their ops among these."""
+    """Return the overhead per op of each phase: its duration minus that of its ops."""
     return {phase: (taken[phase] - summed[phase]) / max(1, count[phase]) for phase in PHASES}
 
 
@@ -103,7 +103,7 @@ def _timed_turns(world: World, calls: list[OpCall], count: int) -> list[_Turn]:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     step = reference_step()
-    ops = [Lined(world, group) for group in groups(calls)]
+    ops = [OpSequence(world, group) for group in groups(calls)]
     turns = []
     for _ in range(_WARMUPS + count):
         _timed_phases(world, step)  # in a loop of training every step follows another one

@@ -1,4 +1,4 @@
-"""What lookups in embedding tables take on this machine: measured in seconds and fitted."""
+"""The cost model of embedding lookups on this machine, fitted to measurements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.calibration.microbenchmarks import pin
 from weft.calibration.steady_memory import steady_memory
-from weft.calibration.torch_lookup_times import Stopwatch, Times
+from weft.calibration.torch_lookup_times import LookupTimes, Stopwatch
 from weft.cost.lookups import BIN_NAMES, TERMS, core_seconds, fitted_lookups
 from weft.cost.matmul import Columns
 from weft.hardware import Lookups, Platform, cache_bytes
@@ -29,14 +29,14 @@ _STEPS = tuple(1.1347241384 ** -(k + 1) for k in range(5))
 _DIMS = (16, 32, 64, 96, 128, 192, 256)
 
 
-class Case(NamedTuple):
+class LookupCase(NamedTuple):
     """A table and the batch that is looked up in it."""
 
     table: Table
     batch: int
 
 
-Measured = list[tuple[Case, Mapping[str, Times]]]
+Measured = list[tuple[LookupCase, Mapping[str, LookupTimes]]]
 
 
 def measure_embedding(*, seconds: float = 8.0, ranks: int = 1) -> dict[str, Lookups]:
@@ -53,15 +53,15 @@ def measure_embedding(*, seconds: float = 8.0, ranks: int = 1) -> dict[str, Look
     return {name: _fitted(name, given, [t[name] for _, t in found], caches) for name in found[0][1]}
 
 
-def measured(given: Sequence[Case], *, seconds: float = 0.0, ranks: int = 1) -> Measured:
+def measured(given: Sequence[LookupCase], *, seconds: float = 0.0, ranks: int = 1) -> Measured:
     """Measure cases in processes of their own, all or as many as ``seconds`` allow: the first's."""
     with steady_memory():
         found, *_ = spawn(_measure, ranks, list(given), seconds, timeout=_TIMEOUT)
     return found
 
 
-def sharpened(here: Platform, found: Sequence[Measured]) -> Platform:
-    """Let lookups take what they took in these cases: what laws miss in the mean is put right."""
+def corrected_lookups(here: Platform, found: Sequence[Measured]) -> Platform:
+    """Return the platform with its lookup costs scaled to the median of these measurements."""
     device, lookups = here.require_device(), {}
     for name, takes in device.lookups.items():
         rows = [(case, times[name].seconds) for each in found for case, times in each]
@@ -72,25 +72,25 @@ def sharpened(here: Platform, found: Sequence[Measured]) -> Platform:
     return replace(here, device=replace(device, lookups=lookups))
 
 
-def cases() -> Iterator[Case]:
-    """Give tables and batches of every kind, the first ones already far apart."""
+def cases() -> Iterator[LookupCase]:
+    """Yield tables and batches that cover the space of cases evenly."""
     for number in range(_MOST):
         yield spread_case(tuple((0.5 + number * step) % 1.0 for step in _STEPS))
 
 
-def spread_case(point: Sequence[float]) -> Case:
-    """Give the case at a point of the unit cube."""
+def spread_case(point: Sequence[float]) -> LookupCase:
+    """Return the case at a point of the unit cube."""
     rows, dim, pooling, lookups, zipf = point
     width = _DIMS[int(dim * len(_DIMS))]
     height = min(int(10 ** (3 + 3.7 * rows)), NBYTES // ITEM // width)
     pooled = int(10 ** (2 * pooling))
     batch = max(1, int(10 ** (3.7 + 1.3 * lookups)) // pooled)
     power = 0.0 if zipf < 0.25 else 0.5 + (zipf - 0.25) / 0.75 * 0.8
-    return Case(Table("t", height, width, pooled, power), batch)
+    return LookupCase(Table("t", height, width, pooled, power), batch)
 
 
-def columns_of(given: list[Case]) -> Columns:
-    """Give cases as the columns of the family."""
+def columns_of(given: list[LookupCase]) -> Columns:
+    """Return cases as columns of the kernel family."""
     table = [case.table for case in given]
     found: dict[str, list[float]] = {
         "batch": [case.batch for case in given],
@@ -104,7 +104,7 @@ def columns_of(given: list[Case]) -> Columns:
     return {name: np.array(values, float) for name, values in found.items()}
 
 
-def _measure(world: World, given: list[Case], seconds: float) -> Measured:
+def _measure(world: World, given: list[LookupCase], seconds: float) -> Measured:
     pin(world)
     watch, begin = Stopwatch(NBYTES), perf_counter()
     found: Measured = []
@@ -115,7 +115,9 @@ def _measure(world: World, given: list[Case], seconds: float) -> Measured:
     return found
 
 
-def _fitted(name: str, given: list[Case], times: list[Times], caches: Lookups) -> Lookups:
+def _fitted(
+    name: str, given: list[LookupCase], times: list[LookupTimes], caches: Lookups
+) -> Lookups:
     backward = name.endswith("_backward")
     seconds = np.array([each.seconds for each in times])
     takes = fitted_lookups(columns_of(given), ITEM, seconds, caches, backward=backward)

@@ -1,4 +1,4 @@
-"""How long lookups in one table take on this core, forward and backward, by torch and by weft.
+"""Durations of lookups in one table on this core, forward and backward, by torch and by weft.
 
 Code is warm and data is cold, as inside a step: before every measurement memory is swept through
 the caches, and then a tiny table is looked up. The sweep doubles as a probe: what was measured
@@ -30,7 +30,7 @@ _LEARNING = 1e-9  # rate: rows stay what they are
 _TINY = 16
 
 
-class Taken(NamedTuple):
+class TimedLookup(NamedTuple):
     """One measurement: its seconds, those of the sweep before, the share of them on the core."""
 
     seconds: float
@@ -38,7 +38,7 @@ class Taken(NamedTuple):
     share: float
 
 
-class Times(NamedTuple):
+class LookupTimes(NamedTuple):
     """The median of undisturbed measurements, and how far they lie from it in the mean."""
 
     seconds: float
@@ -80,10 +80,10 @@ class Stopwatch:
         self._large = large_pages((nbytes // 4, 1), torch.float32).fill_(0.5)
         self._swept = torch.zeros(_SWEPT, dtype=torch.uint8)
         self._tiny = _bag(Table("tiny", _TINY, _TINY, 4), _TINY, torch.zeros(_TINY * _TINY))
-        self._found: dict[str, list[Taken]] = {}
+        self._found: dict[str, list[TimedLookup]] = {}
         self._sweeps: list[float] = []
 
-    def times(self, table: Table, batch: int, rounds: int, most: int) -> Mapping[str, Times]:
+    def times(self, table: Table, batch: int, rounds: int, most: int) -> Mapping[str, LookupTimes]:
         """Measure until there are ``rounds`` undisturbed ones of each kind, ``most`` in all."""
         self._found = {}
         by_torch = _bag(table, batch, self._small)
@@ -107,7 +107,7 @@ class Stopwatch:
         for each in (bag, self._tiny):
             each.optimizer.zero_grad()
         back, step = self._found.pop("back")[-1], self._found.pop("step")[-1]
-        both = Taken(
+        both = TimedLookup(
             back.seconds + step.seconds, max(back.sweep, step.sweep), min(back.share, step.share)
         )
         self._found.setdefault("torch_backward", []).append(both)
@@ -129,7 +129,7 @@ class Stopwatch:
         yield [] if made is None else [made]
         passed = max(perf_counter() - begin, 1e-9)
         share = (thread_time() - busy) / passed
-        self._found.setdefault(name, []).append(Taken(passed, sweep, share))
+        self._found.setdefault(name, []).append(TimedLookup(passed, sweep, share))
 
     @property
     def _usual(self) -> float:
@@ -139,17 +139,19 @@ class Stopwatch:
     def _quiet(self, name: str) -> int:
         return len(undisturbed(self._found[name], self._usual))
 
-    def _typical(self, name: str) -> Times:
+    def _typical(self, name: str) -> LookupTimes:
         taken = self._found[name]
         seconds = [each.seconds for each in undisturbed(taken, self._usual)]
         if len(seconds) < 2:  # a busy machine: those that it disturbed least
             seconds = sorted(each.seconds for each in taken)[: max(1, len(taken) // 3)]
         middle = median(seconds)
-        return Times(middle, float(np.mean(np.abs(np.array(seconds) / middle - 1))), len(seconds))
+        return LookupTimes(
+            middle, float(np.mean(np.abs(np.array(seconds) / middle - 1))), len(seconds)
+        )
 
 
-def undisturbed(taken: list[Taken], usual: float) -> list[Taken]:
-    """Leave out what was measured while others used the core or the memory."""
+def undisturbed(taken: list[TimedLookup], usual: float) -> list[TimedLookup]:
+    """Return the measurements that other processes did not disturb."""
     return [each for each in taken if each.share >= _ON_CORE and each.sweep <= _PROBE * usual]
 
 
@@ -158,15 +160,12 @@ def _backward(pooled: Tensor, gradient: Tensor) -> None:
 
 
 def _bag(table: Table, batch: int, memory: Tensor) -> _Bag:
-    drawn = np.random.default_rng([table.rows, table.dim, batch])
+    rng = np.random.default_rng([table.rows, table.dim, batch])
     count = batch * int(table.pooling)
     elements = memory[: table.rows * table.dim].view(table.rows, table.dim)
     return _Bag(
         nn.Parameter(elements),
-        [
-            torch.from_numpy(drawn_indices(table.rows, count, table.zipf, drawn))
-            for _ in range(_SETS)
-        ],
+        [torch.from_numpy(drawn_indices(table.rows, count, table.zipf, rng)) for _ in range(_SETS)],
         torch.arange(0, count + 1, int(table.pooling)),
         torch.full((batch, table.dim), 1e-6),
     )

@@ -1,4 +1,4 @@
-"""Ops that were timed here before, so that the next step with the same ones need not wait."""
+"""A cache of measured ops, so that steps with the same ops need no new measurement."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def ops_path() -> Path:
-    """Say where the times of single ops are kept: beside the calibration they belong to."""
+    """Return the file of the times of single ops, next to the calibration."""
     return here_path().with_name("here-ops.json")
 
 
 def stored_times(calls: Sequence[OpCall]) -> dict[OpCall, OpTime]:
-    """Give the times of all calls; those that are not known yet are timed and kept.
+    """Return the times of all calls; unknown ones are measured and cached.
 
     A new calibration of the machine makes what was kept before it worthless.
     """

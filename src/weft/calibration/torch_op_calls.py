@@ -1,4 +1,4 @@
-"""Calls of torch ops as values: which op, with tensors of which shapes, strides and contents.
+"""Calls of torch ops as values: the op, and the shapes, strides and contents of its tensors.
 
 A captured step becomes a list of them; each can be carried out by itself, on tensors made anew.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class TensorSpec:
     """A tensor to be made: ``below`` bounds whole numbers, drawn by Zipf's law of that power.
 
     ``step`` writes multiples of it instead (borders of bags), ``rows`` are those of a sparse one.
@@ -47,40 +47,40 @@ class Like:
             sides = (s for s, t in zip(self.shape, self.stride, strict=True) if t)
         return math.prod(sides) * int(getattr(torch, self.dtype).itemsize)
 
-    def make(self, drawn: np.random.Generator) -> torch.Tensor:
+    def make(self, rng: np.random.Generator) -> torch.Tensor:
         """Make it, every page touched."""
         dtype = getattr(torch, self.dtype)
         if self.rows:
-            return self._sparse(dtype, drawn)
+            return self._sparse(dtype, rng)
         last = sum((s - 1) * t for s, t in zip(self.shape, self.stride, strict=True))
         size = last + 1 if 0 not in self.shape else 0
-        return self._filled(size, dtype, drawn).as_strided(self.shape, self.stride)
+        return self._filled(size, dtype, rng).as_strided(self.shape, self.stride)
 
-    def _filled(self, size: int, dtype: torch.dtype, drawn: np.random.Generator) -> torch.Tensor:
+    def _filled(self, size: int, dtype: torch.dtype, rng: np.random.Generator) -> torch.Tensor:
         if dtype.is_floating_point:
             return torch.empty(size, dtype=dtype).uniform_(0.05, 1.0)
         if self.step:
             return torch.arange(0, size * self.step, self.step, dtype=dtype)
-        return drawn_rows(self.below, size, self.zipf, drawn).to(dtype)
+        return random_rows(self.below, size, self.zipf, rng).to(dtype)
 
-    def _sparse(self, dtype: torch.dtype, drawn: np.random.Generator) -> torch.Tensor:
-        where = drawn_rows(self.shape[0], self.rows, self.zipf, drawn).unsqueeze(0)
+    def _sparse(self, dtype: torch.dtype, rng: np.random.Generator) -> torch.Tensor:
+        where = random_rows(self.shape[0], self.rows, self.zipf, rng).unsqueeze(0)
         values = torch.empty(self.rows, *self.shape[1:], dtype=dtype).uniform_(0.05, 1.0)
         return torch.sparse_coo_tensor(where, values, self.shape, check_invariants=False)
 
 
-def drawn_rows(rows: int, count: int, zipf: float, drawn: np.random.Generator) -> torch.Tensor:
+def random_rows(rows: int, count: int, zipf: float, rng: np.random.Generator) -> torch.Tensor:
     """Draw which rows are looked up; popular ones lie anywhere."""
     if not zipf:
-        return torch.from_numpy(drawn.integers(0, rows, count))
+        return torch.from_numpy(rng.integers(0, rows, count))
     weights = np.cumsum(1.0 / np.arange(1, rows + 1) ** zipf)
-    ranks = np.searchsorted(weights / weights[-1], drawn.random(count))
-    return torch.from_numpy(drawn.permutation(rows)[ranks].astype(np.int64))
+    ranks = np.searchsorted(weights / weights[-1], rng.random(count))
+    return torch.from_numpy(rng.permutation(rows)[ranks].astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """One op with its arguments; tensors are ``Like``s."""
+    """One op with its arguments; tensors are ``TensorSpec``s."""
 
     op: str
     args: tuple[Any, ...]
@@ -94,32 +94,32 @@ class OpCall:
         return getattr(getattr(getattr(torch.ops, space), name), overload or "default")
 
     @property
-    def tensors(self) -> list[Like]:
+    def tensors(self) -> list[TensorSpec]:
         """The tensors that it is given."""
-        return list(_likes((*self.args, *(value for _, value in self.kwargs))))
+        return list(_specs((*self.args, *(value for _, value in self.kwargs))))
 
-    def made(self, drawn: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
+    def made(self, rng: np.random.Generator) -> tuple[list[Any], dict[str, Any]]:
         """Make its arguments."""
-        args = [_made(value, drawn) for value in self.args]
-        return args, {key: _made(value, drawn) for key, value in self.kwargs}
+        args = [_made(value, rng) for value in self.args]
+        return args, {key: _made(value, rng) for key, value in self.kwargs}
 
 
-def _likes(values: Iterable[Any]) -> Iterable[Like]:
+def _specs(values: Iterable[Any]) -> Iterable[TensorSpec]:
     for value in values:
-        if isinstance(value, Like):
+        if isinstance(value, TensorSpec):
             yield value
         elif isinstance(value, tuple):
-            yield from _likes(value)
+            yield from _specs(value)
 
 
-def _made(value: Any, drawn: np.random.Generator) -> Any:
-    if isinstance(value, Like):
-        return value.make(drawn)
-    return [_made(each, drawn) for each in value] if isinstance(value, tuple) else value
+def _made(value: Any, rng: np.random.Generator) -> Any:
+    if isinstance(value, TensorSpec):
+        return value.make(rng)
+    return [_made(each, rng) for each in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class RecordedCall:
     """An op of a captured step: what is called, and the memory it is given and gives back.
 
     Memory is told apart by numbers, each with the bytes of it that the op goes through. ``free``
@@ -132,11 +132,11 @@ class Called:
     free: int = 0
 
 
-class Calls:
+class OpCallRecorder:
     """Hears of the ops of a step as it is captured and keeps them by rank and number."""
 
     def __init__(self, zipfs: Mapping[int, float]) -> None:
-        self.found: dict[int, dict[int, Called]] = {}
+        self.found: dict[int, dict[int, RecordedCall]] = {}
         self._zipfs = zipfs  # by rows of a table
         self._free = 0
         self._looked_up: dict[tuple[int, ...], int] = {}  # rows of sparse gradients by their shape
@@ -161,22 +161,22 @@ class Calls:
         if func.namespace.startswith("c10d"):  # groups are no values, and nobody calls it again
             call = OpCall(name, ())
         mine = self.found.setdefault(rank, {})
-        mine[number] = Called(call, places, made, self._free)
+        mine[number] = RecordedCall(call, places, made, self._free)
         self._free = 0
         for later in [n for n in mine if n > number]:
             del mine[later]
 
-    def _like(self, hint: Mapping[int, Like], tensor: torch.Tensor, place: int) -> Like:
+    def _like(self, hint: Mapping[int, TensorSpec], tensor: torch.Tensor, place: int) -> TensorSpec:
         shape, dtype = tuple(map(int, tensor.shape)), str(tensor.dtype).removeprefix("torch.")
         if tensor.layout != torch.strided:
             rows = self._looked_up.get(shape, 1)
-            return Like(shape, (), dtype, 1, self._zipfs.get(shape[0], 0.0), 0, rows)
+            return TensorSpec(shape, (), dtype, 1, self._zipfs.get(shape[0], 0.0), 0, rows)
         stride = tuple(map(int, tensor.stride()))
         if tensor.dtype.is_floating_point or place not in hint:
-            return Like(shape, stride, dtype)
+            return TensorSpec(shape, stride, dtype)
         below, step = hint[place].below, hint[place].step
         zipf = self._zipfs.get(below, 0.0) if hint[place].zipf else 0.0
-        return Like(shape, stride, dtype, below, zipf, step)
+        return TensorSpec(shape, stride, dtype, below, zipf, step)
 
 
 def captured_calls(
@@ -186,9 +186,9 @@ def captured_calls(
     name: str,
     zipfs: Mapping[int, float] | None = None,
     every_rank: bool = False,
-) -> tuple[Workload, dict[int, dict[int, Called]]]:
+) -> tuple[Workload, dict[int, dict[int, RecordedCall]]]:
     """Capture a step as a CPU carries it out, with the calls of its ops by rank and number."""
-    calls = Calls(zipfs or {})
+    calls = OpCallRecorder(zipfs or {})
     workload = capture(
         step, num_ranks, name=name, every_rank=every_rank, as_gpu=False, seen=calls.see
     )
@@ -214,7 +214,7 @@ def _storages(values: Sequence[Any]) -> Iterable[tuple[int, int]]:
 
 
 def _touched(name: str, args: Any, kwargs: Any) -> tuple[tuple[int, int], ...]:
-    """Give the memory that an op is given; of a table that is looked up only rows are read."""
+    """Return the memory that an op reads; of an embedding table only the looked-up rows."""
     found = list(_storages((*args, *kwargs.values())))
     if name in ("embedding", "_embedding_bag"):
         rows = args[1].numel() * args[0].shape[1] * args[0].element_size()
@@ -223,15 +223,15 @@ def _touched(name: str, args: Any, kwargs: Any) -> tuple[tuple[int, int], ...]:
 
 
 # Whole numbers that an op is given: below what, by whose law, or multiples of what.
-def _no_hint(_args: Any) -> Mapping[int, Like]:
+def _no_hint(_args: Any) -> Mapping[int, TensorSpec]:
     return {}
 
 
-def _numbers(below: int, zipf: float = 0.0, step: int = 0) -> Like:
-    return Like((), (), "int64", int(below), zipf, int(step))
+def _numbers(below: int, zipf: float = 0.0, step: int = 0) -> TensorSpec:
+    return TensorSpec((), (), "int64", int(below), zipf, int(step))
 
 
-def _bag(args: Any) -> Mapping[int, Like]:
+def _bag(args: Any) -> Mapping[int, TensorSpec]:
     bags = max(1, args[2].numel() - 1)
     return {
         1: _numbers(args[0].shape[0], 1.0),
@@ -239,7 +239,7 @@ def _bag(args: Any) -> Mapping[int, Like]:
     }
 
 
-def _bag_backward(args: Any) -> Mapping[int, Like]:
+def _bag_backward(args: Any) -> Mapping[int, TensorSpec]:
     bags = max(1, args[0].shape[0])
     each = args[1].numel() // bags
     return {1: _numbers(args[6], 1.0), 2: _numbers(1, step=each), 3: _numbers(bags)}

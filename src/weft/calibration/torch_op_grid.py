@@ -1,4 +1,4 @@
-"""The ops that ``weft calibrate`` times, family by family: shapes that small models have.
+"""The ops that ``weft calibrate`` times, by family, with shapes of small models.
 
 Each comes with the columns of its family, so that a law can be fitted to what it took. Shapes are
 drawn, always the same ones; products come in the three forms of a linear layer.
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.calibration.torch_op_calls import Like, OpCall
+from weft.calibration.torch_op_calls import OpCall, TensorSpec
 
 _MOST_FLOPS = 4e8  # of one product: ten milliseconds of a slow core
 _SHAPES = {"gemm": 24, "bmm": 8, "attention": 8, "rows": 6, "moved": 6}
@@ -27,22 +27,22 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """List all ops to be timed."""
+    """Return all ops to be timed."""
     dice = random.Random(0)  # noqa: S311 - the same each time
     return [*_products(dice), *_batched(dice), *_attention(dice), *_rows(dice), *_moved(dice)]
 
 
-def _plain(*shape: int) -> Like:
+def _plain(*shape: int) -> TensorSpec:
     stride, strides = 1, []
     for size in reversed(shape):
         strides.append(stride)
         stride *= size
-    return Like(shape, tuple(reversed(strides)), "float32")
+    return TensorSpec(shape, tuple(reversed(strides)), "float32")
 
 
-def _flipped(rows: int, columns: int) -> Like:
-    """A matrix stored the other way round, as the weight of a layer is used."""
-    return Like((rows, columns), (1, rows), "float32")
+def _flipped(rows: int, columns: int) -> TensorSpec:
+    """Return a transposed matrix, as the weight of a layer is used."""
+    return TensorSpec((rows, columns), (1, rows), "float32")
 
 
 def _between(dice: random.Random, low: float, high: float) -> int:
@@ -68,7 +68,7 @@ def _batched(dice: random.Random) -> Iterator[Sample]:
     for _ in range(_SHAPES["bmm"]):
         batch, n, k = (_between(dice, *each) for each in ((6, 10), (2.5, 5), (4, 7)))
         call = OpCall(
-            "aten::bmm", (_plain(batch, n, k), Like((batch, k, n), (n * k, 1, k), "float32"))
+            "aten::bmm", (_plain(batch, n, k), TensorSpec((batch, k, n), (n * k, 1, k), "float32"))
         )
         yield Sample("bmm", {"batch": batch, "m": n, "n": n, "k": k}, call)
 
@@ -79,7 +79,7 @@ def _attention(dice: random.Random) -> Iterator[Sample]:
         seq, dim, causal = dice.choice((64, 128, 256)), dice.choice((32, 64)), dice.random() < 0.6
         # As a layer splits it: sequences, tokens, heads, elements in memory.
         shape, stride = (batch, heads, seq, dim), (seq * heads * dim, dim, heads * dim, 1)
-        qkv = (Like(shape, stride, "float32"),) * 3
+        qkv = (TensorSpec(shape, stride, "float32"),) * 3
         columns = dict(
             zip(_SIDES, (batch, heads, heads, seq, seq, dim, float(causal)), strict=True)
         )

@@ -1,4 +1,4 @@
-"""How long single ops of torch take here, by themselves: with caches swept before, and without.
+"""Durations of single ops of torch, with cold and with warm caches.
 
 Two ranks, each on a core of its own, carry out the same op at the same time, as the ranks of a
 data-parallel job do. Nothing of the step that is predicted is ever run.
@@ -77,8 +77,8 @@ def repeat_ops(
         return spawn(_repeated_calls, ranks, list(calls), repeats, threads, timeout=_TIMEOUT)
 
 
-def together(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
-    """Put the repetitions of several passes together, by rank and call."""
+def merge_passes(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeated]]:
+    """Merge the repetitions of several passes, by rank and call."""
     return [
         [list(chain.from_iterable(each)) for each in zip(*ranks, strict=True)]
         for ranks in zip(*passes, strict=True)
@@ -86,7 +86,7 @@ def together(passes: Sequence[Sequence[Sequence[Repeated]]]) -> list[list[Repeat
 
 
 def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
-    """Say what calls take by the repetitions of each rank.
+    """Return the duration of calls from the repetitions of each rank.
 
     A rank meets the other only now and then, so what both take in the mean counts: the slower
     of the two in every single op would be more than the slower of two steps.
@@ -98,7 +98,7 @@ def typical(found: Sequence[Sequence[Repeated]]) -> list[OpTime]:
 
 
 def _typical(kept: Repeated) -> OpTime:
-    """Give the middle of some repetitions."""
+    """Return the median of some repetitions."""
     cold, warm = median(each.cold for each in kept), median(each.warm for each in kept)
     return OpTime(cold, warm, median(abs(each.cold / max(cold, 1e-12) - 1) for each in kept))
 
@@ -113,12 +113,12 @@ def _repeated_calls(
     return [
         list(each)
         for group in groups(calls)
-        for each in zip(*Lined(world, group).repeated(repeats), strict=True)
+        for each in zip(*OpSequence(world, group).repeated(repeats), strict=True)
     ]
 
 
 def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
-    """Cut the calls into groups whose data fit into memory together."""
+    """Yield groups of calls whose data fit into memory together."""
     group: list[OpCall] = []
     room = _GROUP_BYTES
     for call in calls:
@@ -131,7 +131,7 @@ def groups(calls: Sequence[OpCall]) -> Iterator[list[OpCall]]:
         yield group
 
 
-class Lined:
+class OpSequence:
     """Some calls with their data, carried out one behind the other."""
 
     def __init__(self, world: World, calls: Sequence[OpCall]) -> None:
@@ -141,7 +141,7 @@ class Lined:
             act()  # what only a first call does
 
     def repeated(self, repeats: int) -> list[list[Repetition]]:
-        """Carry all of them out some times."""
+        """Run all of them several times."""
         with torch.no_grad():
             return [self._once() for _ in range(repeats)]
 
@@ -159,7 +159,7 @@ class Lined:
 
 
 def _sweep() -> None:
-    """Go through memory once, the same for all calls of a process."""
+    """Evict the caches by writing a large array."""
     swept = _swept()
     np.add(swept, 1.0, out=swept)
 

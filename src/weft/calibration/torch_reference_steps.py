@@ -1,4 +1,4 @@
-"""A small model that a calibration trains: what its step takes beyond its ops is overhead.
+"""A small reference model: the time of its step beyond its ops is overhead.
 
 It has attention and many small ops: of a few large ones a hundredth of their time looks like much
 overhead of an op. It touches more than the caches hold, as models do that people train: of a
@@ -18,7 +18,7 @@ from torch.nn import functional
 Phases = dict[str, Callable[[], Any]]
 
 
-class Block(nn.Module):
+class ReferenceBlock(nn.Module):
     """Attention and an inner layer, each behind a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -40,13 +40,13 @@ class Block(nn.Module):
         return x + inner
 
 
-class Tokens(nn.Module):
+class ReferenceModel(nn.Module):
     """Blocks between an embedding and a head."""
 
     def __init__(self, width: int, heads: int, depth: int, vocab: int) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(ReferenceBlock(width, heads) for _ in range(depth)))
         self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ class Tokens(nn.Module):
 
 
 def reference_step() -> Phases:
-    """Give the phases of a step of the model."""
-    model = Tokens(128, 4, 3, 2048)
+    """Return the phases of a step of the model."""
+    model = ReferenceModel(128, 4, 3, 2048)
     given = torch.randint(0, 2048, (8, 64))
     return _phases(model, given, torch.optim.AdamW(model.parameters(), lr=1e-5))
 

@@ -1,4 +1,4 @@
-"""A captured step whose ops have the seconds that their calls took by themselves.
+"""A captured step with measured durations of its ops.
 
 Each op was timed with its data in the caches and with its data in memory; how much of it is where
 follows from what the step touches between two uses.
@@ -17,7 +17,7 @@ from weft.workload import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from weft.calibration.torch_op_calls import Called, OpCall
+    from weft.calibration.torch_op_calls import OpCall, RecordedCall
     from weft.calibration.torch_op_times import OpTime
     from weft.hardware import Platform
     from weft.workload import Workload
@@ -33,7 +33,7 @@ class CapturedStep:
     """A step as a CPU carries it out: its workload, and the calls behind the ops of each rank."""
 
     workload: Workload
-    calls: dict[int, dict[int, Called]]
+    calls: dict[int, dict[int, RecordedCall]]
 
     @property
     def unique(self) -> list[OpCall]:
@@ -44,7 +44,7 @@ class CapturedStep:
     def timed(
         self, times: Mapping[OpCall, OpTime], here: Platform, library: str, *, side: float = 0.0
     ) -> Workload:
-        """Give every op its seconds where its call was timed, and what the host adds to it.
+        """Return the workload with measured durations of ops, and the overhead of the host.
 
         With a ``side`` of -1 or 1 all ops take as little or as much as repetitions of them did.
         """
@@ -62,7 +62,7 @@ class CapturedStep:
     def priced(
         self, times: Mapping[OpCall, OpTime], room: float, place: int = 0, *, side: float = 0.0
     ) -> list[Op]:
-        """Give the ops of a class of ranks, each between its time with cached and other data."""
+        """Return the ops of a class of ranks, each between its cold and its warm duration."""
         step = self.workload.steps[place]
         mine = self.calls[step.ranks[0]]
         touched = [(*mine[n].given, *mine[n].made) for n in range(len(step.ops))]
@@ -87,7 +87,7 @@ def _op_priced(op: Op, time: OpTime | None, missing: float, side: float) -> Op:
     return replace(op, seconds=seconds * max(0.5, 1 + side * _WIDE * time.spread))
 
 
-def _hosted(op: Op, called: Called, host: TorchHost) -> Op:
+def _hosted(op: Op, called: RecordedCall, host: TorchHost) -> Op:
     """Add what the host spends; where that is less than nothing, the op itself takes less."""
     more = (1 + called.free) * getattr(host, op.phase or "forward")
     if more >= 0 or op.seconds is None:
@@ -96,7 +96,7 @@ def _hosted(op: Op, called: Called, host: TorchHost) -> Op:
 
 
 def _wrapped(ops: list[Op], ddp: Ddp) -> tuple[Op, ...]:
-    """Put what DDP adds to its collectives in the place of its copies."""
+    """Replace DDP's copies by its measured overhead."""
     reduced = [op.collective for op in ops if op.collective and op.phase == "backward"]
     nbytes = sum(what.nbytes for what in reduced if what.kind == "all_reduce")
     if not nbytes:

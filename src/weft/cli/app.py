@@ -6,25 +6,25 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from weft.cli.analyze import analyze
-from weft.cli.bench import bench
-from weft.cli.c3 import c3
-from weft.cli.calibrate import calibrate
-from weft.cli.collective import collective
-from weft.cli.copies import copies
-from weft.cli.diff import diff
-from weft.cli.doctor import doctor
+from weft.cli.analyze_verb import analyze
+from weft.cli.bench_verb import bench
+from weft.cli.c3_verb import c3
+from weft.cli.calibrate_verb import calibrate
+from weft.cli.collective_verb import collective
+from weft.cli.copies_verb import copies
+from weft.cli.diff_verb import diff
+from weft.cli.doctor_verb import doctor
 from weft.cli.failure import unknown_verb
-from weft.cli.kernel import kernel
-from weft.cli.plan import plan
-from weft.cli.platforms import platforms
-from weft.cli.predict import predict
-from weft.cli.serve import serve
-from weft.cli.shard import shard
-from weft.cli.sweep import PASSED_ON, sweep
-from weft.cli.tour import tour
-from weft.cli.validate import validate
-from weft.cli.whatif import whatif
+from weft.cli.kernel_verb import kernel
+from weft.cli.plan_verb import plan
+from weft.cli.platforms_verb import platforms
+from weft.cli.predict_verb import predict
+from weft.cli.serve_verb import serve
+from weft.cli.shard_verb import shard
+from weft.cli.sweep_verb import PASSED_ON, sweep
+from weft.cli.tour_verb import tour
+from weft.cli.validate_verb import validate
+from weft.cli.whatif_verb import whatif
 
 
 class Verbs(TyperGroup):

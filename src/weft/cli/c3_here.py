@@ -7,7 +7,7 @@ from weft.cli.outputs import print_json
 from weft.cli.progress import track
 
 if TYPE_CHECKING:
-    from weft.local_runs.overlap_measurement import Outcome
+    from weft.local_runs.overlap_measurement import OverlapOutcome
 
 
 def c3_here(
@@ -37,7 +37,7 @@ def c3_here(
     return rows
 
 
-def _row(outcome: "Outcome") -> dict[str, Any]:
+def _row(outcome: "OverlapOutcome") -> dict[str, Any]:
     from weft.local_runs.overlap_measurement import figures
     from weft.units import format_size
 
@@ -47,7 +47,7 @@ def _row(outcome: "Outcome") -> dict[str, Any]:
     return {**row, "seconds": outcome.best.both, "basis": "measured"}
 
 
-def _print(found: "Sequence[Outcome]", rows: list[dict[str, Any]], num_ranks: int) -> None:
+def _print(found: "Sequence[OverlapOutcome]", rows: list[dict[str, Any]], num_ranks: int) -> None:
     from weft.report.text import Column, bar, print_table
     from weft.units import format_time
 
@@ -70,7 +70,7 @@ def _print(found: "Sequence[Outcome]", rows: list[dict[str, Any]], num_ranks: in
     _explain(found)
 
 
-def _explain(found: "Sequence[Outcome]") -> None:
+def _explain(found: "Sequence[OverlapOutcome]") -> None:
     from statistics import median
 
     slower = median(each.slowdown for each in found)

@@ -14,7 +14,7 @@ from weft.cli.progress import working
 from weft.collectives import collective
 from weft.collectives.catalogue import REDUCING
 from weft.hardware import Platform, is_calibrated, platform
-from weft.runtime import Prepared, World, prepare, spawn
+from weft.runtime import PreparedSchedule, World, prepare, spawn
 from weft.schedule import Schedule
 from weft.timeline import Timeline
 
@@ -132,7 +132,7 @@ def _do(world: World, work: _Work) -> _Outcome:
     return _Outcome(tuple(found), wrong, timeline if world.rank == 0 else None)
 
 
-def _wrong(prepared: Prepared, values: Values, rank: int) -> int:
+def _wrong(prepared: PreparedSchedule, values: Values, rank: int) -> int:
     """Return the number of bytes that differ from numpy's result."""
     names = {buffer.name for buffer in prepared.schedule.buffers}
     result = next((name for name in ("out", "data") if name in names), None)

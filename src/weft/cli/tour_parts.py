@@ -13,9 +13,14 @@ from weft.cli.progress import track, working
 from weft.cost.nccl import library_price
 from weft.errors import RunError
 from weft.hardware import here_path
-from weft.local_runs.contest import Entry, compete
+from weft.local_runs.contest import ContestEntry, compete
 from weft.local_runs.planned_model import STEPS, Planned, machine
-from weft.local_runs.synthetic_models import RANKS, Dlrm, Drawn, Transformer
+from weft.local_runs.synthetic_models import (
+    RANKS,
+    SyntheticDlrm,
+    SyntheticModel,
+    SyntheticTransformer,
+)
 from weft.local_runs.team_starts import started_torch_teams
 from weft.planner.predict import predict
 from weft.planner.prices import Prices
@@ -29,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from weft.local_runs.contest import Outcome
+    from weft.local_runs.contest import ContestOutcome
 
-MODELS: dict[str, Drawn] = {
-    "dlrm": Dlrm(((40_000, 16, 1.05),) * 16, 64, (64, 64), (64, 1), 1024),
-    "transformer": Transformer("gpt2", 192, 2, 3, 768, 1024, 64, 8),
+MODELS: dict[str, SyntheticModel] = {
+    "dlrm": SyntheticDlrm(((40_000, 16, 1.05),) * 16, 64, (64, 64), (64, 1), 1024),
+    "transformer": SyntheticTransformer("gpt2", 192, 2, 3, 768, 1024, 64, 8),
 }
 _ROUNDS = 6
 _PATIENCE = 4.0  # seconds of rounds per variant of each model
@@ -110,7 +115,7 @@ class Tour:
             for name, made in track(list(self.planned.items()), "training both ways"):
                 traces = {way: self.folder / f"run-{name}-{way}.json" for way in ("gloo", "plan")}
                 entries = {
-                    way: Entry(
+                    way: ContestEntry(
                         contestants["gloo" if way == "gloo" else "dist"],
                         made.case(by_plan=way == "plan", trace=str(path.resolve())),
                     )
@@ -181,7 +186,7 @@ def _planned_row(made: Planned) -> dict[str, Any]:
     }
 
 
-def _compared(name: str, made: Planned, outcome: Outcome) -> Compared:
+def _compared(name: str, made: Planned, outcome: ContestOutcome) -> Compared:
     rows = [row for answer in outcome.answers["plan"][-RANKS:] for row in answer["rows"]]
     mine = [row for row in rows if row["planned"] != "nothing"]
     ways = [f"{r['collective']} of {format_size(r['nbytes'])}: {r['path']}" for r in mine]
@@ -191,7 +196,7 @@ def _compared(name: str, made: Planned, outcome: Outcome) -> Compared:
         plan=made.plan,
         default=times["gloo"],
         by_plan=times["plan"],
-        ratio=outcome.beside("gloo", "plan").ratio,
+        ratio=outcome.compare("gloo", "plan").ratio,
         paths=tuple(dict.fromkeys(ways)),
     )
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from weft.collectives import (
     chain,
-    compressed,
+    compressed_broadcast,
     direct,
-    dma,
+    dma_one_host,
     eager,
     halving_doubling,
     hierarchical,
@@ -60,7 +60,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "eager": eager.all_gather,
         "halving-doubling": halving_doubling.all_gather,
         "hierarchical": hierarchical.all_gather,
-        **_dma(dma.all_gather, "pcpy", "bcst", "b2b"),
+        **_dma(dma_one_host.all_gather, "pcpy", "bcst", "b2b"),
     },
     "reduce_scatter": {
         "ring": ring.reduce_scatter,
@@ -82,7 +82,7 @@ BUILDERS: dict[str, dict[str, Callable[..., Schedule]]] = {
         "direct": direct.all_to_all,
         "pull": pull.all_to_all,
         "eager": eager.all_to_all,
-        **_dma(dma.all_to_all, "pcpy", "swap", "b2b"),
+        **_dma(dma_one_host.all_to_all, "pcpy", "swap", "b2b"),
     },
     "reduce": {"pull": pull.reduce, "eager": eager.reduce},
     "gather": {"direct": direct.gather, "eager": eager.gather},
@@ -97,8 +97,8 @@ SHARED_MEMORY = ("pull", "eager")  # ranks read the memory of others
 MOST_EAGER = 64
 # Written with a codec after a plus: chain+pack, p2p+int8:64.
 COMPRESSED: dict[str, Callable[..., Schedule]] = {
-    "chain": compressed.chain,
-    "p2p": compressed.p2p,
+    "chain": compressed_broadcast.chain,
+    "p2p": compressed_broadcast.p2p,
 }
 
 

@@ -1,12 +1,11 @@
 """The frame around encoded payloads, for codecs that are Python libraries."""
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft._core import FRAME_HEAD, Codec, seal
+from weft._core import FRAME_HEAD, Codec, FrameStatus, frame_status_reason, seal
 from weft.errors import CodecError, UsageError
 
 Octets = NDArray[np.uint8]
@@ -14,26 +13,6 @@ FLOATS = {"float32": 1, "bfloat16": 2, "float16": 3}  # as numbered by the nativ
 _PAYLOAD = slice(16, 24)  # offset of the length in the header
 
 
-class FrameStatus(IntEnum):
-    """What is wrong with a frame, as numbered by the native core."""
-
-    GOOD = 0
-    CUT = 1
-    VERSION = 2
-    CODEC = 3
-    SIZE = 4
-    CHECKSUM = 5
-    CONTENT = 6
-
-
-REASONS = {
-    FrameStatus.CUT: "it is cut short",
-    FrameStatus.VERSION: "it is of another version, or no frame at all",
-    FrameStatus.CODEC: "another codec made it",
-    FrameStatus.SIZE: "it holds a chunk of another size",
-    FrameStatus.CHECKSUM: "its checksum is wrong",
-    FrameStatus.CONTENT: "its content means nothing",
-}
 HINTS = {
     FrameStatus.VERSION: "All ranks must run the same version of weft.",
     FrameStatus.CODEC: "All ranks must ask for the same codec and dtype.",
@@ -46,7 +25,8 @@ def check_frame_status(verdict: int, codec: str) -> None:
         return
     found = FrameStatus(verdict)
     failure = CodecError(
-        f"codec {codec!r} cannot decode a frame: {REASONS[found]}.", HINTS.get(found, "")
+        f"codec {codec!r} cannot decode a frame: {frame_status_reason(found)}.",
+        HINTS.get(found, ""),
     )
     failure.verdict = found
     raise failure

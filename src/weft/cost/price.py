@@ -19,6 +19,7 @@ from weft.cost.terms import TERMS, law_seconds
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.hardware import Device
 from weft.hardware.dtypes import known_dtype, recipe_of
+from weft.hardware.files import catalogue_device
 from weft.hardware.kernel_fits import ANY, KernelFit, find_fit, implementations
 from weft.schedule import Cost
 
@@ -123,20 +124,53 @@ def price_columns(
         return Prices(seconds, low, high, f"measured on {device.name}, torch, one thread")
     library = _implementation(device, family, implementation)
     fit, model, wider = _fit(device, family.law, dtype, library)
-    law = _within_achieved(fit.law, device, dtype) if "datasheet, by" in model else fit.law
+    law = fit.law
+    if device.like and "scaled by" in model:
+        law = _carried_over(law, catalogue_device(device.like), device, dtype)
+    elif "datasheet, by" in model:
+        law = _within_achieved(law, device, dtype)
     seconds = family.formula(full, device, recipe_of(dtype), law)
     if fit.correction is not None:
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
-    low, high = fit.low**wider, fit.high**wider
+    low = np.exp(-np.hypot(wider * np.log(fit.low), family.elsewhere))
+    high = np.exp(np.hypot(wider * np.log(fit.high), family.elsewhere))
     return Prices(seconds, seconds * low, seconds * high, model)
 
 
+def _carried_over(
+    law: Mapping[str, float], sibling: Device, device: Device, dtype: str
+) -> Mapping[str, float]:
+    """Carry the law of a sibling over by what bounds its kernels.
+
+    A share of the rated flops becomes the share that this device achieves: a card under a limit of
+    watts does not sustain its clock. A share of the memory's rate above one is that of a cache,
+    which is as fast whatever the memory is.
+    """
+    carried = dict(law)
+    if "flops" in law:
+        math = recipe_of(dtype).math
+        kept = achieved_share(device, math) / achieved_share(sibling, math)
+        carried["flops"] = min(law["flops"] * kept, 1.0)
+    if law.get("memory", 0.0) > 1:
+        cached = law["memory"] * sibling.memory_rated / device.memory_rated
+        carried["memory"] = max(cached, _FROM_MEMORY)
+    return carried
+
+
+_FROM_MEMORY = 0.9  # share of the memory's rate that long reads reach
+
+
 def _within_achieved(law: Mapping[str, float], device: Device, dtype: str) -> Mapping[str, float]:
-    """Keep the law of other devices below the best rate that anybody achieved on this one."""
-    if "flops" not in law:
-        return law
-    best = achieved_share(device, recipe_of(dtype).math)
-    return {**law, "flops": min(law["flops"], best)}
+    """Keep the law of other devices below the best rates that anybody achieved on this one.
+
+    A share of the memory's rate above one is that of a cache and stays.
+    """
+    within = dict(law)
+    if "flops" in law:
+        within["flops"] = min(law["flops"], achieved_share(device, recipe_of(dtype).math))
+    if law.get("memory", 2.0) <= 1:
+        within["memory"] = min(law["memory"], device.memory_rate / device.memory_rated)
+    return within
 
 
 def find_family(kind: str) -> Family:

@@ -1,4 +1,4 @@
-"""The queues and lanes of a Schedule of copies, as what issues them walks along them."""
+"""The queues and lanes of a Schedule of copies, with their issue state."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ class CopyThread:
         return self.next == len(self.commands)
 
     def reset(self) -> None:
-        """Begin again; a lane waits for its launch."""
+        """Reset to the start; a lane waits for its launch."""
         self.carried, self.next, self.started, self.joining = (), 0, not self.is_lane, False
 
 
 def copy_threads(schedule: Schedule) -> Iterator[CopyThread]:
-    """The queues and lanes of all ranks, lanes known to what launches them."""
+    """Return the queues and lanes of all ranks; launches know their lanes."""
     table = expand(schedule)
     rows = list(commands_of(table))
     threads = [

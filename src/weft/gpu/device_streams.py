@@ -1,4 +1,4 @@
-"""Streams of work and the events that join them: of CUDA and HIP devices, or of no device.
+"""Streams and events of CUDA and HIP devices, and their counterpart for CPU tensors.
 
 Not yet run on hardware: what stands here for CUDA and HIP devices is written against torch's
 documentation and is carried out by tests on CPU tensors and on a stand-in that runs late.
@@ -12,30 +12,30 @@ from typing import Any, Protocol
 import torch
 
 
-class Streams(Protocol):
+class DeviceStreams(Protocol):
     """What copies are issued to. A stream is a value that only its maker understands."""
 
     def stream(self, device: torch.device) -> Any:
         """Make a side stream of a device."""
 
     def issue(self, stream: Any, devices: Sequence[torch.device], work: Callable[[], None]) -> None:
-        """Let ``work``, which touches these devices, happen behind what is on the stream."""
+        """Issue ``work``, which uses these devices, on the stream."""
 
     def record(self, stream: Any) -> Any:
-        """Give an event that stands for everything on the stream so far."""
+        """Return an event after everything on the stream so far."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Let what comes on the stream wait for an event."""
+        """Make the stream wait for an event."""
 
     def finish(self, stream: Any) -> None:
         """Return when everything on the stream has happened."""
 
 
-class Immediate:
+class ImmediateStreams:
     """No device, no waiting: work happens when it is issued."""
 
     def stream(self, device: torch.device) -> torch.device:
-        """Give the device back: it has no streams."""
+        """Return the device: it has no streams."""
         return device
 
     def issue(self, stream: Any, devices: Sequence[torch.device], work: Callable[[], None]) -> None:
@@ -44,13 +44,13 @@ class Immediate:
         work()
 
     def record(self, stream: Any) -> None:
-        """Everything has happened already."""
+        """Return no event: everything is complete."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     def finish(self, stream: Any) -> None:
-        """There is nothing left."""
+        """Do nothing: everything is complete."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class SideStreams:
         return event
 
     def wait(self, stream: _Side, event: Any) -> None:
-        """Let the stream wait; the others begin behind it."""
+        """Make the side streams wait for the current ones."""
         stream.own.wait_event(event)
 
     def finish(self, stream: _Side) -> None:
@@ -109,6 +109,6 @@ class SideStreams:
         stream.own.synchronize()
 
 
-def streams_for(devices: Sequence[torch.device]) -> Streams:
-    """Side streams where a device has them."""
-    return SideStreams() if any(device.type == "cuda" for device in devices) else Immediate()
+def streams_for(devices: Sequence[torch.device]) -> DeviceStreams:
+    """Return side streams for devices that have streams, else immediate ones."""
+    return SideStreams() if any(device.type == "cuda" for device in devices) else ImmediateStreams()

@@ -1,4 +1,4 @@
-"""The copies of a Schedule on side streams, for one process that sees all devices.
+"""Execution of a Schedule's copies on side streams, by one process that sees all devices.
 
 Not yet run on hardware (see device_streams.py). Commands of queues and lanes become copies on
 streams of their own, flags become events. Everything is issued by the calling thread, which waits
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.errors import DeadlockError, ScheduleError, UsageError
 from weft.gpu.copy_threads import CopyThread, Events, copy_threads
-from weft.gpu.device_streams import Streams, streams_for
+from weft.gpu.device_streams import DeviceStreams, streams_for
 from weft.schedule import (
     Broadcast,
     Command,
@@ -40,7 +40,7 @@ class PeerCopies:
     """A Schedule of copies, prepared for its tensors; ``run`` does it, again and again."""
 
     def __init__(
-        self, schedule: Schedule, tensors: Tensors, *, streams: Streams | None = None
+        self, schedule: Schedule, tensors: Tensors, *, streams: DeviceStreams | None = None
     ) -> None:
         self.schedule = schedule
         self.tensors = dict(_checked(schedule, tensors))
@@ -97,7 +97,7 @@ class PeerCopies:
         return (thread.next, thread.joining) != before
 
     def _may(self, thread: CopyThread) -> bool:
-        """Whether the next command was handed over and its flag raised; waits for both."""
+        """Return whether the next command was submitted and its flag raised; wait for both."""
         _, command, fed = thread.commands[thread.next]
         if (thread.rank, thread.queue) in self._fed and fed >= 0:
             events = self._handed_over(thread, fed)
@@ -117,7 +117,7 @@ class PeerCopies:
         return None
 
     def _seen(self, flag: Any, count: int) -> Events | None:
-        """The events of the first ``count`` signals of a flag, once they are issued."""
+        """Return the events of the first ``count`` signals of a flag, None before they exist."""
         raised = self._raised[flag.rank, flag.index]
         if len(raised) < count:
             return None
@@ -131,7 +131,7 @@ class PeerCopies:
                 self.streams.wait(thread.stream, event)
 
     def _knows(self, thread: CopyThread) -> Events:
-        """What stands for everything that a thread did and saw."""
+        """Return the events of everything that a thread issued and waited for."""
         if thread.stream is None:
             return thread.carried
         return (self.streams.record(thread.stream),)
@@ -177,7 +177,7 @@ class PeerCopies:
         return True
 
     def _run_of_copies(self, thread: CopyThread) -> list[Copy]:
-        """Copies that follow each other and were handed over together."""
+        """Return consecutive copies that were submitted together."""
         found: list[Copy] = []
         fed_by_host = (thread.rank, thread.queue) in self._fed
         for _, command, fed in thread.commands[thread.next :]:
@@ -192,7 +192,7 @@ class PeerCopies:
         return self.tensors[where.rank, where.buffer].narrow(0, where.offset, where.nbytes)
 
     def _copy(self, thread: CopyThread, copies: Sequence[Copy | Broadcast]) -> None:
-        """Give torch all copies at once: it batches those that its runtime can."""
+        """Pass all copies to torch at once: it batches those that its runtime can."""
         pairs = [
             (self._at(dst), self._at(copy.src))
             for copy in copies
@@ -216,7 +216,7 @@ class PeerCopies:
 
 
 def _checked(schedule: Schedule, tensors: Tensors) -> Iterator[tuple[tuple[int, str], Tensor]]:
-    """Every buffer's tensor; scratch that nobody gives is made where its rank's others are."""
+    """Return the tensor of every buffer; missing scratch is allocated on its rank's device."""
     for buffer in schedule.buffers:
         for rank in range(schedule.num_ranks):
             nbytes, given = buffer.size_on(rank), tensors.get((rank, buffer.name))

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from weft.hardware.device import (
     WorkingSet,
 )
 from weft.hardware.machine import Machine, this_machine
-from weft.hardware.measured import Calm, CodecRate, OpLaw, TorchHost
+from weft.hardware.measured import CodecRate, MeasuredNoise, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
@@ -192,7 +193,7 @@ def platform_from_table(table: Table, file: str) -> Platform:
         torch=_measured(reader, table, "torch", TorchHost, None),
         libraries=_measured(reader, table, "libraries", tuple[Library, ...], ()),
         codecs=_measured(reader, table, "codecs", tuple[CodecRate, ...], ()),
-        calm=_measured(reader, table, "calm", Calm, None),
+        calm=_measured(reader, table, "calm", MeasuredNoise, None),
         sources=reader.sources,
     )
 
@@ -236,6 +237,14 @@ def _level(reader: Reader, level: object, place: Place) -> Level:
     size = reader.count(table["size"], place.at("size"))
     kind = level_kind(table["kind"], f"{place.file}: {place.key}")
     return reader.record(Level, table, place, kind=kind, size=size)
+
+
+@lru_cache
+def catalogue_device(name: str) -> Device:
+    """Return a device of the catalogue by its name."""
+    found = _device(Reader(f"{name}.toml"), name)
+    assert found is not None
+    return found
 
 
 def _device(reader: Reader, device: object) -> Device | None:

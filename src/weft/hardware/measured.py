@@ -63,7 +63,7 @@ class CodecRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
+class MeasuredNoise:
     """How quiet a machine was while it was measured.
 
     ``foreign`` is the share of its cores that others had, ``spread`` how far a probe that was

@@ -8,7 +8,7 @@ from weft.errors import PlatformError, UsageError
 from weft.hardware.curves import Library
 from weft.hardware.device import Device
 from weft.hardware.machine import Machine
-from weft.hardware.measured import Calm, CodecRate, TorchHost
+from weft.hardware.measured import CodecRate, MeasuredNoise, TorchHost
 from weft.hardware.network import Level
 from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, beside, to_table
 from weft.hardware.recorded import Recorded
@@ -79,7 +79,7 @@ class Platform:
     torch: TorchHost | None = None
     libraries: tuple[Library, ...] = ()
     codecs: tuple[CodecRate, ...] = ()
-    calm: Calm | None = None
+    calm: MeasuredNoise | None = None
     sources: Mapping[str, Source] = beside()
 
     def __post_init__(self) -> None:

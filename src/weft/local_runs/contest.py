@@ -1,4 +1,4 @@
-"""Contestants in turn, round by round: only one of them is awake at any time."""
+"""Runs competing implementations in turn, round by round; only one of them is active at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,62 +8,66 @@ from typing import Any, NamedTuple
 from weft.calibration.noise import foreign_share
 from weft.local_runs.rank_team import Team
 
-LONG_ENOUGH = 10e-3  # seconds of one measurement: many calls of a short one
+LONG_ENOUGH = 10e-3  # seconds per measurement: short calls are repeated
 _MOST_CALLS = 1 << 16
 _PATIENCE = 6.0  # seconds for all rounds of an entry: spinning ranks on a busy core take minutes
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerTiming:
     """The duration of a peer, and the median over the rounds of its time / weft's time."""
 
     seconds: float
     ratio: float
 
     @classmethod
-    def of(cls, theirs: Sequence[float], mine: Sequence[float]) -> "Peer":
+    def of(cls, theirs: Sequence[float], mine: Sequence[float]) -> "PeerTiming":
         """Compare a peer with weft; ratios are taken between times of the same round."""
         ratios = [their / my for their, my in zip(theirs, mine, strict=False)]
         return cls(median(theirs), median(ratios))
 
 
-class Entry(NamedTuple):
-    """What a contestant is asked to do."""
+class ContestEntry(NamedTuple):
+    """The work that a team is asked to do."""
 
     team: Team
     case: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Seconds of every round, and what was answered before and after them, by entry.
+class ContestOutcome:
+    """Seconds of every round, and the answers before and after them, by entry.
 
-    ``foreign`` is the share of the cores that others used while all contestants slept.
+    ``foreign`` is the fraction of the cores that other processes used while all teams were idle.
     """
 
     times: dict[str, tuple[float, ...]]
     answers: dict[str, list[Any]]
     foreign: float = 0.0
-    received: dict[str, list[int]] = field(default_factory=dict)  # bytes by each rank's links
+    received: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # bytes received by each rank's links
 
-    def beside(self, peer: str, mine: str) -> Peer:
-        """Compare a peer with one of weft's."""
-        return Peer.of(self.times[peer], self.times[mine])
+    def compare(self, peer: str, mine: str) -> PeerTiming:
+        """Compare a peer with an entry of weft."""
+        return PeerTiming.of(self.times[peer], self.times[mine])
 
-    def peers(self, names: Sequence[str], mine: str) -> dict[str, Peer]:
-        """Compare several."""
-        return {name: self.beside(name, mine) for name in names}
+    def peers(self, names: Sequence[str], mine: str) -> dict[str, PeerTiming]:
+        """Compare several peers with an entry of weft."""
+        return {name: self.compare(name, mine) for name in names}
 
     def wrong(self, name: str) -> int:
-        """Add up the answers of an entry, where they are counts of what is wrong."""
+        """Return the sum of the answers of an entry, if they count errors."""
         return sum(self.answers[name])
 
 
-def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None = None) -> Outcome:
-    """Let all entries do their work, A B A B, and check it before and after.
+def compete(
+    entries: Mapping[str, ContestEntry], rounds: int, *, patience: float | None = None
+) -> ContestOutcome:
+    """Run all entries in turn (A B A B), and check their results before and after.
 
-    An entry that takes very long has fewer rounds than the others, but one at least. Where one
-    call takes longer than all rounds may, that call is its round, and it is not checked again.
+    An entry that takes very long has fewer rounds than the others, but at least one. If one call
+    takes longer than all rounds may, that call is its only round, and it is not checked again.
     """
     patience = patience or _PATIENCE
     for name, (team, case) in entries.items():
@@ -84,11 +88,13 @@ def compete(entries: Mapping[str, Entry], rounds: int, *, patience: float | None
             after, received[name] = _answers(name, entry.team)
             answers[name] += after
         entry.team.ask("close", name)
-    return Outcome({name: tuple(each) for name, each in times.items()}, answers, foreign, received)
+    return ContestOutcome(
+        {name: tuple(each) for name, each in times.items()}, answers, foreign, received
+    )
 
 
 def seconds_of(name: str, team: Team, times: int = 3) -> float:
-    """Time one entry that is open, some times and long enough; the median counts."""
+    """Return the median of several timings of an open entry."""
     calls = _calls_of(name, team).calls
     return median(_slowest(name, team, calls) for _ in range(times))
 
@@ -99,7 +105,7 @@ def _answers(name: str, team: Team) -> tuple[list[Any], list[int]]:
 
 
 class _Tried(NamedTuple):
-    """How many calls are measured at once, and the seconds of one when they were last tried."""
+    """How many calls are timed at once, and the seconds of one in the last trial."""
 
     calls: int
     seconds: float
@@ -109,7 +115,7 @@ class _Tried(NamedTuple):
 
 
 def _calls_of(name: str, team: Team) -> _Tried:
-    """Choose how many calls are measured at once: the same number on every rank."""
+    """Return how many calls are timed at once, equal on every rank."""
     calls = 1
     while True:
         each = _slowest(name, team, calls)
@@ -120,5 +126,5 @@ def _calls_of(name: str, team: Team) -> _Tried:
 
 
 def _slowest(name: str, team: Team, calls: int) -> float:
-    """Return the seconds of a call; a collective takes as long as its slowest rank."""
+    """Return the seconds of a call on the slowest rank."""
     return max(float(reply["seconds"]) for reply in team.ask("time", name, calls=calls))

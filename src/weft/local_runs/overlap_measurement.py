@@ -1,7 +1,7 @@
-"""A product of matrices beside a collective on this machine: alone, one after the other, at once.
+"""Measures a GEMM and a collective on this machine: alone, in sequence, and overlapped.
 
-Rank 0 multiplies in its calling thread while its worker and engines communicate with rank 1,
-which does nothing else. A strategy is where those threads stand and who carries the bytes.
+Rank 0 multiplies in its calling thread while its worker and engines communicate with rank 1, which
+does nothing else. A strategy determines the cores of those threads and who moves the bytes.
 """
 
 import time
@@ -19,8 +19,8 @@ from weft.collectives import collective
 from weft.collectives.catalogue import BUILDERS
 from weft.errors import UsageError
 from weft.runtime import Engines, World, prepare, spawn
-from weft.runtime.engines import allowed_cores
-from weft.runtime.memory import located
+from weft.runtime.bound_memory import address_and_size
+from weft.runtime.engine_threads import allowed_cores
 from weft.runtime.work import Work
 
 SIZE = 8 << 20
@@ -30,25 +30,25 @@ RATIOS = (0.5, 1.0, 2.0)
 EDGE = 256  # of the matrices: below a millisecond, so that a case can be sized finely
 BY_ENGINES = "dma-b2b+prelaunch"
 NICE = 10
-_LONG = 0.005  # seconds of communication of a case, many times what starting it takes
+_LONG = 0.005  # seconds of communication of a case, many times its launch overhead
 _PRODUCTS = 8
-_STREAM = 32 << 20  # bytes of the copy that the other core does all the time: no cache holds it
+_STREAM = 32 << 20  # bytes of the copy that the other core repeats: larger than any cache
 _TIMEOUT = 120.0
 
 Start = Callable[[], Work | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A collective of so many bytes, and how much longer it takes than the product."""
+class OverlapCase:
+    """A collective of a size, and its duration relative to the GEMM."""
 
     kind: str
     nbytes: int
     ratio: float
 
 
-class Times(NamedTuple):
-    """Seconds of one round: each alone, one after the other, both at once."""
+class OverlapTimes(NamedTuple):
+    """Seconds of one round: each alone, in sequence, overlapped."""
 
     compute: float
     comm: float
@@ -57,46 +57,46 @@ class Times(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What rank 0 saw of one case under one strategy; of each figure the best round counts.
+class OverlapOutcome:
+    """The result of one case under one strategy on rank 0; the best round of each figure counts.
 
-    Others who use the machine can only add to a time, and a case is over within a few turns of
-    their threads, so the best of many rounds is what the machine does by itself.
+    Other processes can only add to a time, so the best of many rounds is closest to an idle
+    machine.
     """
 
-    case: Case
+    case: OverlapCase
     strategy: str
-    rounds: tuple[Times, ...]
+    rounds: tuple[OverlapTimes, ...]
     num_calls: int
     num_products: int
-    slowdown: float  # of the product beside a stream of copies on the other core
+    slowdown: float  # of the GEMM while the other core copies
 
     @property
-    def best(self) -> Times:
-        """The least seconds of each."""
-        return Times(*(min(each) for each in zip(*self.rounds, strict=True)))
+    def best(self) -> OverlapTimes:
+        """The minimum of each time."""
+        return OverlapTimes(*(min(each) for each in zip(*self.rounds, strict=True)))
 
     @property
     def ideal(self) -> float:
-        """The longer of the two: all of the shorter one hidden."""
+        """The longer of the two: the shorter one fully overlapped."""
         return max(self.best.compute, self.best.comm)
 
     @property
     def percent(self) -> float:
-        """How much of what could be gained was gained: 0 as slow as in turn, 100 ideal."""
+        """The percentage of the possible gain: 0 is sequential, 100 is ideal."""
         best = self.best
         return percent_of_ideal(best.compute + best.comm, self.ideal, best.both)
 
     @property
     def bound(self) -> float:
-        """Return the percent of ideal that a memory shared with a stream of copies allows."""
+        """The percent of ideal that memory bandwidth shared with a copying core allows."""
         best = self.best
         slowed = best.compute + best.comm * (1 - 1 / max(self.slowdown, 1.0))
         return percent_of_ideal(best.compute + best.comm, self.ideal, max(best.comm, slowed))
 
 
 def placement(strategy: str, rank: int) -> Engines:
-    """Return where a rank's threads stand: the first core computes, the second communicates."""
+    """Return the cores of a rank's threads: the first core computes, the second communicates."""
     first, *others = sorted(allowed_cores())
     second = others[0] if others else first
     match strategy:
@@ -111,28 +111,28 @@ def placement(strategy: str, rank: int) -> Engines:
 
 
 def applies(strategy: str, kind: str) -> bool:
-    """Return whether engines alone can carry a collective out: they copy and do not add."""
+    """Return whether engines alone can execute a collective: they copy and do not reduce."""
     return strategy != "dma" or BY_ENGINES in BUILDERS[kind]
 
 
 def measure(
     kind: str, nbytes: int, ratios: Sequence[float], num_ranks: int, rounds: int
-) -> list[Outcome]:
-    """Measure a collective in every ratio under every strategy, all in turn in every round."""
+) -> list[OverlapOutcome]:
+    """Measure a collective at every ratio with every strategy, alternating in every round."""
     if kind not in KINDS:
-        raise UsageError(f"{kind} is not measured here.", f"Known: {', '.join(KINDS)}.")
+        raise UsageError(f"kind: {kind} cannot be measured.", f"Use one of {', '.join(KINDS)}.")
     if num_ranks < 2:
-        raise UsageError(f"a collective needs at least 2 ranks, not {num_ranks}.")
+        raise UsageError(f"num_ranks: a collective needs at least 2 ranks (got {num_ranks}).")
     if nbytes < 1:
-        raise UsageError("a collective of 0 bytes hides behind anything.", "Use 1KiB or more, say.")
-    whole = -(-nbytes // (64 * num_ranks)) * 64 * num_ranks  # what the ranks can share
-    cases = [Case(kind, whole, ratio) for ratio in ratios]
+        raise UsageError("nbytes must be > 0 (got 0).", "Use 1KiB or more.")
+    whole = -(-nbytes // (64 * num_ranks)) * 64 * num_ranks  # a multiple that the ranks divide
+    cases = [OverlapCase(kind, whole, ratio) for ratio in ratios]
     with one_thread():
-        return spawn(be_rank, num_ranks, cases, rounds, timeout=_TIMEOUT)[0]
+        return spawn(rank_main, num_ranks, cases, rounds, timeout=_TIMEOUT)[0]
 
 
-def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
-    """Measure the cases of one collective as one rank; rank 0 knows the times."""
+def rank_main(world: World, cases: list[OverlapCase], rounds: int) -> list[OverlapOutcome]:
+    """Measure the cases of one collective as one rank; rank 0 returns the times."""
     factor = np.ones((EDGE, EDGE), np.float32)
     kind = cases[0].kind
     names = [name for name in STRATEGIES if applies(name, kind)]
@@ -142,7 +142,7 @@ def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
     sizes = {
         (case, name): _size(once[name], product, case.ratio) for case in cases for name in names
     }
-    found: dict[tuple[Case, str], list[Times]] = {each: [] for each in sizes}
+    found: dict[tuple[OverlapCase, str], list[OverlapTimes]] = {each: [] for each in sizes}
     for _ in range(rounds):
         for name in names:
             world.set_engines(placement(name, world.rank))
@@ -152,20 +152,20 @@ def be_rank(world: World, cases: list[Case], rounds: int) -> list[Outcome]:
                 found[case, name].append(times)
     slowdown = _slowdown(world, factor)
     return [
-        Outcome(case, name, tuple(times), *sizes[case, name], slowdown)
+        OverlapOutcome(case, name, tuple(times), *sizes[case, name], slowdown)
         for (case, name), times in found.items()
     ]
 
 
 def _once(world: World, strategy: str, start: Start) -> float:
-    """Return the seconds of one collective where the strategy puts it; the first prepares it."""
+    """Return the seconds of one collective with a strategy; the first call prepares it."""
     world.set_engines(placement(strategy, world.rank))
     _communicate(start, 1)
     return _said(world, _best(world, lambda: _communicate(start, 1)))
 
 
 def _size(once: float, product: float, ratio: float) -> tuple[int, int]:
-    """Return how many collectives and products make a case; few of them if they are long."""
+    """Return how many collectives and GEMMs make up a case; few if they are long."""
     calls = max(1, round(_LONG / once))
     products = max(1, round(calls * once / ratio / product))
     return calls, products
@@ -175,8 +175,8 @@ def _best(world: World, act: Callable[[], None], times: int = 9) -> float:
     return min(_timed(world, act) for _ in range(times))
 
 
-def _starter(world: World, case: Case, strategy: str) -> Start:
-    """Return what starts one collective in the background, in memory of the heap."""
+def _starter(world: World, case: OverlapCase, strategy: str) -> Start:
+    """Return a function that starts one collective in the background, on heap memory."""
     nbytes, n = case.nbytes, world.num_ranks
     if strategy == "dma":
         schedule = collective(case.kind, BY_ENGINES, num_ranks=n, nbytes=nbytes)
@@ -197,8 +197,10 @@ def _starter(world: World, case: Case, strategy: str) -> Start:
     return lambda: act(out, x, async_op=True)
 
 
-def _round(world: World, start: Start, calls: int, factor: NDArray[Any], products: int) -> Times:
-    """Return each alone, then in turn, then at once: rank 0 is the only one that multiplies."""
+def _round(
+    world: World, start: Start, calls: int, factor: NDArray[Any], products: int
+) -> OverlapTimes:
+    """Return the times of one round; only rank 0 multiplies."""
     mine = products if world.rank == 0 else 0
 
     def both() -> None:
@@ -211,7 +213,7 @@ def _round(world: World, start: Start, calls: int, factor: NDArray[Any], product
         _multiply(factor, mine)
 
     acts = (lambda: _multiply(factor, mine), lambda: _communicate(start, calls), serial, both)
-    return Times(*(_timed(world, act) for act in acts))
+    return OverlapTimes(*(_timed(world, act) for act in acts))
 
 
 def _multiply(factor: NDArray[Any], count: int) -> None:
@@ -237,12 +239,12 @@ def _timed(world: World, act: Callable[[], None]) -> float:
 
 
 def _said(world: World, seconds: float) -> float:
-    """Let all ranks count with what rank 0 measured."""
+    """Broadcast a time measured by rank 0."""
     return float(world.agree("seconds", str(seconds).encode())[0])
 
 
 def _slowdown(world: World, factor: NDArray[Any]) -> float:
-    """Return how much longer products take while the second core copies all the time."""
+    """Return how much longer GEMMs take while the second core copies."""
     world.set_engines(placement("partition", world.rank))
     stop = world.empty(8, "uint8")
     stop[:] = 0
@@ -258,7 +260,7 @@ def _slowdown(world: World, factor: NDArray[Any]) -> float:
 def _beside_a_stream(
     world: World, factor: NDArray[Any], products: int, stop: NDArray[Any], turn: int
 ) -> float:
-    """Multiply on rank 0; rank 1 copies until rank 0 says that it has ended."""
+    """Multiply on rank 0; rank 1 copies until rank 0 has finished."""
     flag = of_first(world, stop)
     seconds = 0.0
     if world.rank == 0:
@@ -270,18 +272,20 @@ def _beside_a_stream(
         src, dst = (np.ones(_STREAM // 2, np.uint8) for _ in range(2))
         deadline = time.monotonic() + _TIMEOUT
         while flag[0] < turn and time.monotonic() < deadline:
-            time_copies(located(src)[0], located(dst)[0], len(src), streamed=True, count=1)
+            time_copies(
+                address_and_size(src)[0], address_and_size(dst)[0], len(src), streamed=True, count=1
+            )
     world.barrier()
     return seconds
 
 
 def of_first(world: World, array: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the bytes that rank 0 has where this rank has an array of its heap."""
-    here = located(world.member.view(world.region(world.rank), 1))[0]
-    return world.member.view(world.region(0) + located(array)[0] - here, array.nbytes)
+    """Return the bytes of rank 0 at the heap address of this rank's array."""
+    here = address_and_size(world.member.view(world.region(world.rank), 1))[0]
+    return world.member.view(world.region(0) + address_and_size(array)[0] - here, array.nbytes)
 
 
-def figures(outcome: Outcome) -> dict[str, Any]:
+def figures(outcome: OverlapOutcome) -> dict[str, Any]:
     """Return the figures of a c3 result besides its time; percent from 0 to 100."""
     best = outcome.best
     return {

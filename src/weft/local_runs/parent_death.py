@@ -1,9 +1,9 @@
-"""Run a program that is killed when its parent exits.
+"""Runs a program that receives SIGTERM when its parent exits.
 
 Usage: -m weft.local_runs.parent_death PARENT PROGRAM ..
 
-A launcher that gets SIGTERM ends its job and tidies up; the kernel sends it, so that it comes
-however the starter ended.
+The kernel sends the signal, so it arrives however the parent ended. A launcher that receives it
+stops its job.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h; it outlives the change of program
 
 
 def leashed(words: Sequence[str]) -> list[str]:
-    """Return the words that start a program on a leash of this process."""
+    """Return the command line that runs a program under this process."""
     return [sys.executable, "-m", "weft.local_runs.parent_death", str(os.getpid()), *words]
 
 

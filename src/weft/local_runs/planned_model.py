@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.hardware import Platform, is_calibrated, platform
 from weft.hardware.network import Level
-from weft.local_runs.synthetic_models import RANKS, Drawn
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
 
@@ -25,14 +25,14 @@ SOCKET_LATENCY = 250e-6
 class Planned:
     """A model, the plan for its step, and the platform it was made for."""
 
-    model: Drawn
+    model: SyntheticModel
     step: "CapturedStep"
     workload: "Workload"
     plan: Plan
     on: Platform
 
     @classmethod
-    def of(cls, model: Drawn, on: Platform, *, exact: bool = True) -> "Planned":
+    def of(cls, model: SyntheticModel, on: Platform, *, exact: bool = True) -> "Planned":
         """Capture a step and plan it.
 
         ``exact``: ops are timed on this machine if it was calibrated; otherwise cost models price
@@ -46,7 +46,11 @@ class Planned:
 
     @classmethod
     def timed(
-        cls, model: Drawn, step: "CapturedStep", on: Platform, times: "Mapping[OpCall, OpTime]"
+        cls,
+        model: SyntheticModel,
+        step: "CapturedStep",
+        on: Platform,
+        times: "Mapping[OpCall, OpTime]",
     ) -> "Planned":
         """Plan a captured step by these durations of its ops."""
         workload = step.timed(times, on, "gloo") if on.torch else step.workload

@@ -1,7 +1,7 @@
-"""A rank of a contestant: asleep until it is asked, then it works, answers and sleeps again.
+"""The server loop of a rank: blocked until a request arrives, then it works and replies.
 
-Needs the standard library alone, so that peers in other environments speak it too. Requests
-and answers are lines of JSON over a socket; its end is the end of the rank.
+Uses only the standard library, so that peers in other environments can use it. Requests and replies
+are lines of JSON over a socket; the rank exits when it closes.
 """
 
 import json
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 
-class Work(Protocol):
-    """Something a rank can do again and again together with the others."""
+class RankWork(Protocol):
+    """Work that a rank can repeat together with the others."""
 
     @property
     def act(self) -> Callable[[], Any]:
@@ -22,33 +22,33 @@ class Work(Protocol):
 
     @property
     def free(self) -> Callable[[], Any]:
-        """Return its memory back."""
+        """Release its memory."""
 
     def answer(self) -> Any:
-        """Do it so that it can be checked; give what the check found."""
+        """Do it once and return the result of a check."""
 
 
-class Rank(Protocol):
-    """One rank of a contestant."""
+class ServedRank(Protocol):
+    """One rank of a team."""
 
     rank: int
     about: str
 
     def barrier(self) -> None:
-        """Meet the others."""
+        """Wait for all ranks."""
 
-    def open(self, case: dict[str, Any]) -> Work:
-        """Make what a case needs."""
+    def open(self, case: dict[str, Any]) -> RankWork:
+        """Prepare the work of a case."""
 
 
-def serve(address: str, rank: Rank) -> None:
-    """Do what is asked until nobody asks any more. ``address`` is a name, or the path of a file."""
+def serve(address: str, rank: ServedRank) -> None:
+    """Serve requests until the connection closes; ``address`` is a name or the path of a file."""
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(address if address.startswith("/") else f"\0{address}")
         with line.makefile("r", encoding="utf-8") as ears, line.makefile("w") as mouth:
             _say(mouth, {"rank": rank.rank, "about": rank.about})
-            works: dict[str, Work] = {}
-            # Reading blocks in the kernel: a rank that is not asked costs the others nothing.
+            works: dict[str, RankWork] = {}
+            # Reading blocks in the kernel: an idle rank takes no CPU time from the others.
             for text in ears:
                 _say(mouth, _reply(rank, works, json.loads(text)))
 
@@ -58,7 +58,7 @@ def _say(mouth: IO[str], reply: dict[str, Any]) -> None:
     mouth.flush()
 
 
-def _reply(rank: Rank, works: dict[str, Work], asked: dict[str, Any]) -> dict[str, Any]:
+def _reply(rank: ServedRank, works: dict[str, RankWork], asked: dict[str, Any]) -> dict[str, Any]:
     name = asked["name"]
     try:
         match asked["do"]:
@@ -82,23 +82,23 @@ def _reply(rank: Rank, works: dict[str, Work], asked: dict[str, Any]) -> dict[st
 
 
 def pin(rank: int) -> None:
-    """Keep the calling thread on one core; threads that it has started stay free."""
+    """Pin the calling thread to one core; threads that it has started are not affected."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
 def received() -> int:
-    """Count the bytes that came to this host by any of its links, the one to itself left out."""
+    """Return the bytes received by this host on all interfaces but loopback."""
     lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
     links = (line.split(":") for line in lines if ":" in line)
     return sum(int(counts.split()[0]) for name, counts in links if name.strip() != "lo")
 
 
-def _timed(rank: Rank, work: Work, calls: int) -> float:
-    """Return the seconds of one call; many calls begin with one that is not counted."""
+def _timed(rank: ServedRank, work: RankWork, calls: int) -> float:
+    """Return the seconds of one call; several calls start with a warm-up."""
     act = work.act
     if (ready := getattr(work, "ready", None)) is not None:
-        ready()  # what a call needs and does not take time for
+        ready()  # preparation that is not timed
     rank.barrier()
     if calls > 1:
         act()

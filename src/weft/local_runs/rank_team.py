@@ -1,4 +1,4 @@
-"""The ranks of one contestant, and what it takes that nothing of them is left."""
+"""The ranks of one team: starting them, requests, and stopping all their processes."""
 
 import contextlib
 import json
@@ -16,20 +16,20 @@ from typing import IO, Any, NamedTuple
 
 from weft.errors import RunError, RunTimeoutError
 
-START, ANSWER, LEAVE = 120.0, 300.0, 10.0  # seconds that a contestant is given for each
-_FRAMES = 4  # of a crash that are told
-_LOOK = 0.1  # seconds between looks at processes that end before they have come
+START, ANSWER, LEAVE = 120.0, 300.0, 10.0  # timeouts in seconds
+_FRAMES = 4  # lines of a crash that are reported
+_LOOK = 0.1  # seconds between checks for processes that exit early
 
 
 class Start(NamedTuple):
-    """A process that becomes one rank or all of them; the address is added to its words."""
+    """A process that becomes one rank or all of them; the address is appended to its arguments."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
 
 
 class Team:
-    """One contestant. Its ranks sleep in the kernel while they are not asked."""
+    """One team. Its ranks block in the kernel between requests."""
 
     def __init__(
         self, name: str, num_ranks: int, starts: Sequence[Start], folder: str = ""
@@ -39,7 +39,7 @@ class Team:
         self._lines: list[IO[str]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        # A name in the abstract namespace is no file, so none is left; ranks of other network
+        # A name in the abstract namespace leaves no file behind. Ranks in other network
         # namespaces do not see it and need a file, in a folder that is removed.
         address = f"{folder}/{name}" if folder else f"weft-bench-{secrets.token_hex(16)}"
         with socket.socket(socket.AF_UNIX) as door:
@@ -53,7 +53,7 @@ class Team:
                 raise
 
     def ask(self, do: str, name: str, **more: Any) -> list[dict[str, Any]]:
-        """Ask all ranks the same and wait for every answer."""
+        """Send all ranks the same request and return all replies."""
         text = json.dumps({"do": do, "name": name, **more}) + "\n"
         try:
             for line in self._lines:
@@ -61,7 +61,9 @@ class Team:
                 line.flush()
             replies = [json.loads(line.readline() or "null") for line in self._lines]
         except TimeoutError as error:
-            raise RunTimeoutError(f"{self.name} gave no answer to {do} in {ANSWER:g} s.") from error
+            raise RunTimeoutError(
+                f"{self.name} did not answer {do} within {ANSWER:g} s."
+            ) from error
         except OSError as error:
             raise self._died() from error
         for rank, reply in enumerate(replies):
@@ -72,9 +74,9 @@ class Team:
         return replies
 
     def close(self) -> None:
-        """Send the ranks home; those that do not go are ended, with all they started."""
+        """Close the connections; ranks that do not exit are killed, with all they started."""
         for line in self._lines:
-            with contextlib.suppress(OSError):  # what was not said any more
+            with contextlib.suppress(OSError):  # unsent requests
                 line.close()
         deadline = time.monotonic() + (LEAVE if self._lines else 0)
         for process in self._processes:
@@ -88,11 +90,11 @@ class Team:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group of its own: it can be ended as a whole
+            start_new_session=True,  # a process group, so that it can be killed as a whole
         )
 
     def _let_in(self, door: socket.socket, num_ranks: int) -> None:
-        """Wait for all ranks and sort their lines."""
+        """Accept the connections of all ranks and sort them."""
         deadline = time.monotonic() + START
         door.settimeout(_LOOK)
         ranks: list[int] = []
@@ -100,7 +102,7 @@ class Team:
             if any(_ends_within(process.pid, 0) for process in self._processes):
                 raise self._died("did not start")
             if time.monotonic() > deadline:
-                raise RunTimeoutError(f"{self.name} did not start in {START:g} s.")
+                raise RunTimeoutError(f"{self.name} did not start within {START:g} s.")
             with contextlib.suppress(TimeoutError):
                 ranks += self._greet(door.accept()[0])
         self._lines = [
@@ -108,7 +110,7 @@ class Team:
         ]
 
     def _greet(self, caller: socket.socket) -> list[int]:
-        """Keep the line to a rank and give its number; strangers are sent away."""
+        """Keep the connection to a rank and return its number; reject other processes."""
         with caller:  # the file made here keeps the line open
             if not _is_ours(caller):
                 return []
@@ -122,7 +124,7 @@ class Team:
         return [hello["rank"]]
 
     def _died(self, what: str = "ended") -> RunError:
-        """Say so with the last words of the contestant."""
+        """Return an error with the last output of the team."""
         self._output.seek(0)
         return RunError(
             f"{self.name} {what}: {_last_words(self._output.read().decode(errors='replace'))}"
@@ -130,7 +132,7 @@ class Team:
 
 
 def _last_words(spoken: str) -> str:
-    """Return the last line; of a crash what was said before it, its name and where Python was."""
+    """Return the last line; for a crash also its name and the Python location."""
     lines = [line.strip() for line in spoken.split("\n") if line.strip()]
     crash = next((at for at, line in enumerate(lines) if line.startswith("Fatal Python")), None)
     if crash is None:
@@ -146,9 +148,9 @@ def _is_ours(line: socket.socket) -> bool:
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline: float) -> None:
-    """Wait for a process until the deadline, then end all of its group that is left.
+    """Wait for a process until the deadline, then kill the rest of its process group.
 
-    Its number stays its own until it is reaped, so the group is signalled before that.
+    Its pid stays valid until it is reaped, so the group is signalled before that.
     """
     for number, patience in ((0, deadline - time.monotonic()), (signal.SIGTERM, 3.0)):
         if number:

@@ -1,6 +1,6 @@
-"""Random models that are small enough to be trained here: DLRMs and three kinds of transformers.
+"""Random models small enough to be trained here: DLRMs and three kinds of transformers.
 
-Needs the standard library alone. What is drawn depends on the seed and on nothing of the machine.
+Uses only the standard library. Models depend on the seed only, not on the machine.
 """
 
 import math
@@ -11,13 +11,13 @@ from typing import Any
 
 RANKS = 2
 TRANSFORMERS = ("gpt2", "bert", "llama")
-# Rough rates of one core, for choosing steps long enough to be measured: products, memory, ops.
+# Approximate rates of one core, to choose steps long enough to be measured: GEMMs, memory, ops.
 _FLOPS, _BYTES, _OP = 6e10, 6e9, 8e-6
 _SHORTEST, _LONGEST = 0.035, 0.25  # seconds by these rates; the shortest is to be 20 ms for sure
 
 
 @dataclass(frozen=True)
-class Dlrm:
+class SyntheticDlrm:
     """A DLRM: tables of (rows, pooling, zipf) of one dim, MLPs, samples of the whole job."""
 
     tables: tuple[tuple[int, int, float], ...]
@@ -30,7 +30,7 @@ class Dlrm:
 
     @property
     def flops(self) -> float:
-        """Products of one rank and step, forward and backward."""
+        """Flops of one rank and step, forward and backward."""
         vectors = len(self.tables) + 1
         inner = self.bottom[-1] + vectors * (vectors - 1) // 2
         sizes = [(13, *self.bottom), (inner, *self.top)]
@@ -45,12 +45,12 @@ class Dlrm:
 
     @property
     def num_ops(self) -> int:
-        """About as many ops as a rank asks for."""
+        """The approximate number of ops of a rank."""
         return 20 * (len(self.bottom) + len(self.top)) + 8 * len(self.tables)
 
 
 @dataclass(frozen=True)
-class Transformer:
+class SyntheticTransformer:
     """A transformer: its sizes, and the sequences of the whole job."""
 
     model: str
@@ -66,7 +66,7 @@ class Transformer:
 
     @property
     def flops(self) -> float:
-        """Products of one rank and step, forward and backward."""
+        """Flops of one rank and step, forward and backward."""
         tokens = self.batch / RANKS * self.seq
         inner = 3 if self.model == "llama" else 2
         weights = self.layers * (4 * self.hidden**2 + inner * self.hidden * self.ffn)
@@ -75,32 +75,32 @@ class Transformer:
 
     @property
     def nbytes(self) -> float:
-        """Bytes that move beside products: activations, scores of the vocabulary, weights."""
+        """Memory traffic besides GEMMs: activations, vocabulary scores, weights."""
         tokens = self.batch / RANKS * self.seq
         weights = 12 * self.hidden**2 * self.layers + self.vocab * self.hidden
         return 4.0 * (tokens * (self.layers * 60 * self.hidden + 6 * self.vocab) + 20 * weights)
 
     @property
     def num_ops(self) -> int:
-        """About as many ops as a rank asks for."""
+        """The approximate number of ops of a rank."""
         return 300 * self.layers
 
 
-Drawn = Dlrm | Transformer
+SyntheticModel = SyntheticDlrm | SyntheticTransformer
 
 
-def draw(seed: int) -> tuple[Dlrm, Transformer]:
-    """Draw one DLRM and one transformer."""
+def draw(seed: int) -> tuple[SyntheticDlrm, SyntheticTransformer]:
+    """Return a random DLRM and a random transformer."""
     return _of_length(_dlrm, seed), _of_length(_transformer, seed)
 
 
-def rough_seconds(model: Drawn) -> float:
-    """Guess the length of a step by the rates above."""
+def rough_seconds(model: SyntheticModel) -> float:
+    """Return a rough estimate of the step time by the rates above."""
     return model.flops / _FLOPS + model.nbytes / _BYTES + model.num_ops * _OP
 
 
 def _of_length(made: Any, seed: int) -> Any:
-    """Draw until the step is long enough to be measured and short enough to wait for."""
+    """Draw models until the step time is in the wanted range."""
     dice = random.Random(f"{made.__name__} {seed}")  # noqa: S311 - the same each time
     while True:
         found = made(dice, seed)
@@ -108,7 +108,7 @@ def _of_length(made: Any, seed: int) -> Any:
             return found
 
 
-def _dlrm(dice: random.Random, seed: int) -> Dlrm:
+def _dlrm(dice: random.Random, seed: int) -> SyntheticDlrm:
     dim = dice.choice((16, 32, 64, 128))
     tables = tuple(
         (
@@ -120,18 +120,18 @@ def _dlrm(dice: random.Random, seed: int) -> Dlrm:
     )
     bottom = (*_widths(dice, dice.randrange(1, 4)), dim)
     top = (*_widths(dice, dice.randrange(2, 5)), 1)
-    return Dlrm(tables, dim, bottom, top, dice.choice((256, 512, 1024, 2048, 4096)), seed)
+    return SyntheticDlrm(tables, dim, bottom, top, dice.choice((256, 512, 1024, 2048, 4096)), seed)
 
 
 def _widths(dice: random.Random, count: int) -> tuple[int, ...]:
     return tuple(sorted(dice.choice((64, 128, 256, 512, 1024)) for _ in range(count))[::-1])
 
 
-def _transformer(dice: random.Random, seed: int) -> Transformer:
+def _transformer(dice: random.Random, seed: int) -> SyntheticTransformer:
     heads, head = dice.choice((2, 4, 6, 8)), dice.choice((32, 64))
     hidden, model = heads * head, dice.choice(TRANSFORMERS)
     ffn = hidden * 4 if model != "llama" else 32 * math.ceil(hidden * 8 / 3 / 32)
-    return Transformer(
+    return SyntheticTransformer(
         model,
         hidden,
         dice.randrange(2, 7),
@@ -145,15 +145,15 @@ def _transformer(dice: random.Random, seed: int) -> Transformer:
     )
 
 
-def case_of(model: Drawn) -> dict[str, Any]:
+def case_of(model: SyntheticModel) -> dict[str, Any]:
     """Return a model as a case of a row, and as ranks are asked for it."""
     return asdict(model)
 
 
-def model_of(case: dict[str, Any]) -> Drawn:
-    """Read what ``case_of`` wrote, through JSON too."""
+def model_of(case: dict[str, Any]) -> SyntheticModel:
+    """Parse what ``case_of`` returned, also after a JSON round trip."""
     if case["model"] != "dlrm":
-        return Transformer(**case)
+        return SyntheticTransformer(**case)
     lists = {key: tuple(case[key]) for key in ("bottom", "top")}
     tables = tuple((int(r), int(p), float(z)) for r, p, z in case["tables"])
-    return Dlrm(**{**case, **lists, "tables": tables})
+    return SyntheticDlrm(**{**case, **lists, "tables": tables})

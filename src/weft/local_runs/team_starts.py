@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from weft.errors import RunError
 from weft.local_runs.parent_death import leashed
 from weft.local_runs.rank_team import Start, Team
-from weft.runtime.meeting import free_port
+from weft.runtime.env_rendezvous import free_port
 
 TORCH_BACKENDS = {"dist": "weft", "gloo": "gloo"}  # the torch.distributed backend of a team
 
@@ -34,7 +34,7 @@ def started_torch_teams(num_ranks: int) -> Iterator[dict[str, Team]]:
 def rank_starts(
     words: Sequence[str], num_ranks: int, environment: Mapping[str, str] | None = None
 ) -> list[Start]:
-    """Start every rank as a process of its own, with more of an environment if need be."""
+    """Return the start of every rank as a process, with additional environment variables."""
     shared = {
         **(environment or {}),
         "MASTER_ADDR": "127.0.0.1",
@@ -48,7 +48,7 @@ def rank_starts(
 
 
 def torch_backend(name: str) -> str:
-    """Return the backend of a contestant of torch.distributed."""
+    """Return the torch.distributed backend of a team."""
     if find_spec("torch") is None:
-        raise RunError(f"{name} needs torch.", "Install it: pip install weft[torch]")
+        raise RunError(f"{name} needs torch.", "Run pip install 'weft[torch]'.")
     return TORCH_BACKENDS[name]

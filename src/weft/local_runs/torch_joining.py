@@ -1,21 +1,21 @@
-"""How a rank of a benchmark joins a group of torch, and how it leaves."""
+"""How a rank joins a torch process group, and how it leaves."""
 
 import torch
 import torch.distributed as dist
 
-from weft.local_runs.rank_server import Rank, serve
+from weft.local_runs.rank_server import ServedRank, serve
 
 
 def join(backend: str) -> None:
-    """Become a rank of a group, in one thread."""
+    """Initialize the process group, with one thread."""
     torch.set_num_threads(1)
     if backend == "weft":
         import weft.torch  # noqa: F401 - it registers the backend
     dist.init_process_group(backend)
 
 
-def answer_until_told(address: str, rank: Rank) -> None:
-    """Do what is asked for at ``address``, then leave the group."""
+def answer_until_told(address: str, rank: ServedRank) -> None:
+    """Serve requests at ``address``, then leave the group."""
     try:
         serve(address, rank)
     finally:

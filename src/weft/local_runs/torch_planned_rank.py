@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from weft._core import die_with
-from weft.local_runs.rank_server import Work
+from weft.local_runs.rank_server import RankWork
 from weft.local_runs.torch_joining import answer_until_told, join
 from weft.local_runs.torch_planned_steps import PlannedSteps
 
@@ -24,7 +24,7 @@ class PlannedRank:
         """Wait for all ranks."""
         dist.barrier()
 
-    def open(self, case: dict[str, Any]) -> Work:
+    def open(self, case: dict[str, Any]) -> RankWork:
         """Return the training step of a case."""
         return PlannedSteps(**case["planned"])
 

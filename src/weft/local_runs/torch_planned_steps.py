@@ -1,4 +1,4 @@
-"""Steps of training by a plan or without: one function makes what is run and captured."""
+"""Training steps with or without a plan: the same function is run and captured."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,26 +14,26 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import weft.torch
-from weft.calibration.torch_op_calls import drawn_rows
+from weft.calibration.torch_op_calls import random_rows
 from weft.calibration.torch_timed_steps import CapturedStep, captured_step
-from weft.local_runs import synthetic_models as drawn_models
-from weft.local_runs.synthetic_models import RANKS, Drawn, model_of
-from weft.local_runs.torch_synthetic_models import NUMBERS, Dense, Transformer
+from weft.local_runs import synthetic_models
+from weft.local_runs.synthetic_models import RANKS, SyntheticModel, model_of
+from weft.local_runs.torch_synthetic_models import NUMBERS, Dense, TorchTransformer
 from weft.planner.plan import Plan
 from weft.workload import Op
 
 _RATE = 0.01
-_TURNS = 3  # sets of indices, one step after another
-_SIZES = 4  # of a captured lookup: batch, rows, columns, rows of a bag
+_TURNS = 3  # sets of indices, used in turn
+_SIZES = 4  # arguments of a captured lookup: batch, rows, columns, rows per bag
 _CHECKED = 4  # steps whose losses are compared
 Step = Callable[[], Tensor]
 
 
-def captured(model: Drawn) -> CapturedStep:
-    """Write down one step of a model, as torch does it on a CPU without a plan."""
+def captured(model: SyntheticModel) -> CapturedStep:
+    """Capture one step of a model, as torch runs it on a CPU without a plan."""
     zipfs = {rows: zipf for rows, _, zipf in model.tables} if _is_dlrm(model) else {}
     step = captured_step(
-        lambda: Job(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
+        lambda: PlannedJob(model).step, RANKS, name=model.model, zipfs=zipfs, every_rank=True
     )
     steps = [
         replace(each, ops=tuple(_asked(op, zipfs) for op in each.ops))
@@ -42,12 +42,12 @@ def captured(model: Drawn) -> CapturedStep:
     return replace(step, workload=replace(step.workload, steps=tuple(steps)))
 
 
-def _is_dlrm(model: Drawn) -> TypeGuard[drawn_models.Dlrm]:
-    return isinstance(model, drawn_models.Dlrm)
+def _is_dlrm(model: SyntheticModel) -> TypeGuard[synthetic_models.SyntheticDlrm]:
+    return isinstance(model, synthetic_models.SyntheticDlrm)
 
 
 def _asked(op: Op, zipfs: Mapping[int, float]) -> Op:
-    """Say of lookups how popular rows are: fake indices do not."""
+    """Add the popularity of rows to lookups, which fake indices do not have."""
     cost = op.cost
     if cost is None or cost.family != "embedding" or len(cost.shape) != _SIZES:
         return op
@@ -57,7 +57,7 @@ def _asked(op: Op, zipfs: Mapping[int, float]) -> Op:
 class DlrmModel(nn.Module):
     """Tables on the ranks that hold them, dense layers on all."""
 
-    def __init__(self, model: drawn_models.Dlrm) -> None:
+    def __init__(self, model: synthetic_models.SyntheticDlrm) -> None:
         super().__init__()
         self.dim = model.dim
         self.embedding: nn.Module = weft.torch.EmbeddingBags(
@@ -66,33 +66,37 @@ class DlrmModel(nn.Module):
         self.dense: nn.Module = Dense(len(model.tables), model.bottom, model.top)
 
     def forward(self, numbers: Tensor, bags: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return a logit a sample."""
+        """Return one logit per sample."""
         rows = self.embedding([i for i, _ in bags], [o for _, o in bags])
         logits: Tensor = self.dense(numbers, rows.view(len(numbers), -1, self.dim))
         return logits
 
 
-class Job:
-    """A model, its data and one step of its training; by plan if one is given."""
+class PlannedJob:
+    """A model, its data and one training step, with a plan if one is given."""
 
-    def __init__(self, model: Drawn, plan: Plan | None = None, on: str = "") -> None:
+    def __init__(self, model: SyntheticModel, plan: Plan | None = None, on: str = "") -> None:
         torch.manual_seed(model.seed)
-        whole = DlrmModel(model) if isinstance(model, drawn_models.Dlrm) else Transformer(model)
+        whole = (
+            DlrmModel(model)
+            if isinstance(model, synthetic_models.SyntheticDlrm)
+            else TorchTransformer(model)
+        )
         self.applied = None if plan is None else weft.torch.apply(plan, whole, on=on, watch=False)
         torch.manual_seed(model.seed + dist.get_rank())
         ddp: Any = DistributedDataParallel if self.applied is None else self.applied.ddp
         if isinstance(whole, DlrmModel):
-            assert isinstance(model, drawn_models.Dlrm)
+            assert isinstance(model, synthetic_models.SyntheticDlrm)
             whole.dense = ddp(whole.dense)
             self.dense, self._loss = whole.dense, _clicks(model, whole)
         else:
-            assert isinstance(model, drawn_models.Transformer)
+            assert isinstance(model, synthetic_models.SyntheticTransformer)
             self.dense = ddp(whole)
             self._loss = _tokens(model, self.dense)
         self._optimizer = torch.optim.SGD(self.dense.parameters(), lr=_RATE)
 
     def step(self) -> Tensor:
-        """Train one step; give its loss."""
+        """Train one step and return its loss."""
         loss = self._loss()
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -102,8 +106,8 @@ class Job:
         return loss.detach()
 
 
-def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
-    """Draw samples of a DLRM; each call looks the next ones up."""
+def _clicks(model: synthetic_models.SyntheticDlrm, whole: DlrmModel) -> Step:
+    """Return a loss function on random DLRM samples; each call uses the next ones."""
     samples = model.batch // RANKS
     numbers = torch.rand(samples, NUMBERS)
     clicks = (numbers[:, 0] > numbers[:, 1]).float()
@@ -115,13 +119,15 @@ def _clicks(model: drawn_models.Dlrm, whole: DlrmModel) -> Step:
     return loss
 
 
-def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
+def _bags(model: synthetic_models.SyntheticDlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     rank, count = dist.get_rank(), len(model.tables)
     held = range(rank * count // RANKS, (rank + 1) * count // RANKS)
     sets = [
         [
             (
-                drawn_rows(rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])),
+                random_rows(
+                    rows, model.batch * pooling, zipf, np.random.default_rng([table, turn])
+                ),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for table in held
@@ -132,7 +138,7 @@ def _bags(model: drawn_models.Dlrm) -> Iterator[list[tuple[Tensor, Tensor]]]:
     return cycle(sets)
 
 
-def _tokens(model: drawn_models.Transformer, whole: nn.Module) -> Step:
+def _tokens(model: synthetic_models.SyntheticTransformer, whole: nn.Module) -> Step:
     shape = (model.batch // RANKS, model.seq)
     tokens, wanted = (torch.randint(0, model.vocab, shape) for _ in range(2))
 
@@ -143,9 +149,9 @@ def _tokens(model: drawn_models.Transformer, whole: nn.Module) -> Step:
 
 
 class PlannedSteps:
-    """A job as a rank of a benchmark does it: ``steps`` at a time.
+    """A job as a rank of a team runs it: ``steps`` at a time.
 
-    ``trace`` is where the first rank writes what one step looked like to torch's profiler.
+    ``trace`` is the file to which the first rank writes a profile of one step.
     """
 
     def __init__(
@@ -153,11 +159,11 @@ class PlannedSteps:
     ) -> None:
         torch.set_flush_denormal(True)
         found = None if plan is None else Plan.from_json(plan)
-        self._job, self._steps, self._trace = Job(model_of(model), found, on), steps, trace
+        self._job, self._steps, self._trace = PlannedJob(model_of(model), found, on), steps, trace
         self._losses = [float(self._job.step()) for _ in range(_CHECKED)]
 
     def ready(self) -> None:
-        """Take a step that does not count: others had the caches meanwhile."""
+        """Run a step that is not timed, to warm up the caches."""
         self._job.step()
 
     def act(self) -> None:
@@ -166,7 +172,7 @@ class PlannedSteps:
             self._job.step()
 
     def answer(self) -> dict[str, Any]:
-        """Return the losses of the first steps and the ways of collectives."""
+        """Return the losses of the first steps and the paths of collectives."""
         if self._trace:
             self._write_trace()
         applied = self._job.applied
@@ -175,7 +181,7 @@ class PlannedSteps:
         return {"losses": self._losses, "rows": rows, "state": state}
 
     def _write_trace(self) -> None:
-        """Record one step; every rank takes it, the first one writes it down."""
+        """Profile one step on every rank; the first rank writes it."""
         if dist.get_rank():
             self._job.step()
             return
@@ -184,6 +190,6 @@ class PlannedSteps:
         profiler.export_chrome_trace(self._trace)
 
     def free(self) -> None:
-        """Let the group be as it was."""
+        """Restore the process group."""
         if self._job.applied is not None:
             self._job.applied.remove()

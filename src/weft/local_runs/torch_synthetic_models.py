@@ -1,7 +1,7 @@
-"""Small models as their users write them, and one step of training each.
+"""Small models as users write them, and one training step of each.
 
-The step is the same whether it is carried out or captured on fake tensors: what it needs of its
-rank is the process group alone.
+The step is the same whether it is run or captured on fake tensors: it needs only the process group
+of its rank.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,32 +15,32 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from weft.calibration.torch_op_calls import drawn_rows
-from weft.local_runs import synthetic_models as drawn_models
-from weft.local_runs.synthetic_models import Drawn
+from weft.calibration.torch_op_calls import random_rows
+from weft.local_runs import synthetic_models
+from weft.local_runs.synthetic_models import SyntheticModel
 from weft.models.tables import Table, table_wise
 
-NUMBERS = 13  # features that are numbers, as Criteo's
-_TURNS = 3  # sets of indices, one step after another
+NUMBERS = 13  # numeric features, as in Criteo
+_TURNS = 3  # sets of indices, used in turn
 Step = Callable[[], Any]
 
 
-def training(model: Drawn) -> Step:
-    """Prepare a model and give one step of its training, dense parts by DDP."""
+def training(model: SyntheticModel) -> Step:
+    """Build a model and return one step of its training, dense parts by DDP."""
     torch.manual_seed(model.seed)
-    if isinstance(model, drawn_models.Dlrm):
+    if isinstance(model, synthetic_models.SyntheticDlrm):
         return _dlrm_training(model)
     return _transformer_training(model)
 
 
-def held(model: drawn_models.Dlrm, rank: int) -> list[int]:
-    """List the tables of a rank, spread by their lookups."""
+def held(model: synthetic_models.SyntheticDlrm, rank: int) -> list[int]:
+    """Return the tables of a rank, balanced by their lookups."""
     tables = [Table(f"t{n}", r, model.dim, p, z) for n, (r, p, z) in enumerate(model.tables)]
-    return [s.table for s in table_wise(tables, drawn_models.RANKS) if s.rank == rank]
+    return [s.table for s in table_wise(tables, synthetic_models.RANKS) if s.rank == rank]
 
 
 class Dense(nn.Module):
-    """What is not embedding: an MLP below, products of all pairs of vectors, an MLP on top."""
+    """The dense part: bottom MLP, pairwise products of vectors, top MLP."""
 
     def __init__(self, tables: int, bottom: tuple[int, ...], top: tuple[int, ...]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Dense(nn.Module):
         self._top = _mlp((bottom[-1] + len(pairs), *top))[:-1]
 
     def forward(self, numbers: Tensor, rows: Tensor) -> Tensor:
-        """Return a logit a sample; ``rows`` has a vector for each table."""
+        """Return one logit per sample; ``rows`` has one vector per table."""
         below = self._bottom(numbers)
         vectors = torch.cat([below.unsqueeze(1), rows], 1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
@@ -70,13 +70,15 @@ def _mlp(sizes: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _lookups(model: drawn_models.Dlrm, tables: list[int]) -> list[list[tuple[Tensor, Tensor]]]:
+def _lookups(
+    model: synthetic_models.SyntheticDlrm, tables: list[int]
+) -> list[list[tuple[Tensor, Tensor]]]:
     drawn = np.random.default_rng(model.seed)
     popular = [model.tables[table] for table in tables]
     return [
         [
             (
-                drawn_rows(rows, model.batch * pooling, zipf, drawn),
+                random_rows(rows, model.batch * pooling, zipf, drawn),
                 torch.arange(0, model.batch * pooling + 1, pooling),
             )
             for rows, pooling, zipf in popular
@@ -90,7 +92,7 @@ class Exchanged(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, pooled: Tensor, counts: list[int], rank: int) -> Tensor:
-        """Take (samples of all, own tables, dim), give (own samples, all tables, dim)."""
+        """Map (samples of all, own tables, dim) to (own samples, all tables, dim)."""
         samples, dim = pooled.shape[0] // len(counts), pooled.shape[2]
         ctx.sizes = [samples * count * dim for count in counts]
         ctx.own = [samples * counts[rank] * dim] * len(counts)
@@ -112,9 +114,9 @@ class Exchanged(torch.autograd.Function):
         return out.view(ctx.shape), None, None
 
 
-def _dlrm_training(model: drawn_models.Dlrm) -> Step:
+def _dlrm_training(model: synthetic_models.SyntheticDlrm) -> Step:
     rank, tables = dist.get_rank(), held(model, dist.get_rank())
-    counts = [len(held(model, each)) for each in range(drawn_models.RANKS)]
+    counts = [len(held(model, each)) for each in range(synthetic_models.RANKS)]
     bags = nn.ModuleList(
         nn.EmbeddingBag(
             model.tables[t][0], model.dim, mode="sum", include_last_offset=True, sparse=True
@@ -122,7 +124,7 @@ def _dlrm_training(model: drawn_models.Dlrm) -> Step:
         for t in tables
     )
     dense = DistributedDataParallel(Dense(len(model.tables), model.bottom, model.top))
-    samples = model.batch // drawn_models.RANKS
+    samples = model.batch // synthetic_models.RANKS
     numbers, clicks = torch.rand(samples, NUMBERS), torch.rand(samples).round()
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (dense, bags)]
     turns = _turns(_lookups(model, tables))
@@ -147,9 +149,9 @@ def _turns(sets: list[Any]) -> Iterator[Any]:
 
 
 class Attention(nn.Module):
-    """Attention of some heads; ``llama`` turns queries and keys and shares keys among heads."""
+    """Multi-head attention; ``llama`` uses rotary embeddings and grouped keys."""
 
-    def __init__(self, model: drawn_models.Transformer) -> None:
+    def __init__(self, model: synthetic_models.SyntheticTransformer) -> None:
         super().__init__()
         self._head, self._kind = model.hidden // model.heads, model.model
         kv_heads, bias = model.kv_heads or model.heads, model.model != "llama"
@@ -158,7 +160,7 @@ class Attention(nn.Module):
         self._out = nn.Linear(model.hidden, model.hidden, bias=bias)
 
     def forward(self, x: Tensor, turned: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Run it on (sequences, tokens, hidden)."""
+        """Apply it to (sequences, tokens, hidden)."""
         q, k, v = (
             each.unflatten(-1, (-1, self._head)).transpose(1, 2)
             for each in self._qkv(x).split(self._widths, -1)
@@ -177,10 +179,10 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-two, one], -1) * sin
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One layer: norms before (GPT-2, LLaMA) or after (BERT)."""
 
-    def __init__(self, model: drawn_models.Transformer) -> None:
+    def __init__(self, model: synthetic_models.SyntheticTransformer) -> None:
         super().__init__()
         self._kind, gated = model.model, model.model == "llama"
         norm = nn.RMSNorm if gated else nn.LayerNorm
@@ -208,17 +210,17 @@ class Block(nn.Module):
         return x + self._inner(self._second(x))
 
 
-class Transformer(nn.Module):
+class TorchTransformer(nn.Module):
     """Embeddings, layers, norm and head."""
 
-    def __init__(self, model: drawn_models.Transformer) -> None:
+    def __init__(self, model: synthetic_models.SyntheticTransformer) -> None:
         super().__init__()
         self._kind = model.model
         self._angles: Tensor
         self._tokens = nn.Embedding(model.vocab, model.hidden)
         rotary = model.model == "llama"
         self._places = None if rotary else nn.Parameter(torch.zeros(model.seq, model.hidden))
-        self._layers = nn.ModuleList(Block(model) for _ in range(model.layers))
+        self._layers = nn.ModuleList(TransformerBlock(model) for _ in range(model.layers))
         self._norm = (nn.RMSNorm if rotary else nn.LayerNorm)(model.hidden)
         self._head = nn.Linear(model.hidden, model.vocab, bias=False)
         half = model.hidden // model.heads // 2
@@ -239,10 +241,10 @@ class Transformer(nn.Module):
         return scores
 
 
-def _transformer_training(model: drawn_models.Transformer) -> Step:
-    wrapped = DistributedDataParallel(Transformer(model))
+def _transformer_training(model: synthetic_models.SyntheticTransformer) -> Step:
+    wrapped = DistributedDataParallel(TorchTransformer(model))
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-4)
-    shape = (model.batch // drawn_models.RANKS, model.seq)
+    shape = (model.batch // synthetic_models.RANKS, model.seq)
     tokens, wanted = (torch.randint(0, model.vocab, shape) for _ in range(2))
 
     def step() -> Tensor:

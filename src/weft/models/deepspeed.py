@@ -80,7 +80,7 @@ def imported(
         batch=batch,
         micro_batch=micro,
         zero=stage,
-        shard=shard if shard > 1 else int(zero.get("mics_shard_size", 0)),
+        shard=shard if shard > 1 else max(0, zero.integer("mics_shard_size", 0)),
         overlap_grad=zero.truth("overlap_comm", default=stage == 3),
         overlap_param=False,  # the optimizer gathers what it has changed
         # elements, in the dtype that is reduced

@@ -124,8 +124,8 @@ def model_of(document: Mapping[str, Any], where: str) -> tuple[Transformer, tupl
     model = replace(model, **architecture.given, dtype=_dtype(keys))
     if keys.get("quantization_config") is not None:
         notes.append(f"{where}: quantization_config is left out; use --set math=fp8")
-    longest = keys.get("max_position_embeddings") or keys.get("n_positions")
-    if longest and model.seq < int(longest):
+    longest = max(keys.whole("max_position_embeddings", 0), keys.whole("n_positions", 0))
+    if model.seq < longest:
         notes.append(f"seq is {model.seq} of at most {longest} tokens; use --set seq=")
     for key in ("attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob"):
         if keys.real(key, 0.0) > 0:
@@ -309,7 +309,7 @@ def _bert(keys: Keys, base: Transformer) -> Transformer:
 
 def _mpt(keys: Keys, base: Transformer) -> Transformer:
     hidden, attention = keys.whole("d_model"), keys.table("attn_config")
-    window = int(attention.get("sliding_window_size", -1))
+    window = attention.integer("sliding_window_size", -1)
     model = replace(
         base,
         hidden=hidden,

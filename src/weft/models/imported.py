@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,9 @@ from weft.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
+
+
+_LARGEST = 2**53  # what a float counts exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +57,36 @@ class Keys:
 
     def whole(self, key: str, default: int | None = None) -> int:
         """Return a whole number of zero or more; without a default it must be there."""
+        number = self.integer(key, default)
+        if number < 0:
+            raise FormatError(f"{self.where}: {key} must be a whole number (got {number})")
+        return number
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Return a whole number, which may be negative; without a default it must be there."""
         value = self.get(key, default)
         if value is None:
             raise FormatError(f"{self.where}: {key} is missing")
         try:
             number = int(value)
+            exact = number == float(value) and abs(number) <= _LARGEST
         except (TypeError, ValueError, OverflowError):
-            number = -1
-        if isinstance(value, bool) or number < 0 or number != float(value):
-            raise FormatError(f"{self.where}: {key} must be a whole number (got {value!r})")
+            number, exact = 0, False
+        if isinstance(value, bool) or not exact:
+            raise FormatError(f"{self.where}: {key} must be a whole number (got {value!r:.40})")
         return number
 
     def real(self, key: str, default: float) -> float:
         """Return a number."""
         try:
-            return float(self.get(key, default))
-        except (TypeError, ValueError):
+            number = float(self.get(key, default))
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
             raise FormatError(
-                f"{self.where}: {key} must be a number (got {self.values[key]!r})"
-            ) from None
+                f"{self.where}: {key} must be a number (got {self.values[key]!r:.40})"
+            )
+        return number
 
     def truth(self, key: str, *, default: bool = False) -> bool:
         """Return a truth value, also where it is written as a word."""

@@ -17,14 +17,13 @@ from weft.models.stacks import stack_named
 from weft.models.tables import Table, read_tables
 from weft.models.torchtitan import is_torchtitan
 from weft.models.transformer import Transformer
+from weft.models.transformer_layout import AT_LEAST_ONE
 from weft.models.zoo import MODELS
 from weft.units import file_name
 from weft.workload.step import Workload
 
 # Settings of which there must be one at least; elsewhere 0 means that there is none.
-_AT_LEAST_ONE = frozenset(
-    ("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave")
-) | {"cp", "topk", "moe_every", "bucket"}
+_AT_LEAST_ONE = frozenset((*AT_LEAST_ONE, "topk"))
 _OTHER_NAMES = {"head_dim": "head_size", "vp": "interleave"}  # of settings, as others call them
 # Rows of the 26 tables of the Criteo Kaggle set, as DLRM's own script caps and counts them.
 _CRITEO = (

@@ -76,7 +76,7 @@ def read_torchtitan(path: Path, num_ranks: int, model: Transformer | None = None
     inner = tp * cp * pp * replicas
     if min(tp, cp, pp, replicas) < 1:
         raise FormatError(f"{path}: degrees of parallelism must be above zero")
-    shard = int(layout.get("data_parallel_shard_degree", -1))
+    shard = layout.integer("data_parallel_shard_degree", -1)
     if shard < 0:
         shard = max(1, num_ranks // inner)
     if inner * shard != num_ranks:
@@ -86,7 +86,7 @@ def read_torchtitan(path: Path, num_ranks: int, model: Transformer | None = None
             f"Use --ranks {inner * shard}, or change the degrees.",
         )
     local = training.whole("local_batch_size", training.whole("batch_size", 8))
-    batch = int(training.get("global_batch_size", -1))
+    batch = training.integer("global_batch_size", -1)
     changed = replace(
         base,
         seq=training.whole("seq_len", 2048),

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 CP_KINDS = ("ring", "allgather", "ulysses")
 SCHEDULES = ("1f1b", "gpipe", "zb")
 RECOMPUTE = ("none", "selective", "full")
+AT_LEAST_ONE = (
+    *("hidden", "layers", "heads", "ffn", "vocab", "seq", "batch", "tp", "pp", "ep", "interleave"),
+    *("cp", "moe_every", "bucket"),
+)
+_MOST_LAYERS = 100_000  # of any model by far; more is a mistake, and takes all memory
 MODES = ("train", "prefill", "decode")
 
 
@@ -26,6 +31,13 @@ class Layout:
 
     def __init__(self, model: Transformer, num_ranks: int) -> None:
         _require_words(model)
+        for key in AT_LEAST_ONE:
+            if getattr(model, key) < 1:
+                raise UsageError(f"{key} must be 1 or more (got {getattr(model, key)})")
+        if model.layers > _MOST_LAYERS:
+            raise UsageError(
+                f"layers: at most {_MOST_LAYERS:,} can be laid out (got {model.layers})"
+            )
         inner = model.tp * model.pp * model.cp
         named = f"tp {model.tp} times pp {model.pp}" + (
             f" times cp {model.cp}" if model.cp > 1 else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weft.planner.plan import Alternative
-from weft.schedule.strategies import STRATEGIES
+from weft.schedule.strategy_table import STRATEGIES
 
 if TYPE_CHECKING:
     from weft.cost.price import Price

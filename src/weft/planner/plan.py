@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weft.errors import FormatError, PlanError, UnknownNameError, nearest
-from weft.schedule.strategies import STRATEGIES as ALL
+from weft.schedule.strategy_table import STRATEGIES as ALL
 from weft.units import brief, format_time
 from weft.workload.step import Collective
 

@@ -1,4 +1,4 @@
-"""Start the processes of a world, collect what they return, leave nothing behind."""
+"""Start the processes of a world, collect their results and clean up."""
 
 import contextlib
 import multiprocessing
@@ -13,18 +13,18 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from weft._core import Launcher, die_with
+from weft._core import FaultReason, Launcher, die_with
 from weft.errors import RankDiedError, RunError, UsageError, WeftError
-from weft.runtime.crew import DEFAULT_TIMEOUT, launch
-from weft.runtime.engines import Engines, engines_of
-from weft.runtime.faults import Reason, require_timeout
+from weft.runtime.communicator import DEFAULT_TIMEOUT, create_segment
+from weft.runtime.engine_threads import Engines, engines_of
+from weft.runtime.faults import require_timeout
 from weft.runtime.world import World
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LONGEST_GRACE = 10.0  # seconds for the others to end after one has failed
-_LOOK = 0.2  # seconds between looks at processes that end without a word
+_MAX_GRACE = 10.0  # seconds for the others to end after one has failed
+_POLL_SECONDS = 0.2  # seconds between polls for processes that ended without a result
 
 
 class _Failure(NamedTuple):
@@ -48,29 +48,29 @@ def spawn(
     timeout: float = DEFAULT_TIMEOUT,
     engines: Engines | Sequence[Engines] | None = None,
 ) -> list[R]:
-    """Call ``fn(world, *args)`` in ``ranks`` new processes; give their results by rank.
+    """Call ``fn(world, *args)`` in ``ranks`` new processes; return their results by rank.
 
-    ``timeout`` is how many seconds a rank waits for the others at any one place. When a rank
+    ``timeout`` is how many seconds a rank waits for the others at any one point. When a rank
     raises or dies the others stop with an error and the first cause is raised here, with the
-    traceback of the rank. ``fn`` and ``args`` are pickled. ``engines`` says where threads run,
-    for all ranks or for each; without it WEFT_ENGINES does. After
-    ``multiprocessing.set_start_method("forkserver")`` ranks come from the fork server, with
-    all that was preloaded there: many starts are then much faster.
+    traceback of the rank. ``fn`` and ``args`` are pickled. ``engines`` sets the cores and the
+    priority of threads, for all ranks or for each; the default is WEFT_ENGINES. After
+    ``multiprocessing.set_start_method("forkserver")`` ranks are forked from the server,
+    with all modules preloaded there, which is much faster.
     """
     require_timeout(timeout)
     job = _pickled(fn, args)
-    told = [engines_of(rank, engines) for rank in range(ranks)]
-    for each in dict.fromkeys(told):
+    per_rank = [engines_of(rank, engines) for rank in range(ranks)]
+    for each in dict.fromkeys(per_rank):
         each.require_possible()
-    launcher = launch(ranks)
+    launcher = create_segment(ranks)
     children: list[_Child] = []
     try:
-        for rank in range(ranks):  # one by one: those started are ended if the next fails
-            child = _start(launcher.name, rank, timeout, told[rank], job)
+        for rank in range(ranks):  # in a loop: those already started are ended if the next fails
+            child = _start(launcher.name, rank, timeout, per_rank[rank], job)
             children.append(child)
-        return _collect(launcher, children, min(timeout, _LONGEST_GRACE))
+        return _collect(launcher, children, min(timeout, _MAX_GRACE))
     except BaseException as error:
-        launcher.fail(Reason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
+        launcher.fail(FaultReason.RAISED, -1, f"spawn ended by {type(error).__name__}".encode())
         raise
     finally:
         _end(children)
@@ -82,7 +82,7 @@ def _pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         return pickle.dumps((fn, args))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
-            f"what spawn calls cannot be sent to other processes: {error}.",
+            f"spawn: the function and its arguments cannot be pickled ({error}).",
             "Define the function at the top level of a module.",
         ) from error
 
@@ -92,7 +92,7 @@ def _start(name: str, rank: int, timeout: float, engines: Engines, job: bytes) -
     receive, send = context.Pipe(duplex=False)
     own = os.getpid() if isinstance(context, SpawnContext) else dict(os.environ)
     process = context.Process(
-        target=_serve,
+        target=_rank_main,
         args=(name, rank, timeout, engines, job, send, own),
         name=f"weft rank {rank}",
     )
@@ -102,7 +102,7 @@ def _start(name: str, rank: int, timeout: float, engines: Engines, job: bytes) -
         receive.close()
         raise
     finally:
-        send.close()  # the child's end is the only one, so its death is seen here
+        send.close()  # the child has the only write end, so its death is an EOF here
     return _Child(process, receive)
 
 
@@ -112,7 +112,7 @@ def _context() -> SpawnContext | ForkServerContext:
     return multiprocessing.get_context("spawn")
 
 
-def _serve(
+def _rank_main(
     name: str,
     rank: int,
     timeout: float,
@@ -121,9 +121,9 @@ def _serve(
     results: Connection,
     own: int | dict[str, str],
 ) -> None:
-    """Be one rank, of the parent ``own``, or of a fork server and with the environment ``own``.
+    """Run one rank: a child of process ``own``, or of a fork server with environment ``own``.
 
-    The server still has the environment of its start. It ends with the process that started it.
+    A fork server still has the environment of its start. It ends with the process that started it.
     """
     if isinstance(own, dict):
         os.environ.clear()
@@ -136,13 +136,13 @@ def _serve(
         world = World(name, rank, timeout=timeout, engines=engines)
         fn, args = pickle.loads(job)  # noqa: S301 - our parent wrote it
         answer = pickle.dumps((True, fn(world, *args)))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent raises it
+    except BaseException as error:  # noqa: BLE001 - the parent raises it
         if world is not None:
             world.fail_with(error)
         answer = pickle.dumps((False, _failure_of(rank, error)))
     if world is not None:
         world.close()
-    with contextlib.suppress(BrokenPipeError):  # who started it was interrupted and is gone
+    with contextlib.suppress(BrokenPipeError):  # the parent was interrupted and has ended
         results.send_bytes(answer)
     results.close()
 
@@ -157,7 +157,7 @@ def _failure_of(rank: int, error: BaseException) -> _Failure:
 
 
 def _collect(launcher: Launcher, children: list[_Child], grace: float) -> list[Any]:
-    """Wait until every rank has answered or, once one has failed, for ``grace`` seconds more."""
+    """Wait for the results of all ranks; after a failure for ``grace`` more seconds."""
     results: dict[int, Any] = {}
     failures: dict[int, _Failure] = {}
     deadline = float("inf")
@@ -170,7 +170,7 @@ def _collect(launcher: Launcher, children: list[_Child], grace: float) -> list[A
             if isinstance(answer, _Failure):
                 failures[rank] = answer
                 died = answer.kind is RankDiedError
-                reason = Reason.DIED if died else Reason.RAISED
+                reason = FaultReason.DIED if died else FaultReason.RAISED
                 launcher.fail(reason, rank, answer.message.encode())
                 deadline = min(deadline, time.monotonic() + grace)
             elif answer is not None:
@@ -186,26 +186,29 @@ def _without_answer(children: list[_Child], *answered: dict[int, Any]) -> list[i
 
 def _wait(children: list[_Child]) -> None:
     connection.wait(
-        [c.results for c in children] + [c.process.sentinel for c in children], timeout=_LOOK
+        [c.results for c in children] + [c.process.sentinel for c in children],
+        timeout=_POLL_SECONDS,
     )
 
 
 def _answer(rank: int, child: _Child) -> _Failure | tuple[Any] | None:
-    """Give the answer of a rank, how it failed, or None when it is still at work."""
-    ended = child.process.exitcode is not None  # looked at first: it may answer, then end
+    """Return the result of a rank, how it failed, or None while it is running."""
+    ended = (
+        child.process.exitcode is not None
+    )  # read before the pipe: it may send its result, then end
     try:
         if child.results.poll():
             good, value = pickle.loads(child.results.recv_bytes())  # noqa: S301 - our child's
             return (value,) if good else value
     except EOFError:
-        child.process.join(_LOOK)
+        child.process.join(_POLL_SECONDS)
         ended = True
     if not ended:
         return None
     return _Failure(
         RankDiedError,
         f"rank {rank} died ({_ending(child.process.exitcode)})",
-        f"Look into the output of rank {rank} for the reason.",
+        f"Check the output of rank {rank} for the reason.",
     )
 
 
@@ -216,12 +219,12 @@ def _ending(exitcode: int | None) -> str:
         return f"exit code {exitcode}"
     try:
         return signal.Signals(-exitcode).name
-    except ValueError:  # one of those that have a number only
+    except ValueError:  # a real-time signal, which has no name
         return f"signal {-exitcode}"
 
 
 def _first_cause(launcher: Launcher, failures: dict[int, _Failure]) -> RunError:
-    """Give the failure that made the others fail."""
+    """Return the failure that caused the others."""
     fault = launcher.fault()
     first = next(iter(failures.values()))
     failure = first if fault is None else failures.get(fault[1], first)
@@ -230,7 +233,7 @@ def _first_cause(launcher: Launcher, failures: dict[int, _Failure]) -> RunError:
 
 
 def _end(children: list[_Child]) -> None:
-    """End what still runs, stopped processes too."""
+    """Kill processes that still run, also stopped ones."""
     for child in children:
         if child.process.is_alive():
             child.process.kill()

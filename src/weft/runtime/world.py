@@ -1,4 +1,4 @@
-"""A World: ranks of one machine that share memory and compute together."""
+"""A World: the collectives and messages of the ranks of one machine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,33 +8,41 @@ from weft.compress import Deltas
 from weft.compress.delta import inner_of, is_delta
 from weft.compress.frame import Octets
 from weft.errors import UsageError
-from weft.runtime.arrays import Arrays
-from weft.runtime.cache import Asked, Cache, Question
-from weft.runtime.choice import Choice
-from weft.runtime.crew import DEFAULT_TIMEOUT, no_room
-from weft.runtime.encoded import encoded_broadcast, require_alone
-from weft.runtime.engines import Engines
-from weft.runtime.groups import join_group
-from weft.runtime.mail import Lines, Message, open_slots, receive_now, send_now
-from weft.runtime.memory import Bind, Bindable, Memory, dtype_of, located, octets_of, parts_of
-from weft.runtime.spare import Spare
-from weft.runtime.stores import measured_cores
+from weft.runtime.algorithm_selector import AlgorithmSelector
+from weft.runtime.bound_memory import (
+    Bind,
+    Bindable,
+    RawMemory,
+    address_and_size,
+    bytes_of,
+    dtype_of,
+    parts_of,
+)
+from weft.runtime.communicator import DEFAULT_TIMEOUT, out_of_shared_memory
+from weft.runtime.encoded_broadcast import encoded_broadcast_key, require_compatible
+from weft.runtime.engine_threads import Engines
+from weft.runtime.heap_arrays import HeapCommunicator
+from weft.runtime.p2p_messages import Message, MessageQueues, open_p2p_slots, receive_now, send_now
+from weft.runtime.prepared_cache import CallKey, CallSignature, PreparedCache
+from weft.runtime.private_arena import PrivateArena
+from weft.runtime.streaming_stores import measured_cores
+from weft.runtime.subgroups import join_group
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
 
 
-class World(Arrays):
-    """One rank's view of its world; ``weft.spawn`` and ``weft.world`` make it.
+class World(HeapCommunicator):
+    """One rank's view of its world; created by ``weft.spawn`` and ``weft.world``.
 
-    Collectives take contiguous numpy arrays or a Memory, fastest in arrays of ``empty``.
+    Collectives take contiguous numpy arrays or RawMemory, and are fastest on arrays of ``empty``.
     ``x`` is this rank's input. ``algorithm`` names one of weft.collectives; ``async_op``
     returns a Work at once. All ranks make the same calls in the same order.
 
     Threads: several threads of a rank may send and receive at once, to and from the same or
     different ranks, and wait for a Work or a Message, while one of them makes collective calls. Two
-    threads that make collective calls at once need a ``group`` each; in one world the second is
-    refused, and the world ends with a DisagreeError on all ranks. The messages of one thread with
+    threads that make collective calls at once need a ``group`` each; in one world the second call
+    fails, with a DisagreeError on all ranks. The messages of one thread with
     one peer and tag keep their order.
     """
 
@@ -47,36 +55,37 @@ class World(Arrays):
         engines: Engines = Engines(),  # noqa: B008 - frozen, so one serves all
     ) -> None:
         super().__init__(name, rank, timeout=timeout, engines=engines)
-        self._cache = Cache(self)
-        self.desk = self._cache.desk
-        self.spare = Spare(self)
-        self._under_way: list[Work] = []
-        self._lines = Lines()
+        self._cache = PreparedCache(self)
+        self.dispatch_cache = self._cache.dispatch_cache
+        self.private_arena = PrivateArena(self)
+        self._in_flight: list[Work] = []
+        self._queues = MessageQueues()
         self._deltas = Deltas(rank)
-        # What another rank can make fail comes last: a world that is closed then is a whole one.
-        open_slots(self)
-        self._cache.choice = self._agreed_choice()
+        # Last, because another rank can make it fail: close() then finds all attributes.
+        open_p2p_slots(self)
+        self._cache.selector = self._agreed_selector()
 
     def barrier(self, *, async_op: bool = False) -> Work | None:
-        """Return when every rank has come here."""
-        self.require_sound()
+        """Wait until every rank has called it."""
+        self.require_healthy()
         return self._call(("barrier", 0, "", "", -1, ""), [], None, async_op=async_op)
 
     def all_gather(
         self, out: Bindable, x: Bindable, *, algorithm: str | None = None, async_op: bool = False
     ) -> Work | None:
         """Fill ``out`` with the ``x`` of all ranks, in their order."""
-        if not (algorithm or async_op) and self.desk.arrays("all_gather", out, x, "", -1):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays("all_gather", out, x, "", -1):
             return None
-        there, total = located(out)
-        here, nbytes = located(x, writable=False)
+        there, total = address_and_size(out)
+        here, nbytes = address_and_size(x, writable=False)
         if total != nbytes * self.num_ranks:
             raise UsageError(
-                f"all_gather of {nbytes} bytes by {self.num_ranks} ranks does not fill {total}."
+                f"all_gather: output is {total} bytes, expected {nbytes}*{self.num_ranks} = "
+                f"{nbytes * self.num_ranks}."
             )
-        asked = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
+        key = ("all_gather", total, dtype_of(x), "", -1, algorithm or "")
         binds = [(IN, here, nbytes), (OUT, there, total)]
-        return self._repeated(asked, binds, out, x, async_op=async_op)
+        return self._call_and_cache(key, binds, out, x, async_op=async_op)
 
     def reduce_scatter(
         self,
@@ -88,17 +97,20 @@ class World(Arrays):
         async_op: bool = False,
     ) -> Work | None:
         """Reduce ``x`` over all ranks; ``out`` is this rank's part of the result."""
-        if not (algorithm or async_op) and self.desk.arrays("reduce_scatter", out, x, op, -1):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays(
+            "reduce_scatter", out, x, op, -1
+        ):
             return None
-        there, nbytes = located(out)
-        here, total = located(x, writable=False)
+        there, nbytes = address_and_size(out)
+        here, total = address_and_size(x, writable=False)
         if total != nbytes * self.num_ranks:
             raise UsageError(
-                f"reduce_scatter of {total} bytes by {self.num_ranks} ranks leaves not {nbytes}."
+                f"reduce_scatter: output is {nbytes} bytes, expected {total}/{self.num_ranks} = "
+                f"{total / self.num_ranks:g}."
             )
-        asked = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
+        key = ("reduce_scatter", total, dtype_of(x), op, -1, algorithm or "")
         binds = [(IN, here, total), (OUT, there, nbytes)]
-        return self._repeated(asked, binds, out, x, async_op=async_op)
+        return self._call_and_cache(key, binds, out, x, async_op=async_op)
 
     def all_reduce(
         self, x: Bindable, op: str = "sum", *, algorithm: str | None = None, async_op: bool = False
@@ -107,11 +119,13 @@ class World(Arrays):
 
         Operators: sum, avg, prod, min, max, ``premul:FACTOR``; band, bor, bxor of integers.
         """
-        if not (algorithm or async_op) and self.desk.arrays("all_reduce", None, x, op, -1):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays(
+            "all_reduce", None, x, op, -1
+        ):
             return None
-        here, nbytes = located(x)
-        asked = ("all_reduce", nbytes, dtype_of(x), op, -1, algorithm or "")
-        return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+        here, nbytes = address_and_size(x)
+        key = ("all_reduce", nbytes, dtype_of(x), op, -1, algorithm or "")
+        return self._call_and_cache(key, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def broadcast(
         self,
@@ -125,29 +139,33 @@ class World(Arrays):
     ) -> Work | None:
         """Copy the root's ``x`` into that of all ranks.
 
-        With a ``codec`` it travels encoded. After a lossy one all ranks hold the same bytes, the
-        root too, unless ``keep_root``.
+        With a ``codec`` it is sent encoded. After a lossy one all ranks hold the same bytes, also
+        the root, unless ``keep_root``.
         """
         if codec is not None and codec != "none":
-            require_alone(codec, algorithm, keep_root=keep_root, async_op=async_op)
+            require_compatible(codec, algorithm, keep_root=keep_root, async_op=async_op)
             if is_delta(codec):
                 self._broadcast_delta(x, root, codec)
                 return None
             return self._broadcast_encoded(x, root, codec, keep_root=keep_root, async_op=async_op)
-        if not (algorithm or async_op) and self.desk.arrays("broadcast", None, x, "", root):
+        if not (algorithm or async_op) and self.dispatch_cache.arrays(
+            "broadcast", None, x, "", root
+        ):
             return None
-        here, nbytes = located(x)
-        asked = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
-        return self._repeated(asked, [(DATA, here, nbytes)], None, x, async_op=async_op)
+        here, nbytes = address_and_size(x)
+        key = ("broadcast", nbytes, dtype_of(x), "", self._root(root), algorithm or "")
+        return self._call_and_cache(key, [(DATA, here, nbytes)], None, x, async_op=async_op)
 
     def _broadcast_encoded(
         self, x: Bindable, root: int, codec: str, *, keep_root: bool, async_op: bool
     ) -> Work | None:
-        here, nbytes = located(x)
-        asked = encoded_broadcast(codec, nbytes, dtype_of(x), self._root(root), keep_root=keep_root)
+        here, nbytes = address_and_size(x)
+        key = encoded_broadcast_key(
+            codec, nbytes, dtype_of(x), self._root(root), keep_root=keep_root
+        )
         if self.num_ranks == 1:
             return None
-        return self._call(asked, [(DATA, here, nbytes)], x, async_op=async_op)
+        return self._call(key, [(DATA, here, nbytes)], x, async_op=async_op)
 
     def _broadcast_delta(self, x: Bindable, root: int, codec: str) -> None:
         dtype, inner = dtype_of(x), inner_of(codec)
@@ -156,10 +174,10 @@ class World(Arrays):
             self.broadcast(note, root)
 
         def coded(change: Octets) -> None:
-            memory = Memory(*located(change), dtype)
+            memory = RawMemory(*address_and_size(change), dtype)
             self.broadcast(memory, root, codec=inner)
 
-        self._deltas.broadcast(codec, dtype, octets_of(x), self._root(root), plain, coded)
+        self._deltas.broadcast(codec, dtype, bytes_of(x), self._root(root), plain, coded)
 
     def reduce(
         self,
@@ -170,11 +188,11 @@ class World(Arrays):
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Reduce ``x`` over all ranks into the root's; those of the others stay."""
-        here, nbytes = located(x)
-        asked = ("reduce", nbytes, dtype_of(x), op, self._root(root), algorithm or "")
+        """Reduce ``x`` over all ranks into the root's ``x``; the others stay unchanged."""
+        here, nbytes = address_and_size(x)
+        key = ("reduce", nbytes, dtype_of(x), op, self._root(root), algorithm or "")
         binds = [(IN, here, nbytes), (OUT, here, nbytes if self.rank == root else 0)]
-        return self._call(asked, binds, x, async_op=async_op)
+        return self._call(key, binds, x, async_op=async_op)
 
     def all_to_all(
         self,
@@ -186,20 +204,22 @@ class World(Arrays):
         algorithm: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """Part j of rank i's ``x`` becomes part i of rank j's ``out``.
+        """Copy part j of rank i's ``x`` to part i of rank j's ``out``.
 
-        Splits are elements for each rank (bytes of a Memory); without them parts are even.
+        Splits are elements for each rank (bytes of RawMemory); without them parts are equal.
         """
         if out_splits is None and in_splits is None:
-            if not (algorithm or async_op) and self.desk.arrays("all_to_all", out, x, "", -1):
+            if not (algorithm or async_op) and self.dispatch_cache.arrays(
+                "all_to_all", out, x, "", -1
+            ):
                 return None
-            there, total = located(out)
-            here, nbytes = located(x, writable=False)
+            there, total = address_and_size(out)
+            here, nbytes = address_and_size(x, writable=False)
             if total != nbytes:
-                raise UsageError(f"all_to_all of {nbytes} bytes does not fill {total}.")
-            asked = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
+                raise UsageError(f"all_to_all: output is {total} bytes, expected {nbytes}.")
+            key = ("all_to_all", total, dtype_of(x), "", -1, algorithm or "")
             binds = [(IN, here, nbytes), (OUT, there, total)]
-            return self._repeated(asked, binds, out, x, async_op=async_op)
+            return self._call_and_cache(key, binds, out, x, async_op=async_op)
         sent = parts_of(x, in_splits, self.num_ranks, writable=False)
         received = parts_of(out, out_splits, self.num_ranks, writable=True)
         return self._exchange(sent, received, dtype_of(x), (out, x), async_op=async_op)
@@ -207,37 +227,38 @@ class World(Arrays):
     def exchange(
         self, outs: Sequence[Bindable], xs: Sequence[Bindable], *, async_op: bool = False
     ) -> Work | None:
-        """Give ``xs[j]`` to rank j and fill ``outs[i]`` with what rank i gives: any sizes."""
+        """Send ``xs[j]`` to rank j and receive ``outs[i]`` from rank i, of any sizes."""
         if len(outs) != self.num_ranks or len(xs) != self.num_ranks:
             raise UsageError(
-                f"{len(xs)} parts given and {len(outs)} taken by {self.num_ranks} ranks."
+                f"exchange: expected {self.num_ranks} inputs and outputs (got {len(xs)} and "
+                f"{len(outs)})."
             )
-        sent = [located(x, writable=False) for x in xs]
-        received = [located(out) for out in outs]
+        sent = [address_and_size(x, writable=False) for x in xs]
+        received = [address_and_size(out) for out in outs]
         return self._exchange(sent, received, dtype_of(xs[0]), (outs, xs), async_op=async_op)
 
     def gather(
         self, out: Bindable | None, x: Bindable, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
         """Fill the root's ``out`` with the ``x`` of all ranks; the others pass None."""
-        here, nbytes = located(x, writable=False)
+        here, nbytes = address_and_size(x, writable=False)
         binds = [(IN, here, nbytes)]
         binds += self._at_root(OUT, out, nbytes * self.num_ranks, root)
-        asked = ("gather", nbytes * self.num_ranks, dtype_of(x), "", self._root(root), "")
-        return self._call(asked, binds, (out, x), async_op=async_op)
+        key = ("gather", nbytes * self.num_ranks, dtype_of(x), "", self._root(root), "")
+        return self._call(key, binds, (out, x), async_op=async_op)
 
     def scatter(
         self, out: Bindable, x: Bindable | None, root: int = 0, *, async_op: bool = False
     ) -> Work | None:
-        """Give every rank its part of the root's ``x``; the others pass None."""
-        there, nbytes = located(out)
+        """Send every rank its part of the root's ``x``; the others pass None."""
+        there, nbytes = address_and_size(out)
         binds = [(OUT, there, nbytes)]
         binds += self._at_root(IN, x, nbytes * self.num_ranks, root)
-        asked = ("scatter", nbytes * self.num_ranks, dtype_of(out), "", self._root(root), "")
-        return self._call(asked, binds, (out, x), async_op=async_op)
+        key = ("scatter", nbytes * self.num_ranks, dtype_of(out), "", self._root(root), "")
+        return self._call(key, binds, (out, x), async_op=async_op)
 
     def send(self, x: Bindable, to: int, tag: int = 0, *, async_op: bool = False) -> Message | None:
-        """Send ``x`` to a rank that receives it; little of it goes without waiting for that."""
+        """Send ``x`` to a rank; short messages return before they are received."""
         return self._message(x, to, tag, sends=True, async_op=async_op)
 
     def recv(
@@ -247,73 +268,75 @@ class World(Arrays):
         return self._message(x, source, tag, sends=False, async_op=async_op)
 
     def group(self, ranks: Sequence[int]) -> "World | None":
-        """Make a world of some ranks; None on those that are not among them.
+        """Create a world of some ranks; return None on the others.
 
-        Every rank of this world calls it, with the group that it will be in, if any.
+        Every rank of this world calls it, with the ranks of its group.
         """
         return join_group(self, ranks, World)
 
     def algorithm_of(self, kind: str, nbytes: int) -> str:
-        """Name the algorithm of a call that names none; bytes as the catalogue counts them."""
+        """Return the default algorithm of a call; bytes count as in the catalogue."""
         return self._cache.algorithm_of(kind, nbytes)
 
-    def _agreed_choice(self) -> Choice:
-        """Take the first rank's: a file that only some can read must not part them."""
-        mine = Choice().measured(measured_cores())
-        shown = self.agree("choice", f"{mine.eager} {mine.eager_reduced}".encode())
+    def _agreed_selector(self) -> AlgorithmSelector:
+        """Return the thresholds of rank 0: all must agree, even if only some can read the file."""
+        mine = AlgorithmSelector().measured(measured_cores())
+        shown = self.agree("thresholds", f"{mine.eager} {mine.eager_reduced}".encode())
         eager, reduced = map(int, shown[0].split())
         return replace(mine, eager=eager, eager_reduced=reduced)
 
-    def _repeated(
-        self, asked: Asked, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
+    def _call_and_cache(
+        self, key: CallKey, binds: list[Bind], out: Any, x: Bindable, *, async_op: bool
     ) -> Work | None:
-        """Carry out a call that the desk will serve the next time."""
-        work = self._call(asked, binds, (out, x), async_op=async_op)
-        self._cache.keep(asked, x.dtype)
+        """Execute a call and add it to the dispatch cache."""
+        work = self._call(key, binds, (out, x), async_op=async_op)
+        self._cache.keep(key, x.dtype)
         return work
 
-    def disown(self, why: str) -> None:
-        """Let every call from now on raise ``why``: what was prepared is not found again."""
-        super().disown(why)
+    def invalidate(self, why: str) -> None:
+        """Make every later call raise ``why``; drop what was prepared."""
+        super().invalidate(why)
         self._cache.clear()
-        self._under_way.clear()
-        self._lines.clear()
+        self._in_flight.clear()
+        self._queues.clear()
 
-    def _call(self, asked: Asked, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
-        if not self.member.enter_turn():  # as alone() does; a context is a microsecond more
-            self.raise_second_thread(str(Question(*asked)))
+    def _call(self, key: CallKey, binds: list[Bind], keep: Any, *, async_op: bool) -> Work | None:
+        if (
+            not self.member.try_enter_call()
+        ):  # as exclusive() does; a context manager takes a microsecond more
+            self.raise_second_thread(str(CallSignature(*key)))
         try:
-            ready = self._cache.find(asked)
+            entry = self._cache.find(key)
             if not async_op and self.member.is_idle():
-                ready.prepared.execute(binds, ready.call)
+                entry.prepared.execute(binds, entry.call)
                 return None
-            self.require_sound()
-            job = ready.prepared.submit(binds, ready.call)
-            work = Work(self, job, ready.call, lambda _: ready.call, keep)
+            self.require_healthy()
+            job = entry.prepared.submit(binds, entry.call)
+            work = Work(self, job, entry.call, lambda _: entry.call, keep)
             if not async_op:
                 work.wait()
                 return None
-            # Dropping a Work must not take the memory away from under it.
-            self._under_way = [each for each in self._under_way if not each.is_done()]
-            self._under_way.append(work)
+            # If the caller drops the Work, its memory must stay alive.
+            self._in_flight = [each for each in self._in_flight if not each.is_done()]
+            self._in_flight.append(work)
             return work
         finally:
-            self.member.leave_turn()
+            self.member.leave_call()
 
     def _message(
         self, x: Bindable, peer: int, tag: int, *, sends: bool, async_op: bool
     ) -> Message | None:
         key = (sends, peer, tag)
-        if not (async_op or self.stages or self._lines.has(key)):
+        if not (async_op or self.stages or self._queues.has(key)):
             if sends:
-                send_now(self, self._lines, x, peer, tag)
+                send_now(self, self._queues, x, peer, tag)
             else:
                 receive_now(self, x, peer, tag)
             return None
         message = Message(self, x, peer, tag, sends=sends)
-        self._lines.join(message, key)
+        self._queues.join(message, key)
         if async_op:
-            message.is_done()  # a message that can go goes now
+            message.is_done()  # starts it at once, if possible
             return message
         message.wait()
         return None
@@ -327,32 +350,32 @@ class World(Arrays):
         *,
         async_op: bool,
     ) -> Work | None:
-        asked = ("exchange", 0, dtype, "", -1, "")
+        key = ("exchange", 0, dtype, "", -1, "")
         if not self.stages:
             binds = [(number, *part) for number, part in enumerate([*sent, *received])]
-            return self._call(asked, binds, keep, async_op=async_op)
+            return self._call(key, binds, keep, async_op=async_op)
         try:
-            copies, taken = self.spare.copies(sent)
+            copies, taken = self.private_arena.copies(sent)
         except OSError as error:
             self.fail_with(error, " in exchange")
-            raise no_room(error) from error
+            raise out_of_shared_memory(error) from error
         binds = [(number, *part) for number, part in enumerate([*copies, *received])]
         work = None
         try:
-            work = self._call(asked, binds, keep, async_op=async_op)
+            work = self._call(key, binds, keep, async_op=async_op)
         finally:
-            self.spare.release(taken, after=work)
+            self.private_arena.release(taken, after=work)
         return work
 
     def _at_root(self, number: int, memory: Bindable | None, nbytes: int, root: int) -> list[Bind]:
         if self.rank != root:
             return []
-        address, size = (0, 0) if memory is None else located(memory)
+        address, size = (0, 0) if memory is None else address_and_size(memory)
         if size != nbytes:
-            raise UsageError(f"the root's memory has {size} bytes, {nbytes} are needed.")
+            raise UsageError(f"root: the memory is {size} bytes, expected {nbytes}.")
         return [(number, address, size)]
 
     def _root(self, root: int) -> int:
         if not 0 <= root < self.num_ranks:
-            raise UsageError(f"root {root} is not one of {self.num_ranks} ranks.")
+            raise UsageError(f"root: must be from 0 to {self.num_ranks - 1} (got {root}).")
         return root

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weft.errors import UnknownNameError, UsageError, nearest
 from weft.planner.buckets import with_buckets
 from weft.planner.plan import Limits
-from weft.schedule.strategies import STRATEGIES
+from weft.schedule.strategy_table import STRATEGIES
 from weft.schedule.values import Group
 from weft.units import format_time
 from weft.whatif.overheads import USUAL_GAP

@@ -1,4 +1,4 @@
-"""The candidates of a collective: one module for each strategy of ``weft.schedule.strategies``.
+"""The candidates of a collective: one module for each strategy of ``weft.schedule.strategy_table``.
 
 A module has one function, ``candidates(context, group)``, which yields a ``Candidate`` for each
 variant that the platform can execute and an infeasible ``Alternative``, with its reason, for what
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.planner.strategies.concurrent import baseline
 from weft.planner.strategies.context import StrategyContext
-from weft.schedule.strategies import STRATEGIES
+from weft.schedule.strategy_table import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

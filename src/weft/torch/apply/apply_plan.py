@@ -1,4 +1,4 @@
-"""``apply``: let a running torch job do what a plan says, and say what it did."""
+"""``apply``: execute a plan in a running torch job, and report what was executed."""
 
 import time
 from collections.abc import Iterable
@@ -11,21 +11,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from weft._core import Desk
+from weft._core import DispatchCache
 from weft.errors import PlanError, UsageError, WeftError
 from weft.hardware import Platform, is_calibrated, platform
 from weft.planner.plan import Choice, Plan, read_plan
 from weft.runtime import Engines
 from weft.torch.apply.apply_report import as_text, rows_of
-from weft.torch.apply.collective_routes import Routes
-from weft.torch.apply.module_swaps import Swap, bucket_of, check_buckets, fuse, is_fused
-from weft.torch.apply.step_watch import Watch
+from weft.torch.apply.collective_routes import GroupRoutes
+from weft.torch.apply.module_swaps import ModuleSwap, bucket_of, check_buckets, fuse, is_fused
+from weft.torch.apply.step_watch import StepWatch
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.compression import Compression, compress
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 from weft.torch.backend.group_functions import weft_group
-from weft.torch.capture.captured_collectives import Groups
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.capture.captured_collectives import GroupNames
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 from weft.workload import Workload
 
 _MIB = 1 << 20
@@ -40,15 +40,17 @@ def apply(
     on: Platform | str | None = None,
     watch: bool = True,
 ) -> "Applied":
-    """Let the collectives of the default group, a weft group, go as a plan says.
+    """Execute the collectives of the default group, a weft group, as a plan says.
 
-    Every rank calls it alike, before optimizers and DDP are made: every EmbeddingBags in ``model``
-    is replaced where the plan fuses. ``groups`` are further weft groups of the plan. A plan for
-    GPUs, for another machine or number of ranks is refused, and one for another ``workload`` if it
-    is given. This machine is ``here`` once it was calibrated, else ``cpu``, unless ``on`` says
-    otherwise.
-    Call ``step()`` of the result after each training step: steps that contradict the plan send the
-    job back to Gloo, unless ``watch`` is false. ``report()`` says which way every collective took.
+    Every rank makes the same call, before optimizers and DDP are created: every EmbeddingBags in
+    ``model`` is replaced if the plan fuses it. ``groups`` are further weft groups of the plan.
+    Raises PlanError for a plan for GPUs, for another machine or number of ranks, and for another
+    ``workload`` if it is given. This machine is ``here`` after calibration, else ``cpu``, unless
+    ``on`` names another platform.
+
+    Call ``step()`` of the result after each training step: if steps contradict the plan, the job
+    returns to Gloo, unless ``watch`` is false. ``report()`` states how every collective was
+    executed.
     """
     found = plan if isinstance(plan, Plan) else read_plan(Path(plan))
     world = weft_group(None)
@@ -56,32 +58,32 @@ def apply(
     return Applied(found, [world, *(weft_group(group) for group in groups)], model, watch=watch)
 
 
-class Before(NamedTuple):
-    """What a plan changes of a group."""
+class GroupState(NamedTuple):
+    """The attributes of a group that a plan changes."""
 
-    desk: Desk | None
+    dispatch_cache: DispatchCache | None
     compression: Compression | None
     engines: Engines
 
     @classmethod
-    def of(cls, group: Group) -> "Before":
-        """Note how a group is now."""
-        return cls(group.desk, group.compression, group.channel.world.engines)
+    def of(cls, group: GroupBase) -> "GroupState":
+        """Return the current state of a group."""
+        return cls(group.dispatch_cache, group.compression, group.channel.world.engines)
 
 
 class Applied:
-    """A plan at work: routes of the groups, fused modules, and a watch over the steps."""
+    """A plan in execution: routes of the groups, fused modules, and a monitor of step times."""
 
     def __init__(
-        self, plan: Plan, groups: list[Group], model: nn.Module | None, *, watch: bool = True
+        self, plan: Plan, groups: list[GroupBase], model: nn.Module | None, *, watch: bool = True
     ) -> None:
         self.plan = plan
         self._groups = groups
-        self._before = [Before.of(group) for group in groups]
-        self._swaps: list[Swap] = fuse(plan, model)
+        self._before = [GroupState.of(group) for group in groups]
+        self._swaps: list[ModuleSwap] = fuse(plan, model)
         self.bucket = bucket_of(plan)
         check_buckets(self.bucket, model)
-        self._watch = Watch(plan, self._slowest, self._switch, differs=_differs(plan))
+        self._watch = StepWatch(plan, self._slowest, self._switch, differs=_differs(plan))
         self._watches, self._began = watch, 0.0
         self._steps = 0
         self._routes = [
@@ -96,29 +98,29 @@ class Applied:
 
     @property
     def fused(self) -> tuple[nn.Module, ...]:
-        """The fused modules that stand in place of plain ones."""
+        """The fused modules that replace plain ones."""
         return tuple(swap.fused for swap in self._swaps if swap.is_fused)
 
     def ddp(self, module: nn.Module, **options: Any) -> DistributedDataParallel:
-        """Make a DDP with the buckets of the plan."""
+        """Return a DDP with the buckets of the plan."""
         if self.bucket is not None:
             options.setdefault("bucket_cap_mb", self.bucket / _MIB)
         return DistributedDataParallel(module, **options)
 
     def step(self) -> None:
-        """Say that a step has ended: its length is compared with the plan's."""
+        """Mark the end of a step; its duration is compared with the plan."""
         now = time.perf_counter()
         for routes in self._routes:
             routes.begin_step()
         self._steps += 1
-        if self._steps == 2:  # of DDP's first step buckets are not yet in their order
+        if self._steps == 2:  # in its first step DDP has not ordered its buckets yet
             self._require_met()
         if self._watches and self._steps > 1:
             self._watch.note(now - self._began)
         self._began = time.perf_counter()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Give for each collective what was planned, which way it took, and how often."""
+        """Return a row per collective: what was planned, how it was executed, and how often."""
         found = [
             row
             for group, routes in zip(self._groups, self._routes, strict=True)
@@ -127,51 +129,58 @@ class Applied:
         return [{"step": self.state, **row} for row in found]
 
     def report(self) -> str:
-        """Give the rows as a table, with what steps took in front."""
+        """Return the rows as a text table, after the durations of steps."""
         return as_text(self.plan, self._watch, self.rows())
 
     def remove(self) -> None:
-        """Let the groups be as they were; fused modules stay where they are."""
+        """Restore the groups; fused modules stay in the model."""
         for group, before in zip(self._groups, self._before, strict=True):
-            group.routes, group.desk, group.compression = None, before.desk, before.compression
+            group.routes, group.dispatch_cache, group.compression = (
+                None,
+                before.dispatch_cache,
+                before.compression,
+            )
             group.channel.drain()
             group.channel.world.set_engines(before.engines)
 
-    def _set_up(self, group: Group, choices: list[Choice]) -> Routes:
-        routes = Routes(group, choices)
+    def _set_up(self, group: GroupBase, choices: list[Choice]) -> GroupRoutes:
+        routes = GroupRoutes(group, choices)
         codec = _only([str(c.settings["codec"]) for c in choices if "codec" in c.settings])
         for choice in choices:
             if "codec" in choice.settings and choice.collective.kind != "broadcast":
                 raise PlanError(
-                    f"{choice.pair} is planned to travel as {codec}; only broadcasts can, here.",
+                    f"plan: {choice.pair} uses codec {codec}; only broadcasts can be encoded.",
                     "Plan again with an error budget of 0.",
                 )
         if codec is not None:
             compress(group, broadcast=codec)
         engines = _engines_of(choices)
-        if engines is not None and not isinstance(group.channel, SpreadChannel):
+        if engines is not None and not isinstance(group.channel, MultiHostChannel):
             group.channel.drain()
             group.channel.world.set_engines(engines)
         if any(route.backend == "gloo" for route in routes.routes()):
             routes.start_gloo()
-        group.routes, group.desk = routes, None  # the desk would serve calls past the routes
+        group.routes, group.dispatch_cache = (
+            routes,
+            None,
+        )  # the dispatch cache would bypass the routes
         return routes
 
     def _require_met(self) -> None:
-        """Refuse a plan none of whose collectives this job has."""
+        """Raise if the job calls none of the plan's collectives."""
         routes = [route for each in self._routes for route in each.routes()]
         planned = [r for r in routes if r.choice is not None and not is_fused(r.choice)]
         if planned and not any(r.by_plan for r in planned):
             issued = ", ".join(f"{r.kind} of {r.nbytes} bytes" for r in routes if r.by_plan)
             self.remove()
             raise PlanError(
-                f"this plan is for {self.plan.workload}: none of its {len(planned)} collectives "
-                f"was called in two steps; called were {issued or 'none'}.",
+                f"plan: none of the {len(planned)} collectives of {self.plan.workload} was "
+                f"called in two steps (called: {issued or 'none'}).",
                 "Capture this job and plan again, with the same batch and buckets.",
             )
 
     def _slowest(self, seconds: float) -> float:
-        """Agree on what the slowest rank measured, past the routes."""
+        """Return the duration of the slowest rank; the collective bypasses the routes."""
         found = torch.tensor([seconds], dtype=torch.float64)
         self._groups[0].channel.all_reduce(found, "max", async_op=False)
         return float(found)
@@ -186,19 +195,21 @@ class Applied:
                 swap.put(fused=not default)
 
 
-def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | str | None) -> None:
+def _check(
+    plan: Plan, group: GroupBase, workload: Workload | None, on: Platform | str | None
+) -> None:
     _refuse_gpus(plan, on)
     if plan.num_ranks != group.size():
         raise PlanError(
-            f"this plan is for {plan.num_ranks} ranks, not {group.size()}.",
-            "Make one for it with weft plan.",
+            f"plan: made for {plan.num_ranks} ranks (got {group.size()}).",
+            f"Create a plan with weft plan --ranks {group.size()}.",
         )
     machine: Platform | str = on or ("here" if is_calibrated() else "cpu")
     name = machine if isinstance(machine, str) else machine.name
     if plan.platform != name:
         raise PlanError(
-            f"this plan is for {plan.platform}, this machine is {name}.",
-            f"Make one with weft plan --on {name}, or say on= which platform this is.",
+            f"plan: made for {plan.platform} (this machine is {name}).",
+            f"Create a plan with weft plan --on {name}, or pass this machine's platform as on=.",
         )
     if workload is not None:
         if isinstance(machine, str):
@@ -207,36 +218,36 @@ def _check(plan: Plan, group: Group, workload: Workload | None, on: Platform | s
 
 
 def _refuse_gpus(plan: Plan, on: Platform | str | None) -> None:
-    """Raise for a plan whose choices are of GPUs: nothing of them can be carried out here."""
+    """Raise for a plan for GPUs, which cannot be executed on CPU ranks."""
     made_for = on if isinstance(on, Platform) and on.name == plan.platform else None
     if made_for is None:
-        with suppress(WeftError):  # a name that is not in the catalogue is compared below
+        with suppress(WeftError):  # an unknown name is compared below
             made_for = platform(plan.platform, num_ranks=plan.num_ranks)
     if made_for is not None and made_for.device is not None and not made_for.device.is_core:
         raise PlanError(
-            f"this plan is for {plan.workload} on {plan.num_ranks} GPUs of {plan.platform} "
-            f"({made_for.device.title}); weft.torch.apply carries out plans for CPU ranks only.",
-            "Read it with weft plan and set its choices by hand; or make one for CPU ranks with "
-            "weft plan --on here or --on cpu.",
+            f"plan: made for {plan.workload} on {plan.num_ranks} GPUs of {plan.platform} "
+            f"({made_for.device.title}); weft.torch.apply executes plans for CPU ranks only.",
+            "Apply its choices by hand; or create a plan for CPU ranks with weft plan --on here or "
+            "--on cpu.",
         )
 
 
 def _differs(plan: Plan) -> bool:
-    """Say whether a plan does anything that torch with Gloo would not do."""
+    """Return whether a plan differs from torch with Gloo."""
     return any(
         is_fused(choice) or choice.settings.get("backend", "weft") != "gloo"
         for choice in plan.choices
     )
 
 
-def _name(group: Group) -> str:
-    return Groups(dist.get_rank(), dist.get_world_size()).name_of(
+def _name(group: GroupBase) -> str:
+    return GroupNames(dist.get_rank(), dist.get_world_size()).name_of(
         dist.get_process_group_ranks(group)
     )
 
 
 def _engines_of(choices: list[Choice]) -> Engines | None:
-    """Read how many engines a plan wants and how urgent they are; a group has one answer."""
+    """Return the number and the priority of the engines in a plan, equal for all choices."""
     wanted = [
         (choice.settings.get("engines"), choice.settings.get("priority"))
         for choice in choices
@@ -249,10 +260,11 @@ def _engines_of(choices: list[Choice]) -> Engines | None:
 
 
 def _only(values: list[Any]) -> Any:
-    """Give the one value that all have, None if there is none."""
+    """Return the value that all have in common, None for an empty list."""
     if len(set(values)) > 1:
         raise UsageError(
-            f"a plan wants {' and '.join(map(str, sorted(set(values), key=str)))} for one group.",
-            "A group has one of each; plan again.",
+            f"plan: conflicting settings of one group "
+            f"({' and '.join(map(str, sorted(set(values), key=str)))}).",
+            "Plan again.",
         )
     return values[0] if values else None

@@ -1,21 +1,21 @@
-"""What became of a plan, collective by collective, as rows and as text."""
+"""The report of an applied plan, one row per collective."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.planner.plan import Plan
-from weft.torch.apply.collective_routes import Route, Routes
+from weft.torch.apply.collective_routes import CollectiveRoute, GroupRoutes
 from weft.torch.apply.module_swaps import is_fused
-from weft.torch.apply.step_watch import Watch
-from weft.torch.backend.group_base import Group
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.apply.step_watch import StepWatch
+from weft.torch.backend.group_base import GroupBase
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 from weft.units import format_size, format_time
 
 _TITLES = ("collective", "size", "planned", "path", "by plan", "by default", "why")
 
 
-def rows_of(group: Group, routes: Routes, *, fused: bool) -> list[dict[str, Any]]:
-    """Give one row a collective of a group; those of a step that are alike share one."""
+def rows_of(group: GroupBase, routes: GroupRoutes, *, fused: bool) -> list[dict[str, Any]]:
+    """Return one row per distinct collective of a group."""
     alike: dict[tuple[Any, ...], dict[str, Any]] = {}
     for route in routes.routes():
         row = _row(group, route, fused=fused)
@@ -26,32 +26,32 @@ def rows_of(group: Group, routes: Routes, *, fused: bool) -> list[dict[str, Any]
     return list(alike.values())
 
 
-def _row(group: Group, route: Route, *, fused: bool) -> dict[str, Any]:
+def _row(group: GroupBase, route: CollectiveRoute, *, fused: bool) -> dict[str, Any]:
     choice = route.choice
     return {
         "collective": route.kind,
         "nbytes": route.nbytes,
         "planned": "nothing" if choice is None else choice.strategy,
         "path": _path(group, route, fused=fused),
-        "why": "not in the plan: weft's own choice" if choice is None else choice.why,
+        "why": "not in the plan: default algorithm" if choice is None else choice.why,
     }
 
 
-def _path(group: Group, route: Route, *, fused: bool) -> str:
+def _path(group: GroupBase, route: CollectiveRoute, *, fused: bool) -> str:
     choice = route.choice
     if choice is not None and is_fused(choice) and fused:
         return "fused: EmbeddingAllToAll"
     if route.backend == "gloo":
         return "gloo"
-    if isinstance(group.channel, SpreadChannel):
+    if isinstance(group.channel, MultiHostChannel):
         return f"weft: {group.channel.paths().get(route.kind, 'gloo between hosts')}"
     if route.algorithm:
         return f"weft: {route.algorithm}"
     return f"weft: {group.channel.world.algorithm_of(route.kind, route.nbytes)}"
 
 
-def as_text(plan: Plan, watch: Watch, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Write the steps first, then a line a collective."""
+def as_text(plan: Plan, watch: StepWatch, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the durations of steps, then a line per collective."""
     said = (
         f"{plan.workload} on {plan.num_ranks} ranks of {plan.platform}: planned "
         f"{format_time(plan.planned)} a step ({format_time(plan.low)} to "

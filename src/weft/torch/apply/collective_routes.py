@@ -1,4 +1,4 @@
-"""Which way each collective of a planned job takes: found by what it is, counted, and told."""
+"""Routes of a planned job: the backend and algorithm of each collective, with counters."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -11,33 +11,15 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.planner.plan import Choice
 from weft.torch.backend.c10d import method_of
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
+from weft.torch.c10d_collectives import BY_METHOD
 
 Key = tuple[str, int]  # a collective and its bytes, as a Workload counts them
 BACKENDS = ("weft", "gloo")
-# Methods of a process group: the collective, and which argument has its bytes.
-_METHODS = {
-    "allreduce": ("all_reduce", 0),
-    "allreduce_coalesced": ("all_reduce", 0),
-    "broadcast": ("broadcast", 0),
-    "reduce": ("reduce", 0),
-    "allgather": ("all_gather", 0),
-    "allgather_coalesced": ("all_gather", 0),
-    "all_gather_single": ("all_gather", 0),
-    "all_gather_single_coalesced": ("all_gather", 0),
-    "reduce_scatter": ("reduce_scatter", 1),
-    "reduce_scatter_single": ("reduce_scatter", 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter", 1),
-    "alltoall": ("all_to_all", 1),
-    "all_to_all_single": ("all_to_all", 1),
-    "gather": ("gather", 1),
-    "scatter": ("scatter", 0),
-}
-_OF_ONE_RANK = ("gather", "scatter")  # only the root has the bytes of all
 
 
 @dataclass
-class Route:
+class CollectiveRoute:
     """What one collective of a step does, and how often it has been done each way."""
 
     kind: str
@@ -50,60 +32,60 @@ class Route:
 
     @property
     def is_serial(self) -> bool:
-        """Whether nothing may run beside it: it is waited for where it is called."""
+        """Whether it must not overlap with anything: the call waits for it."""
         return self.choice is not None and self.choice.strategy == "serial"
 
     @classmethod
-    def of(cls, choice: Choice) -> "Route":
-        """Read what a plan wants."""
+    def of(cls, choice: Choice) -> "CollectiveRoute":
+        """Return the route of a planned choice."""
         backend = str(choice.settings.get("backend", "weft"))
         if backend not in BACKENDS:
             raise UsageError(
-                f"{choice.pair} is planned for {backend!r}, which weft cannot hand CPU tensors to.",
-                f"Plan it for this machine: it has {' and '.join(BACKENDS)}.",
+                f"plan: {choice.pair} uses backend {backend!r}, which has no CPU tensors.",
+                f"Plan for this machine, with {' and '.join(BACKENDS)}.",
             )
         algorithm = str(choice.settings.get("algorithm", ""))
         algorithm = "" if algorithm == "auto" else algorithm
         return cls(choice.collective.kind, choice.collective.nbytes, choice, backend, algorithm)
 
 
-class Routes:
-    """Stands before a weft group: every collective of it comes here first.
+class GroupRoutes:
+    """Dispatches every collective of a weft group by plan.
 
-    ``default`` sends them the way they would go without a plan: by Gloo.
+    ``default`` sends all of them to Gloo, as without a plan.
     """
 
-    def __init__(self, group: Group, choices: Iterable[Choice]) -> None:
+    def __init__(self, group: GroupBase, choices: Iterable[Choice]) -> None:
         self._group = group
         self.default = False
-        self._planned: dict[Key, list[Route]] = defaultdict(list)
+        self._planned: dict[Key, list[CollectiveRoute]] = defaultdict(list)
         numbered = [(op, choice) for choice in choices for op in choice.ops or (choice.op or 0,)]
         for _, choice in sorted(numbered, key=lambda pair: pair[0]):
-            route = Route.of(choice)
+            route = CollectiveRoute.of(choice)
             self._planned[route.kind, route.nbytes].append(route)
         self._bucketed = [
             route
             for route in self.routes_planned()
             if route.choice is not None and "bucket" in route.choice.settings
         ]
-        self._others: dict[Key, Route] = {}
+        self._others: dict[Key, CollectiveRoute] = {}
         self._turn: dict[Key, int] = defaultdict(int)
         self._gloo: Any = None
 
-    def routes_planned(self) -> list[Route]:
-        """List the planned ones in their order."""
+    def routes_planned(self) -> list[CollectiveRoute]:
+        """Return the planned routes in their order."""
         return [route for routes in self._planned.values() for route in routes]
 
-    def routes(self) -> list[Route]:
-        """List the planned ones, then what came unplanned."""
+    def routes(self) -> list[CollectiveRoute]:
+        """Return the planned routes, then those of unplanned calls."""
         return [*self.routes_planned(), *self._others.values()]
 
     def begin_step(self) -> None:
-        """Count occurrences from the first again."""
+        """Reset the occurrence counters."""
         self._turn.clear()
 
     def start_gloo(self) -> None:
-        """Make the Gloo group beside this one; all its ranks do it together."""
+        """Create a Gloo group of the same ranks. Collective."""
         if self._gloo is None:
             ranks = dist.get_process_group_ranks(self._group)
             self._gloo = dist.new_group(
@@ -111,8 +93,8 @@ class Routes:
             )
 
     def carry(self, name: str, method: Callable[..., Any], args: Any, options: Any) -> Any:
-        """Carry out one call of the group, the planned way or by default."""
-        if name not in _METHODS:
+        """Execute one call of the group, by plan or by default."""
+        if name not in BY_METHOD:
             return method(self._group, *args, **options)
         route = self._find(*_counted(name, args, self._group.size()))
         if self.default:
@@ -125,7 +107,7 @@ class Routes:
         return work
 
     def _by_plan(
-        self, route: Route, name: str, method: Callable[..., Any], args: Any, options: Any
+        self, route: CollectiveRoute, name: str, method: Callable[..., Any], args: Any, options: Any
     ) -> Any:
         if route.backend == "gloo":
             return self._by_gloo(name)(*args, **options)
@@ -136,8 +118,8 @@ class Routes:
         finally:
             channel.algorithm = None
 
-    def _find(self, kind: str, nbytes: int) -> Route:
-        """Find the route of this occurrence; more than were planned begin again at the first."""
+    def _find(self, kind: str, nbytes: int) -> CollectiveRoute:
+        """Return the route of this occurrence; further ones start again at the first."""
         planned = self._planned.get((kind, nbytes))
         if not planned:
             return self._unlisted(kind, nbytes)
@@ -145,27 +127,30 @@ class Routes:
         self._turn[kind, nbytes] = turn + 1
         return planned[turn % len(planned)]
 
-    def _unlisted(self, kind: str, nbytes: int) -> Route:
-        """Make the route of a size that is not in the plan: a bucket of DDP's, or another call.
+    def _unlisted(self, kind: str, nbytes: int) -> CollectiveRoute:
+        """Return the route of a size that is not in the plan: a DDP bucket, or another call.
 
-        A plan that changes buckets knows the gradients by the sizes that they had before.
+        A plan that changes buckets has the sizes from before the change.
         """
         if (kind, nbytes) not in self._others:
-            like = next((r for r in self._bucketed if r.kind == kind), Route(kind, nbytes, None))
+            like = next(
+                (r for r in self._bucketed if r.kind == kind), CollectiveRoute(kind, nbytes, None)
+            )
             self._others[kind, nbytes] = replace(like, nbytes=nbytes, by_plan=0, by_default=0)
         return self._others[kind, nbytes]
 
     def _by_gloo(self, name: str) -> Any:
-        """Give the method of that name of the Gloo group."""
+        """Return the method of that name of the Gloo group."""
         self.start_gloo()
         return method_of(self._gloo, name)
 
 
 def _counted(name: str, args: Sequence[Any], size: int) -> tuple[str, int]:
-    """Give the collective and its bytes: what nccl-tests counts."""
-    kind, place = _METHODS[name]
-    nbytes = _nbytes(args[place])
-    return kind, nbytes * size if kind in _OF_ONE_RANK else nbytes
+    """Return the collective and its bytes, as nccl-tests counts them."""
+    known = BY_METHOD[name]
+    if known.part is not None:
+        return known.kind, _nbytes(args[known.part]) * size
+    return known.kind, _nbytes(args[known.whole])
 
 
 def _nbytes(value: Any) -> int:

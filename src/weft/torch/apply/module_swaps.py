@@ -1,4 +1,4 @@
-"""Modules of a planned job: fused ones in place of plain ones, and DDP's buckets."""
+"""Replacement of modules by fused ones, and DDP's buckets."""
 
 import warnings
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from weft.units import format_size
 
 
 @dataclass
-class Swap:
-    """A plain module and the fused one that stands in its place inside ``parent``."""
+class ModuleSwap:
+    """A plain module and the fused one that replaces it inside ``parent``."""
 
     parent: nn.Module
     name: str
@@ -25,7 +25,7 @@ class Swap:
     is_fused: bool = True
 
     def put(self, *, fused: bool) -> None:
-        """Let the one or the other serve, with the values of now."""
+        """Put the fused or the plain module into the model, with the current values."""
         if fused == self.is_fused:
             return
         if fused:
@@ -37,22 +37,24 @@ class Swap:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether no optimizer of the caller holds the parameters that would be left."""
+        """Whether the module updates its own rows, so that no optimizer holds its parameters."""
         return self.plain.optimizer is not None
 
 
-def fuse(plan: Plan, model: nn.Module | None) -> list[Swap]:
-    """Put fused modules in where the plan wants them; complain where nothing can be fused."""
+def fuse(plan: Plan, model: nn.Module | None) -> list[ModuleSwap]:
+    """Replace modules by fused ones as the plan says; warn if there are none."""
     wanted = [choice for choice in plan.choices if is_fused(choice)]
     if not wanted:
         return []
-    swaps = [Swap(parent, name, plain, plain.fused()) for parent, name, plain in _plain_in(model)]
+    swaps = [
+        ModuleSwap(parent, name, plain, plain.fused()) for parent, name, plain in _plain_in(model)
+    ]
     for swap in swaps:
         setattr(swap.parent, swap.name, swap.fused)
     if not swaps:
         warnings.warn(
-            f"the plan fuses {wanted[0].pair}, but there is no weft.torch.EmbeddingBags in the "
-            "model that was given to apply: its all-to-all goes by weft, unfused",
+            f"the plan fuses {wanted[0].pair}, but the model passed to apply has no "
+            "weft.torch.EmbeddingBags: its all-to-all runs unfused",
             PlanWarning,
             stacklevel=3,
         )
@@ -60,25 +62,25 @@ def fuse(plan: Plan, model: nn.Module | None) -> list[Swap]:
 
 
 def is_fused(choice: Choice) -> bool:
-    """Say whether a choice replaces modules."""
+    """Return whether a choice replaces modules."""
     return choice.strategy == "fused" or bool(choice.settings.get("fused"))
 
 
 def bucket_of(plan: Plan) -> int | None:
-    """Give the bytes of DDP's buckets that the plan wants; None: as they are."""
+    """Return the bytes of DDP's buckets in the plan, None if it does not change them."""
     sizes = [int(c.settings["bucket"]) for c in plan.choices if "bucket" in c.settings]
     return max(sizes, default=None)
 
 
 def check_buckets(bucket: int | None, model: nn.Module | None) -> None:
-    """Complain about a DDP that was made with other buckets: they cannot be changed any more."""
+    """Warn about a DDP with other buckets, which cannot be changed any more."""
     modules: list[Any] = [] if model is None else list(model.modules())
     for module in modules:
         cap = getattr(module, "bucket_bytes_cap", None)
         if bucket is not None and cap is not None and cap != bucket:
             warnings.warn(
-                f"the plan wants buckets of {format_size(bucket)}, this DDP has "
-                f"{format_size(cap)}: make it by applied.ddp(module), after apply",
+                f"the plan has buckets of {format_size(bucket)}, this DDP has {format_size(cap)}: "
+                "create it with applied.ddp(module), after apply",
                 PlanWarning,
                 stacklevel=3,
             )

@@ -1,4 +1,4 @@
-"""Whether the steps of a planned job are as long as its plan says; if not, which way is faster."""
+"""Comparison of measured steps with the plan, and the fallback to torch's default."""
 
 import warnings
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from statistics import median
 from weft.planner.plan import Plan
 from weft.units import format_time
 
-WARM = 3  # steps that are not counted: buckets, caches and prepared calls settle
+WARM = 3  # warm-up steps: buckets, caches and prepared calls
 WINDOW = 10  # steps whose median counts
-_NEARLY = 0.98  # of the plan's time: a default that is no faster than that is no gain
+_NEARLY = 0.98  # of the plan's time: the default must be faster than that to be kept
 
 
 class PlanWarning(UserWarning):
@@ -18,20 +18,20 @@ class PlanWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a window of steps showed: its median on the slowest rank, and which way was taken."""
+class StepVerdict:
+    """The median of a window of steps on the slowest rank, by plan or by default."""
 
     default: bool
     seconds: float
 
 
-class Watch:
-    """Counts the seconds of steps. A contradiction sends the job the default way, for good or not.
+class StepWatch:
+    """Monitors step times; if they contradict the plan, the default is measured and compared.
 
-    A step longer than the plan's range, or than the default was predicted to be, contradicts it.
-    Then the default way is taken and measured as long: it stays if it is faster. Ranks decide
-    alike, because ``slowest`` gives all of them the slowest rank's seconds. A plan that does not
-    ``differ`` from the default has no way back.
+    Steps contradict a plan if they are longer than its range, or than the predicted default. Then
+    the default is used for as many steps, and kept if it is faster. Ranks decide alike, because
+    ``slowest`` returns the slowest rank's seconds on all of them. A plan that does not ``differ``
+    from the default has no fallback.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Watch:
         self._warm, self._window, self.differs = warm, window, differs
         self._seconds: list[float] = []
         self._skipped = 0
-        self.verdicts: list[Verdict] = []
-        self.default = self.settled = False
+        self.verdicts: list[StepVerdict] = []
+        self.default = self.decided = False
 
     @property
     def planned(self) -> float | None:
@@ -57,7 +57,7 @@ class Watch:
         return next((v.seconds for v in reversed(self.verdicts) if not v.default), None)
 
     def note(self, seconds: float) -> None:
-        """Take the length of one step."""
+        """Record the duration of one step."""
         if self._skipped < self._warm:
             self._skipped += 1
             return
@@ -66,18 +66,18 @@ class Watch:
             self._judge()
 
     def _judge(self) -> None:
-        found = Verdict(self.default, self._slowest(median(self._seconds)))
+        found = StepVerdict(self.default, self._slowest(median(self._seconds)))
         self.verdicts.append(found)
         self._seconds.clear()
-        if self.settled:
+        if self.decided:
             return
         if self.default:
             self._compare(found.seconds)
         elif self.contradicts(found.seconds) and not self.differs:
-            self.settled = True
+            self.decided = True
             warnings.warn(
                 f"{self._window} steps took {format_time(found.seconds)} each, the plan says "
-                f"{self._said()}; it changes nothing, so there is no way back to go",
+                f"{self._said()}; it equals the default, so there is no fallback",
                 PlanWarning,
                 stacklevel=4,
             )
@@ -89,23 +89,22 @@ class Watch:
             )
 
     def contradicts(self, seconds: float) -> bool:
-        """Say whether steps of that length are not what the plan promises."""
+        """Return whether steps of that duration contradict the plan."""
         plan = self._plan
         return seconds > plan.high or (plan.planned < plan.baseline < seconds)
 
     def _compare(self, seconds: float) -> None:
-        """Keep whichever way was faster, and say which."""
+        """Keep the faster of plan and default, and warn which it is."""
         planned = self.planned
         assert planned is not None
-        self.settled = True
+        self.decided = True
         measured = f"the default took {format_time(seconds)}, the plan {format_time(planned)}"
         if seconds < _NEARLY * planned:
             warnings.warn(f"{measured}: staying with the default", PlanWarning, stacklevel=4)
             return
         self._go(
             default=False,
-            text=f"{measured}: taking the plan's way again; its prediction was wrong, "
-            "its choice is not",
+            text=f"{measured}: returning to the plan; its prediction was wrong, its choice is not",
         )
 
     def _go(self, *, default: bool, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What torch.distributed is made of, as far as weft needs it: torch's own names in one place."""
+"""Names of torch.distributed that weft needs, for all supported versions of torch."""
 
 from typing import Any
 
@@ -21,6 +21,8 @@ from torch._C._distributed_c10d import (
     _DistributedBackendOptions,
 )
 from torch.distributed import distributed_c10d
+
+from weft.torch.c10d_collectives import BY_METHOD
 
 __all__ = [
     "ALL_GATHER",
@@ -47,7 +49,7 @@ __all__ = [
 BackendOptions = _DistributedBackendOptions
 GroupName: Any = getattr(distributed_c10d, "GroupName", str)  # a str with a type of its own
 
-# The options of a call that gives none: rank 0 is the root, sums, in the background.
+# The default options of calls: root 0, sum, asynchronous.
 ALL_GATHER = AllgatherOptions()
 ALL_REDUCE = AllreduceOptions()
 ALL_REDUCE_COALESCED = AllreduceCoalescedOptions()
@@ -59,23 +61,15 @@ REDUCE = ReduceOptions()
 REDUCE_SCATTER = ReduceScatterOptions()
 SCATTER = ScatterOptions()
 
-# torch 2.13 gave them new names and warns about the old ones.
+# torch 2.13 renamed them and warns about the old names.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-
-# Names that a ProcessGroup had before torch 2.13, and that groups written in Python may still have.
-_OLDER = {
-    "all_gather_single": "_allgather_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-    "all_to_all_single": "alltoall_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}
 
 
 def method_of(group: Any, name: str) -> Any:
     """Return a collective of a group by its name in torch 2.13, whichever name the group has."""
-    older = _OLDER.get(name, "")
+    known = BY_METHOD.get(name)
+    older = known.older_method if known else ""
     if older and not _defines(type(group), name) and _defines(type(group), older):
         return getattr(group, older)
     return getattr(group, name, None) or getattr(group, older)

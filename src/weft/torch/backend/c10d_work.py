@@ -1,4 +1,4 @@
-"""What torch.distributed hands back for a collective: a Work, and the Future inside it."""
+"""The Work of a collective and its Future, as torch.distributed expects them."""
 
 import atexit
 import os
@@ -13,68 +13,68 @@ from torch import Tensor
 from torch.futures import Future
 
 from weft.errors import NotDoneError
-from weft.runtime.crew import leave_worlds
-from weft.runtime.work import Work as Collective
+from weft.runtime.communicator import close_open_worlds
+from weft.runtime.work import Work as RuntimeWork
 from weft.torch.backend.c10d import Work
 
-__all__ = ["DONE", "Completer", "Handle", "Pending"]
+__all__ = ["COMPLETED", "FutureCompleter", "PendingWork", "Waitable"]
 
 
-class Handle(Protocol):
-    """Something under way in a world."""
+class Waitable(Protocol):
+    """Anything in flight that can be waited for."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when it is done; raise how it failed, or that it takes longer."""
+        """Wait; raise its failure, or NotDoneError after the timeout."""
 
     def is_done(self) -> bool:
-        """Whether wait would return at once."""
+        """Return whether ``wait`` would return at once."""
 
 
-class Done(Work):
-    """What was carried out before the call returned: nothing is left to ask."""
+class CompletedWork(Work):
+    """The Work of a synchronous call, which is complete."""
 
-    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it took its time
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002 - it is complete
         """Return at once."""
         return True
 
     def is_completed(self) -> bool:
-        """Say that it is done."""
+        """Return True."""
         return True
 
     def is_success(self) -> bool:
-        """Say that it went well: what goes wrong at once is raised at once."""
+        """Return True: errors were raised by the call."""
         return True
 
     def exception(self) -> Any:
-        """Give nothing."""
+        """Return None."""
         return None
 
     def synchronize(self) -> None:
         """Return at once."""
 
     def result(self) -> list[Tensor]:
-        """Give nothing: who did not ask for a Work has the tensors."""
+        """Return no tensors: the call was synchronous."""
         return []
 
     def get_future(self) -> "Future[Any]":
-        """Give a future that is done."""
+        """Return a completed future."""
         future: Future[Any] = Future()
         future.set_result([])
         return future
 
 
-DONE = Done()
+COMPLETED = CompletedWork()
 
 
-class Pending(Work):
-    """What runs in the background. Whoever waits first finishes it: copies results to strides."""
+class PendingWork(Work):
+    """The Work of an asynchronous call. The first thread that waits copies results back."""
 
     def __init__(
         self,
-        handles: Sequence[Handle],
+        handles: Sequence[Waitable],
         tensors: list[Tensor],
         finish: Callable[[], None] | None,
-        completer: "Completer",
+        completer: "FutureCompleter",
     ) -> None:
         super().__init__()
         self._handles = handles
@@ -83,30 +83,30 @@ class Pending(Work):
         self._completer = completer
         self._lock = threading.RLock()
         self._error: BaseException | None = None
-        self._over = False
+        self._completed = False
         self._future: Future[Any] | None = None
-        self._told: Future[None] | None = None  # what a future follows that is not done yet
+        self._trigger: Future[None] | None = None  # triggers the future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Return when it is done; raise how it failed, each time it is asked."""
+        """Wait until it is done; raise its failure on every call."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
-        self._settle(seconds if seconds > 0 else None)
+        self._wait_for_all(seconds if seconds > 0 else None)
         if self._error is not None:
             raise self._error
         return True
 
     def is_completed(self) -> bool:
-        """Whether wait would return at once."""
-        return self._over or all(handle.is_done() for handle in self._handles)
+        """Return whether ``wait`` would return at once."""
+        return self._completed or all(handle.is_done() for handle in self._handles)
 
     def is_success(self) -> bool:
-        """Whether it is done and went well."""
+        """Return whether it completed without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Any:
-        """Give how it failed, if it is over and did."""
+        """Return the error of a completed work, None if it succeeded."""
         if self.is_completed():
-            self._settle(None)
+            self._wait_for_all(None)
         return self._error
 
     def synchronize(self) -> None:
@@ -114,26 +114,26 @@ class Pending(Work):
         self.wait()
 
     def result(self) -> list[Tensor]:
-        """Wait, then give the tensors that were written."""
+        """Wait, then return the tensors that were written."""
         self.wait()
         return self._tensors
 
     def get_future(self) -> "Future[Any]":
-        """Give a future that a thread of the group completes, unless it is done by now."""
+        """Return a future; a thread of the group completes it if it is not done yet."""
         with self._lock:
             if self._future is None:
-                self._linger(self._completer.moment)
+                self._make_progress(self._completer.progress_seconds)
                 self._future = self._done_future() if self.is_completed() else self._later()
             return self._future
 
     def complete(self) -> None:
-        """Wait, and tell the future."""
-        self._settle(None)
-        assert self._told is not None
-        self._told.set_result(None)
+        """Wait, then trigger the future."""
+        self._wait_for_all(None)
+        assert self._trigger is not None
+        self._trigger.set_result(None)
 
     def _done_future(self) -> "Future[Any]":
-        self._settle(None)
+        self._wait_for_all(None)
         if self._error is not None:
             future = self._then()
             self.complete()
@@ -148,66 +148,66 @@ class Pending(Work):
         return future
 
     def _then(self) -> "Future[Any]":
-        """Give a future that has the outcome when it is told.
+        """Return a future that gets the result when it is triggered.
 
-        One that follows another fails as C++ does. ``set_exception`` would only make Python raise,
-        and DDP, which waits in C++, take the error for its tensors.
+        A chained future fails in C++, too. ``set_exception`` would raise in Python only, and DDP,
+        which waits in C++, would use the error as its tensors.
         """
-        self._told = Future()
-        return self._told.then(lambda _: self._outcome())
+        self._trigger = Future()
+        return self._trigger.then(lambda _: self._outcome())
 
     def _outcome(self) -> list[Tensor]:
         if self._error is not None:
             raise self._error
         return self._tensors
 
-    def _linger(self, seconds: float) -> None:
-        """Carry it out here if the others come soon: who asks for a future wants its result."""
+    def _make_progress(self, seconds: float) -> None:
+        """Make progress here first: the caller of ``get_future`` needs the result soon."""
         for handle in self._handles if seconds > 0 else ():
-            if isinstance(handle, Collective):
-                handle.linger(seconds)
+            if isinstance(handle, RuntimeWork):
+                handle.make_progress(seconds)
 
-    def _settle(self, seconds: float | None) -> None:
-        for handle in self._handles:  # outside the lock: others may look meanwhile
-            if self._over:
+    def _wait_for_all(self, seconds: float | None) -> None:
+        for handle in self._handles:  # outside the lock: other threads may test meanwhile
+            if self._completed:
                 return
             self._wait_for(handle, seconds)
         with self._lock:
-            if not self._over:
+            if not self._completed:
                 if self._finish is not None and self._error is None:
-                    self._carry_back(self._finish)
-                self._over = True
+                    self._copy_results(self._finish)
+                self._completed = True
 
-    def _carry_back(self, finish: Callable[[], None]) -> None:
+    def _copy_results(self, finish: Callable[[], None]) -> None:
         try:
             finish()
-        except Exception as error:  # noqa: BLE001 - whoever waits, or its future, raises it
+        except Exception as error:  # noqa: BLE001 - wait() or the future raises it
             self._error = error
 
-    def _wait_for(self, handle: Handle, seconds: float | None) -> None:
+    def _wait_for(self, handle: Waitable, seconds: float | None) -> None:
         try:
             handle.wait(seconds)
         except Exception as error:
             if isinstance(error, NotDoneError):
-                raise  # it goes on: only this wait is over
+                raise  # still in flight: only this wait is over
             with self._lock:
                 self._error = self._error or error
 
 
-class Completer:
-    """A thread that waits for works whose futures somebody asked for; started by the first.
+class FutureCompleter:
+    """A thread that completes futures of works; the first future starts it.
 
-    ``moment`` is how many seconds whoever asks for a future carries its work out himself before
-    it is left to the thread.
+    ``progress_seconds`` is how long the thread that asks for a future makes progress itself before
+    the work is left to this one.
     """
 
-    def __init__(self, moment: float = 0.0) -> None:
-        self.moment = moment
-        self._works: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+    def __init__(self, progress_seconds: float = 0.0) -> None:
+        self.progress_seconds = progress_seconds
+        self._works: queue.SimpleQueue[PendingWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def complete_later(self, work: Pending) -> None:
-        """Let the thread wait for this work."""
+    def complete_later(self, work: PendingWork) -> None:
+        """Add a work that the thread waits for."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="weft-futures", daemon=True)
             self._thread.start()
@@ -215,7 +215,7 @@ class Completer:
         self._works.put(work)
 
     def close(self) -> None:
-        """End the thread after what it has been given."""
+        """End the thread after its works."""
         if self._thread is not None:
             self._works.put(None)
             self._thread.join()
@@ -227,13 +227,13 @@ class Completer:
             work.complete()
 
 
-_serving: "weakref.WeakSet[Completer]" = weakref.WeakSet()
+_serving: "weakref.WeakSet[FutureCompleter]" = weakref.WeakSet()
 
 
 @atexit.register
 def _end_threads() -> None:
-    """End what waits in native code: a thread that the interpreter ends there ends it badly."""
-    leave_worlds()  # nobody waits longer for what was under way
+    """End threads that wait in native code: the interpreter cannot end them there."""
+    close_open_worlds()  # ends all waits for works in flight
     for completer in list(_serving):
         completer.close()
 

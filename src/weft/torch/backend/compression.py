@@ -1,4 +1,4 @@
-"""``compress``: collectives of a group that send less than they are given."""
+"""``compress``: broadcasts of a group that are encoded between hosts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from weft.compress import codec_of
 from weft.compress.delta import Delta, is_delta
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ProcessGroup
-from weft.torch.backend.channel import NAMES
+from weft.torch.backend.channel import DTYPE_NAMES
 from weft.torch.backend.group_functions import weft_group
-from weft.torch.hosts.inter_host_encoded import Way
+from weft.torch.hosts.inter_host_encoded import BroadcastEncoding
 
-HOPS = "p2p+"  # in front of a codec: every hop decodes and encodes, for comparison
-LEAST = 32 << 10  # bytes: what is shorter takes as long encoded
+HOPS = "p2p+"  # prefix of a codec: every hop decodes and encodes again, for comparison
+LEAST = 32 << 10  # bytes: encoding shorter tensors gains nothing
 Exclude = Callable[[Tensor], bool] | Iterable[Tensor]
 
 
@@ -27,13 +27,13 @@ def compress(
     keep_root: bool = False,
     least: int = LEAST,
 ) -> None:
-    """Let broadcasts of a weft group travel encoded between hosts; None: as they are.
+    """Encode the broadcasts of a weft group between hosts; None turns encoding off.
 
-    ``broadcast`` names a codec: pack, bf16, int8:256, delta+pack .. Every rank of the group
-    calls it alike. Tensors that are no floating-point numbers, shorter than ``least`` bytes or
-    named by ``exclude`` (tensors, or a function that tells) go as they are. After a lossy codec
-    all ranks hold the same bytes, the root too, unless ``keep_root``. Inside a host nothing is
-    encoded: memory is quicker than any codec.
+    ``broadcast`` names a codec: pack, bf16, int8:256, delta+pack .. Every rank of the group makes
+    the same call. Tensors that are not floating-point, shorter than ``least`` bytes or excluded
+    (``exclude``: tensors, or a predicate) are sent as they are. After a lossy codec all ranks hold
+    the same bytes, also the root, unless ``keep_root``. Inside a host nothing is encoded: memory
+    is faster than any codec.
     """
     found = None if broadcast is None else _compression(broadcast, exclude, keep_root, least)
     weft_group(group).compression = found
@@ -43,28 +43,26 @@ def compress(
 class Compression:
     """Which broadcasts are encoded, and how."""
 
-    way: Way
+    encoding: BroadcastEncoding
     least: int
     excludes: Callable[[Tensor], bool]
     dtypes: frozenset[Any]
 
-    def way_of(self, x: Tensor) -> Way | None:
-        """Say how a tensor is encoded, if it is."""
+    def encoding_of(self, x: Tensor) -> BroadcastEncoding | None:
+        """Return the encoding of a tensor, None if it is sent as it is."""
         if x.nbytes < self.least or x.dtype not in self.dtypes or self.excludes(x):
             return None
-        return self.way
+        return self.encoding
 
 
 def _compression(name: str, exclude: Exclude, keep_root: bool, least: int) -> Compression:  # noqa: FBT001
     codec = name.removeprefix(HOPS)
     if is_delta(codec) and (keep_root or codec != name):
-        raise UsageError(
-            f"{name!r} needs all ranks to hold the same bytes.", "Leave keep_root and p2p+ out."
-        )
+        raise UsageError(f"broadcast: {name!r} does not support keep_root or p2p+.", "Omit them.")
     _require(codec, "float32")
-    dtypes = frozenset(dtype for dtype, text in NAMES.items() if _takes(codec, text))
-    way = Way(codec, codec != name, keep_root)
-    return Compression(way, least, _told(exclude), dtypes)
+    dtypes = frozenset(dtype for dtype, text in DTYPE_NAMES.items() if _takes(codec, text))
+    encoding = BroadcastEncoding(codec, codec != name, keep_root)
+    return Compression(encoding, least, _excludes(exclude), dtypes)
 
 
 def _require(codec: str, dtype: str) -> None:
@@ -82,7 +80,7 @@ def _takes(codec: str, dtype: str) -> bool:
     return dtype in ("float32", "float16", "bfloat16")
 
 
-def _told(exclude: Exclude) -> Callable[[Tensor], bool]:
+def _excludes(exclude: Exclude) -> Callable[[Tensor], bool]:
     if callable(exclude):
         return exclude
     places = frozenset(tensor.data_ptr() for tensor in exclude)

@@ -1,4 +1,4 @@
-"""Tensors as a world takes them: contiguous, one after another; results carried back."""
+"""Contiguous buffers for the inputs and outputs of collectives."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,119 +8,125 @@ import torch
 from torch import Tensor
 
 from weft.errors import UsageError
-from weft.torch.backend.c10d_work import Handle
+from weft.torch.backend.c10d_work import Waitable
 
 Finish = Callable[[], None]
 
 
-class Call(NamedTuple):
-    """What a collective left behind: a handle to wait for, and what is to be done then.
+class IssuedCollective(NamedTuple):
+    """A collective in flight: what to wait for, and what to call afterwards.
 
-    ``keep`` is what it reads until then; what it writes is kept by ``finish`` or the caller.
+    ``keep`` is the memory it reads; ``finish`` or the caller keep the memory it writes.
     """
 
-    handle: Handle | None
+    handle: Waitable | None
     finish: Finish | None = None
     keep: object = None
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """Tell whether a tensor's elements lie in one piece, as they are.
+def is_dense_contiguous(tensor: Tensor) -> bool:
+    """Return whether a tensor is dense, contiguous and not lazily conjugated or negated.
 
-    Those of ``x.conj()`` and its ``imag`` are turned only when they are read.
+    ``x.conj()`` and its ``imag`` set a flag instead of changing memory.
     """
     if tensor.layout is not torch.strided:
-        raise UsageError("weft moves dense tensors, not sparse ones.", "Call to_dense() first.")
+        raise UsageError("tensors: sparse tensors are not supported.", "Call to_dense() first.")
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def readable(tensor: Tensor) -> Tensor:
-    """Give the tensor's elements in one piece."""
-    return tensor if is_plain(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+def contiguous_input(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a contiguous copy of it."""
+    return (
+        tensor
+        if is_dense_contiguous(tensor)
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
 
 
-def writable(tensor: Tensor, *, keep: bool = False) -> tuple[Tensor, Finish | None]:
-    """Give room in one piece for the tensor's elements, and what carries them to it.
+def contiguous_output(tensor: Tensor, *, keep: bool = False) -> tuple[Tensor, Finish | None]:
+    """Return a contiguous buffer for the tensor, and the function that copies it back.
 
-    ``keep``: its elements are read as well.
+    ``keep``: the buffer also has the tensor's elements.
     """
-    if is_plain(tensor):
+    if is_dense_contiguous(tensor):
         return tensor, None
-    room = readable(tensor) if keep else torch.empty(tensor.shape, dtype=tensor.dtype)
-    return room, partial(carry, tensor, room)
+    buffer = contiguous_input(tensor) if keep else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return buffer, partial(copy_to, tensor, buffer)
 
 
-def overlap(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
-    """Tell whether writing ``out`` changes what others still have to read of ``x``.
+def overlaps(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
+    """Return whether writing ``out`` changes data of ``x`` that other ranks still read.
 
-    At ``in_place`` bytes behind the beginning of ``out`` its own part lies, which nobody changes.
+    ``in_place`` is the offset of this rank's own part in ``out``, which nobody changes.
     """
     offset = x.data_ptr() - out.data_ptr()
     return -x.nbytes < offset < out.nbytes and offset != in_place
 
 
-def all_apart(parts: Sequence[Tensor], rooms: Sequence[Tensor]) -> list[Tensor]:
-    """Give the parts, copies of those that lie where something is written."""
-    memory = {room.untyped_storage().data_ptr() for room in rooms}  # looked up, not each by each
+def copy_overlapping(parts: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
+    """Return the inputs, with copies of those that overlap an output."""
+    memory = {
+        buffer.untyped_storage().data_ptr() for buffer in buffers
+    }  # a set: comparing all pairs would be quadratic
     return [
         part.clone()
-        if part.untyped_storage().data_ptr() in memory and any(overlap(part, r) for r in rooms)
+        if part.untyped_storage().data_ptr() in memory and any(overlaps(part, r) for r in buffers)
         else part
         for part in parts
     ]
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Give the elements of several tensors one after another."""
-    return torch.cat([readable(tensor).view(-1) for tensor in tensors])
+def concatenated(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the elements of several tensors as one flat tensor."""
+    return torch.cat([contiguous_input(tensor).view(-1) for tensor in tensors])
 
 
-def room_for(tensors: Sequence[Tensor]) -> tuple[Tensor, Finish | None]:
-    """Give room for the elements of several tensors, and what carries them apart."""
+def output_buffer(tensors: Sequence[Tensor]) -> tuple[Tensor, Finish | None]:
+    """Return one buffer for several tensors, and the function that copies it to them."""
     if len(tensors) == 1:
-        return writable(tensors[0])
+        return contiguous_output(tensors[0])
     sizes = [tensor.numel() for tensor in tensors]
-    room = torch.empty(sum(sizes), dtype=tensors[0].dtype)
+    buffer = torch.empty(sum(sizes), dtype=tensors[0].dtype)
 
-    def carry_apart() -> None:
-        for tensor, part in zip(tensors, torch.split(room, sizes), strict=True):
-            carry(tensor, part)
+    def copy_parts() -> None:
+        for tensor, part in zip(tensors, torch.split(buffer, sizes), strict=True):
+            copy_to(tensor, part)
 
-    return room, carry_apart
+    return buffer, copy_parts
 
 
-def rooms_for(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | None]:
-    """Give room for each of several tensors, and what carries them to strided ones."""
-    if all(map(is_plain, tensors)):
+def output_buffers(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Finish | None]:
+    """Return a buffer for each tensor, and the function that copies them back."""
+    if all(map(is_dense_contiguous, tensors)):
         return tensors, None
-    pairs = [writable(tensor) for tensor in tensors]
+    pairs = [contiguous_output(tensor) for tensor in tensors]
 
-    def carry_each() -> None:
+    def copy_each() -> None:
         for _, finish in pairs:
             if finish is not None:
                 finish()
 
-    return [room for room, _ in pairs], carry_each
+    return [buffer for buffer, _ in pairs], copy_each
 
 
-def only(tensors: Sequence[Any]) -> Any:
-    """Give the one tensor, or list, of this process."""
+def single(tensors: Sequence[Any]) -> Any:
+    """Return the only element of a list of one tensor."""
     if len(tensors) != 1:
-        raise UsageError(f"a process has one tensor in a collective, not {len(tensors)}.")
+        raise UsageError(f"tensors: expected one per process (got {len(tensors)}).")
     return tensors[0]
 
 
 def require_same(tensors: Sequence[Tensor], number: int, what: str) -> None:
-    """Raise unless there are that many tensors, all of one dtype."""
+    """Raise unless there are so many tensors, all of one dtype."""
     if len(tensors) != number:
-        raise UsageError(f"{what}: {len(tensors)} tensors where {number} are needed.")
+        raise UsageError(f"{what}: expected {number} tensors (got {len(tensors)}).")
     dtype = tensors[0].dtype
     for tensor in tensors:
         if tensor.dtype is not dtype:
-            raise UsageError(f"{what}: tensors of {dtype} and {tensor.dtype}.")
+            raise UsageError(f"{what}: dtypes differ ({dtype} and {tensor.dtype}).")
 
 
-def carry(tensor: Tensor, part: Tensor) -> None:
-    """Write elements in one piece to a tensor of any layout."""
+def copy_to(tensor: Tensor, part: Tensor) -> None:
+    """Copy contiguous elements to a tensor of any layout."""
     with torch.no_grad():
         tensor.copy_(part.view(tensor.shape))

@@ -1,4 +1,4 @@
-"""FSDP2 with its buffers in the symmetric heap: other ranks read them where they lie."""
+"""FSDP2 with its buffers in the symmetric heap, which other ranks read without a copy."""
 
 import math
 import weakref
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from weft.errors import UsageError
-from weft.runtime.blocks import PAGE, round_up
-from weft.runtime.spare import Lent
+from weft.runtime.block_allocator import PAGE, round_up
+from weft.runtime.private_arena import Allocation
 from weft.torch.backend.c10d import ProcessGroup, all_gather_single, reduce_scatter_single
 from weft.torch.backend.group_functions import world_of
 
 
 def use_heap(model: nn.Module) -> "list[HeapBuffers]":
-    """Let every FSDP2 module in ``model`` gather and scatter through the heap of its group.
+    """Make every FSDP2 module in ``model`` gather and scatter in the heap of its group.
 
-    Call it after ``fully_shard``, on every rank. Gives the buffers, one for each group of
-    ranks: they count what went through them. Where /dev/shm has no more room, ordinary memory
-    is taken, which is slower and gives the same numbers.
+    Call it after ``fully_shard``, on every rank. Returns the buffers, one for each group of ranks,
+    which count their use. If /dev/shm is full, ordinary memory is used, which is slower and gives
+    the same results.
     """
     found: dict[ProcessGroup, HeapBuffers] = {}
     for module in model.modules():
@@ -32,61 +32,63 @@ def use_heap(model: nn.Module) -> "list[HeapBuffers]":
             _require(module, "set_custom_all_gather")(HeapAllGather(buffers))
             _require(module, "set_custom_reduce_scatter")(HeapReduceScatter(buffers))
     if not found:
-        raise UsageError("there is no FSDP2 module in this model.", "Call fully_shard first.")
+        raise UsageError("model: has no FSDP2 module.", "Call fully_shard first.")
     return list(found.values())
 
 
 class HeapBuffers:
-    """Memory of this rank in the heap, kept for the next buffer of its size.
+    """Memory of this rank in the heap, reused for the next buffer of its size.
 
-    No rank waits for another here: when a tensor dies, its memory is free, on each rank in
-    its own time.
+    No rank waits for another: the memory of a tensor is free when it is garbage collected, at a
+    different time on each rank.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
-        self._spare = world_of(group).spare
-        self._free: defaultdict[int, list[Lent]] = defaultdict(list)
+        self._private_arena = world_of(group).private_arena
+        self._free: defaultdict[int, list[Allocation]] = defaultdict(list)
         self.num_given = 0  # tensors in the heap
-        self.num_refused = 0  # tensors for which there was no room
-        self.num_calls = 0  # collectives whose memory all lay in the heap
+        self.num_refused = 0  # tensors in ordinary memory, because the heap was full
+        self.num_calls = 0  # collectives with all memory in the heap
 
     def tensor(self, size: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Give an empty tensor."""
+        """Return an uninitialized tensor."""
         nbytes = math.prod(size) * dtype.itemsize
-        lent = self._take(max(round_up(nbytes, PAGE), PAGE))
-        if lent is None:
+        allocation = self._take(max(round_up(nbytes, PAGE), PAGE))
+        if allocation is None:
             return torch.empty(*size, dtype=dtype)
-        view = lent.bytes[:nbytes]  # an object of its own: the tensor holds it as long as it lives
-        weakref.finalize(view, self._free[lent.bytes.size].append, lent)
+        view = allocation.bytes[:nbytes]  # a new object, which lives as long as the tensor
+        weakref.finalize(view, self._free[allocation.bytes.size].append, allocation)
         return torch.from_numpy(view).view(dtype).view(*size)
 
     def note(self, *tensors: Tensor) -> None:
-        """Count a call if its tensors lie in the heap."""
-        self.num_calls += all(self._spare.is_shared(tensor.data_ptr()) for tensor in tensors)
+        """Count a call if its tensors are in the heap."""
+        self.num_calls += all(
+            self._private_arena.is_shared(tensor.data_ptr()) for tensor in tensors
+        )
 
-    def _take(self, nbytes: int) -> Lent | None:
+    def _take(self, nbytes: int) -> Allocation | None:
         free = self._free[nbytes]
         try:
-            lent = free.pop()
+            allocation = free.pop()
         except IndexError:  # another thread may have taken the last one
-            lent = None
+            allocation = None
         try:
-            lent = lent or self._spare.take(nbytes)
+            allocation = allocation or self._private_arena.allocate(nbytes)
         except OSError:
             self.num_refused += 1
             return None
         self.num_given += 1
-        return lent
+        return allocation
 
 
 class _Allocates:
-    """What FSDP2 asks of a communication: memory. CUDA tensors take their own."""
+    """FSDP2's allocator interface. CUDA tensors use ordinary CUDA memory."""
 
     def __init__(self, buffers: HeapBuffers) -> None:
         self._buffers = buffers
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Give the memory of a buffer."""
+        """Return the memory of a buffer."""
         if device.type != "cpu":
             return torch.empty(*size, dtype=dtype, device=device)
         return self._buffers.tensor(size, dtype)
@@ -126,7 +128,7 @@ class HeapReduceScatter(_Allocates):
 
 
 def _group_of(module: nn.Module) -> ProcessGroup | None:
-    """Give the ranks among which an FSDP2 module shards: the last dimension of its mesh."""
+    """Return the group of an FSDP2 module: the last dimension of its mesh."""
     if not hasattr(module, "set_requires_gradient_sync"):
         return None
     for parameter in module.parameters():
@@ -140,6 +142,6 @@ def _require(module: nn.Module, name: str) -> Any:
     setter = getattr(module, name, None)
     if setter is None:
         raise UsageError(
-            f"torch {torch.__version__} has no FSDPModule.{name}.", "Use torch 2.8 or later."
+            f"model: torch {torch.__version__} has no FSDPModule.{name}.", "Use torch 2.8 or later."
         )
     return setter

@@ -1,4 +1,4 @@
-"""What the parts of a process group share."""
+"""The base class of the mixins of WeftProcessGroup."""
 
 import threading
 from collections.abc import Sequence
@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from weft._core import Desk
+from weft._core import DispatchCache
 from weft.torch.backend.c10d import ProcessGroup, Store, Work
-from weft.torch.backend.c10d_work import DONE, Completer, Handle, Pending
+from weft.torch.backend.c10d_work import COMPLETED, FutureCompleter, PendingWork, Waitable
 from weft.torch.backend.channel import Channel
-from weft.torch.backend.contiguity import Call, Finish
+from weft.torch.backend.contiguity import Finish, IssuedCollective
 
 if TYPE_CHECKING:
-    from weft.torch.apply.collective_routes import Routes
+    from weft.torch.apply.collective_routes import GroupRoutes
     from weft.torch.backend.compression import Compression
 
 
-class Group(ProcessGroup):
-    """A group of ranks with a channel between them."""
+class GroupBase(ProcessGroup):
+    """State that all mixins use: the channel, pending works and options of a group."""
 
     channel: Channel
-    desk: Desk | None
-    completer: Completer
+    dispatch_cache: DispatchCache | None
+    completer: FutureCompleter
     store: Store
     compression: "Compression | None" = None
-    routes: "Routes | None" = None  # of a plan
+    routes: "GroupRoutes | None" = None  # set by a plan
     timeout: timedelta
     _rank: int
     _size: int
-    _under_way: list[tuple[Pending, object]]
-    _keeping: threading.RLock  # of what is under way
+    _in_flight: list[tuple[PendingWork, object]]
+    _keeping: threading.RLock  # protects _in_flight
 
-    def inner(self, device_type: str) -> Any:
+    def device_group(self, device_type: str) -> Any:
         """Return the process group that serves tensors of another device."""
         raise NotImplementedError
 
@@ -42,7 +42,7 @@ class Group(ProcessGroup):
         timeout: timedelta | None = None,
         wait_all_ranks: bool = False,  # noqa: FBT001, FBT002, ARG002 - torch's; all are named
     ) -> None:
-        """Meet, and say who did not come."""
+        """Wait for all ranks; raise an error that names the missing ones."""
         self.channel.set_timeout(timeout or self.timeout)
         try:
             self.channel.barrier()
@@ -52,19 +52,19 @@ class Group(ProcessGroup):
     def work(
         self,
         tensors: list[Tensor],
-        handle: Handle | None,
+        handle: Waitable | None,
         finish: Finish | None = None,
         keep: object = None,
     ) -> Work:
-        """Give the Work of a call that writes ``tensors``, and reads ``keep`` meanwhile."""
+        """Return the Work of a call that writes ``tensors`` and reads ``keep``."""
         if handle is None:
             if finish is not None:
                 finish()
-            return DONE
+            return COMPLETED
         return self._pending([handle], tensors, finish, keep)
 
-    def works(self, tensors: list[Tensor], calls: Sequence[Call]) -> Work:
-        """Give the Work of several calls."""
+    def works(self, tensors: list[Tensor], calls: Sequence[IssuedCollective]) -> Work:
+        """Return the Work of several calls."""
         handles = [call.handle for call in calls if call.handle is not None]
         finishes = [call.finish for call in calls if call.finish is not None]
 
@@ -75,15 +75,14 @@ class Group(ProcessGroup):
         if handles:
             return self._pending(handles, tensors, finish, [call.keep for call in calls])
         finish()
-        return DONE
+        return COMPLETED
 
     def _pending(
-        self, handles: list[Handle], tensors: list[Tensor], finish: Finish | None, keep: object
-    ) -> Pending:
-        work = Pending(handles, tensors, finish, self.completer)
-        # Even if its caller drops the work, its memory stays until it is done. Another thread may
-        # have a call under way as well.
+        self, handles: list[Waitable], tensors: list[Tensor], finish: Finish | None, keep: object
+    ) -> PendingWork:
+        work = PendingWork(handles, tensors, finish, self.completer)
+        # Keeps the memory alive until the work is done, even if the caller drops it.
         with self._keeping:
-            self._under_way = [held for held in self._under_way if not held[0].is_completed()]
-            self._under_way.append((work, keep))
+            self._in_flight = [held for held in self._in_flight if not held[0].is_completed()]
+            self._in_flight.append((work, keep))
         return work

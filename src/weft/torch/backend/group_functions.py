@@ -1,4 +1,4 @@
-"""Tensors in the symmetric heap of a group: other ranks reach them without a copy."""
+"""Functions of a weft group besides its collectives: symmetric memory, engines, barrier."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.runtime import Engines, World
 from weft.torch.backend.c10d import ProcessGroup
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 
 
 def empty(
@@ -19,11 +19,11 @@ def empty(
     *,
     group: ProcessGroup | None = None,
 ) -> Tensor:
-    """Give a tensor in memory that all ranks of a weft group share, at one place on all of them.
+    """Return a tensor in symmetric memory of a weft group, at the same offset on all ranks.
 
-    Collectives on it skip a copy or a system call that ordinary memory needs. Collective:
-    every rank of the group asks for as many bytes. It is a CPU tensor like any other; its
-    memory is given back by ``free`` and by the end of the group.
+    Collectives on it need no copy or system call, unlike on ordinary memory. Collective: every rank
+    passes the same number of bytes. It is an ordinary CPU tensor; ``free`` and the end of the group
+    release its memory.
     """
     sizes = torch.Size([shape] if isinstance(shape, int) else shape)
     dtype = dtype or torch.get_default_dtype()
@@ -33,7 +33,7 @@ def empty(
 
 
 def free(tensor: Tensor, *, group: ProcessGroup | None = None) -> None:
-    """Give the memory of a tensor of ``empty`` back. Collective; it must not be used again."""
+    """Release the memory of a tensor of ``empty``. Collective."""
     world_of(group).free(tensor.detach().view(-1).view(torch.uint8).numpy())
 
 
@@ -42,35 +42,38 @@ def monitored_barrier(
     timeout: timedelta | None = None,
     wait_all_ranks: bool = False,  # noqa: FBT001, FBT002 - as torch's, in which it may be swapped
 ) -> None:
-    """Do what ``torch.distributed.monitored_barrier`` does: it takes no group but Gloo's.
+    """Wait for all ranks, as ``torch.distributed.monitored_barrier``, which needs Gloo.
 
-    Every rank that did not come within ``timeout`` (the group's, by default) is named on all
-    others, whether or not ``wait_all_ranks``. The group is broken then.
+    After ``timeout`` (by default the group's) an error on all ranks names every missing rank, with
+    or without ``wait_all_ranks``. The group has failed then.
     """
     weft_group(group).monitored_barrier(timeout, wait_all_ranks)
 
 
 def set_engines(engines: Engines, *, group: ProcessGroup | None = None) -> None:
-    """Say where this rank's engines and worker run, and how urgently; each rank for itself."""
+    """Set the cores and priority of this rank's engines and worker; each rank for itself."""
     world_of(group).set_engines(engines)
 
 
 def world_of(group: ProcessGroup | None = None) -> World:
-    """Give the world of a weft group, by default of the default group: of this host's ranks."""
+    """Return the World of a group's ranks on this host, by default of the default group."""
     channel = weft_group(group).channel
     channel.drain()
     return channel.world
 
 
-def weft_group(group: ProcessGroup | None) -> Group:
-    """Give the group, or the default one, if it is weft's."""
+def weft_group(group: ProcessGroup | None) -> GroupBase:
+    """Return the group, or the default one; raise unless it is a weft group."""
     group = group or dist.group.WORLD
-    if not isinstance(group, Group):
-        what = "there is no process group" if group is None else f"{group.name()} is no weft group"
-        raise UsageError(f"{what}.", 'Call torch.distributed.init_process_group("weft") first.')
+    if not isinstance(group, GroupBase):
+        what = "there is no process group" if group is None else f"got backend {group.name()!r}"
+        raise UsageError(
+            f"group: expected a weft group ({what}).",
+            'Call torch.distributed.init_process_group("weft") first.',
+        )
     return group
 
 
 def paths(group: ProcessGroup | None = None) -> dict[str, str]:
-    """Say how bytes travel in a weft group: by shared memory, and between hosts by what."""
+    """Return the transports of a weft group, inside and between hosts."""
     return weft_group(group).channel.paths()

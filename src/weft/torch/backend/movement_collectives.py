@@ -1,4 +1,4 @@
-"""Collectives that move elements: broadcast, all-gather, gather, scatter, all-to-all."""
+"""Collectives without a reduction: broadcast, all-gather, gather, scatter, all-to-all."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,40 +8,40 @@ from torch import Tensor
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ALL_GATHER, ALL_TO_ALL, BROADCAST, GATHER, SCATTER, Work
 from weft.torch.backend.contiguity import (
-    Call,
-    all_apart,
-    joined,
-    only,
-    overlap,
-    readable,
+    IssuedCollective,
+    concatenated,
+    contiguous_input,
+    contiguous_output,
+    copy_overlapping,
+    output_buffer,
+    output_buffers,
+    overlaps,
     require_same,
-    room_for,
-    rooms_for,
-    writable,
+    single,
 )
 from weft.torch.backend.device_groups import by_device
-from weft.torch.backend.group_base import Group
+from weft.torch.backend.group_base import GroupBase
 
 
-class Gathers(Group):
-    """Every method is one of c10d's; torch says what it means."""
+class MovementCollectives(GroupBase):
+    """Methods of c10d's ProcessGroup; torch documents their meaning."""
 
     @by_device
     def broadcast(self, tensors: list[Tensor], opts: Any = BROADCAST) -> Work:
-        """Give every rank the root's tensor."""
-        x = only(tensors)
-        way = None if self.compression is None else self.compression.way_of(x)
-        room, finish = writable(x, keep=True)
-        handle = self.channel.broadcast(room, opts.rootRank, way, async_op=opts.asyncOp)
+        """Broadcast the root's tensor."""
+        x = single(tensors)
+        encoding = None if self.compression is None else self.compression.encoding_of(x)
+        buffer, finish = contiguous_output(x, keep=True)
+        handle = self.channel.broadcast(buffer, opts.rootRank, encoding, async_op=opts.asyncOp)
         return self.work(tensors, handle, finish)
 
     @by_device
     def allgather(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = ALL_GATHER
     ) -> Work:
-        """Give every rank everyone's tensor, each in a tensor of its own."""
-        outs = only(outputs)
-        return self.work(outs, *self._allgather(outs, only(inputs), opts))
+        """All-gather into a list of tensors."""
+        outs = single(outputs)
+        return self.work(outs, *self._allgather(outs, single(inputs), opts))
 
     @by_device
     def allgather_coalesced(
@@ -53,7 +53,7 @@ class Gathers(Group):
 
     @by_device
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = ALL_GATHER) -> Work:  # noqa: A002
-        """Give every rank everyone's tensor in one."""
+        """All-gather into one tensor."""
         return self.work([output], *self._all_gather_single(output, input, opts))
 
     _allgather_base = all_gather_single
@@ -72,37 +72,37 @@ class Gathers(Group):
 
     @by_device
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = GATHER) -> Work:
-        """Give the root everyone's tensor."""
-        x, root = readable(only(inputs)), opts.rootRank
+        """Gather all ranks' tensors on the root."""
+        x, root = contiguous_input(single(inputs)), opts.rootRank
         if self.rank() != root:
             handle = self.channel.gather(None, x, root, async_op=opts.asyncOp)
             return self.work([], handle, keep=x)
-        outs = only(outputs)
+        outs = single(outputs)
         self._require_equal(outs, x, "gather")
-        room, finish = room_for(outs)
-        handle = self.channel.gather(room, x, root, async_op=opts.asyncOp)
+        buffer, finish = output_buffer(outs)
+        handle = self.channel.gather(buffer, x, root, async_op=opts.asyncOp)
         return self.work(outs, handle, finish, x)
 
     @by_device
     def scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = SCATTER
     ) -> Work:
-        """Give each rank a tensor of the root's."""
-        room, finish = writable(only(outputs))
+        """Scatter the root's tensors."""
+        buffer, finish = contiguous_output(single(outputs))
         whole = None
         if self.rank() == opts.rootRank:
-            self._require_equal(only(inputs), room, "scatter")
-            whole = joined(only(inputs))
-        handle = self.channel.scatter(room, whole, opts.rootRank, async_op=opts.asyncOp)
+            self._require_equal(single(inputs), buffer, "scatter")
+            whole = concatenated(single(inputs))
+        handle = self.channel.scatter(buffer, whole, opts.rootRank, async_op=opts.asyncOp)
         return self.work(outputs, handle, finish, whole)
 
     @by_device
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = ALL_TO_ALL) -> Work:
-        """Give each rank one of the tensors."""
+        """Send each rank one of the tensors."""
         require_same([*outputs, *inputs], 2 * self.size(), "all_to_all")
-        rooms, finish = rooms_for(outputs)
-        parts = all_apart([readable(x) for x in inputs], rooms)
-        handle = self.channel.exchange(rooms, parts, async_op=opts.asyncOp)
+        buffers, finish = output_buffers(outputs)
+        parts = copy_overlapping([contiguous_input(x) for x in inputs], buffers)
+        handle = self.channel.exchange(buffers, parts, async_op=opts.asyncOp)
         return self.work(outputs, handle, finish, parts)
 
     @by_device
@@ -114,68 +114,78 @@ class Gathers(Group):
         input_splits: Sequence[int],
         opts: Any = ALL_TO_ALL,
     ) -> Work:
-        """Give each rank some rows; without splits all get as many."""
+        """Send each rank some rows; without splits all get the same number."""
         require_same([output, input], 2, "all_to_all")
-        room, finish = writable(output)
+        buffer, finish = contiguous_output(output)
         splits = None
         if output_splits or input_splits:
             splits = self._elements(output, output_splits), self._elements(input, input_splits)
         else:
             self._require_even(output)
-        x = readable(input)
-        x = x.clone() if overlap(x, room) else x
-        handle = self.channel.all_to_all(room, x, splits, async_op=opts.asyncOp)
+        x = contiguous_input(input)
+        x = x.clone() if overlaps(x, buffer) else x
+        handle = self.channel.all_to_all(buffer, x, splits, async_op=opts.asyncOp)
         return self.work([output], handle, finish, x)
 
     alltoall_base = all_to_all_single
 
-    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> Call:
+    def _allgather(self, outputs: list[Tensor], x: Tensor, opts: Any) -> IssuedCollective:
         require_same([*outputs, x], self.size() + 1, "all_gather")
         mine = outputs[self.rank()]
         if mine.numel() != x.numel():
-            raise UsageError(f"all_gather: {x.numel()} elements for an output of {mine.numel()}.")
-        rooms, finish = rooms_for(outputs)
-        whole = readable(x)
+            raise UsageError(
+                f"all_gather: output has {mine.numel()} elements, expected {x.numel()}."
+            )
+        buffers, finish = output_buffers(outputs)
+        whole = contiguous_input(x)
         if any(
-            overlap(whole, room, 0 if rank == self.rank() else None)
-            for rank, room in enumerate(rooms)
+            overlaps(whole, buffer, 0 if rank == self.rank() else None)
+            for rank, buffer in enumerate(buffers)
         ):
             whole = whole.clone()
-        handle = self.channel.give_all(rooms, whole, async_op=opts.asyncOp)
-        return Call(handle, finish, whole)
+        handle = self.channel.all_gather_list(buffers, whole, async_op=opts.asyncOp)
+        return IssuedCollective(handle, finish, whole)
 
-    def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> Call:
+    def _all_gather_single(self, output: Tensor, x: Tensor, opts: Any) -> IssuedCollective:
         require_same([output, x], 2, "all_gather")
         if output.numel() != x.numel() * self.size():
             raise UsageError(
-                f"all_gather: {x.numel()} elements of each of {self.size()} ranks for an output "
-                f"of {output.numel()}."
+                f"all_gather: output has {output.numel()} elements, expected "
+                f"{x.numel()}*{self.size()} = {x.numel() * self.size()}."
             )
-        room, finish = writable(output)
-        whole = readable(x)
-        if overlap(whole, room, in_place=self.rank() * x.nbytes):
+        buffer, finish = contiguous_output(output)
+        whole = contiguous_input(x)
+        if overlaps(whole, buffer, in_place=self.rank() * x.nbytes):
             whole = whole.clone()
-        return Call(self.channel.all_gather(room, whole, async_op=opts.asyncOp), finish, whole)
+        return IssuedCollective(
+            self.channel.all_gather(buffer, whole, async_op=opts.asyncOp), finish, whole
+        )
 
     def _require_equal(self, tensors: list[Tensor], one: Tensor, what: str) -> None:
         require_same([*tensors, one], self.size() + 1, what)
         for rank, tensor in enumerate(tensors):
             if tensor.numel() != one.numel():
                 raise UsageError(
-                    f"{what}: {tensor.numel()} elements for rank {rank}, {one.numel()} here."
+                    f"{what}: the tensor of rank {rank} has {tensor.numel()} elements, expected "
+                    f"{one.numel()}."
                 )
 
     def _elements(self, tensor: Tensor, splits: Sequence[int]) -> list[int]:
-        """Turn rows for each rank into elements."""
+        """Convert splits from rows to elements."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             self._require_even(tensor)
             return [tensor.numel() // self.size()] * self.size()
         if len(splits) != self.size() or sum(splits) != rows:
-            raise UsageError(f"all_to_all: splits {list(splits)} of {rows} rows.")
+            raise UsageError(
+                f"all_to_all: expected {self.size()} splits with a sum of {rows} rows (got "
+                f"{list(splits)})."
+            )
         width = tensor.numel() // rows if rows else 0
         return [split * width for split in splits]
 
     def _require_even(self, tensor: Tensor) -> None:
         if tensor.dim() and tensor.shape[0] % self.size():
-            raise UsageError(f"all_to_all: {tensor.shape[0]} rows among {self.size()} ranks.")
+            raise UsageError(
+                f"all_to_all: {tensor.shape[0]} rows are not divisible by {self.size()} ranks."
+            )

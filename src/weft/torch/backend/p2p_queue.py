@@ -1,4 +1,4 @@
-"""The messages of a group that are under way, all carried on by whoever waits for one."""
+"""The messages of a group that are in flight; waiting for one makes progress on all of them."""
 
 import threading
 import time
@@ -10,116 +10,118 @@ from torch import Tensor
 from weft.errors import NotDoneError
 from weft.torch.backend.channel import Channel
 
-_AWAKE = 200  # looks before a waiting rank sleeps between them
+_SPINS = 200  # polls before a waiting rank sleeps between them
 _SLEEP = 50e-6
-_LOOK = 0.5  # seconds between looks whether the other rank lives
+_CHECK_SECONDS = 0.5  # seconds between checks that the peer is alive
 
 Key = tuple[bool, int, int]  # sends, peer, tag
 
 
-class Letter:
-    """One message, in turn with those of its peer and tag; or the first that comes of several."""
+class P2PRequest:
+    """A send or a receive; or a receive from the first of several ranks that sends."""
 
     def __init__(
-        self, mailbox: "Mailbox", messages: Mapping[Key, Any], memory: Tensor, place: str
+        self, queue: "P2PQueue", messages: Mapping[Key, Any], memory: Tensor, description: str
     ) -> None:
-        self._mailbox = mailbox
-        self._memory = memory  # stays, even if whoever posted it drops it
+        self._queue = queue
+        self._memory = memory  # kept alive, even if the caller drops it
         self.messages = messages
-        self.place = place
+        self.description = description
         self.done = False
 
     @property
     def peer(self) -> int:
-        """The rank at the other end; -1 as long as that may be anyone."""
+        """The peer; -1 as long as it may be any rank."""
         return next(iter(self.messages))[1] if len(self.messages) == 1 else -1
 
     def is_done(self) -> bool:
-        """Tell whether it has come or gone."""
-        self._mailbox.carry_on()
+        """Return whether it is complete."""
+        self._queue.make_progress()
         return self.done
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when it has come or gone."""
-        self._mailbox.wait_for(self, timeout)
+        """Wait until it is complete."""
+        self._queue.wait_for(self, timeout)
 
-    def look(self, blocked: set[Key]) -> None:
-        """Carry it on, but not past those before it; block those behind it as long as it lasts."""
+    def try_progress(self, blocked: set[Key]) -> None:
+        """Make progress unless an earlier message blocks it; block later ones while incomplete."""
         for key, message in self.messages.items():
             if key in blocked:
                 continue
             self.done = message.is_done()
-            if self.done or message.has_begun:
+            if self.done or message.has_started:
                 self.messages = {key: message}
                 break
         if not self.done:
             blocked.update(self.messages)
 
 
-class Mailbox:
-    """Two ranks that send each other long messages first and receive then do not block.
+class P2PQueue:
+    """Makes progress on all messages of a rank, whichever it waits for.
 
-    A long message is read by its receiver out of the sender's memory, so both have to look
-    after it; a rank that waits for one of its messages looks after all of them.
+    A long message is read by its receiver from the sender's memory and needs both of them. So two
+    ranks that first send long messages to each other and then receive do not deadlock.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._letters: list[Letter] = []
+        self._requests: list[P2PRequest] = []
         self._lock = threading.Lock()
 
-    def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> Letter:
-        """Take a message on, and do at once what can be done."""
+    def post(self, x: Tensor, peer: int, tag: int, *, sends: bool) -> P2PRequest:
+        """Add a message, and make progress without waiting."""
         message = self._channel.message(x, peer, tag, sends=sends)
-        return self._take_on(Letter(self, {(sends, peer, tag): message}, x, str(message)))
+        return self._enqueue(P2PRequest(self, {(sends, peer, tag): message}, x, str(message)))
 
-    def post_any(self, x: Tensor, peers: list[int], tag: int) -> Letter:
-        """Take on a receive of what the first of some ranks sends."""
+    def post_any(self, x: Tensor, peers: list[int], tag: int) -> P2PRequest:
+        """Add a receive from the first of some ranks that sends."""
         messages = {(False, peer, tag): self._channel.probe(x, peer, tag) for peer in peers}
-        return self._take_on(Letter(self, messages, x, f"a message from any rank, tag {tag}"))
+        return self._enqueue(P2PRequest(self, messages, x, f"a message from any rank, tag {tag}"))
 
-    def _take_on(self, letter: Letter) -> Letter:
+    def _enqueue(self, request: P2PRequest) -> P2PRequest:
         with self._lock:
-            self._letters.append(letter)
-        self.carry_on()
-        return letter
+            self._requests.append(request)
+        self.make_progress()
+        return request
 
-    def carry_on(self) -> None:
-        """Look once after every message; those of one peer and tag go one after another."""
+    def make_progress(self) -> None:
+        """Test every message once; those of one peer and tag complete in order."""
         with self._lock:
             blocked: set[Key] = set()
-            for letter in self._letters:
-                letter.look(blocked)
-            self._letters = [letter for letter in self._letters if not letter.done]
+            for request in self._requests:
+                request.try_progress(blocked)
+            self._requests = [request for request in self._requests if not request.done]
 
-    def wait_for(self, letter: Letter, timeout: float | None) -> None:
-        """Look until this message is done."""
+    def wait_for(self, request: P2PRequest, timeout: float | None) -> None:
+        """Make progress until this message is complete."""
         begin = time.monotonic()
         limit = self._channel.world.timeout if timeout is None else timeout
         looked, tries = begin, 0
-        while not letter.is_done():
+        while not request.is_done():
             tries += 1
-            if tries < _AWAKE:
+            if tries < _SPINS:
                 continue
             now = time.monotonic()
-            if now - looked > _LOOK:
-                self._require_alive(letter)
+            if now - looked > _CHECK_SECONDS:
+                self._require_alive(request)
                 looked = now
             if now - begin > limit:
-                self._give_up(letter, timeout)
+                self._raise_timeout(request, timeout)
             time.sleep(_SLEEP)
 
-    def _give_up(self, letter: Letter, timeout: float | None) -> NoReturn:
+    def _raise_timeout(self, request: P2PRequest, timeout: float | None) -> NoReturn:
         channel = self._channel
-        if timeout is None:  # the group's own timeout ends the group, everywhere
-            channel.raise_late(letter.peer, letter.place)
-        missing = channel.missing(letter.peer) if letter.peer >= 0 else ""
-        text = f"rank {channel.rank} timed out after {timeout:g} s waiting for {letter.place}"
-        raise NotDoneError(f"{text}{missing}.", "It goes on: wait for it again.")
+        if timeout is None:  # the group's own timeout fails the group on all ranks
+            channel.raise_late(request.peer, request.description)
+        missing = channel.missing(request.peer) if request.peer >= 0 else ""
+        text = (
+            f"rank {channel.rank} timed out after {timeout:g} s waiting for {request.description}"
+        )
+        raise NotDoneError(f"{text}{missing}.", "It is still in flight: wait for it again.")
 
-    def _require_alive(self, letter: Letter) -> None:
+    def _require_alive(self, request: P2PRequest) -> None:
         channel = self._channel
-        channel.require_sound()
-        for _, peer, _ in letter.messages:
-            if not channel.is_alive(peer) and not letter.is_done():
-                channel.raise_died(peer, letter.place)
+        channel.require_healthy()
+        for _, peer, _ in request.messages:
+            if not channel.is_alive(peer) and not request.is_done():
+                channel.raise_died(peer, request.description)

@@ -1,4 +1,4 @@
-"""Reduce operations of torch.distributed by weft's names."""
+"""The names of torch.distributed's reduce operations in weft."""
 
 from typing import Any
 
@@ -18,16 +18,18 @@ _NAMES = {
     ReduceOp.PREMUL_SUM: "premul",
 }
 
-# An operation hashes to the number of its kind: asking for that is a third of asking for the
-# kind and looking it up, 2 us less a call.
+# An operation hashes to the value of its enum. Using the hash takes a third of the time of reading
+# the enum: 2 us less per call.
 _NUMBERED: dict[int, str] = {kind.value: name for kind, name in _NAMES.items()}
-_PLAIN = [kind for kind, name in _NAMES.items() if name != "premul"]  # which takes a factor
+_PLAIN = [kind for kind, name in _NAMES.items() if name != "premul"]  # premul has a factor
 _IS_NUMBERED = all(hash(ReduceOp(kind)) == kind.value for kind in _PLAIN)
 
 
-def reduction_of(op: Any) -> str:
-    """Read the operation out of a collective's options."""
+def reduce_op_name(op: Any) -> str:
+    """Return the name of the operation in a collective's options."""
     name = _NUMBERED.get(hash(op)) if _IS_NUMBERED else _NAMES.get(op.op)
     if name is None:
-        raise UsageError(f"weft knows no reduce operation {op.op}.")
+        raise UsageError(
+            f"op: unknown reduce operation {op.op}.", f"Use one of {', '.join(_NAMES.values())}."
+        )
     return name if name != "premul" else f"premul:{float(op.factor)!r}"

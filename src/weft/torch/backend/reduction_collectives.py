@@ -1,4 +1,4 @@
-"""Collectives that join elements: all-reduce, reduce, reduce-scatter; and the barrier."""
+"""Collectives with a reduction: all-reduce, reduce, reduce-scatter; and the barrier."""
 
 from functools import partial
 from typing import Any
@@ -16,27 +16,27 @@ from weft.torch.backend.c10d import (
     Work,
 )
 from weft.torch.backend.contiguity import (
-    Call,
-    carry,
-    joined,
-    only,
-    overlap,
-    readable,
+    IssuedCollective,
+    concatenated,
+    contiguous_input,
+    contiguous_output,
+    copy_to,
+    overlaps,
     require_same,
-    writable,
+    single,
 )
 from weft.torch.backend.device_groups import by_device
-from weft.torch.backend.group_base import Group
-from weft.torch.backend.reduce_ops import reduction_of
+from weft.torch.backend.group_base import GroupBase
+from weft.torch.backend.reduce_ops import reduce_op_name
 
 
-class Reduces(Group):
-    """Every method is one of c10d's; torch says what it means."""
+class ReductionCollectives(GroupBase):
+    """Methods of c10d's ProcessGroup; torch documents their meaning."""
 
     @by_device
     def allreduce(self, tensors: list[Tensor], opts: Any = ALL_REDUCE) -> Work:
         """Reduce in place, on every rank."""
-        return self.work(tensors, *self._allreduce(only(tensors), opts))
+        return self.work(tensors, *self._allreduce(single(tensors), opts))
 
     @by_device
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = ALL_REDUCE_COALESCED) -> Work:
@@ -46,21 +46,21 @@ class Reduces(Group):
     @by_device
     def reduce(self, tensors: list[Tensor], opts: Any = REDUCE) -> Work:
         """Reduce in place, on the root."""
-        room, finish = writable(only(tensors), keep=True)
-        op = reduction_of(opts.reduceOp)
-        handle = self.channel.reduce(room, opts.rootRank, op, async_op=opts.asyncOp)
+        buffer, finish = contiguous_output(single(tensors), keep=True)
+        op = reduce_op_name(opts.reduceOp)
+        handle = self.channel.reduce(buffer, opts.rootRank, op, async_op=opts.asyncOp)
         return self.work(tensors, handle, finish)
 
     @by_device
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = REDUCE_SCATTER
     ) -> Work:
-        """Reduce lists of tensors, each rank the tensor of its number."""
-        output, parts = only(outputs), only(inputs)
+        """Reduce-scatter a list of tensors."""
+        output, parts = single(outputs), single(inputs)
         require_same([*parts, output], self.size() + 1, "reduce_scatter")
         if any(part.numel() != output.numel() for part in parts):
             return self.works(outputs, self._reduce_scatter_uneven(output, parts, opts))
-        return self.work(outputs, *self._reduce_scatter(output, joined(parts), opts))
+        return self.work(outputs, *self._reduce_scatter(output, concatenated(parts), opts))
 
     @by_device
     def reduce_scatter_single(
@@ -69,7 +69,7 @@ class Reduces(Group):
         input: Tensor,  # noqa: A002 - torch names it
         opts: Any = REDUCE_SCATTER,
     ) -> Work:
-        """Reduce a tensor, each rank the part of its number."""
+        """Reduce-scatter a tensor."""
         return self.work([output], *self._reduce_scatter(output, input, opts))
 
     _reduce_scatter_base = reduce_scatter_single
@@ -85,38 +85,42 @@ class Reduces(Group):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def barrier(self, opts: Any = BARRIER) -> Work:
-        """Wait for every rank; with a device of the inner group's, until its work is done."""
+        """Wait for every rank; with another device, by the group of that device."""
         if opts.device is not None and opts.device.type != "cpu":
-            work: Work = self.inner(opts.device.type).barrier(opts)
+            work: Work = self.device_group(opts.device.type).barrier(opts)
             return work
         return self.work([], self.channel.barrier(async_op=opts.asyncOp))
 
-    def _allreduce(self, tensor: Tensor, opts: Any) -> Call:
-        room, finish = writable(tensor, keep=True)
-        op = reduction_of(opts.reduceOp)
-        return Call(self.channel.all_reduce(room, op, async_op=opts.asyncOp), finish)
+    def _allreduce(self, tensor: Tensor, opts: Any) -> IssuedCollective:
+        buffer, finish = contiguous_output(tensor, keep=True)
+        op = reduce_op_name(opts.reduceOp)
+        return IssuedCollective(self.channel.all_reduce(buffer, op, async_op=opts.asyncOp), finish)
 
-    def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> Call:
+    def _reduce_scatter(self, output: Tensor, x: Tensor, opts: Any) -> IssuedCollective:
         require_same([output, x], 2, "reduce_scatter")
         if x.numel() != output.numel() * self.size():
             raise UsageError(
-                f"reduce_scatter: {x.numel()} elements among {self.size()} ranks for an output "
-                f"of {output.numel()}."
+                f"reduce_scatter: output has {output.numel()} elements, expected "
+                f"{x.numel()}/{self.size()} = {x.numel() / self.size():g}."
             )
-        room, finish = writable(output)
-        op = reduction_of(opts.reduceOp)
-        whole = readable(x)
-        if overlap(whole, room, in_place=-self.rank() * room.nbytes):
+        buffer, finish = contiguous_output(output)
+        op = reduce_op_name(opts.reduceOp)
+        whole = contiguous_input(x)
+        if overlaps(whole, buffer, in_place=-self.rank() * buffer.nbytes):
             whole = whole.clone()
-        handle = self.channel.reduce_scatter(room, whole, op, async_op=opts.asyncOp)
-        return Call(handle, finish, whole)
+        handle = self.channel.reduce_scatter(buffer, whole, op, async_op=opts.asyncOp)
+        return IssuedCollective(handle, finish, whole)
 
-    def _reduce_scatter_uneven(self, output: Tensor, parts: list[Tensor], opts: Any) -> list[Call]:
-        """Reduce every rank's part to it."""
-        op = reduction_of(opts.reduceOp)
-        rooms = [part.clone(memory_format=torch.contiguous_format) for part in parts]
+    def _reduce_scatter_uneven(
+        self, output: Tensor, parts: list[Tensor], opts: Any
+    ) -> list[IssuedCollective]:
+        """Reduce the part of every rank to it, one by one: sizes differ."""
+        op = reduce_op_name(opts.reduceOp)
+        buffers = [part.clone(memory_format=torch.contiguous_format) for part in parts]
         calls = [
-            Call(self.channel.reduce(room, root, op, async_op=opts.asyncOp), keep=room)
-            for root, room in enumerate(rooms)
+            IssuedCollective(
+                self.channel.reduce(buffer, root, op, async_op=opts.asyncOp), keep=buffer
+            )
+            for root, buffer in enumerate(buffers)
         ]
-        return [*calls, Call(None, partial(carry, output, rooms[self.rank()]))]
+        return [*calls, IssuedCollective(None, partial(copy_to, output, buffers[self.rank()]))]

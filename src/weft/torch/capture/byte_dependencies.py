@@ -1,4 +1,4 @@
-"""Which ops an op waits for because of the bytes that it reads and writes.
+"""Dependencies of ops by the bytes that they read and write.
 
 Bytes are compared by the range of a storage that a tensor spans, so that slices of one buffer
 (chunks of a pipeline, halves of a double buffer, rows of a halo exchange) do not wait for each
@@ -16,7 +16,7 @@ from weft.torch.capture.captured_streams import Front, merge
 Range = tuple[int, int]  # the first byte, and the one after the last
 
 
-class Dependencies:
+class ByteDependencies:
     """The ops that last wrote and read each range of each storage."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Dependencies:
         *,
         before: int,
     ) -> Front:
-        """Note what an op reads and writes; return the ops that it has to wait for.
+        """Record what an op reads and writes; return the ops that it has to wait for.
 
         Only ops ``before`` a number count: messages of one batch do not wait for each other.
         """

@@ -1,4 +1,4 @@
-"""The stage on which a step is captured: fake tensors, a fake process group, no GPU."""
+"""The environment of a capture: fake tensors, a fake process group, no GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weft.errors import UsageError
-from weft.torch.capture.captured_works import ObjectExchange, Works
+from weft.torch.capture.captured_works import CapturedWorks, ObjectExchange
 from weft.torch.capture.emulated_gpu import DEVICES_PER_HOST, AsOnCpu, gpu_patches
 from weft.torch.capture.parallel_wrappers import forget_meshes, wrapper_patches
 
@@ -68,7 +68,7 @@ def stage(
                     for name, new in calls.items()
                 ),
                 mock.patch.object(sys, "argv", sys.argv[:1]),  # they are weft's arguments
-                *Works(recorder).patches(),
+                *CapturedWorks(recorder).patches(),
                 *objects.patches(rank),
                 *wrapper_patches(recorder, as_gpu=as_gpu),
                 fake,

@@ -1,4 +1,4 @@
-"""capture: one step of torch code as a Workload, on fake tensors, without a GPU."""
+"""``capture``: record one step of torch code as a Workload, on fake tensors, without a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.errors import CaptureError, UsageError, WeftError
 from weft.schedule.values import Group
 from weft.torch.capture.byte_dependencies import storage_of
 from weft.torch.capture.capture_environment import stage
-from weft.torch.capture.captured_collectives import Groups
+from weft.torch.capture.captured_collectives import GroupNames
 from weft.torch.capture.captured_works import NotSentError, ObjectExchange
 from weft.torch.capture.op_costs import tensors_in
 from weft.torch.capture.peak_memory import SETUP
@@ -72,7 +72,7 @@ def capture(
         found[0] = captured(0)
         messages = _message_groups(found[0])
     except NotSentError as missing:  # rank 0 needs what a later stage of its pipeline sends
-        groups = Groups(0, world_size)
+        groups = GroupNames(0, world_size)
         messages = [groups.found.get(groups.name_of(missing.ranks), Group(world_size))]
     places = (
         _places(world_size, messages) if not every_rank else {r: [r] for r in range(world_size)}
@@ -128,7 +128,7 @@ def _places(world_size: int, groups: list[Group]) -> Places:
 
 
 def _joined(first: Workload, workloads: list[Workload], steps: tuple[Step, ...]) -> Workload:
-    """Put ranks that do different things together: the fullest memory, every group."""
+    """Merge the captures of different ranks: the largest memory, every group."""
     groups = {key: group for each in workloads for key, group in each.groups.items()}
     fullest = max(workloads, key=lambda each: each.memory.total if each.memory else 0)
     unsupported = tuple(dict.fromkeys(u for each in workloads for u in each.unsupported))
@@ -147,7 +147,7 @@ def _captured(
     as_gpu: bool,
     seen: Seen | None,
 ) -> Workload:
-    groups = Groups(rank, world_size)
+    groups = GroupNames(rank, world_size)
     told = partial(seen, rank) if seen is not None else None
     recorder = Recorder(groups, told, as_gpu=as_gpu)
     with stage(recorder, rank, world_size, objects, as_gpu=as_gpu), _Hooks(recorder):

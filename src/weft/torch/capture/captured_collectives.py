@@ -1,4 +1,4 @@
-"""Which collective an op of torch.distributed is, of which ranks, and of how many bytes."""
+"""Conversion of ops of torch.distributed to collectives: kind, ranks and bytes."""
 
 from __future__ import annotations
 
@@ -12,48 +12,15 @@ from torch.distributed import distributed_c10d
 
 from weft.errors import CaptureError
 from weft.schedule.values import Group
+from weft.torch.c10d_collectives import BY_FUNCTIONAL_OP, BY_OP
 from weft.torch.capture.op_costs import dtype_name, nbytes_of, op_name, tensors_in
 from weft.workload.step import WORLD, Collective
 
-# By op: the collective, and which tensors have its size: the results ("out"), the first argument
-# ("in", "first") or the second. All but send and barrier write to their first argument, whatever
-# their schemas say.
-_C10D = {
-    "allreduce_": ("all_reduce", "in"),
-    "allreduce_coalesced_": ("all_reduce", "in"),
-    "_allgather_base_": ("all_gather", "first"),
-    "allgather_": ("all_gather", "first"),
-    "allgather_into_tensor_coalesced_": ("all_gather", "first"),
-    "allgather_coalesced_": ("all_gather", "first"),
-    "_reduce_scatter_base_": ("reduce_scatter", "second"),
-    "reduce_scatter_": ("reduce_scatter", "second"),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "second"),
-    "alltoall_base_": ("all_to_all", "second"),
-    "alltoall_": ("all_to_all", "second"),
-    "broadcast_": ("broadcast", "in"),
-    "reduce_": ("reduce", "in"),
-    "gather_": ("gather", "first"),
-    "scatter_": ("scatter", "second"),
-    "barrier": ("barrier", "in"),
-    "send": ("send", "in"),
-    "recv_": ("recv", "in"),
-    "recv_any_source_": ("recv", "in"),
-}
-_FUNCTIONAL = {
-    "all_reduce": ("all_reduce", "in"),
-    "all_reduce_": ("all_reduce", "in"),
-    "all_reduce_coalesced": ("all_reduce", "in"),
-    "all_gather_into_tensor": ("all_gather", "out"),
-    "all_gather_into_tensor_coalesced": ("all_gather", "out"),
-    "reduce_scatter_tensor": ("reduce_scatter", "in"),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", "in"),
-    "all_to_all_single": ("all_to_all", "in"),
-    "broadcast": ("broadcast", "in"),
-    "broadcast_": ("broadcast", "in"),
-}
+# Ops besides the collectives: their first argument is what is sent or received.
+_OTHERS = {"barrier": "barrier", "send": "send", "recv_": "recv"}
 
 
-class Groups:
+class GroupNames:
     """The process groups that a step used, by name, as a Workload has them."""
 
     def __init__(self, rank: int, num_ranks: int) -> None:
@@ -95,22 +62,22 @@ class Groups:
 
     def collective(self, func: Any, args: Sequence[Any], outputs: Any) -> Collective | None:
         """Return the collective that an op is; None if it is none."""
-        space = func.namespace
-        known = _C10D if space == "c10d" else _FUNCTIONAL if "c10d" in space else {}
         name = op_name(func)
-        if name not in known:
-            return None
-        kind, counted = known[name]
-        if name == "recv_any_source_":
+        if name == "recv_any_source_" and func.namespace == "c10d":
             raise CaptureError(
                 "dist.recv: src=None (from any rank) cannot be captured: "
                 "who sends depends on the time of arrival",
                 "Name the sending rank while the step is captured.",
             )
+        found = _kind_and_tensors(func.namespace, name, args, outputs)
+        if found is None:
+            return None
+        kind, sized = found
         ranks = dist.get_process_group_ranks(_group_of(args))
-        sized = _sized(counted, args, outputs)
         if not sized and kind in ("gather", "scatter"):  # only the root has the whole
-            sized = tensors_in([args[1] if counted == "first" else args[0]]) * len(ranks)
+            part = BY_OP[name].part
+            assert part is not None
+            sized = tensors_in([args[part]]) * len(ranks)
         position = _peer(kind, args)
         return Collective(
             kind,
@@ -153,12 +120,19 @@ def _group_of(args: Sequence[Any]) -> Any:
     raise AssertionError("a collective without a process group")
 
 
-def _sized(counted: str, args: Sequence[Any], outputs: Any) -> list[torch.Tensor]:
-    if counted == "out":
-        return tensors_in([outputs])
-    if counted == "second":
-        return tensors_in([args[1]])
-    return tensors_in([args[0]])
+def _kind_and_tensors(
+    space: str, name: str, args: Sequence[Any], outputs: Any
+) -> tuple[str, list[torch.Tensor]] | None:
+    """Return the collective of an op and the tensors that have its bytes; None for other ops."""
+    if space == "c10d":
+        if name in _OTHERS:
+            return _OTHERS[name], tensors_in([args[0]])
+        if name in BY_OP:
+            return BY_OP[name].kind, tensors_in([args[BY_OP[name].whole]])
+    elif "c10d" in space and name in BY_FUNCTIONAL_OP:
+        kind = BY_FUNCTIONAL_OP[name].kind  # functional ops return their outputs
+        return kind, tensors_in([outputs] if kind == "all_gather" else [args[0]])
+    return None
 
 
 def _peer(kind: str, args: Sequence[Any]) -> int | None:
@@ -172,7 +146,7 @@ def _peer(kind: str, args: Sequence[Any]) -> int | None:
 def _splits(
     kind: str, args: Sequence[Any], sized: list[torch.Tensor], size: int
 ) -> tuple[int, ...]:
-    """Give the bytes for each peer, where an all-to-all names its rows for them."""
+    """Return the bytes for each peer of an all-to-all with splits."""
     if kind != "all_to_all" or not sized:
         return ()
     if len(sized) == size > 1:

@@ -1,4 +1,4 @@
-"""Streams and events of a captured step: who waits for whom, as on a GPU.
+"""Streams and events of a captured step, with their dependencies as on a GPU.
 
 A stream's *front* is what its next op has to wait for: for each stream, the last op of it. An op
 issued to a stream waits for the front and becomes the front; ``wait_stream``, ``wait_event`` and
@@ -26,7 +26,7 @@ def merge(front: Front, other: Mapping[str, int]) -> None:
             front[stream] = number
 
 
-class Streams:
+class CapturedStreams:
     """The streams of one captured rank; ``current`` receives what is issued.
 
     ``on_host_wait`` is called with a name and a front whenever the host waits for the device.
@@ -49,7 +49,7 @@ class Streams:
         return found
 
     def clear(self) -> None:
-        """Forget what streams wait for: the ops so far are no part of the step."""
+        """Drop the dependencies of all streams: the ops so far are not part of the step."""
         self.generation += 1
         for stream in self.all:
             stream.front.clear()
@@ -58,7 +58,7 @@ class Streams:
 class CapturedStream:
     """A stream, with the methods that ``torch.cuda.Stream`` has."""
 
-    streams: Streams
+    streams: CapturedStreams
     cuda_stream = native_handle = 0
     device_index = 0
 
@@ -119,7 +119,7 @@ class CapturedStream:
 class CapturedEvent:
     """An event, with the methods that ``torch.cuda.Event`` has."""
 
-    streams: Streams
+    streams: CapturedStreams
 
     def __init__(self, *_device: Any, **_options: Any) -> None:
         self.front: Front = {}
@@ -148,7 +148,7 @@ class CapturedEvent:
         return 1.0
 
 
-def stream_api(streams: Streams) -> dict[str, Any]:
+def stream_api(streams: CapturedStreams) -> dict[str, Any]:
     """Return what a device module (``torch.cuda``, ``torch.cpu``) offers to manage streams."""
 
     class StreamContext:

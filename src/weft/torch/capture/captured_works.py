@@ -1,4 +1,4 @@
-"""What ``dist.Work`` and object collectives mean while a step is captured.
+"""``dist.Work`` and object collectives of a captured step.
 
 The fake process group of torch answers at once. Here every call of a process group remembers
 which recorded collectives its Work stands for, so that ``wait()`` makes the current stream wait
@@ -38,7 +38,7 @@ _CALLS = (
 _WAITS = ("wait", "synchronize", "block_current_stream")
 
 
-class Works:
+class CapturedWorks:
     """Which recorded ops each Work of a captured rank stands for."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -195,7 +195,7 @@ class _ObjectCalls:
     def recv_object_list(
         self, objects: list[Any], src: int | None = None, group: Any = None, *_: Any, **more: Any
     ) -> int:
-        """Take objects that another rank sent."""
+        """Return objects that another rank sent."""
         source = _rank_of(src, more.get("group_src"), group)
         key = self._key("message", source, self._rank)
         objects[:] = self._received(source, key, group)
@@ -229,13 +229,13 @@ class _ObjectCalls:
         output[0] = self._received(source, key, group)[ranks.index(self._rank)]
 
     def all_gather_object(self, output: list[Any], given: Any, group: Any = None) -> None:
-        """Take every rank's object to be like one's own: ranks are taken to do the same."""
+        """Return the own object for every rank: ranks are assumed to do the same."""
         output[:] = [given] * dist.get_world_size(group)
 
     def gather_object(
         self, given: Any, output: list[Any] | None = None, *_: Any, **_more: Any
     ) -> None:
-        """Take every rank's object to be like one's own."""
+        """Return the own object for every rank."""
         if output is not None:
             output[:] = [given] * len(output)
 

@@ -1,4 +1,4 @@
-"""What a GPU does otherwise than the CPU on which a step is captured.
+"""Emulation of a GPU on the CPU on which a step is captured.
 
 Fake tensors stand on the CPU, because autograd needs a device that exists. So code that asks for
 CUDA is answered as a GPU would answer it: devices, streams and memory of ``torch.cuda``,
@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
 from weft.errors import CaptureError
-from weft.torch.capture.captured_streams import Streams, stream_api
+from weft.torch.capture.captured_streams import CapturedStreams, stream_api
 from weft.torch.capture.emulated_kernels import gpu_kernels
 
 _CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ def is_gpu(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
 
 
-def gpu_patches(streams: Streams, rank: int, world_size: int) -> list[Patch]:
+def gpu_patches(streams: CapturedStreams, rank: int, world_size: int) -> list[Patch]:
     """Return the patches that make ``torch`` answer as on a machine with GPUs."""
     count = min(world_size, DEVICES_PER_HOST)
     device = rank % count
@@ -312,7 +312,7 @@ _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent)
 class AsOnGpu(TorchFunctionMode):
     """Redirects to the CPU what is asked of a GPU, and answers the user as one."""
 
-    def __init__(self, streams: Streams | None = None, device: int = 0) -> None:
+    def __init__(self, streams: CapturedStreams | None = None, device: int = 0) -> None:
         super().__init__()
         self._streams, self._device = streams, device
 
@@ -428,7 +428,7 @@ class AsOnCpu(TorchFunctionMode):
     """Leaves out first values of weights; everything else is done as asked."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Leave initialisation out."""
+        """Skip initialization."""
         if _is_initializer(func):
             return args[0] if args else (kwargs or {})["tensor"]
         return func(*args, **(kwargs or {}))

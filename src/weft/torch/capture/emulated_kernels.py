@@ -1,4 +1,4 @@
-"""The kernels that a GPU runs where a CPU runs a chain of ops: attention, RMSNorm, RNNs.
+"""Fused GPU kernels that replace chains of CPU ops: attention, RMSNorm, RNNs.
 
 They take the place of torch's while a step is captured, so that what is recorded is theirs.
 """

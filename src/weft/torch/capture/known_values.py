@@ -1,4 +1,4 @@
-"""What is known of the values of fake tensors: one number for all elements of a storage.
+"""Known values of fake tensors: one number for all elements of a storage.
 
 A value that a step reads decides which branch it takes. Most are taken as 1, but nobody trains
 on a branch for gradients that are not a number: results of ``isnan`` and ``isinf`` are False,
@@ -42,7 +42,7 @@ class KnownValues:
     def follow(
         self, name: str, args: Sequence[Any], results: list[torch.Tensor], changed: Sequence[Any]
     ) -> None:
-        """Work out what an op makes of what is known."""
+        """Compute the known values of an op's results."""
         rule = _RULES.get(name)
         if not changed and (rule is None or not (self._known or name in _SOURCES)):
             return
@@ -59,7 +59,7 @@ class KnownValues:
                     self._known[storage_of(tensor)] = _as(value, tensor.dtype)
 
     def learn(self, tensor: torch.Tensor, value: Number) -> None:
-        """Take a value as known."""
+        """Record a known value."""
         self._known[storage_of(tensor)] = value
 
 
@@ -85,7 +85,7 @@ def _number(args: Sequence[Any], given: list[Number | None], place: int) -> Numb
 
 
 def _random(args: Sequence[Any], _given: list[Number | None]) -> Number | None:
-    """Take a random number as 1, or as near as its bounds allow."""
+    """Return 1 for a random number, or the nearest value in its bounds."""
     bounds = [each for each in args if isinstance(each, int)]
     if not bounds:
         return None

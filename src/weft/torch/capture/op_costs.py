@@ -1,4 +1,4 @@
-"""What an op of torch costs: its family, shape and traffic, read off its arguments.
+"""The cost of torch ops: family, shape and traffic, from their arguments.
 
 The families and their shapes are those of ``weft.cost``; an op that no family knows is named and
 counts as the bytes it reads and writes.
@@ -30,12 +30,12 @@ Tensors = Sequence[torch.Tensor]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Give the catalogue's name of a dtype: bf16, fp32, int64."""
+    """Return the catalogue's name of a dtype: bf16, fp32, int64."""
     return SHORT.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """Give the tensors among arguments or results, those in lists too; sparse ones have no bytes.
+    """Yield the tensors among arguments or results, also in lists; sparse ones have no bytes.
 
     How many rows a sparse gradient has is not known before it is there.
     """
@@ -174,7 +174,7 @@ def _indexed(tensor: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> in
 
 
 def _distinct(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Leave out what is there twice: it is read once."""
+    """Return distinct tensors: one that is passed twice is read once."""
     found: dict[tuple[Any, ...], torch.Tensor] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()._cdata  # noqa: SLF001 - its address
@@ -204,7 +204,7 @@ def _written_places(func: Any) -> tuple[tuple[int, str], ...]:
 
 @lru_cache(maxsize=4096)
 def op_name(func: Any) -> str:
-    """Give the name of an op without its overload: ``aten::add.Tensor`` is ``add``."""
+    """Return the name of an op without its overload: ``aten::add.Tensor`` is ``add``."""
     return str(func._schema.name).partition("::")[2]  # noqa: SLF001 - torch shows no other way
 
 
@@ -404,7 +404,7 @@ def _bag(args: Sequence[Any], _inputs: Tensors, outputs: Tensors) -> Shaped:
 
 
 def _sparse_backward(args: Sequence[Any], _inputs: Tensors, _outputs: Tensors) -> Shaped:
-    """Gradients of rows that were looked up; the law has what it takes to change them, too."""
+    """Return the cost of the gradients of looked-up rows, with the update of the rows."""
     bags, dim = (max(1, int(size)) for size in args[0].shape)
     pooling = max(1, round(args[1].numel() / bags))
     return "embedding-backward", (bags, int(args[6]), dim, pooling), 0.0

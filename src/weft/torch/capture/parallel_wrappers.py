@@ -257,7 +257,7 @@ def _fsdp_patches(recorder: Recorder, *, as_gpu: bool) -> list[Patch]:
     init_handle: Any = pkgutil.resolve_name(handle)
 
     def with_handle(state: Any, module: Any, ignored: Any, device_id: Any) -> Any:
-        """Take the device of the capture where none is named."""
+        """Use the device of the capture if none is given."""
         given = device_id if device_id is not None else torch.device("cpu")
         return init_handle(state, module, ignored, given)
 
@@ -329,7 +329,7 @@ def _pipeline_patches(recorder: Recorder) -> list[Patch]:
         return vote(self, True) if received_result is None else received_result
 
     def received(self: Any, source: int) -> Any:
-        """Take gradients to have the shapes of what they are of: they are sent later."""
+        """Return gradients with the shapes of their tensors: they are sent later."""
         if source < self.stage_index:
             return receive(self, source)
         outputs = self._stage_meta.outputs
@@ -348,7 +348,7 @@ def _pipeline_patches(recorder: Recorder) -> list[Patch]:
 
 
 def _zeroed(recorder: Recorder, zero_grad: Callable[..., None]) -> Callable[..., None]:
-    """Note where gradients are kept from one step to the next."""
+    """Record where gradients are kept from one step to the next."""
 
     @functools.wraps(zero_grad)
     def zeroed(self: Any, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - as torch has it
@@ -372,7 +372,7 @@ def _module_patches(recorder: Recorder) -> list[Patch]:
 
 
 def _unchanged(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
-    """Leave weights as they are: initialisers may loop until values are within bounds."""
+    """Return weights unchanged: initializers may loop until values are within bounds."""
     return tensor
 
 

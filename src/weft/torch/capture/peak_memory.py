@@ -1,4 +1,4 @@
-"""The memory that a step holds, counted as its storages come and go."""
+"""The peak memory of a captured step, by the lifetimes of its storages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.workload.step import Memory
 SETUP, GATHERED, OPTIMIZER, BACKWARD = "setup", "gathered", "optimizer", "backward"
 
 
-class Held:
+class HeldMemory:
     """Bytes that are held: by the phase in which they were asked for, now and at the most.
 
     A first step makes the state of its optimizer when forward and backward pass are over; from
@@ -49,7 +49,7 @@ class Held:
         self._look(working=phase == OPTIMIZER)
 
     def resized(self, key: int, nbytes: int) -> None:
-        """See a storage grow or shrink in place, as FSDP lets gathered weights do."""
+        """Record that a storage grows or shrinks in place, as FSDP's gathered weights do."""
         if key in self._known:
             self._set(key, nbytes, GATHERED)
             self._look()
@@ -79,15 +79,15 @@ class Held:
         self.on_free(key)
 
     def optimizer_done(self) -> None:
-        """Take what optimizers hold now as their state."""
+        """Record what optimizers hold now as their state."""
         self._state = max(self._state, self.now[OPTIMIZER])
 
     def step_done(self) -> None:
-        """Take the gradients that are there as those that the next step begins with."""
+        """Record the current gradients as those that the next step begins with."""
         self._kept = self.now[BACKWARD] if self.keeps_gradients else 0
 
     def start_again(self) -> None:
-        """Forget the most so far: the step begins now."""
+        """Reset the peak: the step begins now."""
         self._peak = self._working_peak = self._rest_peak = 0
         self._look()
 

@@ -29,9 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import CaptureError
 from weft.schedule.ir import Cost
-from weft.torch.capture.byte_dependencies import Dependencies, storage_of
-from weft.torch.capture.captured_collectives import Groups, fake_result, written_by
-from weft.torch.capture.captured_streams import Front, Streams, merge
+from weft.torch.capture.byte_dependencies import ByteDependencies, storage_of
+from weft.torch.capture.captured_collectives import GroupNames, fake_result, written_by
+from weft.torch.capture.captured_streams import CapturedStreams, Front, merge
 from weft.torch.capture.emulated_kernels import FUSED
 from weft.torch.capture.known_values import KnownValues
 from weft.torch.capture.op_costs import (
@@ -42,7 +42,7 @@ from weft.torch.capture.op_costs import (
     op_name,
     tensors_in,
 )
-from weft.torch.capture.peak_memory import Held
+from weft.torch.capture.peak_memory import HeldMemory
 from weft.workload.step import Collective, Op, Phase, Unsupported
 
 _NO_FUNCTION_MODES: Any = torch._C.DisableTorchFunction  # noqa: SLF001
@@ -69,7 +69,9 @@ MOST_READS = 4096
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what is dispatched while ``recording``, and always what memory is held."""
 
-    def __init__(self, groups: Groups, seen: Seen | None = None, *, as_gpu: bool = True) -> None:
+    def __init__(
+        self, groups: GroupNames, seen: Seen | None = None, *, as_gpu: bool = True
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.groups = groups
         self._as_gpu = as_gpu
@@ -78,12 +80,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._aside = self._uncounted = False
         self.ops: list[Op] = []
         self.phase: Phase = "forward"
-        self.memory = Held()
+        self.memory = HeldMemory()
         self.memory.on_free = self._forget
-        self.streams = Streams(self.host_waits)
+        self.streams = CapturedStreams(self.host_waits)
         self.compiled = 0  # functions that torch.compile was asked to compile
         self._unknown: dict[str, Unsupported] = {}
-        self._dependencies = Dependencies()
+        self._dependencies = ByteDependencies()
         self.batch_from: int | None = None  # the first op of a batch that runs at once
         self._values = KnownValues()
         self.counters: set[int] = set()  # storages of the 0-dim state of optimizers
@@ -101,7 +103,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (*self._unknown.values(), *([compiled] if self.compiled else []))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Carry an op out on fake tensors and record it."""
+        """Run an op on fake tensors and record it."""
         kwargs = kwargs or {}
         if func.namespace in _QUIET:
             return func(*args, **kwargs)
@@ -149,7 +151,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counters.discard(storage)
 
     def start_over(self) -> None:
-        """Forget the ops so far and what they wrote: a step begins when all before it is done."""
+        """Drop the ops so far and their writes: a step begins when everything before it is done."""
         self.ops.clear()
         self._dependencies.clear()
         self._unknown.clear()
@@ -171,7 +173,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ops.append(Op(name, "host", after=after, phase=self.phase_now))
 
     def _on_shards(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Have subclasses call ops on their parts; lists of shards go straight.
+        """Dispatch ops of tensor subclasses to their parts; lists of shards are handled here.
 
         An optimizer asks for a dozen ops on the shards of all parameters, each element by itself:
         to work out how their results are spread takes longer than the step. Lists may hold
@@ -286,7 +288,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             current.front = {op.stream: number}
 
     def _carried_out(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
-        """Carry an op out; where its result depends on data, take the largest that it can be."""
+        """Run an op; if the shape of its result depends on data, return the largest one."""
         if (result := _instead(func, args, kwargs)) is not None:
             return result, ""
         try:
@@ -418,7 +420,7 @@ def _unique(tensor: torch.Tensor, *_rest: Any, **_more: Any) -> tuple[torch.Tens
 
 
 def _masked(tensor: torch.Tensor, indices: Any, **_more: Any) -> torch.Tensor:
-    """Take every element that a mask could pick."""
+    """Return every element that a mask could select."""
     masks = [each for each in indices if each is not None]
     picked = max(each.numel() for each in masks)
     rest = tensor.shape[sum(each.dim() if each.dtype == torch.bool else 1 for each in masks) :]

@@ -1,4 +1,4 @@
-"""Bags of indices in the forms a user may pass them, as one flat form."""
+"""Bags of indices in the forms that a user may pass, converted to one flat form."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,8 +14,8 @@ _INTEGERS = (torch.int64, torch.int32)
 class Bags(NamedTuple):
     """The bags of some tables: of each table ``samples`` bags, table after table.
 
-    ``offsets`` has their borders: samples * tables + 1 of them, from the start of ``indices``.
-    Tables that come one by one stay so: ``each`` has the indices and offsets of every one.
+    ``offsets`` has their samples * tables + 1 boundaries, from the start of ``indices``. Tables
+    that are passed one by one stay separate: ``each`` has the indices and offsets of every one.
     """
 
     indices: Tensor
@@ -25,13 +25,13 @@ class Bags(NamedTuple):
     each: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def addresses(self, table: int) -> tuple[int, int, int, int, int, bool, bool]:
-        """Give one table's bags as the native core reads them."""
+        """Return one table's bags in the form of the native core."""
         if self.each:
             return _addresses(*self.each[table], 0, self.samples, None)
         return _addresses(self.indices, self.offsets, table, self.samples, self.weights)
 
     def flat(self) -> "Bags":
-        """Give them with the indices of all tables in one piece."""
+        """Return the bags with the indices of all tables in one tensor."""
         return _joined(self.each, None, self.samples) if self.each else self
 
 
@@ -52,7 +52,7 @@ Tensors = Tensor | Sequence[Tensor]
 def bags_of(
     indices: Tensors, offsets: Tensors | None, weights: Tensors | None, num_tables: int
 ) -> Bags:
-    """Join bags of ``num_tables`` tables.
+    """Return the bags of ``num_tables`` tables in one form.
 
     ``indices`` is flat, with the borders of all bags in ``offsets``; or (tables, samples, rows of
     a bag) without offsets; or a list of either, one entry a table.
@@ -60,7 +60,9 @@ def bags_of(
     if isinstance(indices, Tensor):
         return _of_all(indices, offsets, _weights(weights), num_tables)
     if len(indices) != num_tables:
-        raise UsageError(f"bags of {len(indices)} tables where {num_tables} are looked up here.")
+        raise UsageError(
+            f"indices: expected a tensor for each of {num_tables} tables (got {len(indices)})."
+        )
     return _of_each(indices, offsets, weights)
 
 
@@ -70,12 +72,12 @@ def _of_all(
     if offsets is None:
         return _of_equal(indices, weights, num_tables)
     if not isinstance(offsets, Tensor) or indices.dim() != 1 or offsets.dim() != 1:
-        raise UsageError("offsets belong to flat indices: one tensor of each, of one dimension.")
+        raise UsageError("offsets: expected one 1-D tensor of indices and one of offsets.")
     samples, rest = divmod(offsets.numel() - 1, max(num_tables, 1))
     if rest or samples < 0:
         raise UsageError(
-            f"{offsets.numel()} offsets do not bound bags of {num_tables} tables.",
-            "Pass samples * tables + 1: where each bag starts, and where the last one ends.",
+            f"offsets: expected samples * {num_tables} tables + 1 (got {offsets.numel()}).",
+            "Pass the start of each bag, and the end of the last one.",
         )
     return _checked(Bags(indices.contiguous(), offsets.contiguous(), weights, samples))
 
@@ -85,7 +87,7 @@ def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
         indices = indices.unsqueeze(0)
     if indices.dim() != 3 or indices.shape[0] != num_tables:
         raise UsageError(
-            f"indices of shape {tuple(indices.shape)} have no offsets.",
+            f"offsets: missing for indices of shape {tuple(indices.shape)}.",
             f"Pass offsets, or indices of shape ({num_tables}, samples, rows of a bag).",
         )
     tables, samples, rows = indices.shape
@@ -97,20 +99,24 @@ def _of_equal(indices: Tensor, weights: Tensor | None, num_tables: int) -> Bags:
 
 
 def _of_each(indices: Sequence[Tensor], offsets: Tensors | None, weights: Tensors | None) -> Bags:
-    """Take tables one by one; their offsets may lack the end, as nn's do."""
+    """Read bags table by table; offsets may lack the end, as those of nn.EmbeddingBag."""
     if offsets is None:
         found = [_of_equal(flat, None, 1) for flat in indices]
     else:
         if len(offsets) != len(indices):
-            raise UsageError(f"offsets of {len(offsets)} tables, indices of {len(indices)}.")
+            raise UsageError(
+                f"offsets: expected {len(indices)} tensors as of indices (got {len(offsets)})."
+            )
         pairs = list(zip(indices, offsets, strict=True))
-        # All lack it or none: the last bag of a table may be empty, and start at its end.
+        # All lack the end or none do: the last bag of a table may be empty and start at its end.
         lack = any(not len(o) or int(o[-1]) != flat.numel() for flat, o in pairs)
         found = [_of_all(flat, _ended(o, flat) if lack else o, None, 1) for flat, o in pairs]
     each = [(one.indices, one.offsets) for one in found]
     samples = {borders.numel() - 1 for _, borders in each}
     if len(samples) > 1:
-        raise UsageError(f"tables have {', '.join(map(str, sorted(samples)))} samples in a batch.")
+        raise UsageError(
+            f"offsets: batch sizes of the tables differ ({', '.join(map(str, sorted(samples)))})."
+        )
     none = torch.zeros(0, dtype=torch.int64)
     if not each:
         return Bags(none, torch.zeros(1, dtype=torch.int64), None, 0)
@@ -140,18 +146,19 @@ def _weights(weights: Tensors | None) -> Tensor | None:
 
 
 def _checked(bags: Bags) -> Bags:
-    """Look at dtypes and sizes; what indices and offsets hold is looked at when they are used."""
+    """Check dtypes and sizes; the native core checks the values."""
     for name, tensor in (("indices", bags.indices), ("offsets", bags.offsets)):
         if tensor.dtype not in _INTEGERS or tensor.device.type != "cpu":
             raise UsageError(
-                f"{name} are {tensor.dtype} on {tensor.device}: int64 or int32 on cpu."
+                f"{name}: expected int64 or int32 on cpu (got {tensor.dtype} on {tensor.device})."
             )
     weights = bags.weights
     if weights is None:
         return bags
     if weights.numel() != bags.indices.numel() or weights.dtype is not torch.float32:
         raise UsageError(
-            f"{weights.numel()} weights of {weights.dtype} for {bags.indices.numel()} indices.",
-            "Pass one float32 for each index.",
+            f"per_sample_weights: expected {bags.indices.numel()} of float32 (got "
+            f"{weights.numel()} of {weights.dtype}).",
+            "Pass one weight for each index.",
         )
     return bags._replace(weights=weights.contiguous())

@@ -1,4 +1,4 @@
-"""Embedding bags, then their exchange, as torch has them: what fusing replaces."""
+"""Unfused embedding bags: nn.EmbeddingBag, then an all-to-all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,26 +11,26 @@ from weft.errors import UsageError
 from weft.fused import shard, table_wise
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.embedding.embedding_module import EmbeddingAllToAll
-from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
-from weft.torch.embedding.table_storage import Given, sources_of
+from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.table_storage import TableInput, sources_of
 
 
 class EmbeddingBags(nn.Module):
     """Tables that ranks share, each whole on one rank: nn.EmbeddingBag, then an all-to-all.
 
-    It takes and gives what EmbeddingAllToAll does with ``inputs="tables"``, by any backend of
-    torch.distributed: the bags of the whole batch for the tables of this rank, and back come the
-    pooled rows of its samples, (samples, all columns). ``holders`` are the ranks of the tables,
-    in rising order; by default each has as many. With ``optimizer`` the backward pass changes the
-    rows it reaches. ``fused()`` gives an EmbeddingAllToAll with the same values.
+    Inputs and outputs are those of EmbeddingAllToAll with ``inputs="tables"``, over any backend of
+    torch.distributed: the bags of the whole batch for the tables of this rank, and the pooled rows
+    of its samples, (samples, all columns). ``holders`` are the ranks of the tables, in rising
+    order; by default each has the same number. With ``optimizer`` the backward pass updates the
+    rows it uses. ``fused()`` returns an EmbeddingAllToAll with the same values.
     """
 
     def __init__(
         self,
-        tables: Mapping[str, Given] | Sequence[Given],
+        tables: Mapping[str, TableInput] | Sequence[TableInput],
         *,
         holders: Sequence[int] | None = None,
-        optimizer: Rule | None = None,
+        optimizer: RowOptimizer | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
@@ -57,18 +57,20 @@ class EmbeddingBags(nn.Module):
                 _update_in_backward(bag.weight, optimizer, self._sums.get(table.name))
 
     def forward(self, indices: Sequence[Tensor], offsets: Sequence[Tensor]) -> Tensor:
-        """Look bags up; give the pooled rows of this rank's samples, (samples, all columns)."""
+        """Return the pooled rows of this rank's samples: (samples, all columns)."""
         bags = zip(self.bags.values(), indices, offsets, strict=True)
         pooled = [bag(rows, borders) for bag, rows, borders in bags]
         joined = torch.cat(pooled, 1) if pooled else torch.zeros(0, 0)
         if not self._all_hold:
             joined = self._as_long_as_others(joined)
-        rows: Tensor = _Exchanged.apply(joined, Parts(self._widths, self._rank), self.group)  # type: ignore[no-untyped-call]
+        rows: Tensor = _AllToAllRows.apply(
+            joined, ColumnParts(self._widths, self._rank), self.group
+        )  # type: ignore[no-untyped-call]
         return rows
 
     def fused(self) -> EmbeddingAllToAll:
-        """Give the module that does both at once: the same values, the same rule."""
-        tables: dict[str, Given] = {t.name: (t.rows, t.dim) for t in self.sharding.tables}
+        """Return an EmbeddingAllToAll with the same values and optimizer."""
+        tables: dict[str, TableInput] = {t.name: (t.rows, t.dim) for t in self.sharding.tables}
         tables |= {name: bag.weight for name, bag in self._held()}
         where = [table_wise(each.rank) for each in self.sharding.shards]
         made = EmbeddingAllToAll(
@@ -82,54 +84,54 @@ class EmbeddingBags(nn.Module):
         return made
 
     def give_values(self, fused: EmbeddingAllToAll) -> None:
-        """Let a module of ``fused()`` have the values of now."""
+        """Copy the current values to a module of ``fused()``."""
         with torch.no_grad():
             for theirs, mine in self._shared_with(fused):
                 theirs.copy_(mine)
 
     def take_values(self, fused: EmbeddingAllToAll) -> None:
-        """Take the values back that a module of ``fused()`` has by now."""
+        """Copy the values of a module of ``fused()`` back."""
         with torch.no_grad():
             for theirs, mine in self._shared_with(fused):
                 mine.copy_(theirs)
 
     def _shared_with(self, fused: EmbeddingAllToAll) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give what training changes: tables, and the sums of Adagrad."""
+        """Yield pairs of what training changes: tables, and the sums of Adagrad."""
         for name, bag in self._held():
             yield fused.weights[name], bag.weight
         for name, sums in self._sums.items():
             yield fused.get_buffer(f"adagrad_{name}"), sums
 
     def _as_long_as_others(self, joined: Tensor) -> Tensor:
-        """Ask how large the batch is: a rank that holds no table cannot know."""
+        """Return the batch size of the other ranks: a rank that holds no table does not know it."""
         samples = torch.tensor([joined.shape[0]])
         dist.all_reduce(samples, dist.ReduceOp.MAX, group=self.group)
         if self.bags:
             return joined
-        return torch.zeros(int(samples), 0, requires_grad=True)  # its backward sends gradients
+        return torch.zeros(int(samples), 0, requires_grad=True)  # so that backward is called
 
     def _held(self) -> list[tuple[str, nn.EmbeddingBag]]:
         return [(name, bag) for name, bag in self.bags.items() if isinstance(bag, nn.EmbeddingBag)]
 
 
-class Parts(NamedTuple):
+class ColumnParts(NamedTuple):
     """The columns that each rank's tables have, and which rank this is."""
 
     widths: list[int]
     rank: int
 
     def lengths(self, samples: int) -> tuple[list[int], list[int]]:
-        """Give the elements of every rank's rows of some samples, and of own rows for each."""
+        """Return the elements of every rank's rows of some samples, and of own rows for each."""
         return [samples * w for w in self.widths], [samples * self.widths[self.rank]] * len(
             self.widths
         )
 
 
-class _Exchanged(torch.autograd.Function):
-    """All samples of own tables become own samples of all tables; gradients go back."""
+class _AllToAllRows(torch.autograd.Function):
+    """All-to-all from all samples of own tables to own samples of all tables."""
 
     @staticmethod
-    def forward(ctx: Any, pooled: Tensor, parts: Parts, group: ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, pooled: Tensor, parts: ColumnParts, group: ProcessGroup | None) -> Tensor:
         samples = pooled.shape[0] // len(parts.widths)
         ctx.samples, ctx.parts, ctx.group = samples, parts, group
         theirs, mine = parts.lengths(samples)
@@ -159,17 +161,18 @@ def _all_to_all(
 
 
 def _placed(count: int, holders: Sequence[int] | None, num_ranks: int) -> list[Any]:
-    """Give every table its rank; the columns of a rank must stand side by side in a row."""
+    """Return the placement of every table; the columns of a rank must be adjacent in a row."""
     ranks = list(holders) if holders is not None else [n * num_ranks // count for n in range(count)]
     if len(ranks) != count or ranks != sorted(ranks):
         raise UsageError(
-            f"holders {ranks} of {count} tables.", "Give a rank for each table, in rising order."
+            f"holders: expected {count} ranks in rising order (got {ranks}).",
+            "Pass one rank for each table.",
         )
     return [table_wise(rank) for rank in ranks]
 
 
-def _update_in_backward(weight: Tensor, rule: Rule, sums: Tensor | None) -> None:
-    """Change the rows that have a gradient as soon as it is there, then drop it."""
+def _update_in_backward(weight: Tensor, rule: RowOptimizer, sums: Tensor | None) -> None:
+    """Update the rows that have a gradient as soon as it is computed, then drop it."""
 
     def update(parameter: Tensor) -> None:
         grad = parameter.grad
@@ -182,7 +185,7 @@ def _update_in_backward(weight: Tensor, rule: Rule, sums: Tensor | None) -> None
 
 
 def _scaled(grad: Tensor, sums: Tensor, rule: Any) -> Tensor:
-    """Divide each row's gradient by the root of what its squares have summed up to."""
+    """Divide each row's gradient by the root of its sum of squares."""
     joined = grad.coalesce()
     rows, values = joined.indices()[0], joined.values()
     sums[rows] += values.square().mean(1)

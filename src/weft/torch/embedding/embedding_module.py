@@ -1,4 +1,4 @@
-"""Embedding tables over the ranks of a group, pooled straight into the ranks that want them."""
+"""Embedding tables sharded over a group; lookups pool directly into the memory of other ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,20 +15,20 @@ from weft.timeline import Timeline
 from weft.torch.backend.c10d import ProcessGroup
 from weft.torch.backend.group_functions import weft_group
 from weft.torch.embedding.bag_inputs import Bags, Tensors, bags_of
-from weft.torch.embedding.input_exchange import to_holders
-from weft.torch.embedding.intra_host_exchange import Exchange, Room
-from weft.torch.embedding.multi_host_exchange import SpreadExchange
-from weft.torch.embedding.rank_lookups import Lookups, Memory
-from weft.torch.embedding.row_gradients import Asked, gradients_of
-from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
-from weft.torch.embedding.table_storage import ELEMENTS, Given, memory_of_shard, sources_of
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.embedding.input_exchange import exchange_inputs
+from weft.torch.embedding.intra_host_exchange import HeapTensors, IntraHostExchange
+from weft.torch.embedding.multi_host_exchange import MultiHostExchange
+from weft.torch.embedding.rank_lookups import RankLookups, ShardMemory
+from weft.torch.embedding.row_gradients import GradientRequest, allocate_gradients
+from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
+from weft.torch.embedding.table_storage import ELEMENTS, TableInput, allocate_shard, sources_of
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
-_KEPT = 8  # batch sizes for which memory is kept; the last batch of an epoch is one more
+_KEPT = 8  # batch sizes whose memory is kept; an epoch has two: the last batch may be smaller
 
 
-class Part(NamedTuple):
-    """Some of this rank's samples, from number ``first`` on, and their rows."""
+class StreamedRows(NamedTuple):
+    """The rows of some of this rank's samples, from number ``first`` on."""
 
     first: int
     rows: Tensor
@@ -49,12 +49,12 @@ class EmbeddingAllToAll(nn.Module):
 
     def __init__(
         self,
-        tables: Mapping[str, Given] | Sequence[Given],
+        tables: Mapping[str, TableInput] | Sequence[TableInput],
         *,
         sharding: Placements = "table-wise",
         pooling: str = "sum",
         inputs: str = "tables",
-        optimizer: Rule | None = None,
+        optimizer: RowOptimizer | None = None,
         sparse: bool = False,
         slices: int = SLICES,
         group: ProcessGroup | None = None,
@@ -74,17 +74,19 @@ class EmbeddingAllToAll(nn.Module):
         self.weights = nn.ParameterDict()
         for each in self._mine:
             source = sources[each.table]
-            memory = memory_of_shard(source, each)
+            memory = allocate_shard(source, each)
             self.weights[source.table.name] = nn.Parameter(memory, requires_grad=trains)
             if isinstance(optimizer, RowwiseAdagrad):
                 state = torch.zeros(memory.shape[0])
                 self.register_buffer(f"adagrad_{source.table.name}", state)
         if optimizer is not None and sources[0].dtype is torch.uint8:
-            raise UsageError("quantised tables cannot be trained.", "Leave the optimizer out.")
-        # Lets the backward pass come here on every rank, also where no parameter wants a gradient.
+            raise UsageError(
+                "optimizer: quantized tables cannot be trained.", "Omit the optimizer."
+            )
+        # Makes autograd call backward on every rank, also where no parameter needs a gradient.
         self._anchor = torch.zeros(0, requires_grad=sources[0].dtype is not torch.uint8)
-        self._room: Room | None = None
-        self._exchanges: dict[int, Exchange | SpreadExchange] = {}
+        self._heap_tensors: HeapTensors | None = None
+        self._exchanges: dict[int, IntraHostExchange | MultiHostExchange] = {}
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class EmbeddingAllToAll(nn.Module):
         offsets: Tensors | None = None,
         per_sample_weights: Tensors | None = None,
     ) -> Tensor:
-        """Look bags up; give the pooled rows of this rank's samples, (samples, all columns)."""
+        """Return the pooled rows of this rank's samples: (samples, all columns)."""
         bags = self._bags(indices, offsets, per_sample_weights)
         given = (self._anchor, bags.weights, *self.weights.values())
         rows: Tensor = _Lookup.apply(self, bags, *given)  # type: ignore[no-untyped-call]
@@ -110,47 +112,48 @@ class EmbeddingAllToAll(nn.Module):
         indices: Tensors,
         offsets: Tensors | None = None,
         per_sample_weights: Tensors | None = None,
-    ) -> Iterator[Part]:
-        """Give this rank's rows slice by slice, each when it is complete; without gradients."""
+    ) -> Iterator[StreamedRows]:
+        """Yield this rank's rows slice by slice, each when it is complete; without gradients."""
         bags = self._bags(indices, offsets, per_sample_weights)
         exchange = self._set(bags)
         for first, rows in exchange.stream(self._call("stream", bags)):
-            yield Part(first, rows)
+            yield StreamedRows(first, rows)
 
     def timeline(self, indices: Tensors, offsets: Tensors | None = None) -> Timeline:
-        """Look bags up once and give what every rank did when; inside one host."""
+        """Run one lookup and return the timeline of all ranks, which are on one host."""
         bags = self._bags(indices, offsets, None)
         exchange = self._set(bags)
-        if isinstance(exchange, SpreadExchange):
-            raise UsageError("there is no timeline of ranks on several hosts.")
+        if isinstance(exchange, MultiHostExchange):
+            raise UsageError("timeline: not supported for ranks on several hosts.")
         return exchange.timeline(self._call("timeline", bags))
 
-    def look_up(self, bags: Bags) -> Tensor:
-        """Pool bags into the outputs of all ranks; give this rank's."""
+    def lookup(self, bags: Bags) -> Tensor:
+        """Pool bags into the outputs of all ranks; return this rank's."""
         exchange = self._set(bags)
         try:
             return exchange.run(self._call("forward", bags))
         except IndexError as error:
             raise BagError(
-                f"{error}.", "Indices count from 0 to the rows of their table; offsets never fall."
+                f"{error}.",
+                "Use indices from 0 to the rows of their table, and offsets that do not decrease.",
             ) from error
 
-    def bring_back(self, bags: Bags, rows: Tensor, *, weights: bool) -> list[Tensor | None]:
-        """Let gradients of rows go to whoever holds the tables; give those of the parameters.
+    def send_gradients(self, bags: Bags, rows: Tensor, *, weights: bool) -> list[Tensor | None]:
+        """Send gradients of rows to the holders of the tables; return those of the parameters.
 
-        The first is that of the weights of the bags, if it is asked for.
+        The first is that of the weights of the bags, if it is needed.
         """
         exchange = self._exchange(bags.samples)
         counts = exchange.sort(self._lookups(bags))
-        asked = Asked(self.optimizer, self.sparse, bags.weights if weights else None)
-        found, results = gradients_of(
+        asked = GradientRequest(self.optimizer, self.sparse, bags.weights if weights else None)
+        found, results = allocate_gradients(
             asked, list(self.weights.values()), counts, [self._state(s) for s in self._mine]
         )
-        exchange.bring_back(rows, results, self._call("backward", bags))
+        exchange.send_gradients(rows, results, self._call("backward", bags))
         return found.tensors()
 
     def extra_repr(self) -> str:
-        """Say what this rank holds."""
+        """Return what this rank holds."""
         held = ", ".join(f"{name} {tuple(w.shape)}" for name, w in self.weights.items())
         return f"{self.pooling}, rank {self._rank} of {self.num_ranks} holds {held or 'no table'}"
 
@@ -164,53 +167,53 @@ class EmbeddingAllToAll(nn.Module):
     def _bags(self, indices: Tensors, offsets: Tensors | None, weights: Tensors | None) -> Bags:
         bags = bags_of(indices, offsets, weights, len(self.table_names))
         if weights is not None and self._is_mean:
-            raise UsageError("weights go with pooling='sum', not with 'mean'.")
+            raise UsageError("per_sample_weights: only supported with pooling='sum' (got 'mean').")
         if self.inputs == "samples":
             if bags.weights is not None and bags.weights.requires_grad and torch.is_grad_enabled():
                 raise UsageError(
-                    "weights get no gradients with inputs='samples'.",
+                    "per_sample_weights: gradients are not supported with inputs='samples'.",
                     "Pass inputs='tables', or weights.detach().",
                 )
-            return to_holders(self._channel, self.sharding, bags.flat())
+            return exchange_inputs(self._channel, self.sharding, bags.flat())
         if any(not self.sharding.of(rank) for rank in range(self.num_ranks)):
-            return bags._replace(samples=self._agreed(bags.samples))
+            return bags._replace(samples=self._batch_size(bags.samples))
         return bags
 
-    def _agreed(self, samples: int) -> int:
-        """Ask how large the batch is: a rank that holds no table cannot know."""
+    def _batch_size(self, samples: int) -> int:
+        """Return the batch size of the other ranks: a rank that holds no table does not know it."""
         counts = torch.zeros(self.num_ranks, dtype=torch.int64)
         mine = torch.tensor([samples if self._mine else -1])
         self._channel.all_gather(counts, mine, async_op=False)
         return int(counts.max())
 
-    def _set(self, bags: Bags) -> Exchange | SpreadExchange:
+    def _set(self, bags: Bags) -> IntraHostExchange | MultiHostExchange:
         exchange = self._exchange(bags.samples)
         exchange.set(self._lookups(bags))
         return exchange
 
-    def _lookups(self, bags: Bags) -> Lookups:
+    def _lookups(self, bags: Bags) -> RankLookups:
         given = [bags.addresses(number) for number in range(len(self._mine))]
-        return Lookups(self._mine, self._shards(), self._where(), given, self._is_mean)
+        return RankLookups(self._mine, self._shards(), self._where(), given, self._is_mean)
 
-    def _exchange(self, samples: int) -> Exchange | SpreadExchange:
-        """Find what is prepared for batches of that size, or prepare it, together."""
+    def _exchange(self, samples: int) -> IntraHostExchange | MultiHostExchange:
+        """Return the exchange of a batch size; create it on all ranks together if there is none."""
         found = self._exchanges.pop(samples, None)
         if found is None:
             found = self._made(EmbeddingBatch(self.sharding, samples, self._slices))
             if len(self._exchanges) >= _KEPT:
                 self._exchanges.pop(next(iter(self._exchanges))).close()
-        self._exchanges[samples] = found  # the last one used stands last
+        self._exchanges[samples] = found  # keeps the most recently used last
         return found
 
-    def _made(self, batch: EmbeddingBatch) -> Exchange | SpreadExchange:
-        """Choose by where the ranks stand: shared memory inside a host, the wire between hosts."""
-        if isinstance(self._channel, SpreadChannel):
-            return SpreadExchange(self._channel, batch)
-        if self._room is None:
-            self._room = Room(self._group)
-        return Exchange(self._room, batch)
+    def _made(self, batch: EmbeddingBatch) -> IntraHostExchange | MultiHostExchange:
+        """Create an exchange: over shared memory on one host, over Gloo between hosts."""
+        if isinstance(self._channel, MultiHostChannel):
+            return MultiHostExchange(self._channel, batch)
+        if self._heap_tensors is None:
+            self._heap_tensors = HeapTensors(self._group)
+        return IntraHostExchange(self._heap_tensors, batch)
 
-    def _shards(self) -> list[Memory]:
+    def _shards(self) -> list[ShardMemory]:
         tables = self.sharding.tables
         return [
             (
@@ -221,16 +224,16 @@ class EmbeddingAllToAll(nn.Module):
         ]
 
     def _where(self) -> list[tuple[int, bool, int]]:
-        """Give where the columns of each shard stand, in a row and among partial sums."""
-        sharding, between, start = self.sharding, {}, 0
+        """Return the first column of each shard, in a row and among partial sums."""
+        sharding, partial, start = self.sharding, {}, 0
         for table in sharding.joined:
-            between[table] = start
+            partial[table] = start
             start += sharding.tables[table].dim
         return [
             (
                 sharding.starts[each.table] + each.columns[0],
                 sharding.is_partial(each),
-                between.get(each.table, 0),
+                partial.get(each.table, 0),
             )
             for each in self._mine
         ]
@@ -241,21 +244,21 @@ class EmbeddingAllToAll(nn.Module):
 
 
 class _Lookup(torch.autograd.Function):
-    """The operator in autograd: rows forth, gradients back."""
+    """The autograd function of a lookup."""
 
     @staticmethod
     def forward(ctx: Any, module: EmbeddingAllToAll, bags: Bags, *tensors: Tensor | None) -> Tensor:
-        del tensors  # they are here to get gradients
+        del tensors  # passed only to get gradients
         ctx.module, ctx.bags = module, bags
-        return module.look_up(bags)
+        return module.lookup(bags)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         wants = ctx.needs_input_grad[3]
-        found = ctx.module.bring_back(ctx.bags, grads[0], weights=wants)
+        found = ctx.module.send_gradients(ctx.bags, grads[0], weights=wants)
         return (None, None, None, *found)
 
 
 def _require_one_of(what: str, given: str, known: Sequence[str]) -> None:
     if given not in known:
-        raise UsageError(f"{what} is {given!r}: expected {' or '.join(known)}.")
+        raise UsageError(f"{what}: expected {' or '.join(known)} (got {given!r}).")

@@ -1,4 +1,4 @@
-"""Bags of a rank's own samples, sent to the ranks that hold the tables."""
+"""Exchange of the bags of own samples: each goes to the ranks that hold its tables."""
 
 import torch
 from torch import Tensor
@@ -9,11 +9,11 @@ from weft.torch.backend.channel import Channel
 from weft.torch.embedding.bag_inputs import Bags
 
 
-def to_holders(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
-    """Give the bags of the whole batch for the tables held here; samples of rank 0 come first.
+def exchange_inputs(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
+    """Return the bags of the whole batch for the tables held here, samples of rank 0 first.
 
-    Lengths travel before indices, so that every rank knows how much comes. All ranks have
-    equally many samples.
+    Lengths are exchanged before indices, so that every rank knows the sizes. All ranks have the
+    same number of samples.
     """
     num_ranks, samples = sharding.num_ranks, bags.samples
     _require_equal(channel, num_ranks, samples)
@@ -27,7 +27,7 @@ def to_holders(channel: Channel, sharding: Sharding, bags: Bags) -> Bags:
     ends = [*starts[1:], int(bags.offsets[-1])] if samples else starts
 
     def moved(values: Tensor) -> Tensor:
-        """Send what belongs to each index; put what comes in the order of tables."""
+        """Exchange a value per index; return the received ones in the order of tables."""
         parts = [[values[starts[t] : ends[t]] for t in tables] for tables in held]
         outs = [torch.empty(int(each.sum()), dtype=values.dtype) for each in came]
         channel.exchange(outs, [_joined(part, values) for part in parts], async_op=False)
@@ -49,6 +49,7 @@ def _require_equal(channel: Channel, num_ranks: int, samples: int) -> None:
     channel.all_gather(counts, torch.tensor([samples]), async_op=False)
     if len(set(counts.tolist())) > 1:
         raise DisagreeError(
-            f"the ranks have {', '.join(map(str, counts.tolist()))} samples.",
-            "With inputs='samples' every rank passes equally many.",
+            f"indices: numbers of samples differ between ranks "
+            f"({', '.join(map(str, counts.tolist()))}).",
+            "Pass the same number on every rank with inputs='samples'.",
         )

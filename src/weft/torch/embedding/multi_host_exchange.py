@@ -1,4 +1,4 @@
-"""An embedding over ranks of several hosts: slices go out by the wire while others are pooled."""
+"""Lookup and exchange of an embedding between hosts: slices are sent while others are pooled."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -11,15 +11,15 @@ from torch import Tensor
 from weft._core import Pooling
 from weft.fused import EmbeddingBatch, TableShard
 from weft.fused.embedding_all_to_all import FLOAT
-from weft.torch.embedding.rank_lookups import Lookups, Result
-from weft.torch.hosts.control_messages import Talk, wait_for
+from weft.torch.embedding.rank_lookups import GradientTarget, RankLookups
 from weft.torch.hosts.gloo_transport import Transfer
-from weft.torch.hosts.host_topology import Place
-from weft.torch.hosts.multi_host_channel import SpreadChannel
+from weft.torch.hosts.host_topology import HostTopology
+from weft.torch.hosts.inter_host_session import InterHostSession, wait_for
+from weft.torch.hosts.multi_host_channel import MultiHostChannel
 
 
-class Coming(NamedTuple):
-    """A slice of another rank that is on its way."""
+class IncomingSlice(NamedTuple):
+    """A slice of another rank that is in flight."""
 
     source: int
     number: int
@@ -27,10 +27,10 @@ class Coming(NamedTuple):
     transfers: list[Transfer]
 
 
-class Columns:
-    """Where the columns of a rank's shards stand: in a row of the output, and in what it sends.
+class ShardColumns:
+    """The columns of a rank's shards, in a row of the output and in the blocks that it sends.
 
-    Tables that several ranks hold rows of come behind the others, as partial sums.
+    Row-wise sharded tables follow the others, as partial sums.
     """
 
     def __init__(self, batch: EmbeddingBatch, rank: int) -> None:
@@ -42,13 +42,13 @@ class Columns:
         self.width = sum(shard.dim for shard in mine)
 
     def start(self, shard: TableShard) -> int:
-        """Give the first column of a shard in the output."""
+        """Return the first column of a shard in the output."""
         return self._starts[shard.table] + shard.columns[0]
 
     def pairs(self, shards: list[TableShard], at: int = 0) -> list[tuple[slice, slice]]:
-        """Give the columns of shards in the output and, from ``at`` on, in a block.
+        """Return the columns of shards in the output and, from ``at`` on, in a block.
 
-        What is side by side in both is one piece.
+        Columns that are adjacent in both become one slice.
         """
         found: list[tuple[slice, slice]] = []
         for shard in shards:
@@ -65,103 +65,103 @@ class Columns:
 
     @cached_property
     def direct(self) -> list[tuple[slice, slice]]:
-        """The columns that are complete as they come."""
+        """The columns that are complete on arrival."""
         return self.pairs(self.shards)
 
     @property
     def in_rows(self) -> dict[TableShard, int]:
-        """The first columns, in the output, of shards that are complete as they come."""
+        """The first columns, in the output, of shards that are complete on arrival."""
         return {shard: self.start(shard) for shard in self.shards}
 
     @property
     def in_blocks(self) -> dict[TableShard, int]:
-        """The first columns of all shards in what is sent."""
+        """The first columns of all shards in a sent block."""
         order = self.shards + self.partial
         starts = accumulate((shard.dim for shard in order), initial=0)
         return dict(zip(order, starts, strict=False))
 
     @cached_property
     def joined(self) -> list[tuple[slice, slice]]:
-        """The columns that are to be added to those of others."""
+        """The columns that are added to those of other ranks."""
         return self.pairs(self.partial, sum(shard.dim for shard in self.shards))
 
 
-class SpreadExchange:
-    """What Exchange does inside a host, between hosts: slice by slice, in the order of need."""
+class MultiHostExchange:
+    """The counterpart of IntraHostExchange for ranks on several hosts."""
 
-    def __init__(self, channel: SpreadChannel, batch: EmbeddingBatch) -> None:
+    def __init__(self, channel: MultiHostChannel, batch: EmbeddingBatch) -> None:
         self.batch = batch
         self._channel, self._rank = channel, channel.rank
         self._num_ranks = batch.sharding.num_ranks
-        self._columns = [Columns(batch, rank) for rank in range(self._num_ranks)]
+        self._columns = [ShardColumns(batch, rank) for rank in range(self._num_ranks)]
         mine = self._columns[self._rank]
         self._in_rows, self._in_blocks = mine.in_rows, mine.in_blocks
         self._kept, self._sent, self._returning = (Pooling(mine.width, 0) for _ in range(3))
 
-    def set(self, lookups: Lookups) -> None:
-        """Say what is looked up next."""
+    def set(self, lookups: RankLookups) -> None:
+        """Set the next lookups."""
         _set(self._kept, lookups, self._in_rows)
         _set(self._sent, lookups, self._in_blocks)
 
     def run(self, call: str) -> Tensor:
-        """Pool for all ranks; give this rank's rows."""
+        """Pool for all ranks; return this rank's rows."""
         out = torch.empty(self.batch.count(self._rank), self.batch.sharding.width)
         for columns in self._columns:
             for to, _ in columns.joined:
                 out[:, to] = 0
-        self._channel.carry_out(self._forward, out, call)
+        self._channel.run_between_hosts(self._forward, out, call)
         return out
 
     def stream(self, call: str) -> Iterator[tuple[int, Tensor]]:
-        """Give slices of this rank's rows; between hosts all of them are waited for."""
+        """Yield slices of this rank's rows; between hosts all of them are complete first."""
         out = self.run(call)
         for first, last in self.batch.slices_of(self._rank):
             yield first, out[first:last]
 
-    def sort(self, lookups: Lookups) -> list[int]:
-        """Say whose gradients come next; give how many rows of each shard are asked for."""
+    def sort(self, lookups: RankLookups) -> list[int]:
+        """Set the lookups of the next backward pass; return the number of rows of each shard."""
         _set(self._returning, lookups, self._in_blocks)
         return self._returning.sort()
 
-    def bring_back(self, gradients: Tensor, results: list[Result], call: str) -> None:
-        """Send gradients to whoever holds their tables, and change those held here."""
+    def send_gradients(self, gradients: Tensor, results: list[GradientTarget], call: str) -> None:
+        """Send gradients to the holders of their tables, and update the rows held here."""
         self._returning.set_results(results)
         here = torch.empty(self.batch.samples, self._columns[self._rank].width)
-        self._channel.carry_out(self._backward, gradients, here, call)
+        self._channel.run_between_hosts(self._backward, gradients, here, call)
         if here.numel():
             self._returning.change(here.data_ptr(), self.batch.samples)
 
     def close(self) -> None:
-        """Nothing is kept between calls."""
+        """Do nothing: no memory is kept between calls."""
 
     def _peers(self) -> Iterator[int]:
         for step in range(1, self._num_ranks):
             yield (self._rank + step) % self._num_ranks
 
-    def _forward(self, place: Place, out: Tensor, call: str) -> None:
-        """Send the first slice before anything else: the wire has the most to do.
+    def _forward(self, topology: HostTopology, out: Tensor, call: str) -> None:
+        """Send the first slice before anything else, because the network is the bottleneck.
 
-        What comes is put into rows while the next slices are on their way; only partial sums
+        Received slices are copied into rows while the next ones are in flight; only partial sums
         wait for each other.
         """
-        with place.talk(call, 0) as talk:
-            rooms = self._rooms(place)
-            coming: list[Coming] = []
-            with place.wire.behind():
+        with topology.session(call, 0) as session:
+            buffers = self._buffers(topology)
+            incoming: list[IncomingSlice] = []
+            with topology.transport.background_scheduling():
                 for peer, number in product(self._peers(), range(self.batch.slices)):
-                    block = self._pooled(peer, number, rooms)
-                    talk.send(block, peer)
-                    coming = coming or self._all_awaited(talk, rooms)
-                coming = coming or self._all_awaited(talk, rooms)
-                partial = dict(self._own(out, rooms))
-            for each in coming:
+                    block = self._pooled(peer, number, buffers)
+                    session.send(block, peer)
+                    incoming = incoming or self._all_awaited(session, buffers)
+                incoming = incoming or self._all_awaited(session, buffers)
+                partial = dict(self._own(out, buffers))
+            for each in incoming:
                 wait_for(each.transfers)
                 self._put(out, each.source, each.number, each.block)
                 partial[each.source, each.number] = each.block
             self._add_up(out, partial)
 
-    def _rooms(self, place: Place) -> Iterator[Tensor]:
-        """Give memory for all slices that come and go: the same in every call, with its pages."""
+    def _buffers(self, topology: HostTopology) -> Iterator[Tensor]:
+        """Return slots for all slices in transit; their memory is reused by every call."""
         widest = max(columns.width for columns in self._columns)
         most = max(
             last - first
@@ -169,76 +169,78 @@ class SpreadExchange:
             for first, last in self.batch.slices_of(rank)
         )
         count = (2 * self._num_ranks - 1) * self.batch.slices
-        slots = place.slots(count, max(most * widest * FLOAT, 1))
+        slots = topology.slots(count, max(most * widest * FLOAT, 1))
         return iter(torch.from_numpy(slots))
 
-    def _block(self, rank: int, number: int, holder: int, rooms: Iterator[Tensor]) -> Tensor:
-        """Give memory for a slice of a rank's samples, of what another rank holds."""
+    def _block(self, rank: int, number: int, holder: int, buffers: Iterator[Tensor]) -> Tensor:
+        """Return the block of a slice of a rank's samples, for the columns of a holder."""
         first, last = self.batch.slices_of(rank)[number]
         width = self._columns[holder].width
-        room = next(rooms)[: (last - first) * width * FLOAT]
-        return room.view(torch.float32).view(last - first, width)
+        buffer = next(buffers)[: (last - first) * width * FLOAT]
+        return buffer.view(torch.float32).view(last - first, width)
 
-    def _all_awaited(self, talk: Talk, rooms: Iterator[Tensor]) -> list[Coming]:
+    def _all_awaited(
+        self, session: InterHostSession, buffers: Iterator[Tensor]
+    ) -> list[IncomingSlice]:
         return [
-            Coming(source, number, block, talk.recv(block, source))
+            IncomingSlice(source, number, block, session.recv(block, source))
             for source, number in product(self._peers(), range(self.batch.slices))
-            for block in [self._block(self._rank, number, source, rooms)]
+            for block in [self._block(self._rank, number, source, buffers)]
         ]
 
-    def _pooled(self, peer: int, number: int, rooms: Iterator[Tensor]) -> Tensor:
-        """Pool a slice of a peer's samples, a row each, this rank's shards side by side."""
-        block = self._block(peer, number, self._rank, rooms)
+    def _pooled(self, peer: int, number: int, buffers: Iterator[Tensor]) -> Tensor:
+        """Pool a slice of a peer's samples into a block with this rank's columns."""
+        block = self._block(peer, number, self._rank, buffers)
         first, last = self.batch.slices_of(peer)[number]
         start = self.batch.of(peer)[0]
         self._sent.pool_rows(start + first, start + last, block.data_ptr(), block.shape[1])
         return block
 
     def _own(
-        self, out: Tensor, rooms: Iterator[Tensor]
+        self, out: Tensor, buffers: Iterator[Tensor]
     ) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Pool this rank's own samples straight into their rows; give partial sums."""
+        """Pool this rank's own samples directly into their rows; yield partial sums."""
         me = self._rank
         self._kept.pool_rows(*self.batch.of(me), out.data_ptr(), out.shape[1])
         if self._columns[me].partial:
             for number in range(self.batch.slices):
-                yield (me, number), self._pooled(me, number, rooms)
+                yield (me, number), self._pooled(me, number, buffers)
 
     def _put(self, out: Tensor, source: int, number: int, block: Tensor) -> None:
-        """Write what is complete of a slice into its rows."""
+        """Copy the complete columns of a slice into its rows."""
         rows = out[slice(*self.batch.slices_of(self._rank)[number])]
         for to, at in self._columns[source].direct:
             rows[:, to] = block[:, at]
 
     def _add_up(self, out: Tensor, blocks: dict[tuple[int, int], Tensor]) -> None:
-        """Add partial sums up in the order of ranks."""
+        """Add partial sums in the order of ranks."""
         slices = self.batch.slices_of(self._rank)
         for source, number in sorted(blocks):
             rows, block = out[slice(*slices[number])], blocks[source, number]
             for to, at in self._columns[source].joined:
                 rows[:, to] += block[:, at]
 
-    def _backward(self, place: Place, gradients: Tensor, here: Tensor, call: str) -> None:
-        with place.talk(call, 0) as talk:
+    def _backward(self, topology: HostTopology, gradients: Tensor, here: Tensor, call: str) -> None:
+        with topology.session(call, 0) as session:
             rows = [here[slice(*self.batch.of(rank))] for rank in range(self._num_ranks)]
-            coming = [t for peer in self._peers() for t in talk.recv(rows[peer], peer)]
-            sent = []  # kept until the talk ends
+            incoming = [t for peer in self._peers() for t in session.recv(rows[peer], peer)]
+            sent = []  # kept alive until the session ends
             for peer in self._peers():
                 sent.append(self._wanted(gradients, peer))
-                talk.send(sent[-1], peer)
+                session.send(sent[-1], peer)
             rows[self._rank].copy_(self._wanted(gradients, self._rank))
-            for transfer in coming:
+            for transfer in incoming:
                 transfer.wait()
 
     def _wanted(self, gradients: Tensor, holder: int) -> Tensor:
-        """Give the columns of what a rank holds, in the order in which it keeps them."""
+        """Return the gradients of the columns that a rank holds, in its order."""
         columns = self._columns[holder]
         parts = [gradients[:, to] for to, _ in (*columns.direct, *columns.joined)]
         return torch.cat(parts, 1) if parts else gradients[:, :0]
 
 
-def _set(pooling: Pooling, lookups: Lookups, columns: Mapping[TableShard, int]) -> None:
-    """Let the shards that have a column be pooled there."""
+def _set(pooling: Pooling, lookups: RankLookups, columns: Mapping[TableShard, int]) -> None:
+    """Set the lookups of the shards that have a column."""
     given = zip(lookups.shards, lookups.memory, lookups.bags, strict=True)
     chosen = [(memory, (columns[s], False, 0), bags) for s, memory, bags in given if s in columns]
     memory, where, bags = zip(*chosen, strict=True) if chosen else ((), (), ())

@@ -1,19 +1,19 @@
-"""What one rank looks up: its shards, where they lie, and the bags of their tables."""
+"""The lookups of one rank: its shards, their memory and the bags of their tables."""
 
 from typing import NamedTuple
 
 from weft.fused import TableShard
 
-Memory = tuple[str, int, int, int, int, int, int]
-Addresses = tuple[int, int, int, int, int, bool, bool]
-Result = tuple[int, float, float, int, int, int, int]
+ShardMemory = tuple[str, int, int, int, int, int, int]
+BagAddresses = tuple[int, int, int, int, int, bool, bool]
+GradientTarget = tuple[int, float, float, int, int, int, int]
 
 
-class Lookups(NamedTuple):
-    """Shards with their memory, their columns and their bags, as the native core reads them."""
+class RankLookups(NamedTuple):
+    """Shards with their memory, columns and bags, in the form of the native core."""
 
     shards: tuple[TableShard, ...]
-    memory: list[Memory]
+    memory: list[ShardMemory]
     where: list[tuple[int, bool, int]]
-    bags: list[Addresses]
+    bags: list[BagAddresses]
     mean: bool

@@ -1,4 +1,4 @@
-"""Where the native core writes the gradients of tables, and what autograd gets of them."""
+"""Buffers for the gradients of tables, which the native core fills for autograd."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -6,20 +6,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.torch.embedding.rank_lookups import Result
-from weft.torch.embedding.row_optimizers import RowwiseAdagrad, Rule
+from weft._core import RowUpdate
+from weft.torch.embedding.rank_lookups import GradientTarget
+from weft.torch.embedding.row_optimizers import RowOptimizer, RowwiseAdagrad
 
 
-class Asked(NamedTuple):
-    """What becomes of gradients: a rule, or sparse or dense ones; those of weights, too."""
+class GradientRequest(NamedTuple):
+    """What to compute: an optimizer step, or sparse or dense gradients; and those of weights."""
 
-    rule: Rule | None
+    rule: RowOptimizer | None
     sparse: bool
     weights: Tensor | None
 
 
 @dataclass
-class Found:
+class RowGradients:
     """Gradients of one backward pass, written while it runs."""
 
     sparse: bool
@@ -30,7 +31,7 @@ class Found:
     num_parameters: int = 0
 
     def tensors(self) -> list[Tensor | None]:
-        """Give the gradient of the weights, then that of each parameter."""
+        """Return the gradient of the weights, then that of each parameter."""
         if not self.rows:
             return [self.weights, *[None] * self.num_parameters]
         made = zip(self.parameters, self.rows, self.sums, strict=True)
@@ -45,21 +46,22 @@ class Found:
         return torch.zeros_like(parameter).index_copy_(0, rows, sums)
 
 
-def gradients_of(
-    asked: Asked, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
-) -> tuple[Found, list[Result]]:
-    """Make room for the gradients of so many rows of each table; say where it lies."""
-    found = Found(asked.sparse, num_parameters=len(parameters))
+def allocate_gradients(
+    asked: GradientRequest, parameters: list[Tensor], counts: list[int], states: list[Tensor | None]
+) -> tuple[RowGradients, list[GradientTarget]]:
+    """Allocate the gradients of so many rows of each table; return them and their addresses."""
+    found = RowGradients(asked.sparse, num_parameters=len(parameters))
     if asked.weights is not None:
         found.weights = torch.zeros_like(asked.weights)
     at = 0 if found.weights is None else found.weights.data_ptr()
     if asked.rule is not None:
         rule = asked.rule
-        adagrad = isinstance(rule, RowwiseAdagrad)
-        epsilon = rule.eps if isinstance(rule, RowwiseAdagrad) else 0.0
+        update, epsilon = RowUpdate.SGD, 0.0
+        if isinstance(rule, RowwiseAdagrad):
+            update, epsilon = RowUpdate.ROWWISE_ADAGRAD, rule.eps
         addresses = [0 if state is None else state.data_ptr() for state in states]
-        return found, [(int(adagrad), rule.lr, epsilon, state, 0, 0, at) for state in addresses]
-    results: list[Result] = []
+        return found, [(update, rule.lr, epsilon, state, 0, 0, at) for state in addresses]
+    results: list[GradientTarget] = []
     for parameter, count in zip(parameters, counts, strict=True):
         rows = torch.empty(count, dtype=torch.int64)
         sums = torch.empty(count, parameter.shape[1])

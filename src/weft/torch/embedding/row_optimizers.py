@@ -1,21 +1,21 @@
-"""What becomes of a row's gradient in the backward pass of an embedding."""
+"""Optimizers that update rows in the backward pass of an embedding."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class SGD:
-    """Subtract ``lr`` times the gradient. ``lr`` may be changed between steps."""
+    """Plain SGD. ``lr`` may be changed between steps."""
 
     lr: float
 
 
 @dataclass
 class RowwiseAdagrad:
-    """Adagrad with one sum a row: the mean of its gradient's squares. ``lr`` may be changed."""
+    """Adagrad with one sum per row: of the mean of the squared gradient. ``lr`` may be changed."""
 
     lr: float
     eps: float = 1e-8
 
 
-Rule = SGD | RowwiseAdagrad
+RowOptimizer = SGD | RowwiseAdagrad

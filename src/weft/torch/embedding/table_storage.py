@@ -1,4 +1,4 @@
-"""Embedding tables as a module is given them, and the memory of the shards that a rank holds."""
+"""Embedding tables as passed to a module, and the memory of the shards that a rank holds."""
 
 import mmap
 import zlib
@@ -8,65 +8,72 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from weft._core import TableElement
 from weft.errors import UsageError
 from weft.fused import EmbeddingTable, TableShard
 
-Given = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
-ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.uint8: 3}
-_TAIL = 8  # bytes behind a row of a quantised table: its scale and its bias
+TableInput = Tensor | nn.Embedding | nn.EmbeddingBag | tuple[int, int]
+ELEMENTS = {
+    torch.float32: TableElement.FLOAT32,
+    torch.bfloat16: TableElement.BFLOAT16,
+    torch.float16: TableElement.FLOAT16,
+    torch.uint8: TableElement.QUANTIZED,
+}
+_TAIL = 8  # bytes after a row of a quantized table: its scale and its bias
 _LARGE_PAGE = 2 << 20
 
 
-class Source(NamedTuple):
-    """A table, and the values it begins with, if any were given."""
+class TableSource(NamedTuple):
+    """A table, and its initial values, if any were given."""
 
     table: EmbeddingTable
     values: Tensor | None
     dtype: torch.dtype
 
 
-def sources_of(tables: Mapping[str, Given] | Sequence[Given]) -> list[Source]:
-    """Read what tables a user wants; all of one dtype."""
+def sources_of(tables: Mapping[str, TableInput] | Sequence[TableInput]) -> list[TableSource]:
+    """Return the tables that a user passed; raise unless all have one dtype."""
     named = tables if isinstance(tables, Mapping) else {f"t{i}": t for i, t in enumerate(tables)}
     sources = [_source(name, given) for name, given in named.items()]
     for source in sources:
         if source.dtype is not sources[0].dtype:
             first, other = sources[0], source
             raise UsageError(
-                f"table {first.table.name!r} is {first.dtype}, table {other.table.name!r} is "
-                f"{other.dtype}.",
-                "All tables of a module have one dtype; make a module for each.",
+                f"tables: dtypes differ ({first.table.name!r} is {first.dtype}, "
+                f"{other.table.name!r} is {other.dtype}).",
+                "Create one module for each dtype.",
             )
     return sources
 
 
-def _source(name: str, given: Given) -> Source:
+def _source(name: str, given: TableInput) -> TableSource:
     if "." in name or not name:
-        raise UsageError(f"a table cannot be called {name!r}: state_dict needs names without dots.")
+        raise UsageError(
+            f"tables: invalid name {name!r}.", "Use names without dots, as state_dict needs."
+        )
     if isinstance(given, tuple):
-        return Source(EmbeddingTable(name, *given), None, torch.float32)
+        return TableSource(EmbeddingTable(name, *given), None, torch.float32)
     values = given.weight.detach() if isinstance(given, nn.Module) else given.detach()
     if values.dtype not in ELEMENTS or values.dim() != 2:
         raise UsageError(
-            f"table {name!r} is {values.dtype} of {values.dim()} dimensions.",
-            "A table has rows and columns of float32, bfloat16, float16, or of quantize_rows().",
+            f"tables: {name!r} has {values.dim()} dimensions of {values.dtype}, expected 2.",
+            "Pass rows of float32, bfloat16, float16, or the result of quantize_rows().",
         )
     columns = values.shape[1] - (_TAIL if values.dtype is torch.uint8 else 0)
-    return Source(EmbeddingTable(name, values.shape[0], columns), values, values.dtype)
+    return TableSource(EmbeddingTable(name, values.shape[0], columns), values, values.dtype)
 
 
-def memory_of_shard(source: Source, shard: TableShard) -> Tensor:
-    """Give the elements of a shard: cut from what was given, or drawn as nn.EmbeddingBag does.
+def allocate_shard(source: TableSource, shard: TableShard) -> Tensor:
+    """Return the elements of a shard: of the given values, or initialized like nn.EmbeddingBag.
 
-    What is drawn does not depend on how tables are cut.
+    Random values do not depend on the sharding.
     """
     (first, last), (left, right) = shard.rows, shard.columns
     if source.dtype is torch.uint8:
         if shard.dim != source.table.dim or source.values is None:
             raise UsageError(
-                f"table {source.table.name!r} is quantised: it must be given, and whole rows of it "
-                "stay together.",
-                "Cut it table-wise or row-wise.",
+                f"sharding: the rows of quantized table {source.table.name!r} cannot be split.",
+                "Pass its values, and shard it table-wise or row-wise.",
             )
         right += _TAIL
     memory = large_pages((last - first, right - left), source.dtype)
@@ -78,7 +85,7 @@ def memory_of_shard(source: Source, shard: TableShard) -> Tensor:
 
 
 def _draw(memory: Tensor, table: EmbeddingTable, shard: TableShard) -> None:
-    """Draw standard normal numbers, block of rows by block, each from a seed of its own."""
+    """Fill with standard normal values, block by block of rows, each from its own seed."""
     (first, last), (left, right) = shard.rows, shard.columns
     block = 4096
     seed = (torch.initial_seed() ^ zlib.crc32(table.name.encode()) << 32) % (1 << 62)
@@ -90,11 +97,11 @@ def _draw(memory: Tensor, table: EmbeddingTable, shard: TableShard) -> None:
 
 
 def large_pages(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Give zeros in pages as large as the system has: rows that lie anywhere are found faster."""
+    """Return zeros in huge pages, if possible: random rows then miss the TLB less often."""
     nbytes = shape[0] * shape[1] * dtype.itemsize
     if nbytes < _LARGE_PAGE:
         return torch.zeros(shape, dtype=dtype)
-    # Private: shared memory has large pages only where an administrator says so.
+    # Private: shared memory has huge pages only if an administrator enables them.
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -102,10 +109,10 @@ def large_pages(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
 
 
 def quantize_rows(table: Tensor) -> Tensor:
-    """Round every row to bytes between its least and its largest value.
+    """Quantize every row to bytes between its smallest and its largest value.
 
-    Behind the bytes of a row stand its scale and its bias as float32, which is how
-    ``torch.ops.quantized.embedding_bag_byte_prepack`` lays rows out too.
+    The scale and the bias follow the bytes of a row as float32, the layout of
+    ``torch.ops.quantized.embedding_bag_byte_prepack``.
     """
     values = table.detach().float()
     low, high = values.amin(1, keepdim=True), values.amax(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Messages between hosts: weft has no transport of its own, it uses that of torch.distributed."""
+"""Transfers between hosts, by the Gloo process group of torch.distributed."""
 
 import os
 from collections.abc import Iterator
@@ -14,46 +14,48 @@ from torch import Tensor
 from weft.errors import RankDiedError, RunError, RunTimeoutError
 from weft.torch.backend.c10d import Store
 from weft.torch.hosts.chunks import as_bytes
-from weft.torch.hosts.host_map import Hosts
+from weft.torch.hosts.host_map import HostMap
 
-_BREAK = (1 << 20) + 7  # a tag that nobody sends
-# A host's other ranks wait for its leader, which so gives up first and can tell them why.
+_BREAK = (1 << 20) + 7  # a tag that is never sent
+# Leaders time out earlier than the other ranks of their host, so that they can report why.
 _SOONER = 0.95
 
 
 class Transfer:
-    """One message under way: ``wait`` for it before its memory is touched."""
+    """A transfer in flight: ``wait`` for it before its memory is reused."""
 
-    __slots__ = ("_tensor", "_text", "_wire", "_work", "peer")
+    __slots__ = ("_tensor", "_text", "_transport", "_work", "peer")
 
-    def __init__(self, wire: "Wire", work: Any, tensor: Tensor, peer: int, text: str) -> None:
-        self._wire, self._work, self._tensor = wire, work, tensor
+    def __init__(
+        self, transport: "GlooTransport", work: Any, tensor: Tensor, peer: int, text: str
+    ) -> None:
+        self._transport, self._work, self._tensor = transport, work, tensor
         self.peer = peer
         self._text = text
 
     def wait(self) -> None:
-        """Return when it has come or gone; the interpreter is free meanwhile."""
+        """Wait until it is complete, with the GIL released."""
         work, self._work = self._work, None
-        if work is None:  # Gloo would wait for the next one
+        if work is None:  # it is complete: Gloo would wait for the next one
             return
         try:
-            work.wait(self._wire.patience)
+            work.wait(self._transport.timeout)
         except RuntimeError as error:
-            raise self._wire.failure(error, self.peer, self._text) from error
+            raise self._transport.failure(error, self.peer, self._text) from error
 
-    def wait_for_ever(self) -> None:
-        """Return when it has come, however late."""
+    def wait_without_timeout(self) -> None:
+        """Wait without a timeout."""
         self._work.wait(timedelta(days=3650))
 
 
-class Wire:
+class GlooTransport:
     """One rank's connections to the ranks of a group, made by Gloo.
 
-    Two ranks exchange the messages of one tag in their order. Memory belongs to the wire
-    until the transfer has been waited for.
+    Messages of one tag between two ranks keep their order. Memory must not be reused before the
+    transfer was waited for.
     """
 
-    def __init__(self, store: Store, rank: int, hosts: Hosts, timeout: timedelta) -> None:
+    def __init__(self, store: Store, rank: int, hosts: HostMap, timeout: timedelta) -> None:
         self._rank, self._hosts = rank, hosts
         self.set_timeout(timeout)
         size, others = len(hosts.of), _threads()
@@ -71,13 +73,12 @@ class Wire:
         ]
 
     @contextmanager
-    def behind(self) -> Iterator[None]:
-        """Let a caller who computes meanwhile keep its core until its turn is over.
+    def background_scheduling(self) -> Iterator[None]:
+        """Schedule Gloo's threads as batch threads while the caller computes.
 
-        Gloo's thread does not sleep while a caller has hold of a connection, it asks again and
-        again. Woken by what comes in the middle of a send, it would take the core from that very
-        caller: on one core a third of what sending costs. A thread of batches is as often on the
-        core, but takes it from nobody.
+        Gloo's thread polls while a caller holds a connection. If incoming data wakes it in the
+        middle of a send, it preempts that caller: on one core a third of the time of sending. A
+        SCHED_BATCH thread gets as much time, but does not preempt others.
         """
         self._schedule(os.SCHED_BATCH)
         try:
@@ -87,12 +88,12 @@ class Wire:
 
     def _schedule(self, policy: int) -> None:
         for thread in self._threads:
-            with suppress(OSError):  # a sandbox may forbid it: then it is only slower
+            with suppress(OSError):  # forbidden in some sandboxes: then it is only slower
                 os.sched_setscheduler(thread, policy, os.sched_param(0))
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Let a message take this long."""
-        self.patience = timeout * _SOONER
+        """Set the timeout of a transfer."""
+        self.timeout = timeout * _SOONER
 
     def send(self, x: Tensor, to: int, tag: int) -> Transfer:
         """Send a contiguous tensor's bytes, at least one."""
@@ -103,7 +104,7 @@ class Wire:
         return self._begun(self._group.recv, as_bytes(x), source, tag, "for")
 
     def _begun(self, begin: Any, raw: Tensor, peer: int, tag: int, doing: str) -> Transfer:
-        """Begin a message; one over a connection that was closed fails here already."""
+        """Start a transfer; raise if the connection is closed."""
         try:
             work = begin([raw], peer, tag)
         except RuntimeError as error:
@@ -111,27 +112,27 @@ class Wire:
         return Transfer(self, work, raw, peer, doing)
 
     def failure(self, error: RuntimeError, peer: int, doing: str) -> RunError:
-        """Say which rank did not do its part, and how."""
+        """Return the error of a failed transfer."""
         other = self._hosts.describe(peer)
         if "Timed out" in str(error):
-            seconds = self.patience.total_seconds()
+            seconds = self.timeout.total_seconds()
             return RunTimeoutError(
                 f"rank {self._rank} timed out after {seconds:g} s waiting {doing} {other}",
-                "If the others are only slow, give a longer timeout.",
+                "If the other ranks are only slow, pass a longer timeout.",
             )
         return RankDiedError(
             f"{other} died or left the group while rank {self._rank} waited {doing} it",
-            f"Look into the output of rank {peer} for the reason.",
+            f"Check the output of rank {peer} for the reason.",
         )
 
     def close(self) -> None:
-        """Give the connections up: nothing is under way any more."""
+        """Drop the connections; no transfer is in flight any more."""
         self._group = None
 
     def close_all(self) -> None:
-        """Close every connection, so that whoever waits at one is told, here and there.
+        """Close every connection, so that all waits on both sides fail.
 
-        Gloo has no call for it, but a wait that is too long closes them all.
+        Gloo has no call for it, but a timed out wait closes them all.
         """
         for other in range(len(self._hosts.of)):
             if other == self._rank or self._group is None:
@@ -141,7 +142,7 @@ class Wire:
             except RuntimeError as error:
                 if "Timed out" in str(error):
                     return
-                # That rank has closed its own end: it takes one who has not.
+                # That rank has closed its end already: try the next one.
 
 
 def _threads() -> set[int]:

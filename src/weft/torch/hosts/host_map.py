@@ -1,4 +1,4 @@
-"""Which ranks of a group stand on which host: those that can share memory."""
+"""The hosts of a group's ranks: ranks on one host can share memory."""
 
 import os
 from collections.abc import Sequence
@@ -6,32 +6,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from weft.runtime.leftovers import SHARED_MEMORY
+from weft.runtime.stale_segments import SHARED_MEMORY
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _HOST = "WEFT_HOST"
 
 
 @dataclass(frozen=True)
-class Hosts:
+class HostMap:
     """The hosts of a group, numbered by their first ranks; ``of[rank]`` is a rank's host."""
 
     of: tuple[int, ...]
     names: tuple[str, ...]
 
     @staticmethod
-    def told_apart(identities: Sequence[str]) -> "Hosts":
-        """Number the hosts of ranks that say who their hosts are.
+    def from_identities(identities: Sequence[str]) -> "HostMap":
+        """Return the map of ranks with these host identities.
 
         >>> Hosts.told_apart(["a", "b", "a"])
         Hosts(of=(0, 1, 0), names=('a', 'b'))
         """
-        numbers = {identity: number for number, identity in enumerate(dict.fromkeys(identities))}
-        return Hosts(tuple(numbers[each] for each in identities), tuple(map(_shown, numbers)))
+        numbers = {
+            host_identity: number for number, host_identity in enumerate(dict.fromkeys(identities))
+        }
+        return HostMap(tuple(numbers[each] for each in identities), tuple(map(_shown, numbers)))
 
     @property
     def num(self) -> int:
-        """Count the hosts."""
+        """The number of hosts."""
         return len(self.names)
 
     @cached_property
@@ -43,17 +45,17 @@ class Hosts:
         )
 
     def leader(self, host: int, root: int | None = None) -> int:
-        """Give the rank that speaks for a host: its first, or the root of a call."""
+        """Return the leader of a host: its first rank, or the root of a call."""
         if root is not None and self.of[root] == host:
             return root
         return self.ranks[host][0]
 
-    def place(self, rank: int) -> int:
-        """Give a rank's number among those of its host."""
+    def local_rank(self, rank: int) -> int:
+        """Return a rank's number among those of its host."""
         return self.ranks[self.of[rank]].index(rank)
 
     def runs(self, host: int) -> list[tuple[int, int]]:
-        """Give the host's ranks as ranges of neighbours: from, and up to but without.
+        """Return the host's ranks as half-open ranges.
 
         >>> Hosts.told_apart(["a", "a", "b", "a"]).runs(0)
         [(0, 2), (3, 4)]
@@ -67,15 +69,15 @@ class Hosts:
         return found
 
     def describe(self, rank: int) -> str:
-        """Name a rank and where it stands."""
+        """Return a rank and its host as text."""
         return f"rank {rank} on host {self.names[self.of[rank]]}"
 
 
-def identity() -> str:
-    """Say what must be equal for ranks to share memory: a boot, a mount, process numbers.
+def host_identity() -> str:
+    """Return what must be equal for ranks to share memory: boot id, mount and pid namespace.
 
-    A name in the environment can only tell hosts further apart, as network namespaces of one
-    machine in a test: two machines never become one by it. The name shown comes first.
+    WEFT_HOST in the environment can only split a machine further, as network namespaces in a test;
+    it never merges two machines. The name that errors show comes first.
     """
     mount = SHARED_MEMORY.stat()
     processes = Path("/proc/self/ns/pid").readlink()
@@ -84,5 +86,5 @@ def identity() -> str:
     return f"{name or os.uname().nodename}\n{name} {boot} {mount.st_dev} {processes}"
 
 
-def _shown(identity: str) -> str:
-    return identity.partition("\n")[0]
+def _shown(host_identity: str) -> str:
+    return host_identity.partition("\n")[0]

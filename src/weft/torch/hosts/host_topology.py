@@ -1,52 +1,54 @@
-"""Where a rank of several hosts stands, and the chunks in which it hears from the others."""
+"""The host topology from the view of one rank, with its transports and chunks."""
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.torch.hosts.chunk_size import Pace
+from weft.torch.hosts.chunk_size import ChunkSizeTuner
 from weft.torch.hosts.chunks import LONE_CHUNK, as_bytes, chunk_bytes, chunks
-from weft.torch.hosts.control_messages import Talk
-from weft.torch.hosts.gloo_transport import Wire
-from weft.torch.hosts.host_map import Hosts
-from weft.torch.hosts.intra_host import Inside
+from weft.torch.hosts.gloo_transport import GlooTransport
+from weft.torch.hosts.host_map import HostMap
+from weft.torch.hosts.inter_host_session import InterHostSession
+from weft.torch.hosts.intra_host import IntraHost
 
 
-class Place:
-    """A rank's host, the hosts beyond, and who speaks for them."""
+class HostTopology:
+    """A rank's host, the other hosts and their leaders."""
 
-    def __init__(self, inside: Inside, wire: Wire, hosts: Hosts, rank: int) -> None:
-        self.inside, self.wire, self.hosts, self.rank = inside, wire, hosts, rank
+    def __init__(
+        self, intra_host: IntraHost, transport: GlooTransport, hosts: HostMap, rank: int
+    ) -> None:
+        self.intra_host, self.transport, self.hosts, self.rank = intra_host, transport, hosts, rank
         self.host = hosts.of[rank]
-        self.mates = hosts.ranks[self.host]
-        # Each begins with the next host, so that they do not all send to one.
-        self.to = [(self.host + step) % hosts.num for step in range(1, hosts.num)]
-        self.sources = self.to[::-1]  # in the order in which they send to this one
+        self.local_ranks = hosts.ranks[self.host]
+        # Each host starts with the next one, so that they do not all send to the same.
+        self.destinations = [(self.host + step) % hosts.num for step in range(1, hosts.num)]
+        self.sources = self.destinations[::-1]  # in the order in which they send to this one
         self._slots = np.zeros(0, np.uint8)
-        self.pace = Pace()
+        self.chunk_sizes = ChunkSizeTuner()
 
-    def talk(self, kind: str, nbytes: int, *about: object) -> Talk:
-        """Begin a call that all ranks make alike."""
+    def session(self, kind: str, nbytes: int, *about: object) -> InterHostSession:
+        """Return the session of a call that all ranks make."""
         said = ", ".join([f"{nbytes} bytes", *map(str, about)])
-        return Talk(self.wire, self.hosts, self.rank, f"{kind}({said})")
+        return InterHostSession(self.transport, self.hosts, self.rank, f"{kind}({said})")
 
     def slots(self, count: int, nbytes: int) -> NDArray[np.uint8]:
-        """Give memory for pieces that pass through: the same in every call, with its pages."""
-        stride = -(-nbytes // 64) * 64  # lines are not shared
+        """Return slots for pieces in transit; their memory is reused by every call."""
+        stride = -(-nbytes // 64) * 64  # slots do not share cache lines
         if len(self._slots) < count * stride:
             self._slots = np.zeros(count * stride, np.uint8)
         return self._slots[: count * stride].reshape(count, stride)
 
-    def leads(self, root: int | None = None) -> bool:
-        """Tell whether this rank speaks for its host."""
+    def is_leader(self, root: int | None = None) -> bool:
+        """Return whether this rank is the leader of its host."""
         return self.rank == self.hosts.leader(self.host, root)
 
-    def leader_place(self, root: int | None = None) -> int:
-        """Give the place of the one who does."""
-        return self.hosts.place(self.hosts.leader(self.host, root))
+    def leader_local_rank(self, root: int | None = None) -> int:
+        """Return the local rank of the leader."""
+        return self.hosts.local_rank(self.hosts.leader(self.host, root))
 
     def pieces(self, parts: list[Tensor], to: int) -> list[Tensor]:
-        """Cut what goes to a host: a lone rank has nobody to share chunks with meanwhile."""
+        """Split data for a host into chunks; a single rank gets long ones, as it shares none."""
         alone = len(self.hosts.ranks[to]) == 1
         sizes = [LONE_CHUNK if alone else chunk_bytes(part.nbytes) for part in parts]
         return [
@@ -56,7 +58,7 @@ class Place:
         ]
 
     def parts_of(self, whole: Tensor, host: int) -> list[Tensor]:
-        """Give the parts of a host's ranks in a tensor of everyone's, neighbours as one."""
+        """Return the slices of a host's ranks in a gathered tensor; adjacent ranks share one."""
         flat = whole.view(-1)
         each = flat.numel() // len(self.hosts.of)
         return [flat[first * each : last * each] for first, last in self.hosts.runs(host)]

@@ -1,7 +1,7 @@
-"""Collectives of several hosts that move elements: inside by shared memory, between by wire.
+"""Collectives without a reduction over several hosts: shared memory inside, Gloo between them.
 
-What must reach another host crosses once, however many ranks it has, and is shared there
-chunk by chunk while the next ones are on the wire.
+Data are sent to another host once, however many ranks it has, and shared there chunk by chunk while
+the next ones are in flight.
 """
 
 import time
@@ -12,160 +12,188 @@ import torch
 from torch import Tensor
 
 from weft.errors import DisagreeError
-from weft.torch.hosts.chunks import as_bytes, asked_before, chunks
-from weft.torch.hosts.consensus import agreed_cut, end_together
-from weft.torch.hosts.control_messages import LENGTH, Talk, wait_for
+from weft.torch.hosts.chunks import as_bytes, chunks, receive_windows
+from weft.torch.hosts.consensus import agree_on_chunk_size, wait_for_last_host
 from weft.torch.hosts.gloo_transport import Transfer
-from weft.torch.hosts.host_topology import Place
+from weft.torch.hosts.host_topology import HostTopology
+from weft.torch.hosts.inter_host_session import LENGTH, InterHostSession, wait_for
 
 
-def broadcast(place: Place, x: Tensor, root: int) -> None:
-    """Let chunks run along a chain of hosts, from the root's on."""
-    hosts, leads, at = place.hosts, place.leads(root), place.leader_place(root)
-    step = (place.host - hosts.of[root]) % hosts.num
-    takes = leads and step > 0
-    gives = leads and step < hosts.num - 1
-    coming: dict[int, list[Transfer]] = {}
+def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
+    """Broadcast chunks along a chain of hosts, starting at the root's."""
+    hosts, is_leader, at = (
+        topology.hosts,
+        topology.is_leader(root),
+        topology.leader_local_rank(root),
+    )
+    step = (topology.host - hosts.of[root]) % hosts.num
+    takes = is_leader and step > 0
+    gives = is_leader and step < hosts.num - 1
+    incoming: dict[int, list[Transfer]] = {}
     begin = time.perf_counter()
-    with place.talk("broadcast", x.nbytes, x.dtype, f"root {root}") as talk:
-        cut = agreed_cut(place, talk, x.nbytes, root, partial(place.pace.cut, x.nbytes))
-        blocks = chunks(as_bytes(x), cut.piece)
+    with topology.session("broadcast", x.nbytes, x.dtype, f"root {root}") as session:
+        cut = agree_on_chunk_size(
+            topology, session, x.nbytes, root, partial(topology.chunk_sizes.choose, x.nbytes)
+        )
+        blocks = chunks(as_bytes(x), cut.nbytes)
 
         def take(block: int) -> None:
             if takes:
-                source = hosts.leader(place.sources[0], root)
-                coming[block] = talk.recv(blocks[block], source)
+                source = hosts.leader(topology.sources[0], root)
+                incoming[block] = session.recv(blocks[block], source)
 
         def give(block: int) -> None:
-            wait_for(coming.pop(block, []))
+            wait_for(incoming.pop(block, []))
             if gives:
-                talk.send(blocks[block], hosts.leader(place.to[0], root))
-            place.inside.broadcast(blocks[block], at)
+                session.send(blocks[block], hosts.leader(topology.destinations[0], root))
+            topology.intra_host.broadcast(blocks[block], at)
 
-        # Far ahead: a receive that is asked for while others come waits for Gloo's thread, which
-        # holds what it needs as long as it reads.
-        for block, asked in enumerate(asked_before(len(blocks), len(blocks))):
+        # Posted far ahead: posting a receive while data arrive waits for Gloo's thread, which
+        # holds a lock as long as it reads.
+        for block, asked in enumerate(receive_windows(len(blocks), len(blocks))):
             for number in asked:
                 take(number)
             give(block)
-        end_together(place, talk, root, timed=cut.timed)
-    if place.rank == root:
-        place.pace.note((x.nbytes, "none"), cut, x.nbytes, time.perf_counter() - begin)
+        wait_for_last_host(topology, session, root, timed=cut.timed)
+    if topology.rank == root:
+        topology.chunk_sizes.record((x.nbytes, "none"), cut, x.nbytes, time.perf_counter() - begin)
 
 
-def all_gather(place: Place, out: Tensor, x: Tensor) -> None:
-    """Join everyone's ``x`` in one tensor."""
-    rooms = [place.parts_of(out, host) for host in range(place.hosts.num)]
+def all_gather(topology: HostTopology, out: Tensor, x: Tensor) -> None:
+    """All-gather into one tensor."""
+    buffers = [topology.parts_of(out, host) for host in range(topology.hosts.num)]
     outs = list(torch.split(out.view(-1), x.numel())) if x.numel() else []
-    with place.talk("all_gather", out.nbytes, x.dtype) as talk:
+    with topology.session("all_gather", out.nbytes, x.dtype) as session:
         if outs:
-            _gather_everywhere(place, talk, outs, x, rooms)
+            _gather_everywhere(topology, session, outs, x, buffers)
 
 
-def give_all(place: Place, outs: Sequence[Tensor], x: Tensor) -> None:
-    """Fill a tensor for each rank with its ``x``; their sizes may differ."""
-    rooms = [[outs[rank] for rank in ranks] for ranks in place.hosts.ranks]
+def all_gather_list(topology: HostTopology, outs: Sequence[Tensor], x: Tensor) -> None:
+    """All-gather into a list of tensors, whose sizes may differ."""
+    buffers = [[outs[rank] for rank in ranks] for ranks in topology.hosts.ranks]
     sizes = sum(out.nbytes for out in outs)
-    with place.talk("all_gather of a list", sizes, x.dtype) as talk:
-        _gather_everywhere(place, talk, outs, x, rooms)
+    with topology.session("all_gather of a list", sizes, x.dtype) as session:
+        _gather_everywhere(topology, session, outs, x, buffers)
 
 
-def gather(place: Place, out: Tensor | None, x: Tensor, root: int) -> None:
-    """Let the leaders' joined inputs go to the root."""
-    hosts, at, given = place.hosts, place.leader_place(root), as_bytes(x)
-    with place.talk("gather", x.nbytes, x.dtype, f"root {root}") as talk:
+def gather(topology: HostTopology, out: Tensor | None, x: Tensor, root: int) -> None:
+    """Gather on each leader, then on the root."""
+    hosts, at, given = topology.hosts, topology.leader_local_rank(root), as_bytes(x)
+    with topology.session("gather", x.nbytes, x.dtype, f"root {root}") as session:
         if not x.numel():
             return
-        rooms = {host: given.new_empty(len(hosts.ranks[host]), x.nbytes) for host in place.sources}
-        coming = []
-        for host in place.sources if out is not None else []:
-            coming += talk.recv(rooms[host], hosts.leader(host))
-        joined = given.new_empty(len(place.mates), x.nbytes) if place.leads(root) else None
-        place.inside.gather(_flat(joined), given, at)
+        buffers = {
+            host: given.new_empty(len(hosts.ranks[host]), x.nbytes) for host in topology.sources
+        }
+        incoming = []
+        for host in topology.sources if out is not None else []:
+            incoming += session.recv(buffers[host], hosts.leader(host))
+        joined = (
+            given.new_empty(len(topology.local_ranks), x.nbytes)
+            if topology.is_leader(root)
+            else None
+        )
+        topology.intra_host.gather(_flat(joined), given, at)
         if joined is not None and out is None:
-            talk.send(joined, root)
-        wait_for(coming)
+            session.send(joined, root)
+        wait_for(incoming)
     if out is not None and joined is not None:
         parts = as_bytes(out).view(len(hosts.of), -1)
-        for host, room in {**rooms, place.host: joined}.items():
-            parts[list(hosts.ranks[host])] = room
+        for host, buffer in {**buffers, topology.host: joined}.items():
+            parts[list(hosts.ranks[host])] = buffer
 
 
-def scatter(place: Place, out: Tensor, x: Tensor | None, root: int) -> None:
-    """Let the root give each leader what its host's ranks shall have."""
-    hosts, at, taken = place.hosts, place.leader_place(root), as_bytes(out)
-    with place.talk("scatter", out.nbytes, out.dtype, f"root {root}") as talk:
+def scatter(topology: HostTopology, out: Tensor, x: Tensor | None, root: int) -> None:
+    """Send each leader the parts of its host's ranks; it scatters them."""
+    hosts, at, taken = topology.hosts, topology.leader_local_rank(root), as_bytes(out)
+    with topology.session("scatter", out.nbytes, out.dtype, f"root {root}") as session:
         if not out.numel():
             return
-        mine = taken.new_empty(len(place.mates), out.nbytes) if place.leads(root) else None
+        mine = (
+            taken.new_empty(len(topology.local_ranks), out.nbytes)
+            if topology.is_leader(root)
+            else None
+        )
         if x is not None:
             parts = as_bytes(x).view(len(hosts.of), -1)
-            for host in place.to:
-                talk.send(parts[list(hosts.ranks[host])], hosts.leader(host))
-            mine = parts[list(place.mates)]
+            for host in topology.destinations:
+                session.send(parts[list(hosts.ranks[host])], hosts.leader(host))
+            mine = parts[list(topology.local_ranks)]
         elif mine is not None:
-            wait_for(talk.recv(mine, root))
-        place.inside.scatter(taken, _flat(mine), at)
+            wait_for(session.recv(mine, root))
+        topology.intra_host.scatter(taken, _flat(mine), at)
 
 
-def exchange(place: Place, outs: Sequence[Tensor], xs: Sequence[Tensor], *, even: bool) -> None:
-    """Give a tensor to each rank and take one of each.
+def exchange(
+    topology: HostTopology, outs: Sequence[Tensor], xs: Sequence[Tensor], *, even: bool
+) -> None:
+    """Send a tensor to each rank and receive one from each.
 
-    No byte has two receivers, so leaders would save none: ranks send straight to each other.
+    No byte has two receivers, so leaders would save nothing: ranks send directly to each other.
     """
     nbytes = sum(x.nbytes for x in xs) if even else 0
-    others = [rank for host in place.to for rank in place.hosts.ranks[host]]
-    with place.talk("all_to_all", nbytes, xs[0].dtype) as talk:
+    others = [rank for host in topology.destinations for rank in topology.hosts.ranks[host]]
+    with topology.session("all_to_all", nbytes, xs[0].dtype) as session:
         if not even:
-            _compare_lengths(place, talk, outs, xs, others)
+            _compare_lengths(topology, session, outs, xs, others)
         for rank in others:
-            talk.send(xs[rank], rank)
-        coming = [transfer for rank in others for transfer in talk.recv(outs[rank], rank)]
-        mates = place.mates
-        if any(outs[rank].numel() + xs[rank].numel() for rank in mates) or not even:
-            place.inside.exchange([outs[rank] for rank in mates], [xs[rank] for rank in mates])
-        wait_for(coming)
+            session.send(xs[rank], rank)
+        incoming = [transfer for rank in others for transfer in session.recv(outs[rank], rank)]
+        local_ranks = topology.local_ranks
+        if any(outs[rank].numel() + xs[rank].numel() for rank in local_ranks) or not even:
+            topology.intra_host.exchange(
+                [outs[rank] for rank in local_ranks], [xs[rank] for rank in local_ranks]
+            )
+        wait_for(incoming)
 
 
 def _gather_everywhere(
-    place: Place, talk: Talk, outs: Sequence[Tensor], x: Tensor, rooms: Sequence[list[Tensor]]
+    topology: HostTopology,
+    session: InterHostSession,
+    outs: Sequence[Tensor],
+    x: Tensor,
+    buffers: Sequence[list[Tensor]],
 ) -> None:
-    """Share inside a host, let leaders exchange what their hosts have, and share that."""
-    alone, mates = place.inside.alone, place.mates
+    """All-gather inside each host, exchange between leaders, then share inside each host."""
+    alone, local_ranks = topology.intra_host.alone, topology.local_ranks
     if not alone:
-        place.inside.exchange([outs[rank] for rank in mates], [x] * len(mates))
-    given = [x] if alone else rooms[place.host]
-    coming: list[tuple[Tensor, list[Transfer]]] = [
-        (piece, talk.recv(piece, place.hosts.leader(host)) if place.leads() else [])
-        for host in place.sources
-        for piece in place.pieces(rooms[host], place.host)
+        topology.intra_host.exchange([outs[rank] for rank in local_ranks], [x] * len(local_ranks))
+    given = [x] if alone else buffers[topology.host]
+    incoming: list[tuple[Tensor, list[Transfer]]] = [
+        (piece, session.recv(piece, topology.hosts.leader(host)) if topology.is_leader() else [])
+        for host in topology.sources
+        for piece in topology.pieces(buffers[host], topology.host)
     ]
-    for host in place.to if place.leads() else []:
-        for piece in place.pieces(given, host):
-            talk.send(piece, place.hosts.leader(host))
-    if alone and outs[place.rank].data_ptr() != x.data_ptr():
-        as_bytes(outs[place.rank]).copy_(as_bytes(x))
-    for piece, transfers in coming:
+    for host in topology.destinations if topology.is_leader() else []:
+        for piece in topology.pieces(given, host):
+            session.send(piece, topology.hosts.leader(host))
+    if alone and outs[topology.rank].data_ptr() != x.data_ptr():
+        as_bytes(outs[topology.rank]).copy_(as_bytes(x))
+    for piece, transfers in incoming:
         wait_for(transfers)
-        place.inside.broadcast(piece, 0)
+        topology.intra_host.broadcast(piece, 0)
 
 
 def _compare_lengths(
-    place: Place, talk: Talk, outs: Sequence[Tensor], xs: Sequence[Tensor], others: list[int]
+    topology: HostTopology,
+    session: InterHostSession,
+    outs: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    others: list[int],
 ) -> None:
-    """Find out what does not fit: Gloo takes a short message for a long one, and says nothing."""
+    """Check the lengths first: Gloo accepts a short message for a long one without an error."""
     lengths = {rank: torch.empty(1, dtype=torch.int64) for rank in others}
-    coming = {rank: talk.recv(lengths[rank], rank, LENGTH) for rank in others}
+    incoming = {rank: session.recv(lengths[rank], rank, LENGTH) for rank in others}
     for rank in others:
-        talk.send(torch.tensor([xs[rank].nbytes]), rank, LENGTH)
+        session.send(torch.tensor([xs[rank].nbytes]), rank, LENGTH)
     for rank in others:
-        wait_for(coming[rank])
+        wait_for(incoming[rank])
         given = int(lengths[rank])
         if given != outs[rank].nbytes:
             raise DisagreeError(
-                f"rank {rank} gives {given} bytes to rank {place.rank}, which takes "
+                f"rank {rank} sends {given} bytes to rank {topology.rank}, which receives "
                 f"{outs[rank].nbytes}",
-                "What one rank gives another must be as long as what that one takes.",
+                "Pass matching splits on both ranks.",
             )
 
 

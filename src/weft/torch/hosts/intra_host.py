@@ -1,4 +1,4 @@
-"""What the ranks of one host do together in shared memory, and how memory is joined here."""
+"""Collectives inside one host, and reductions of local memory."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,52 +13,54 @@ from weft.torch.backend.channel import Channel, memory_of
 from weft.torch.hosts.chunks import as_bytes
 
 
-class Inside:
-    """A host's channel. A rank that is alone on its host has nothing to do."""
+class IntraHost:
+    """The collectives of a host's ranks; a single rank needs no communication."""
 
     def __init__(self, world: World) -> None:
         self._channel = Channel(world)
         self.alone = world.num_ranks == 1
 
-    def reduce(self, x: Tensor, place: int, op: str) -> None:
-        """Reduce into the ``x`` of the rank at that place; those of the others stay."""
+    def reduce(self, x: Tensor, local_root: int, op: str) -> None:
+        """Reduce into the ``x`` of a local rank; those of the others stay unchanged."""
         if not self.alone:
-            self._channel.reduce(x, place, op, async_op=False)
+            self._channel.reduce(x, local_root, op, async_op=False)
         elif op.startswith("premul:"):
-            join(x, [x], op)
+            reduce_local(x, [x], op)
 
-    def broadcast(self, x: Tensor, place: int) -> None:
-        """Give every rank the tensor of the one at that place."""
+    def broadcast(self, x: Tensor, local_root: int) -> None:
+        """Broadcast the tensor of a local rank."""
         if not self.alone:
-            self._channel.broadcast(x, place, async_op=False)
+            self._channel.broadcast(x, local_root, async_op=False)
 
-    def give(self, x: Tensor, place: int) -> None:
-        """Give every rank the tensor of the one at that place; any length, known to all."""
+    def broadcast_any_length(self, x: Tensor, local_root: int) -> None:
+        """Broadcast the tensor of a local rank, of any length that all know."""
         if self.alone:
             return
         world = self._channel.world
         nothing = x[:0]
-        gives = world.rank == place
-        outs = [x if rank == place and not gives else nothing for rank in range(world.num_ranks)]
-        xs = [x if rank != place and gives else nothing for rank in range(world.num_ranks)]
+        gives = world.rank == local_root
+        outs = [
+            x if rank == local_root and not gives else nothing for rank in range(world.num_ranks)
+        ]
+        xs = [x if rank != local_root and gives else nothing for rank in range(world.num_ranks)]
         self._channel.exchange(outs, xs, async_op=False)
 
-    def gather(self, out: Tensor | None, x: Tensor, place: int) -> None:
-        """Join the ranks' inputs at that place."""
+    def gather(self, out: Tensor | None, x: Tensor, local_root: int) -> None:
+        """Gather the ranks' inputs on a local rank."""
         if not self.alone:
-            self._channel.gather(out, x, place, async_op=False)
+            self._channel.gather(out, x, local_root, async_op=False)
         elif out is not None:
             out.copy_(x)
 
-    def scatter(self, out: Tensor, x: Tensor | None, place: int) -> None:
-        """Give each rank its part of what lies at that place."""
+    def scatter(self, out: Tensor, x: Tensor | None, local_root: int) -> None:
+        """Scatter the tensor of a local rank."""
         if not self.alone:
-            self._channel.scatter(out, x, place, async_op=False)
+            self._channel.scatter(out, x, local_root, async_op=False)
         elif x is not None:
             out.copy_(x)
 
     def exchange(self, outs: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
-        """Give each rank a tensor and take one of each."""
+        """Send each rank a tensor and receive one from each."""
         if self.alone:
             _copy(outs[0], xs[0])
         else:
@@ -67,40 +69,40 @@ class Inside:
 
 def _copy(out: Tensor, x: Tensor) -> None:
     if out.nbytes != x.nbytes:
-        raise DisagreeError(f"a rank gives itself {x.nbytes} bytes and takes {out.nbytes}")
+        raise DisagreeError(f"a rank sends {x.nbytes} bytes to itself and receives {out.nbytes}")
     as_bytes(out).copy_(as_bytes(x))
 
 
-class Steps(NamedTuple):
-    """How an operation is carried out in two steps: inside the hosts, then between them."""
+class ReductionSteps(NamedTuple):
+    """The operations of the two steps of a reduction: inside hosts, then between them."""
 
-    inside: str
-    between: str
+    intra_host: str
+    inter_host: str
     averages: bool
 
 
-def steps_of(op: str, x: Tensor) -> Steps:
-    """Take an operation apart; raise where the dtype has none of that name."""
+def reduction_steps(op: str, x: Tensor) -> ReductionSteps:
+    """Return the steps of an operation; raise if it does not support the dtype."""
     try:
         reduction_item_bytes(memory_of(x).dtype, op)
     except ValueError as error:
-        raise RunError(f"this reduction cannot be run: {error}.") from error
+        raise RunError(f"op: {error}.") from error
     if op == "avg":
-        return Steps("sum", "sum", averages=True)
-    return Steps(op, "sum" if op.startswith("premul:") else op, averages=False)
+        return ReductionSteps("sum", "sum", averages=True)
+    return ReductionSteps(op, "sum" if op.startswith("premul:") else op, averages=False)
 
 
-def join(out: Tensor, xs: Sequence[Tensor], op: str) -> None:
+def reduce_local(out: Tensor, xs: Sequence[Tensor], op: str) -> None:
     """Reduce tensors of this process in their order."""
-    room = memory_of(out)
-    reduce_into(room.address, [x.data_ptr() for x in xs], room.nbytes, room.dtype, op)
+    buffer = memory_of(out)
+    reduce_into(buffer.address, [x.data_ptr() for x in xs], buffer.nbytes, buffer.dtype, op)
 
 
-def divide(x: Tensor, number: int) -> None:
-    """Make a sum an average, whole numbers rounded towards zero."""
+def divide_by(x: Tensor, number: int) -> None:
+    """Divide a sum in place; integers are rounded towards zero."""
     if not (x.is_floating_point() or x.is_complex()):
         x.copy_(torch.div(x, number, rounding_mode="trunc"))
-    elif x.element_size() == 1:  # torch does not divide 8-bit floats
+    elif x.element_size() == 1:  # torch cannot divide 8-bit floats
         x.copy_(x.float() / number)
     else:
         x.div_(number)

@@ -1,4 +1,4 @@
-"""How pieces of a broadcast are encoded: as they are or as what changed, at once or aside."""
+"""Encoding of the pieces of a broadcast: whole or as deltas; decoding inline or in a thread."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,18 +9,18 @@ from weft.compress import Codec, Delta, is_lossless
 from weft.compress.frame import Octets
 from weft.compress.native import Native
 
-_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes that tell how far data shrink
+_SAMPLES, _SAMPLE = 4, 16 << 10  # bytes of the samples for the ratio
 
 
-class Whole:
-    """Encodes pieces as they are."""
+class PlainEncoder:
+    """Encodes whole pieces."""
 
     def __init__(self, codec: Codec) -> None:
         self.name, self.codec = codec.name, codec
-        self.rounds = not is_lossless(codec.name)  # the root must take what it gave
+        self.rounds = not is_lossless(codec.name)  # the root must use the decoded values, too
 
     def encode(self, chunk: Octets, out: Octets, at: int) -> int:
-        """Write the frame of a chunk that lies ``at`` a byte of the whole."""
+        """Write the frame of the chunk at offset ``at``."""
         del at
         return self.codec.encode(chunk, out)
 
@@ -30,33 +30,33 @@ class Whole:
         self.codec.decode(frame, chunk)
 
     def sample(self, chunk: Octets, at: int) -> Octets:
-        """Give what will be encoded of a chunk."""
+        """Return the bytes of a chunk that will be encoded."""
         del at
         return chunk
 
 
-class Changes:
-    """Encodes what changed in each piece: while it is in the caches, and the next one comes."""
+class DeltaEncoder:
+    """Encodes the difference of each piece to the last broadcast."""
 
     def __init__(self, delta: Delta) -> None:
         self.name, self.codec = delta.name, delta.codec
-        self.rounds = False  # encoding does it
+        self.rounds = False  # encode() changes the root's data
         self._delta = delta
         self.decode, self.sample = delta.decode, delta.difference
 
     def encode(self, chunk: Octets, out: Octets, at: int) -> int:
-        """Write the frame; after a lossy codec the chunk is what the others will have."""
+        """Write the frame; with a lossy codec, replace the chunk by its decoded value."""
         size = self._delta.encode(chunk, out, at)
         if not self._delta.exact:
             chunk[:] = self._delta.held[at : at + len(chunk)]
         return size
 
 
-Coder = Whole | Changes
+PieceEncoder = PlainEncoder | DeltaEncoder
 
 
-def shrinks(coder: Coder, data: Octets) -> float:
-    """Give the ratio of some places of the data, far apart."""
+def sampled_ratio(coder: PieceEncoder, data: Octets) -> float:
+    """Return the compression ratio of a few samples of the data."""
     step = (len(data) - _SAMPLE) // (_SAMPLES - 1) // 4 * 4
     out = np.empty(coder.codec.room(_SAMPLE), np.uint8)
     places = [at * step for at in range(_SAMPLES)]
@@ -64,29 +64,29 @@ def shrinks(coder: Coder, data: Octets) -> float:
     return _SAMPLES * _SAMPLE / sum(coder.codec.encode(chunk, out) for chunk in chunks)
 
 
-class Aside:
-    """Decodes at once what is quick, and beside the wire what is a library of Python."""
+class BackgroundDecoder:
+    """Decodes native codecs inline, and Python ones in a thread while data are in flight."""
 
     def __init__(self, codec: Codec) -> None:
         quick = isinstance(codec, Native)
         self._thread = None if quick else ThreadPoolExecutor(1, "weft-decode")
-        self._under_way: dict[int, Future[None]] = {}
+        self._in_flight: dict[int, Future[None]] = {}
 
     def do(self, number: int, act: Callable[[], None]) -> None:
-        """Decode a piece, now or soon."""
+        """Decode a piece, inline or in the thread."""
         if self._thread is None:
             act()
         else:
-            self._under_way[number] = self._thread.submit(act)
+            self._in_flight[number] = self._thread.submit(act)
 
     def wait(self, number: int) -> None:
-        """Return when a piece is decoded; raise what was wrong with it."""
-        if (future := self._under_way.pop(number, None)) is not None:
+        """Wait until a piece is decoded; raise its error."""
+        if (future := self._in_flight.pop(number, None)) is not None:
             future.result()
 
     def close(self) -> None:
         """Wait for all of them."""
         if self._thread is not None:
             self._thread.shutdown()
-        for number in list(self._under_way):
+        for number in list(self._in_flight):
             self.wait(number)

@@ -1,4 +1,4 @@
-"""Calls carried out in their order by a thread of their own, while the caller computes."""
+"""An executor that runs calls in order, in one thread."""
 
 import queue
 import threading
@@ -9,8 +9,8 @@ from weft.errors import DisagreeError, NotDoneError
 Act = Callable[[], None]
 
 
-class Job:
-    """One call: wait for it before its memory is touched."""
+class SerialJob:
+    """One call: wait for it before its memory is reused."""
 
     def __init__(self, act: Act) -> None:
         self._act: Act | None = act
@@ -18,35 +18,35 @@ class Job:
         self._error: BaseException | None = None
 
     def is_done(self) -> bool:
-        """Tell whether it has ended, well or not."""
+        """Return whether it has ended, with or without an error."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when it is done; raise how it failed, or that it takes longer."""
+        """Wait; raise its failure, or NotDoneError after the timeout."""
         if not self._over.wait(timeout):
             raise NotDoneError(
                 f"a collective timed out: it was not done after {timeout:g} s.",
-                "It goes on: wait for it again.",
+                "It is still running: wait for it again.",
             )
         if self._error is not None:
             raise self._error
 
-    def carry_out(self) -> None:
-        """Do it; its memory is given up with it."""
+    def run(self) -> None:
+        """Run it; release its memory afterwards."""
         act, self._act = self._act, None
         assert act is not None
         try:
             act()
-        except BaseException as error:  # noqa: BLE001 - it is raised to who waits
+        except BaseException as error:  # noqa: BLE001 - wait() raises it
             self._error = error
         finally:
             self._over.set()
 
 
-class Jobs:
-    """A queue of calls and the thread that serves it; the first one that is left starts it.
+class SerialExecutor:
+    """A queue of calls and a thread, which the first asynchronous call starts.
 
-    A call that nobody stands before and that its caller waits for is carried out by him.
+    A synchronous call with nothing before it runs in the calling thread.
 
     Threads: one at a time makes calls, as in a World; a second one gets a DisagreeError. Any thread
     may wait for a Job.
@@ -54,26 +54,26 @@ class Jobs:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[SerialJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: Job | None = None
-        self._turn = threading.Lock()  # of who carries a call out
-        self._asking = threading.Lock()  # of what follows
-        self._caller: int | None = None  # the thread that waits for its call
+        self._last: SerialJob | None = None
+        self._running = threading.Lock()  # held by the thread that runs a call
+        self._asking = threading.Lock()  # protects the attributes below
+        self._caller: int | None = None  # the thread inside a synchronous call
 
-    def do(self, act: Act, *, async_op: bool) -> Job | None:
-        """Carry a call out, now or later."""
+    def run(self, act: Act, *, async_op: bool) -> SerialJob | None:
+        """Execute a call, now or in the thread."""
         me = threading.get_ident()
         with self._asking:
             caller = self._caller
             if caller not in (None, me):
                 raise DisagreeError(
                     "a collective is called while another thread of this rank is in one; threads "
-                    "that communicate at once need a group each.",
+                    "that make collective calls at once need a group each.",
                     "Every rank must make the same calls in the same order.",
                 )
             is_next = self._last is None or self._last.is_done()
-            job = None if is_next and not async_op else self._leave(act)
+            job = None if is_next and not async_op else self._enqueue(act)
             if async_op:
                 return job
             self._caller = me
@@ -81,27 +81,27 @@ class Jobs:
             if job is not None:
                 job.wait()
             else:
-                with self._turn:
+                with self._running:
                     act()
         finally:
             self._caller = caller
         return None
 
     def drain(self) -> None:
-        """Wait for everything that was left to the thread, however it ends."""
+        """Wait for all calls of the thread, also failed ones."""
         last = self._last
         if last is not None and threading.current_thread() is not self._thread:
-            last._over.wait()  # noqa: SLF001 - not its error
+            last._over.wait()  # noqa: SLF001 - without raising its error
 
     def close(self) -> None:
-        """End the thread after what it has been given."""
+        """End the thread after its calls."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
 
-    def _leave(self, act: Act) -> Job:
-        self._last = job = Job(act)
+    def _enqueue(self, act: Act) -> SerialJob:
+        self._last = job = SerialJob(act)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
@@ -110,5 +110,5 @@ class Jobs:
 
     def _serve(self) -> None:
         while (job := self._queue.get()) is not None:
-            with self._turn:
-                job.carry_out()
+            with self._running:
+                job.run()

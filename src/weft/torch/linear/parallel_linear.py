@@ -1,4 +1,4 @@
-"""Linear layers over the ranks of a group, whose collectives run inside their products."""
+"""Linear layers over the ranks of a group, fused with their collectives."""
 
 from typing import Any, ClassVar
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from weft.errors import UsageError
 from weft.torch.backend.c10d import ProcessGroup
-from weft.torch.linear.fused_matmul import Products
+from weft.torch.linear.fused_matmul import FusedMatmul
 from weft.torch.linear.fusion_autotune import Fuse
 
 
@@ -15,11 +15,11 @@ class ParallelLinear(nn.Module):
     """A linear layer of which every rank of a weft group holds a part.
 
     ``in_features`` and ``out_features`` are those of the whole layer; ``weight`` is this rank's
-    part. ``fuse`` "auto" measures in the first calls of a shape whether computing and sending
-    at once is faster than one after the other, and does that from then on: ``reasons`` tells.
+    part. ``fuse="auto"`` measures in the first calls of a shape whether the fused or the unfused
+    execution is faster, and uses that one from then on; ``reasons`` states the choice.
     """
 
-    cut: ClassVar[int]  # the dimension of the weight that ranks share
+    cut: ClassVar[int]  # the dimension of the weight that is split over ranks
     bias_is_cut: ClassVar[bool]
 
     def __init__(
@@ -34,7 +34,7 @@ class ParallelLinear(nn.Module):
         group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self._products = Products(group, fuse, slices)
+        self._matmul = FusedMatmul(group, fuse, slices)
         self.in_features, self.out_features = in_features, out_features
         whole = nn.Linear(in_features, out_features, bias=bias, dtype=dtype)
         self._cut_from(whole)
@@ -48,7 +48,7 @@ class ParallelLinear(nn.Module):
         slices: int | None = None,
         group: ProcessGroup | None = None,
     ) -> Any:
-        """Make one from a whole layer, the same on every rank: each takes its part."""
+        """Create one from a whole layer, the same on every rank; each keeps its part."""
         made = cls(
             layer.in_features,
             layer.out_features,
@@ -63,22 +63,22 @@ class ParallelLinear(nn.Module):
 
     @property
     def reasons(self) -> dict[str, str]:
-        """What is done for each shape that came, fused or not, and why."""
-        return self._products.chooser.reasons
+        """Whether each shape runs fused or unfused, and why."""
+        return self._matmul.autotuner.reasons
 
     def extra_repr(self) -> str:
-        """Say what this rank holds."""
+        """Return what this rank holds."""
         held = tuple(self.weight.shape)
-        ranks = f"rank {self._products.rank} of {self._products.num_ranks}"
+        ranks = f"rank {self._matmul.rank} of {self._matmul.num_ranks}"
         return f"{self.in_features} to {self.out_features}, {ranks} holds {held}"
 
     def _cut_from(self, layer: nn.Linear) -> None:
-        parts, rank = self._products.num_ranks, self._products.rank
+        parts, rank = self._matmul.num_ranks, self._matmul.rank
         size = layer.weight.shape[self.cut]
         if size % parts:
             what = ("out_features", "in_features")[self.cut]
             raise UsageError(
-                f"{type(self).__name__}: {size} {what} cannot be shared by {parts} ranks.",
+                f"{what}: {size} is not divisible by {parts} ranks.",
                 f"Use a multiple of {parts}.",
             )
         with torch.no_grad():
@@ -90,80 +90,79 @@ class ParallelLinear(nn.Module):
                 self.bias = nn.Parameter(mine.clone())
 
     def _flat(self, x: Tensor, features: int, *, shared_rows: bool = False) -> Tensor:
-        """Give the input as rows; raise if it does not fit."""
-        name, parts = type(self).__name__, self._products.num_ranks
+        """Return the input as rows; raise if its shape is wrong."""
+        name, parts = type(self).__name__, self._matmul.num_ranks
         if x.dim() < 2 or x.shape[-1] != features or x.dtype is not self.weight.dtype:
             raise UsageError(
-                f"{name}: the input is {x.dtype} of shape {tuple(x.shape)}.",
-                f"It needs rows of {features} features, {self.weight.dtype}.",
+                f"{name}: expected an input of (.., {features}) of {self.weight.dtype} (got "
+                f"{tuple(x.shape)} of {x.dtype}).",
             )
         if shared_rows and x.shape[0] % parts:
             raise UsageError(
-                f"{name}: {x.shape[0]} rows cannot be shared by {parts} ranks.",
+                f"{name}: {x.shape[0]} rows are not divisible by {parts} ranks.",
                 f"Pad the input to a multiple of {parts}.",
             )
         return x.reshape(-1, features)
 
 
 class LinearReduceScatter(ParallelLinear):
-    """A layer whose inputs the ranks share; every rank gets its part of the rows of the result.
+    """A row-parallel linear layer, then a reduce-scatter of the rows of its output.
 
-    Takes (rows, in_features / ranks), gives (rows / ranks, out_features): what a linear layer
-    and a reduce-scatter of its rows give. Further dimensions may stand between the two.
+    Maps (rows, in_features / ranks) to (rows / ranks, out_features). Further dimensions may stand
+    between the two.
     """
 
     cut, bias_is_cut = 1, False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply, and add up what the ranks have for this one."""
+        """Multiply, and sum the ranks' products of this rank's rows."""
         rows = self._flat(x, self.weight.shape[1], shared_rows=True)
-        y: Tensor = _Scatter.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return y.view(x.shape[0] // self._products.num_ranks, *x.shape[1:-1], y.shape[1])
+        y: Tensor = _Scatter.apply(self._matmul, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(x.shape[0] // self._matmul.num_ranks, *x.shape[1:-1], y.shape[1])
 
 
 class AllGatherLinear(ParallelLinear):
-    """A layer whose outputs the ranks share, of the rows of all ranks.
+    """An all-gather of rows, then a column-parallel linear layer.
 
-    Takes (rows / ranks, in_features), gives (rows, out_features / ranks): what an all-gather of
-    rows and a linear layer give. Every rank passes equally many rows.
+    Maps (rows / ranks, in_features) to (rows, out_features / ranks). Every rank passes the same
+    number of rows.
     """
 
     cut, bias_is_cut = 0, True
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gather rows, and multiply them as they come."""
+        """Gather rows, and multiply them as they arrive."""
         rows = self._flat(x, self.weight.shape[1])
-        y: Tensor = _Gather.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return y.view(x.shape[0] * self._products.num_ranks, *x.shape[1:-1], y.shape[1])
+        y: Tensor = _Gather.apply(self._matmul, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y.view(x.shape[0] * self._matmul.num_ranks, *x.shape[1:-1], y.shape[1])
 
 
 class GemvAllReduce(ParallelLinear):
-    """A layer whose inputs the ranks share; every rank gets the whole result.
+    """A row-parallel linear layer, then an all-reduce, for the few rows of a decoding step.
 
-    Takes (rows, in_features / ranks), gives (rows, out_features): what a linear layer and an
-    all-reduce give, for the few rows of a decoding step. The result is the same to the last bit
-    on all ranks, and so must be its gradient, which is not added up again.
+    Maps (rows, in_features / ranks) to (rows, out_features). The result is bitwise equal on all
+    ranks, and so must be its gradient, which is not reduced again.
     """
 
     cut, bias_is_cut = 1, False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply, and add up what the ranks have."""
+        """Multiply, and sum the products of all ranks."""
         rows = self._flat(x, self.weight.shape[1])
-        y: Tensor = _Reduce.apply(self._products, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        y: Tensor = _Reduce.apply(self._matmul, rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], y.shape[1])
 
 
 class _Scatter(torch.autograd.Function):
-    """Product and reduce-scatter; back: all-gather and product."""
+    """Matmul and reduce-scatter; backward: all-gather and matmul."""
 
     @staticmethod
     def forward(
-        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        ctx.products, ctx.has_bias = products, bias is not None
+        ctx.matmul, ctx.has_bias = matmul, bias is not None
         ctx.save_for_backward(x, weight)
-        y = products.scatter(x, weight.t(), "LinearReduceScatter")
+        y = matmul.scatter(x, weight.t(), "LinearReduceScatter")
         return y if bias is None else y.add_(bias)
 
     @staticmethod
@@ -177,47 +176,47 @@ class _Scatter(torch.autograd.Function):
                 of_bias.add_(tile.sum(0))
 
         name = "LinearReduceScatter.backward"
-        of_x = ctx.products.gather(grads[0].contiguous(), weight, name, also)
+        of_x = ctx.matmul.gather(grads[0].contiguous(), weight, name, also)
         return None, of_x, of_weight, of_bias if ctx.has_bias else None
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather and product; back: product and reduce-scatter.
+    """All-gather and matmul; backward: matmul and reduce-scatter.
 
-    Inputs of others are not kept but gathered again: that is what sharing them saved.
+    The gathered inputs are not kept but gathered again, to save memory.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        ctx.products, ctx.has_bias = products, bias is not None
+        ctx.matmul, ctx.has_bias = matmul, bias is not None
         ctx.save_for_backward(x, weight)
-        y = products.gather(x.contiguous(), weight.t(), "AllGatherLinear")
+        y = matmul.gather(x.contiguous(), weight.t(), "AllGatherLinear")
         return y if bias is None else y.add_(bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         grad, of_weight = grads[0].contiguous(), torch.zeros_like(weight)
-        of_x = ctx.products.scatter(grad, weight, "AllGatherLinear.backward")
+        of_x = ctx.matmul.scatter(grad, weight, "AllGatherLinear.backward")
         call = f"AllGatherLinear.again({' x '.join(map(str, (*x.shape, weight.shape[0])))})"
-        ctx.products.gather_for(
+        ctx.matmul.gather_for(
             x.contiguous(), lambda rows, tile: of_weight.addmm_(grad[rows].t(), tile), call
         )
         return None, of_x, of_weight, grad.sum(0) if ctx.has_bias else None
 
 
 class _Reduce(torch.autograd.Function):
-    """Product and all-reduce; back: the product alone."""
+    """Matmul and all-reduce; backward: the matmul alone."""
 
     @staticmethod
     def forward(
-        ctx: Any, products: Products, x: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any, matmul: FusedMatmul, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
         ctx.has_bias = bias is not None
         ctx.save_for_backward(x, weight)
-        y = products.reduce(x.contiguous(), weight.t(), "GemvAllReduce")
+        y = matmul.reduce(x.contiguous(), weight.t(), "GemvAllReduce")
         return y if bias is None else y.add_(bias)
 
     @staticmethod

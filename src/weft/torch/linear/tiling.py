@@ -1,4 +1,4 @@
-"""Tiles between the ranks of a group: what is made, kept, taken and used, and by whom."""
+"""The interface of fused tiles: callbacks that compute, keep, receive and use tiles."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -14,10 +14,10 @@ Take = Callable[[int, Mapping[int, Tensor]], None]  # the tiles of that number, 
 Use = Callable[[int, int, Tensor], None]  # of a rank, its tile of that number
 
 
-class Scattered(NamedTuple):
-    """What a rank does while tiles are scattered.
+class ScatterCallbacks(NamedTuple):
+    """The callbacks of a rank while tiles are scattered.
 
-    ``lines`` counts those that a rank really has for another, in tiles that are cut for more.
+    ``lines`` returns how many lines a rank has for another, in tiles that may hold more.
     """
 
     make: MakeFor
@@ -27,16 +27,16 @@ class Scattered(NamedTuple):
 
 
 class Tiling(Protocol):
-    """Ways of tiles from rank to rank. All ranks call alike; ``call`` says what they do.
+    """Moves tiles between ranks. All ranks make the same calls; ``call`` is the name of one.
 
-    Tiles are flat bytes. What ``take`` and ``use`` are given is theirs until they return.
+    Tiles are flat bytes. Those passed to ``take`` and ``use`` are valid until they return.
     """
 
-    def scatter(self, tiles: Tiles, acts: Scattered, call: str) -> None:
-        """Make tiles for all ranks, the own ones last; take those of the others."""
+    def scatter(self, tiles: Tiles, callbacks: ScatterCallbacks, call: str) -> None:
+        """Compute tiles for all ranks, the own ones last; receive those of the others."""
 
-    def gather(self, tiles: Tiles, mine: Tensor, acts: tuple[Keep, Use], call: str) -> None:
-        """Show all ranks the tiles of ``mine``; keep them, then use those of the others."""
+    def gather(self, tiles: Tiles, mine: Tensor, callbacks: tuple[Keep, Use], call: str) -> None:
+        """Publish the tiles of ``mine``; keep them, then use those of the other ranks."""
 
-    def reduce(self, tiles: Tiles, acts: tuple[Make, Take], call: str) -> None:
-        """Make one set of tiles; take those of all ranks."""
+    def reduce(self, tiles: Tiles, callbacks: tuple[Make, Take], call: str) -> None:
+        """Compute one set of tiles; receive those of all ranks."""

@@ -1,0 +1,188 @@
+"""An LRU cache of prepared schedules by call signature.
+
+World.all_gather(..) ── DispatchCache (native) ── hit: one step into the executor
+└── miss: PreparedCache ── prepare on all ranks, then execute
+"""
+
+import weakref
+from typing import Any, NamedTuple
+
+from weft._core import DispatchCache
+from weft.collectives import collective, pull
+from weft.collectives.catalogue import BUILDERS
+from weft.errors import UsageError
+from weft.runtime.algorithm_selector import AlgorithmSelector
+from weft.runtime.communicator import Communicator
+from weft.runtime.prepared_schedule import PreparedSchedule, prepare
+from weft.schedule import Schedule
+
+MAX_PREPARED = 256  # schedules
+MAX_PREPARED_BYTES = 256 << 20  # of heap on a rank, of all of them together
+
+
+KEEP_ROOT = "keep root"  # stands in the field ``op``, which a broadcast does not need
+# Kinds that have an input and an output, although some of their algorithms work in place.
+_OUT_OF_PLACE = ("all_gather", "all_to_all")
+
+# kind, nbytes, dtype, op, root, algorithm. A plain tuple: making a NamedTuple would take a third
+# of the time of a small call.
+CallKey = tuple[str, int, str, str, int, str]
+
+
+class CallSignature(NamedTuple):
+    """The arguments of a collective call that must be equal on all ranks."""
+
+    kind: str
+    nbytes: int
+    dtype: str
+    op: str
+    root: int  # -1: no root
+    algorithm: str
+
+    def __str__(self) -> str:
+        if self.kind == "barrier":
+            return self.kind
+        parts = (
+            [f"{self.nbytes} bytes"] if self.kind != "exchange" else []
+        )  # sizes may differ between ranks
+        parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
+        parts += [f"root {self.root}"] if self.root >= 0 else []
+        return f"{self.kind}({', '.join(parts)})"
+
+
+class PreparedCall(NamedTuple):
+    """A prepared schedule and the name of its calls in errors and in the flight recorder."""
+
+    prepared: PreparedSchedule
+    call: str
+
+
+class PreparedCache:
+    """Prepares a schedule when a signature is first used, on all ranks together.
+
+    ``desk`` serves those that were made before, without coming here. Both are for the thread that
+    has the turn (``Communicator.alone``); the desk takes it itself.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        # A weak reference: a cycle would keep the memory and descriptors of a closed world.
+        self._comm = weakref.ref(comm)
+        self.selector = AlgorithmSelector()
+        self._calls: dict[CallKey, PreparedCall] = {}
+        here = weakref.ref(self)  # weak for the same reason
+
+        def failed(call: str, abort: Any, error: BaseException | None) -> None:
+            if (cache := here()) is not None:
+                cache._raise_abort(call, abort, error)  # noqa: SLF001 - its own
+
+        self.dispatch_cache = DispatchCache(comm.member, failed)
+
+    def find(self, key: CallKey) -> PreparedCall:
+        """Return the prepared schedule of a call; prepare it if there is none."""
+        if entry := self._calls.get(key):
+            return entry
+        comm = self._comm()
+        assert comm is not None
+        with comm.exclusive(str(CallSignature(*key))):
+            return self._prepare(key)
+
+    def keep(self, key: CallKey, dtype: object) -> None:
+        """Add a call to the dispatch cache, which finds it by the caller's dtype object."""
+        kind, nbytes, _, op, root, algorithm = key
+        if not algorithm:
+            entry = self.find(key)
+            self.dispatch_cache.add(
+                kind, nbytes, dtype, op, root, entry.prepared.program, entry.call
+            )
+
+    def _raise_abort(self, call: str, abort: Any, error: BaseException | None) -> None:
+        comm = self._comm()
+        assert comm is not None  # the caller holds it
+        if error is not None:
+            comm.fail_with(error, f" in {call}")
+            return
+        for entry in self._calls.values():
+            if entry.call == call:
+                entry.prepared.raise_aborted(abort, call)
+        comm.raise_abort(abort, lambda _: call)  # the world was closed meanwhile
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.dispatch_cache.clear()
+        self._calls.clear()
+
+    def _prepare(self, key: CallKey) -> PreparedCall:
+        comm, signature = self._comm(), CallSignature(*key)
+        assert comm is not None
+        call = str(signature)
+        comm.require_healthy()
+        comm.drain()
+        # Recorded before anybody waits, so that a rank that makes another call is detected.
+        number = comm.member.begin_call(call)
+        comm.agree(f"{call} as call {number}")
+        elastic = signature.kind == "exchange"
+        chosen = signature.algorithm or self.algorithm_of(signature.kind, signature.nbytes)
+        algorithm = "pull" if elastic else chosen
+        schedule = _schedule_of(signature, comm.num_ranks, algorithm)
+        num_buffers = 1
+        if algorithm == "eager" and comm.num_ranks > 1:
+            num_buffers = self.selector.num_buffers_of(signature.kind, signature.nbytes)
+        self._evict()
+        prepared = prepare(schedule, comm, bound=True, elastic=elastic, num_buffers=num_buffers)
+        comm.member.end_call(number)
+        entry = PreparedCall(prepared, call)
+        self._calls[key] = entry
+        return entry
+
+    def _evict(self) -> None:
+        """Close the least recently used: the same on every rank, as all make the same calls."""
+        while self._calls and (
+            len(self._calls) >= MAX_PREPARED
+            or sum(entry.prepared.nbytes for entry in self._calls.values()) > MAX_PREPARED_BYTES
+        ):
+            oldest = min(self._calls, key=lambda key: self._calls[key].prepared.program.last_use)
+            self.dispatch_cache.clear()
+            self._calls.pop(oldest).prepared.close()
+
+    def algorithm_of(self, kind: str, nbytes: int) -> str:
+        """Return the algorithm of a call that names none."""
+        comm = self._comm()
+        assert comm is not None
+        return self.selector.algorithm(
+            kind, nbytes, comm.num_ranks, oversubscribed=comm.is_oversubscribed
+        )
+
+
+def _schedule_of(signature: CallSignature, num_ranks: int, algorithm: str) -> Schedule:
+    if signature.kind == "exchange":
+        return pull.exchange(num_ranks)
+    options: dict[str, Any] = {}
+    if signature.op and signature.op != KEEP_ROOT:
+        options |= {"dtype": signature.dtype, "op": signature.op}
+        _require_order(signature.op, algorithm)
+    if signature.root >= 0:
+        options["root"] = signature.root
+    if "+" in algorithm and signature.kind == "broadcast":
+        options |= {"dtype": signature.dtype, "keep_root": signature.op == KEEP_ROOT}
+    if num_ranks == 1:
+        return BUILDERS[signature.kind][algorithm](1, signature.nbytes, **options)
+    made = collective(
+        signature.kind, algorithm, num_ranks=num_ranks, nbytes=signature.nbytes, **options
+    )
+    if signature.kind in _OUT_OF_PLACE and any(buffer.name == "data" for buffer in made.buffers):
+        raise UsageError(
+            f"algorithm: {algorithm!r} {signature.kind} works in place, but a call has an input "
+            "and an output.",
+            "Prepare its schedule with weft.prepare, or choose another algorithm.",
+        )
+    return made
+
+
+def _require_order(op: str, algorithm: str) -> None:
+    """Raise if an operator needs all inputs at once and the algorithm reduces them one by one."""
+    if (op == "avg" or op.startswith("premul")) and algorithm not in ("pull", "eager"):
+        raise UsageError(
+            f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected pull or "
+            "eager).",
+            "Leave the algorithm out.",
+        )
