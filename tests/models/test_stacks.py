@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from weft.errors import FormatError, UnknownNameError
@@ -48,7 +50,8 @@ def test_every_stack_is_read_says_its_source_and_runs(step, name):
     ],
 )
 def test_a_number_makes_its_kernels_as_much_longer(step, number, families):
-    made = Stack("slow", **{number: 3.0}).applied(step)
+    slow: dict[str, Any] = {number: 3.0}
+    made = Stack("slow", **slow).applied(step)
     assert kernels(step, *families)
     for before, after in zip(step.ops(), made.ops(), strict=True):
         mine = before.cost is not None and before.cost.family in families
