@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages size install clean always
+.PHONY: help run test test-quick bench validate peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -54,6 +54,9 @@ NAME ?= schedules simulator startup sharding plan kv codecs capture traces repla
 bench: install ## every benchmark on this machine, or those of NAME=.. with ARGS=..; results are appended
 	@failed=; for name in $(NAME); do $(BIN)/python -m benchmarks $$name $(ARGS) || failed="$$failed $$name"; done; \
 	  [ -z "$$failed" ] || { echo "not ended well:$$failed"; exit 1; }
+
+validate: install ## every published figure, compared with what weft computes
+	@$(BIN)/python -m validation $(NAMES)
 
 peers: install ## the environments of OpenMPI and MPICH that benchmarks need, in the user's cache
 	@$(BIN)/python -m benchmarks.environments
@@ -149,7 +152,7 @@ docs: install .venv/.site ## the site, from docs/, README and results, into buil
 	@echo "docs: open build/site/index.html"
 
 pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md
-	$(BIN)/weft validate -o docs/accuracy.md > /dev/null
+	$(BIN)/python -m validation -o docs/accuracy.md > /dev/null
 	$(BIN)/python -m benchmarks -o docs/performance.md
 
 size: ## lines per room

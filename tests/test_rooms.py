@@ -39,8 +39,7 @@ ROOMS["torch"] = {"_core", *ROOMS}
 ROOMS["gpu"] = {"schedule"}
 ROOMS["calibration"] = {"_core", *ROOMS}
 ROOMS["local_runs"] = {"_core", *ROOMS}
-ROOMS |= {room: {"_core", *ROOMS} for room in ("validate", "report")}
-ROOMS["validate"] |= {"report"}  # it has plots of its figures
+ROOMS["report"] = {"_core", *ROOMS}
 ROOMS |= {room: {"_core", "cli", "weft", *ROOMS} for room in ("cli", "weft", "__main__")}
 
 # package: the rooms that may import it; the standard library is free to all

@@ -2,10 +2,10 @@
 
 import pytest
 
+from validation import c3
 from weft.c3.mechanisms import NAMES, without
 from weft.errors import UnknownNameError
 from weft.hardware import platform
-from weft.validate import c3
 
 MACHINE = platform("mi300x-8")
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import weft.validate
+import validation
+from validation import Group, Target
 from weft.cli import main
 from weft.report.svg import Axis, Chart
-from weft.validate import Group, Target
 
 GOOD = Target("toy", "met & <shown>", 10.0, "us", "a paper", 10.1, 5.0)
 PLOT = Chart("a plot", Axis("x", [0, 1]), Axis("y", [0, 1]), [])
@@ -20,10 +20,8 @@ def toy(monkeypatch):
 
     def put(*targets):
         module = SimpleNamespace(targets=lambda: iter(targets), plots=lambda: {"one": PLOT})
-        monkeypatch.setattr(weft.validate, "group_names", lambda: ("toy",))
-        monkeypatch.setattr(
-            weft.validate, "find_group", lambda name: Group(name, "Is it so?", module)
-        )
+        monkeypatch.setattr(validation, "group_names", lambda: ("toy",))
+        monkeypatch.setattr(validation, "find_group", lambda name: Group(name, "Is it so?", module))
 
     return put
 
@@ -79,7 +77,7 @@ def test_a_suffix_that_says_nothing_is_refused(capsys):
 
 def test_plots_are_drawn_into_a_folder(monkeypatch, tmp_path, capsys):
     module = SimpleNamespace(targets=lambda: iter((GOOD,)), plots=lambda: {"a-plot": PLOT})
-    monkeypatch.setattr(weft.validate, "find_group", lambda name: Group(name, "Is it so?", module))
+    monkeypatch.setattr(validation, "find_group", lambda name: Group(name, "Is it so?", module))
     folder = tmp_path / "new"
     assert main(["validate", "toy", "--plots", str(folder)]) == 0
     assert (folder / "toy-a-plot.svg").read_text() == PLOT.svg()

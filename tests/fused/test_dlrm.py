@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from tests.fused.test_operators import bytes_of
+from validation.fused_cases import DLRM
+from validation.fused_prices import apart_nodes
 from weft.fused import dlrm_step
 from weft.hardware import platform
 from weft.schedule import Kernel
 from weft.schedule.check import check
 from weft.simulator import simulate
-from weft.validate.fused_cases import DLRM
-from weft.validate.fused_prices import apart_nodes
 
 NODE = platform("mi210-4")
 

@@ -1,6 +1,6 @@
 """What is known of kernels on a device: laws fitted to measured tables, their source and errors.
 
-The files under ``catalogue/kernels`` are written by ``benchmarks/fit_kernels.py`` from measured
+The files under ``catalogue/kernels`` are written by ``validation/fit_kernels.py`` from measured
 tables. A device that nobody measured says itself which one it is ``like``. ``any.toml`` holds the
 laws that were fitted to all devices at once, which serve a device with a datasheet only. What
 the numbers of a law mean is written in ``weft.cost``.

@@ -1,6 +1,6 @@
 """What is known of a library's collectives on a device: fitted curves, their source and errors.
 
-The files under ``catalogue/libraries`` are written by ``benchmarks/fit_nccl.py`` from measured
+The files under ``catalogue/libraries`` are written by ``validation/fit_nccl.py`` from measured
 tables. A device that nobody measured says itself which one it is ``like``. What the curves mean is
 written in ``weft.cost.nccl``. Those under ``catalogue/algorithms`` hold the numbers of a
 library's algorithms between nodes, which ``weft.cost.nccl_algorithms`` reads.

@@ -42,9 +42,8 @@ class CallSignature(NamedTuple):
     def __str__(self) -> str:
         if self.kind == "barrier":
             return self.kind
-        parts = (
-            [f"{self.nbytes} bytes"] if self.kind != "exchange" else []
-        )  # sizes may differ between ranks
+        # Sizes may differ between ranks.
+        parts = [f"{self.nbytes} bytes"] if self.kind != "exchange" else []
         parts += [part for part in (self.dtype, self.op, self.algorithm) if part]
         parts += [f"root {self.root}"] if self.root >= 0 else []
         return f"{self.kind}({', '.join(parts)})"

@@ -1,0 +1,221 @@
+"""Computation and collectives at once: arXiv 2412.14335, 8 MI300X, and GEMMs beside RCCL."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from statistics import fmean
+from time import process_time
+from typing import TYPE_CHECKING
+
+from validation.c3_means import MEANS, mean_percent, priced_list
+from validation.c3_plots import plots
+from validation.target import Target
+from weft.c3 import (
+    GEMMS,
+    MECHANISMS,
+    STRATEGIES,
+    Choice,
+    Gemm,
+    Pricer,
+    Scenario,
+    pair_schedule,
+    price_scenario,
+    without,
+    without_units,
+)
+from weft.c3.random_pairs import random_pairs
+from weft.c3.strategies import compute_alone
+from weft.hardware import platform
+from weft.schedule import CommandKind
+from weft.simulator import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from weft.hardware import Platform
+
+NAME = "c3"
+QUESTION = "Do units, caches and requests in flight explain why overlap falls short of ideal?"
+SOURCE = "arXiv 2412.14335"
+STEALING = "GEMMs beside RCCL's all-reduce, static and work-stealing tiles, MI300X"
+
+__all__ = ["MEANS", "mean_percent", "plots", "priced_list", "targets"]
+ORDER = ("concurrent", "partition", "dma", "dma+partition")
+NUM_TIMED = 500
+_target = partial(Target, NAME, source=SOURCE)
+
+
+def targets() -> Iterator[Target]:
+    """Compute the figures."""
+    machine = platform("mi300x-8")
+    yield from _means(machine)
+    yield from _without(machine)
+    yield from _lost_units(machine)
+    yield from _beside_rccl(machine)
+    yield _speed(machine)
+
+
+def _means(machine: Platform) -> Iterator[Target]:
+    rows = priced_list(machine)
+    found = {name: mean_percent(rows, name) for name in MEANS}
+    for name, published in MEANS.items():
+        yield _target(
+            f"mean percent of ideal, {name}",
+            published,
+            "%",
+            weft=found[name],
+            allowed=6.0,
+            error_in="points",
+            fitted=name != "priority+partition",
+        )
+    ordered = all(found[a] < found[b] for a, b in pairwise(ORDER))
+    ordered &= found["concurrent"] < found["priority"] < found["dma"]
+    yield _target(
+        "strategies that stand in the published order",
+        1.0,
+        "",
+        weft=float(ordered),
+        allowed=0.0,
+        error_in="points",
+        fitted=True,
+    )
+    best = max(row.speedup for row in rows if row.choice.strategy == "dma+partition")
+    note = "ideal is 2.00x where both take equally long"
+    yield _target(
+        "best speed-up, dma+partition",
+        1.67,
+        "x",
+        weft=best,
+        allowed=0.06,
+        error_in="points",
+        fitted=True,
+        note=note,
+    )
+    ideal = fmean(row.serial / row.ideal for row in rows)
+    yield _target("mean ideal speed-up", 1.6, "x", weft=ideal, allowed=0.1, error_in="points")
+
+
+def _without(machine: Platform) -> Iterator[Target]:
+    """Yield what each mechanism is worth: the means without it, which nobody has published."""
+    for mechanism in MECHANISMS:
+        rows = priced_list(without(machine, mechanism.name))
+        others = ", ".join(f"{n} {mean_percent(rows, n):.0f}" for n in STRATEGIES if n in MEANS)
+        yield _target(
+            f"mean percent of ideal without {mechanism.name}, dma+partition",
+            None,
+            "%",
+            weft=mean_percent(rows, "dma+partition"),
+            note=f"{others}; off: {mechanism.why}",
+        )
+
+
+def _lost_units(machine: Platform) -> Iterator[Target]:
+    device = machine.require_device()
+
+    def slower(name: str, lost: int) -> float:
+        whole, part = (without_units(GEMMS[name], units, device) for units in (0, lost))
+        return 100 * (part / whole - 1)
+
+    bound = [name for name in GEMMS if name.startswith("cb")]
+    for lost, published in ((32, 17.0), (64, 27.0)):
+        linear = 100 * (304 / (304 - lost) - 1)
+        each = ", ".join(f"{name} {slower(name, lost):.1f}" for name in bound)
+        yield _target(
+            f"compute-bound GEMM without {lost} of 304 units, slower",
+            published,
+            "%",
+            weft=fmean(slower(name, lost) for name in bound),
+            allowed=4.0,
+            error_in="points",
+            note=f"{each}; linear {linear:.1f}; waves alone explain it",
+        )
+    for name in ("mb1", "mb2"):
+        yield _target(
+            f"memory-bound GEMM {name} without 8 of 304 units, slower",
+            None,
+            "%",
+            weft=slower(name, 8),
+            note=_lost_note(name, slower(name, 64)),
+        )
+    best = min(slower("mb1", 8), slower("mb2", 8))
+    yield _target(
+        "memory-bound GEMM without 8 units, faster (1 if so)",
+        1.0,
+        "",
+        weft=float(best < 0),
+        allowed=0.0,
+        error_in="points",
+        note="published: up to 10 % faster",
+    )
+
+
+def _lost_note(name: str, more: float) -> str:
+    return f"{name} without 64: {more:+.1f} %; published: up to 10 % faster without 8"
+
+
+def gemm_slowdown(side: int, family: str, machine: Platform) -> float:
+    """Return the slowdown in percent of a GEMM overlapped with the all-reduce of its result."""
+    gemm = Gemm(side, side, side)
+    scenario = Scenario("", gemm, "all_reduce", 2 * side * side)
+    pair = pair_schedule(scenario, Choice("priority"), machine, family=family)
+    alone = compute_alone(scenario, machine, family=family)
+    seconds = []
+    for schedule in (pair, alone):
+        kernel = simulate(schedule, machine).of(kind=CommandKind.KERNEL)
+        seconds.append(float(kernel.end[0] - kernel.start[0]))
+    return 100 * (seconds[0] / seconds[1] - 1)
+
+
+def _beside_rccl(machine: Platform) -> Iterator[Target]:
+    figures = (
+        (
+            8192,
+            "gemm-static",
+            37.0,
+            15.0,
+            "published 33-41 %; waves alone give all of weft's: 5 for 4",
+        ),
+        (16384, "gemm-static", 17.0, 6.0, "waves alone give all of weft's: 17 for 14"),
+        (
+            8192,
+            "gemm-stealing",
+            12.0,
+            15.0,
+            "published 10-14 %; units that come free are used again",
+        ),
+        (16384, "gemm-stealing", None, -1.0, "not published"),
+        (12288, "gemm-static", None, -1.0, "not published"),
+        (12288, "gemm-stealing", None, -1.0, "not published"),
+    )
+    for side, family, published, allowed, note in figures:
+        yield Target(
+            NAME,
+            f"{side}^3 beside the all-reduce of its result, {family.removeprefix('gemm-')} tiles",
+            published,
+            "%",
+            STEALING,
+            weft=gemm_slowdown(side, family, machine),
+            allowed=allowed,
+            error_in="points",
+            note=note,
+        )
+
+
+def _speed(machine: Platform) -> Target:
+    pricer = Pricer(machine)
+    scenarios = list(random_pairs(NUM_TIMED, machine, ("all_gather", "all_to_all")))
+    price_scenario(scenarios[0], pricer)
+    start = process_time()
+    for scenario in scenarios:
+        price_scenario(scenario, pricer)
+    seconds = (process_time() - start) * 10_000 / NUM_TIMED
+    return _target(
+        "pricing 10,000 pairs by 7 strategies",
+        None,
+        "s",
+        weft=seconds,
+        allowed=10.0,
+        error_in="value",
+        note=f"seconds of this processor, from {NUM_TIMED} pairs",
+    )

@@ -1,0 +1,59 @@
+"""What one fused operator takes beside the same work done one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from validation.fused_cases import DLRM, SLICES
+from weft.fused import apart_all_to_all, dlrm_step, fed_by_host, fused_all_to_all
+from weft.simulator import simulate
+
+if TYPE_CHECKING:
+    from weft.fused import Embedding
+    from weft.hardware import Platform
+    from weft.schedule import Schedule
+
+# Calls into a network library inside a kernel cost it registers (2305.06942 v2).
+OCCUPANCY = 0.875
+
+
+def apart_nodes(node: Platform, num_nodes: int) -> Platform:
+    """Return nodes with one rank each, joined by their nics."""
+    cluster = node.cluster(num_nodes)
+    return replace(cluster, name=f"{node.name} alone x{num_nodes}", levels=cluster.levels[-1:])
+
+
+def saved_by_embedding(shape: Embedding, machine: Platform) -> float:
+    """Return what fusing the lookups of a rank saves, in percent."""
+    work = shape.sliced(machine.num_ranks, SLICES)
+    units = machine.require_device().units
+    fused = fused_all_to_all(work, units=units, occupancy=occupancy_on(machine))
+    return percent_saved(fused, apart_all_to_all(work, units=library_units(machine)), machine)
+
+
+def saved_by_step(node: Platform, num_nodes: int) -> float:
+    """Return what fusing the lookups of a DLRM's step saves on one device a node, in percent."""
+    machine, units = apart_nodes(node, num_nodes), node.require_device().units
+    apart = simulate(dlrm_step(DLRM, num_nodes, units=None), machine).makespan
+    fused = dlrm_step(DLRM, num_nodes, units=units, occupancy=OCCUPANCY)
+    return 100 * (1 - simulate(fused, machine).makespan / apart)
+
+
+def occupancy_on(machine: Platform) -> float:
+    """Inside a node a peer is stored to; only between nodes a kernel calls a library."""
+    return OCCUPANCY if machine.levels[0].kind == "switch" else 1.0
+
+
+def library_units(machine: Platform) -> int:
+    """Units that fill a rank's links, its own part of the exchange included."""
+    level = machine.levels[0]
+    moved = level.rate * level.size / (level.size - 1)
+    return ceil(moved / machine.require_device().unit_copy_rate)
+
+
+def percent_saved(fused: Schedule, apart: Schedule, machine: Platform) -> float:
+    """Return how much less time the fused operator takes."""
+    seconds = [simulate(fed_by_host(each), machine).makespan for each in (fused, apart)]
+    return 100 * (1 - seconds[0] / seconds[1])

@@ -1,0 +1,135 @@
+"""Fit laws and corrections to tables, and say how far they are from rows that they were not shown.
+
+A law is fitted to some thousand rows that are in neither part that is held back: not in the
+random tenth, not in the tenth of the shapes. Its correction is fitted twice more without either
+part, which gives the errors, and once to all rows, which gives what the catalogue keeps.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from validation.grid_fit import fit_grid
+from validation.kernel_tables import Floats, Mask, Study
+from validation.law_fit import fit_law
+from validation.law_ranges import grid_of, ranges_of
+from weft.cost.fit_errors import geomean_error, within_20
+from weft.cost.grid import corrections
+from weft.hardware.kernel_fits import (
+    SMALLEST_STEP,
+    Correction,
+    FitErrors,
+    KernelFit,
+    grid_axes,
+    packed,
+)
+
+ROWS = 2000  # of a table that a law is fitted to: more change its numbers by less than their use
+_COARSE = 0.03
+SHARED_ROWS = 1000  # of each table, where one law is fitted to several devices
+
+
+def law_of(studies: Sequence[Study], rows: int = ROWS) -> dict[str, float]:
+    """Fit one law to the rows of all studies that are not held back."""
+    shown = [each.part(~(each.tenth | each.tenth_of_shapes)).sample(rows) for each in studies]
+    return fit_law(shown, ranges_of(shown[0].kind.law, shown[0].dtype))
+
+
+def unexplained(study: Study, law: Mapping[str, float]) -> Floats:
+    """Return the logarithm of measured / law for every row."""
+    found: Floats = np.log(study.seconds / study.predicted(law))
+    return found
+
+
+def errors_of(left: Floats) -> Floats:
+    """Turn logarithms of measured / predicted into relative errors of what was predicted."""
+    return np.expm1(-left)
+
+
+def correction_of(study: Study, left: Floats, grid: str) -> Correction:
+    """Fit the grid to what is left unexplained, as the catalogue keeps it.
+
+    Its step is about half of what even the grid leaves of matrix products: finer ones would write
+    down noise. Other families need less.
+    """
+    table = fit_grid(study.places, left, grid_axes(grid))
+    if grid != "gemm":
+        return packed(table, grid, _COARSE)
+    exact = packed(table, grid)
+    noise = float(np.median(np.abs(left - corrections(exact, study.places))))
+    return packed(table, grid, float(np.clip(0.5 * noise, SMALLEST_STEP, _COARSE / 2)))
+
+
+def left_of(study: Study, left: Floats, grid: str, held: Mask) -> Floats:
+    """Return what a correction that was not shown the ``held`` rows leaves of them."""
+    if not grid:
+        return left[held]
+    shown = study.part(~held)
+    fitted = correction_of(shown, left[~held], grid)
+    return left[held] - corrections(fitted, study.part(held).places)
+
+
+def fitted(study: Study, law: Mapping[str, float] | None = None) -> KernelFit:
+    """Fit a study: law, correction, errors and the range in which four of five unseen rows lie."""
+    law = law_of([study]) if law is None else law
+    left, grid = unexplained(study, law), grid_of(study.family, study.dtype)
+    shapes = left_of(study, left, grid, study.tenth_of_shapes)
+    low, high = np.exp(np.quantile(shapes, (0.1, 0.9)))
+    return KernelFit(
+        family=study.family,
+        dtype=study.dtype,
+        law=law,
+        low=round(float(min(low, 1.0)), 4),
+        high=round(float(max(high, 1.0)), 4),
+        source=study.source,
+        errors=FitErrors(
+            rows=len(left),
+            formula=geomean_error(errors_of(left)),
+            within_20=within_20(errors_of(left)),
+            random_tenth=geomean_error(errors_of(left_of(study, left, grid, study.tenth))),
+            shapes=geomean_error(errors_of(shapes)),
+        ),
+        correction=correction_of(study, left, grid) if grid else None,
+    )
+
+
+def fitted_to_all(studies: Sequence[Study]) -> KernelFit:
+    """Fit one law to several devices; its error and range are of devices that were left out."""
+    law = law_of(studies, SHARED_ROWS)
+    left = np.concatenate([unexplained(each, law) for each in studies])
+    unseen = devices_left_out(studies)
+    apart = np.concatenate(list(unseen.values())) if unseen else None
+    low, high = _ALONE if apart is None else np.exp(np.quantile(apart, (0.1, 0.9)))
+    return KernelFit(
+        family=studies[0].family,
+        dtype=studies[0].dtype,
+        law=law,
+        low=round(float(min(low, 1.0)), 4),
+        high=round(float(max(high, 1.0)), 4),
+        source=studies[0].source,
+        errors=FitErrors(
+            rows=len(left),
+            formula=geomean_error(errors_of(left)),
+            within_20=within_20(errors_of(left)),
+            device=None if apart is None else geomean_error(errors_of(apart)),
+            devices={name: geomean_error(errors_of(each)) for name, each in unseen.items()},
+        ),
+    )
+
+
+_ALONE = (0.6, 1.6)  # of a law that one device alone has shown: what others are off by, and more
+
+
+def devices_left_out(studies: Sequence[Study]) -> dict[str, Floats]:
+    """Return what is left of each device by a law that was fitted to the others alone."""
+    if len(studies) == 1:
+        return {}
+    return {
+        each.device.name: unexplained(each, law_of(without(studies, each), SHARED_ROWS))
+        for each in studies
+    }
+
+
+def without(studies: Iterable[Study], left_out: Study) -> list[Study]:
+    """Return the studies of the other devices."""
+    return [each for each in studies if each.device.name != left_out.device.name]
