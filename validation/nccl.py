@@ -141,7 +141,8 @@ def _elsewhere(folder: Path) -> Iterator[Target]:
     for collective, cells in _by_collective(found).items():
         if collective != "sendrecv":
             yield from _by_reach("h100", collective, _OTHER_H100, cells)
-    for file, collective in (("allreduce", "all_reduce"), ("allgather", "all_gather")):
+    logs_of = {"allreduce": "all_reduce", "allgather": "all_gather", "broadcast": "broadcast"}
+    for file, collective in logs_of.items():
         path = folder / "superbench_logs" / f"nccl_{file}.log"
         cells = list(read_nccl_tests(path, 8, "", collective))
         # One process drives eight devices there, which costs 35 us at any size.

@@ -38,9 +38,8 @@ def test_passes_are_put_together_by_rank_and_call():
 
 
 def test_ops_are_cut_into_groups_whose_data_fit_into_memory():
-    table = TensorSpec(
-        (1 << 20, 64), (64, 1), "float32"
-    )  # 256 MiB, and a gradient of few of its rows
+    # 256 MiB, and a gradient of few of its rows.
+    table = TensorSpec((1 << 20, 64), (64, 1), "float32")
     large = OpCall("aten::add_.Tensor", (table, TensorSpec((1 << 20, 64), (), "float32", rows=8)))
     assert [len(each) for each in groups([SMALL] * 30)] == [24, 6]
     assert [len(each) for each in groups([SMALL, large, large, SMALL])] == [1, 1, 1, 1]

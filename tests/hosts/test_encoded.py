@@ -241,8 +241,7 @@ def test_on_fast_links_longer_pieces_are_tried_and_the_best_is_kept():
 def test_on_slow_links_and_for_short_tensors_pieces_are_the_models():
     chunk_sizes = after(ChunkSizeTuner(), 100e6)
     assert chunk_sizes.choose(WHAT[0]) == ChunkChoice(USUAL)
-    assert chunk_sizes.choose(1 << 20) == ChunkChoice(
-        piece_bytes(1 << 20)
-    )  # every rank chooses it for itself
+    # Every rank chooses it for itself.
+    assert chunk_sizes.choose(1 << 20) == ChunkChoice(piece_bytes(1 << 20))
     chunk_sizes.record((1 << 20, "none"), chunk_sizes.choose(1 << 20), 1 << 20, 1e-9)
     assert chunk_sizes.last == piece_bytes(1 << 20)

@@ -212,7 +212,7 @@ void test_a_gate_and_a_hold_keep_a_row_from_starting() {
   CHECK(abort && abort->cause == AbortCause::timeout && abort->row == 0 && abort->want == 1);
 }
 
-void test_empty_strands_end() {
+void test_empty_streams_end() {
   Alone alone;
   Program program;
   program.rows = {row_of(Kind::launch), row_of(Kind::launch)};
@@ -249,7 +249,7 @@ void test_an_exception_of_a_kernel_ends_the_engines() {
   CHECK(!run(alone.member, program, 0, false, {}));
 }
 
-// Not the row at which another strand happens to wait.
+// Not the row at which another stream happens to wait.
 void test_memory_that_cannot_be_reached_is_named_by_the_row_that_wants_it() {
   Alone alone;
   Line line;
@@ -389,7 +389,7 @@ int main() {
   test_a_timeout_names_the_row_and_the_count();
   test_a_rank_that_gives_runs_ahead_but_not_round();
   test_a_gate_and_a_hold_keep_a_row_from_starting();
-  test_empty_strands_end();
+  test_empty_streams_end();
   test_a_fault_stops_the_run_at_once();
   test_an_exception_of_a_kernel_ends_the_engines();
   test_memory_that_cannot_be_reached_is_named_by_the_row_that_wants_it();

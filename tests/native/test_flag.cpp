@@ -57,7 +57,7 @@ void test_many_raise_one() {
   for (auto& thread : threads) thread.join();
 }
 
-void test_patience_ends() {
+void test_backoff_ends() {
   weft::Backoff backoff(true, std::chrono::milliseconds(30));
   int looks = 0;
   while (!backoff.is_over()) {
@@ -84,6 +84,6 @@ void test_an_engine_does_its_jobs_in_turn() {
 int main() {
   test_a_payload_goes_back_and_forth();
   test_many_raise_one();
-  test_patience_ends();
+  test_backoff_ends();
   test_an_engine_does_its_jobs_in_turn();
 }

@@ -371,10 +371,11 @@ def run_checks(names: list[str]) -> dict[str, str]:
 def calls_made_again_are_right_in_any_layout() -> None:
     """A call that the desk knows must not be mistaken for one of other memory."""
     size, rank = dist.get_world_size(), dist.get_rank()
+    # By the tensors' own table, and by their attributes.
     desk_ways = [
         fast_path.TENSOR_READER,
         None,
-    ]  # by the tensors' own table, and by their attributes
+    ]
     assert desk_ways[0] is not None
     for way in desk_ways:
         fast_path.TENSOR_READER = way

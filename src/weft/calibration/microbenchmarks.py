@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -188,13 +189,10 @@ def matmuls(world: World) -> Measured:
     found: dict[str, list[float]] = {name: [] for name in factors}
     for _ in range(_ROUNDS * (world.rank == 0)):
         for name, factor in factors.items():
-            found[name].append(median(_product(factor) for _ in range(12)) / (2 * EDGE**3))
+            seconds = [_seconds_of(partial(np.matmul, factor, factor), 1) for _ in range(12)]
+            found[name].append(median(seconds) / (2 * EDGE**3))
     world.barrier()
     return _best(found)
-
-
-def _product(factor: NDArray[Any]) -> float:
-    return _seconds_of(lambda: factor @ factor, 1)
 
 
 def _seconds_of(act: Callable[[], Any], count: int) -> float:

@@ -72,7 +72,7 @@ def library_price(
     Without a version it is the newest that was measured. The part of a time that grows with the
     size follows the rate of the links, compared with the machine that was measured.
     """
-    if platform.num_nodes > 1 or kind in ("send", "recv"):
+    if platform.num_nodes > 1 or _has_no_table(platform, kind, name):
         return _by_algorithms(platform, kind, nbytes, name, version)
     known, num_ranks = _library_on(platform, name), platform.num_ranks
     fit = _fit(known, kind, version, dtype, num_ranks)
@@ -97,6 +97,17 @@ def own_seconds(platform: Platform, price: LibraryPrice) -> float:
     device, others = platform.require_device(), np.arange(1, platform.num_ranks)
     meeting = latencies(platform.levels, np.zeros_like(others), others).max() + device.signal
     return max(0.0, price.seconds - device.launch - float(meeting))
+
+
+def _has_no_table(platform: Platform, kind: str, name: str) -> bool:
+    """Whether a collective inside a node is priced by algorithms: no table of it is known.
+
+    Rings of NVLink are those of the model; what RCCL does inside a node nobody logged.
+    """
+    if any(measured.name == name for measured in platform.libraries):
+        return False
+    is_ring = platform.device is not None and platform.device.vendor == "NVIDIA"
+    return kind in ("send", "recv") or (is_ring and kind in ("broadcast", "reduce"))
 
 
 def _by_algorithms(

@@ -16,10 +16,8 @@ from weft.schedule import CommandKind, CommandTable, Kernel, Reduce
 Ints = NDArray[np.int64]
 
 CALLED = ("stream", "host")  # queues that the calling thread executes
-ENGINES = (
-    "copy",
-    "nic",
-)  # queues with an engine thread each; on one machine a nic is another copy engine
+# Queues with an engine thread each; on one machine a nic is another copy engine.
+ENGINES = ("copy", "nic")
 
 
 @dataclass(frozen=True, slots=True)

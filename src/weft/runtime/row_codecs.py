@@ -22,9 +22,8 @@ class PythonCoder:
         self._codec = codec
         self.room = codec.room
         self.encode = codec.encode
-        codec.encode(
-            np.zeros(4, np.uint8), np.empty(codec.room(4), np.uint8)
-        )  # fails now if its library is missing
+        # Fails now if its library is missing.
+        codec.encode(np.zeros(4, np.uint8), np.empty(codec.room(4), np.uint8))
 
     def decode(self, frame: Octets, chunk: Octets) -> int:
         """Fill ``chunk``; return what is wrong with its frame."""

@@ -193,9 +193,8 @@ def _wait(children: list[_Child]) -> None:
 
 def _answer(rank: int, child: _Child) -> _Failure | tuple[Any] | None:
     """Return the result of a rank, how it failed, or None while it is running."""
-    ended = (
-        child.process.exitcode is not None
-    )  # read before the pipe: it may send its result, then end
+    # Read before the pipe: it may send its result, then end.
+    ended = child.process.exitcode is not None
     try:
         if child.results.poll():
             good, value = pickle.loads(child.results.recv_bytes())  # noqa: S301 - our child's

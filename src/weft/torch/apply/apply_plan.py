@@ -135,11 +135,9 @@ class Applied:
     def remove(self) -> None:
         """Restore the groups; fused modules stay in the model."""
         for group, before in zip(self._groups, self._before, strict=True):
-            group.routes, group.dispatch_cache, group.compression = (
-                None,
-                before.dispatch_cache,
-                before.compression,
-            )
+            group.routes = None
+            group.dispatch_cache = before.dispatch_cache
+            group.compression = before.compression
             group.channel.drain()
             group.channel.world.set_engines(before.engines)
 
@@ -160,10 +158,9 @@ class Applied:
             group.channel.world.set_engines(engines)
         if any(route.backend == "gloo" for route in routes.routes()):
             routes.start_gloo()
-        group.routes, group.dispatch_cache = (
-            routes,
-            None,
-        )  # the dispatch cache would bypass the routes
+        # The dispatch cache would bypass the routes.
+        group.routes = routes
+        group.dispatch_cache = None
         return routes
 
     def _require_met(self) -> None:

@@ -65,9 +65,8 @@ def overlaps(x: Tensor, out: Tensor, in_place: int | None = None) -> bool:
 
 def copy_overlapping(parts: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
     """Return the inputs, with copies of those that overlap an output."""
-    memory = {
-        buffer.untyped_storage().data_ptr() for buffer in buffers
-    }  # a set: comparing all pairs would be quadratic
+    # A set: comparing all pairs would be quadratic.
+    memory = {buffer.untyped_storage().data_ptr() for buffer in buffers}
     return [
         part.clone()
         if part.untyped_storage().data_ptr() in memory and any(overlaps(part, r) for r in buffers)

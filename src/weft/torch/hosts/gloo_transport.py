@@ -62,8 +62,9 @@ class GlooTransport:
         try:
             self._group: Any = dist.ProcessGroupGloo(store, rank, size, timeout)
         except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0].rstrip(".")
             raise RunError(
-                f"rank {rank} cannot connect to the other hosts: {_first_line(error)}.",
+                f"rank {rank} cannot connect to the other hosts: {reason}.",
                 "Set GLOO_SOCKET_IFNAME to the network interface that reaches them.",
             ) from error
         self._threads = [
@@ -147,7 +148,3 @@ class GlooTransport:
 
 def _threads() -> set[int]:
     return {int(each.name) for each in Path("/proc/self/task").iterdir()}
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".")

@@ -23,13 +23,12 @@ class HostMap:
     def from_identities(identities: Sequence[str]) -> "HostMap":
         """Return the map of ranks with these host identities.
 
-        >>> Hosts.told_apart(["a", "b", "a"])
-        Hosts(of=(0, 1, 0), names=('a', 'b'))
+        >>> HostMap.from_identities(["a", "b", "a"])
+        HostMap(of=(0, 1, 0), names=('a', 'b'))
         """
-        numbers = {
-            host_identity: number for number, host_identity in enumerate(dict.fromkeys(identities))
-        }
-        return HostMap(tuple(numbers[each] for each in identities), tuple(map(_shown, numbers)))
+        numbers = {each: number for number, each in enumerate(dict.fromkeys(identities))}
+        names = tuple(each.partition("\n")[0] for each in numbers)
+        return HostMap(tuple(numbers[each] for each in identities), names)
 
     @property
     def num(self) -> int:
@@ -57,7 +56,7 @@ class HostMap:
     def runs(self, host: int) -> list[tuple[int, int]]:
         """Return the host's ranks as half-open ranges.
 
-        >>> Hosts.told_apart(["a", "a", "b", "a"]).runs(0)
+        >>> HostMap.from_identities(["a", "a", "b", "a"]).runs(0)
         [(0, 2), (3, 4)]
         """
         found: list[tuple[int, int]] = []
@@ -84,7 +83,3 @@ def host_identity() -> str:
     boot = _BOOT.read_text(encoding="ascii").strip()
     name = os.environ.get(_HOST, "")
     return f"{name or os.uname().nodename}\n{name} {boot} {mount.st_dev} {processes}"
-
-
-def _shown(host_identity: str) -> str:
-    return host_identity.partition("\n")[0]

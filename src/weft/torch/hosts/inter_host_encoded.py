@@ -92,12 +92,10 @@ class _EncodedBroadcast:
         coder: PieceEncoder,
         encoding: BroadcastEncoding,
     ) -> None:
-        self._topology, self._session, self._coder, self._encoding = (
-            topology,
-            session,
-            coder,
-            encoding,
-        )
+        self._topology = topology
+        self._session = session
+        self._coder = coder
+        self._encoding = encoding
         self._data, self._root = data, root
         hosts, step = topology.hosts, (topology.host - topology.hosts.of[root]) % topology.hosts.num
         is_leader = topology.is_leader(root)
@@ -153,7 +151,8 @@ class _EncodedBroadcast:
             size = self._encode(number, slot)
         elif self._source is not None:
             wait_for(self._incoming.pop(number))
-            size = self._size_of(slot, number)
+            # Gloo does not report the length of a message: the frame has its own.
+            size = self._checked(frame_bytes(slot), slot, number)
         if self._encoding.every_hop and self._source is not None:
             self._decode(number, slot[:size])
             self._decoder.wait(number)
@@ -204,10 +203,6 @@ class _EncodedBroadcast:
                 raise self._chunk_error(number, error) from error
 
         self._decoder.do(number, act)
-
-    def _size_of(self, slot: Octets, number: int) -> int:
-        """Return the length of a received frame, which Gloo does not report."""
-        return self._checked(frame_bytes(slot), slot, number)
 
     def _checked(self, size: int, slot: Octets, number: int) -> int:
         if FRAME_HEAD <= size <= len(slot):

@@ -21,11 +21,9 @@ from weft.torch.hosts.inter_host_session import LENGTH, InterHostSession, wait_f
 
 def broadcast(topology: HostTopology, x: Tensor, root: int) -> None:
     """Broadcast chunks along a chain of hosts, starting at the root's."""
-    hosts, is_leader, at = (
-        topology.hosts,
-        topology.is_leader(root),
-        topology.leader_local_rank(root),
-    )
+    hosts = topology.hosts
+    is_leader = topology.is_leader(root)
+    at = topology.leader_local_rank(root)
     step = (topology.host - hosts.of[root]) % hosts.num
     takes = is_leader and step > 0
     gives = is_leader and step < hosts.num - 1

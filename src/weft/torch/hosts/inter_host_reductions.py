@@ -23,11 +23,9 @@ Incoming = tuple[list[Tensor], list[Transfer]]  # what to reduce, and what to wa
 
 def reduce(topology: HostTopology, x: Tensor, root: int, op: str) -> None:
     """Reduce inside every host, then on the root."""
-    steps, is_leader, at = (
-        reduction_steps(op, x),
-        topology.is_leader(root),
-        topology.leader_local_rank(root),
-    )
+    steps = reduction_steps(op, x)
+    is_leader = topology.is_leader(root)
+    at = topology.leader_local_rank(root)
     mine = x.view(-1) if topology.rank == root or not is_leader else x.view(-1).clone()
     blocks = chunks(mine, chunk_bytes(x.nbytes))
     incoming: dict[int, Incoming] = {}

@@ -207,9 +207,8 @@ class P2PConnection:
             while True:
                 self._transport.recv(buffer, self.peer, _CONTROL).wait_without_timeout()
                 control = _read(buffer)
-                if (
-                    control.kind is ControlKind.DATA
-                ):  # the bytes follow: receive them without the lock
+                # The bytes follow: receive them without the lock.
+                if control.kind is ControlKind.DATA:
                     self._take(self._in_flight.pop((False, control.number)))
                 with self._lock:
                     self._handle(control, buffer[_HEAD.size : _HEAD.size + _inline(control.nbytes)])
@@ -256,12 +255,10 @@ class P2PTransport:
     def __init__(
         self, transport: GlooTransport, hosts: HostMap, rank: int, report_failure: ReportFailure
     ) -> None:
-        self._transport, self._hosts, self._rank, self._report_failure = (
-            transport,
-            hosts,
-            rank,
-            report_failure,
-        )
+        self._transport = transport
+        self._hosts = hosts
+        self._rank = rank
+        self._report_failure = report_failure
         self._connections: dict[int, P2PConnection] = {}
         self._lock = threading.Lock()
 
