@@ -264,7 +264,7 @@ def test_units_that_are_taken_from_products_never_make_a_step_shorter(step):
     engine = engine_of(step)
     seconds = [engine.run(pressure=pressure).seconds for pressure in (0, 1, 2, 4)]
     # Fewer tiles at once crowd the cache less and free memory for a collective: a little is saved.
-    assert all(more >= 0.95 * less for less, more in pairwise(seconds))
+    assert all(more >= 0.93 * less for less, more in pairwise(seconds))
 
 
 @settings(deadline=None, max_examples=30)

@@ -39,6 +39,14 @@ def plan(
     ranks: Ranks = None,
     settings: Settings = None,
     stack: Stack = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            metavar="layout",
+            help="layout: find tp, pp, cp, ep, ZeRO, micro batch and recomputation first; what "
+            "--set gives is kept.",
+        ),
+    ] = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -84,6 +92,11 @@ def plan(
 ) -> None:
     """Plan one step."""
     path, given = output_path(output, _SUFFIXES), settings_of(settings, stack)
+    if search is not None:
+        from weft.cli.layout_tables import search_layouts
+
+        search_layouts(search, workloads, machine_of(on, ranks), given, path, json=json)
+        return
     limits = _limits(budget, words(codec), engines, memory)
     workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:

@@ -1,0 +1,121 @@
+"""``weft plan --search layout``: the fastest layouts of a training job, and why the first is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.cli.outputs import flat, print_json, print_written, write
+from weft.errors import UsageError
+from weft.report.text import Column, print_table
+from weft.units import format_percent, format_size, format_time
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.planner.layout_search import LayoutChoice
+
+_PARTS = ("compute", "exposed", "waiting", "host", "idle")
+_OTHER_NAMES = {"interleave": "vp", "micro_batch": "micro"}
+
+
+def search_layouts(
+    what: str,
+    workloads: Sequence[str],
+    machine: "Platform",
+    given: dict[str, str],
+    path: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Search the layouts of one workload and print the best."""
+    from weft.cost.recipes import rated_flops
+    from weft.hardware.dtypes import recipe_of
+    from weft.models.find import find_job
+    from weft.planner.layout_search import LayoutSearch
+
+    if what != "layout":
+        raise UsageError(f"--search must be layout (got {what!r})", "Use --search layout.")
+    if path is not None and path.suffix != ".csv":
+        raise UsageError(
+            f"-o: layouts are written as .csv (got {path.name!r})", "Use -o layouts.csv."
+        )
+    job = find_job(workloads[0], machine.num_ranks, _without_layout(given))
+    if job is None or len(workloads) > 1:
+        raise UsageError(
+            f"--search layout: {workloads[0]!r} is no model or configuration",
+            "Use a name of weft models, or a configuration file.",
+        )
+    asked = find_job(workloads[0], machine.num_ranks, given) if given else job
+    assert asked is not None
+    search = LayoutSearch(asked, machine, frozenset(_settled(given)))
+    found = search.best()
+    math = getattr(job.model, "math", "") or job.model.dtype
+    peak = rated_flops(machine.require_device(), recipe_of(math).math)
+    rows = [each.as_row(peak) for each in found]
+    note = write(path, [flat(row) | flat(row["settings"]) for row in rows]) if path else ""
+    if json:
+        more = {"layouts": search.num_layouts, "fitting": search.num_fitting}
+        print_json("plan", machine.name, rows, **more)
+    else:
+        print_layouts(job.name, machine, search.num_layouts, search.num_fitting, found, rows)
+    print_written(note, quiet=json)
+
+
+def _settled(given: dict[str, str]) -> list[str]:
+    """Return the searched settings that were given, by their names in a model."""
+    names = {"vp": "interleave", "fsdp": "zero"}
+    return [names.get(key, key) for key in given]
+
+
+def _without_layout(given: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in given.items() if key in ("stack", "model")}
+
+
+def print_layouts(
+    name: str,
+    machine: "Platform",
+    num_layouts: int,
+    num_fitting: int,
+    found: "Sequence[LayoutChoice]",
+    rows: Sequence[dict[str, Any]],
+) -> None:
+    """Print the answer, the table, and what to do next."""
+    best = rows[0]
+    print(
+        f"{name} on {machine.num_ranks} ranks of {machine.name}: {_words(best['settings'])} takes "
+        f"{format_time(best['seconds'])} a step, predicted ({format_time(best['low'])} to "
+        f"{format_time(best['high'])})"
+    )
+    print(f"{num_layouts} layouts divide, {num_fitting} of them fit; the best, predicted:")
+    columns = [
+        Column("layout", "layout", right=False, style="bold"),
+        Column("seconds", "step", format_time),
+        Column("tokens_per_second_per_rank", "tokens/s/GPU", "{:,.0f}".format),
+        Column("mfu", "MFU", lambda share: format_percent(100 * share)),
+        Column("exposed", "exposed", format_time),
+        Column("memory", "memory", format_size),
+    ]
+    print_table(columns, [row | {"layout": _words(row["settings"])} for row in rows])
+    if len(found) > 1:
+        print(_why(found[0], found[1]))
+    given = " ".join(
+        f"--set {key}={value}" for key, value in best["settings"].items() if key != "dp"
+    )
+    print(f"next: weft plan {name} --on {machine.name} {given}")
+
+
+def _why(first: "LayoutChoice", second: "LayoutChoice") -> str:
+    """Return where the first layout saves what it saves over the second."""
+    saved = {
+        part: second.prediction.breakdown[part] - first.prediction.breakdown[part]
+        for part in _PARTS
+    }
+    most = max(saved, key=lambda part: saved[part])
+    share = 100 * (second.seconds / first.seconds - 1)
+    return (
+        f"the first is {share:.1f} % faster than the second: {format_time(max(0.0, saved[most]))} "
+        f"less {'computation' if most == 'compute' else most}"
+    )
+
+
+def _words(settings: dict[str, Any]) -> str:
+    return " ".join(f"{_OTHER_NAMES.get(key, key)}={value}" for key, value in settings.items())

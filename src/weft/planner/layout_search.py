@@ -1,0 +1,233 @@
+"""Which layout trains a transformer fastest on so many ranks: enumerate, bound, refine.
+
+```
+ layouts that divide -> those that fit into memory -> ranked by an estimate -> the best predicted
+```
+
+The estimate adds up what one layer takes by the step engine, the bubble of the pipeline, and
+communication of weights and gradients that computation cannot hide. It only ranks: every number
+that is shown comes from the prediction of the whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import NoPlanError, UsageError
+from weft.models.transformer import Transformer
+from weft.models.transformer_layout import Layout
+from weft.models.transformer_memory import fullest_memory
+from weft.models.transformer_step import build
+from weft.planner.job_prediction import predict_job
+from weft.planner.prices import Prices, default_library
+from weft.step import StepEngine
+from weft.units import format_size
+from weft.workload.step import Collective
+
+if TYPE_CHECKING:
+    from weft.hardware import Platform
+    from weft.models.job import Job
+    from weft.planner.predict import Prediction
+    from weft.workload import HostModel
+
+SEARCHED = ("tp", "cp", "pp", "interleave", "ep", "zero", "micro_batch", "recompute")
+_MICRO = (1, 2, 4, 8)
+_RECOMPUTE = ("none", "selective", "full")
+_LONG = 8192  # tokens of a sequence from which on sharing it out is tried
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """One layout of a job with its predicted step."""
+
+    job: Job
+    prediction: Prediction
+
+    @property
+    def seconds(self) -> float:
+        """What the step takes."""
+        return self.prediction.seconds
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that the search chose, those of one rank left out."""
+        model = self.job.model
+        found = {name: getattr(model, name) for name in SEARCHED}
+        return {key: value for key, value in found.items() if value not in (1, 0, "none")}
+
+    def as_row(self, peak: float) -> dict[str, Any]:
+        """Return it as programs read it; ``peak`` is the rated flop/s of a rank."""
+        memory = self.prediction.workload.memory
+        layout = Layout(self.job.model, self.job.num_ranks)  # type: ignore[arg-type]
+        return {
+            "settings": {**self.settings, "dp": layout.dp},
+            "seconds": self.seconds,
+            "low": self.prediction.low,
+            "high": self.prediction.high,
+            "exposed": self.prediction.breakdown["exposed"],
+            "memory": 0 if memory is None else memory.total,
+            **self.job.throughput(self.seconds, peak),
+            "basis": "predicted",
+        }
+
+
+@dataclass
+class LayoutSearch:
+    """Searches the layouts of one job; settings that were ``given`` are kept as they are."""
+
+    job: Job
+    platform: Platform
+    given: frozenset[str] = frozenset()
+    host: HostModel | None = None
+    num_layouts: int = 0  # that divide
+    num_fitting: int = 0
+    _layers: dict[object, float] = field(default_factory=dict)
+
+    def best(self, count: int = 10, refined: int = 12) -> list[LayoutChoice]:
+        """Return the fastest layouts that fit, predicted; ``refined`` of them are looked at."""
+        fitting = list(self._fitting())
+        if not fitting:
+            has = format_size(self.platform.require_device().memory_bytes)
+            raise NoPlanError(
+                f"none of {self.num_layouts} layouts of {self.job.name} fits into {has} a rank",
+                "Use more ranks, or leave more settings to the search.",
+            )
+        prices = Prices(self.platform, default_library(self.platform))
+        ranked = sorted(fitting, key=lambda model: self.estimate(model, prices))
+        found = []
+        for model in ranked[:refined]:
+            job = replace(self.job, model=model)
+            prediction = predict_job(job, self.platform, host=self.host, prices=prices)
+            found.append(LayoutChoice(job, prediction))
+        found.sort(key=lambda each: each.seconds)
+        return found[:count]
+
+    def _fitting(self) -> Iterator[Transformer]:
+        """Yield the layouts that divide and whose fullest rank has room for them."""
+        room = self.platform.require_device().memory_bytes
+        for model in self._layouts():
+            try:
+                layout = Layout(model, self.platform.num_ranks)
+            except UsageError:
+                continue
+            self.num_layouts += 1
+            if fullest_memory(model, layout).total <= room:
+                self.num_fitting += 1
+                yield model
+
+    def _layouts(self) -> Iterator[Transformer]:
+        """Yield every combination of settings that were not given, what asks for less first."""
+        model = self.job.model
+        if not isinstance(model, Transformer) or model.mode != "train":
+            raise UsageError(
+                f"--search layout: {self.job.name} is no transformer that is trained",
+                "Use a model of weft models, or a configuration file.",
+            )
+        node, ranks = self.platform.node_size, self.platform.num_ranks
+        for tp in self._values("tp", _powers(min(node, model.heads))):
+            for pp in self._values("pp", _stages(model.layers, ranks // tp)):
+                for cp in self._values("cp", _powers(8) if model.seq >= _LONG else [1]):
+                    if ranks % (tp * pp * cp):
+                        continue
+                    shaped = replace(model, tp=tp, pp=pp, cp=cp, sp=tp > 1, dp=0, fsdp=False)
+                    yield from self._details(shaped)
+
+    def _details(self, model: Transformer) -> Iterator[Transformer]:
+        chunks = _chunks(model.layers, model.pp)
+        experts = _powers(min(model.experts, 64)) if model.experts else [1]
+        for interleave in self._values("interleave", chunks):
+            for ep in self._values("ep", experts):
+                for zero in self._values("zero", [3, 1] if model.pp == 1 else [1]):
+                    for micro in self._values("micro_batch", list(_MICRO)):
+                        for recompute in self._values("recompute", list(_RECOMPUTE)):
+                            yield replace(
+                                model,
+                                count_ends=_counts_ends(model.layers, model.pp * interleave),
+                                interleave=interleave,
+                                ep=ep,
+                                zero=zero,
+                                micro_batch=micro,
+                                recompute=recompute,
+                            )
+
+    def _values(self, key: str, tried: list[Any]) -> list[Any]:
+        return [getattr(self.job.model, key)] if key in self.given else tried
+
+    # The estimate
+
+    def estimate(self, model: Transformer, prices: Prices) -> float:
+        """Return about how long a step takes, to rank layouts by."""
+        layout = Layout(model, self.platform.num_ranks)
+        each = self._layer(model, prices)
+        layers = -(-model.layers // model.pp)
+        weights = model.layer_weights(model.kinds[-1]).total
+        replicas = tuple(range(0, layout.replicas * model.tp, model.tp))
+        ends = self._ends(model, layout.micro)
+        if model.zero == 3:
+            item = 2 * weights
+            gathered = prices.collective(Collective("all_gather", item), replicas)
+            reduced = prices.collective(Collective("reduce_scatter", item), replicas)
+            each = max(each, 2 * gathered + reduced)
+            shared = 0.0
+        else:
+            whole = Collective("all_reduce", 2 * weights * layers)
+            shared = max(0.0, prices.collective(whole, replicas) - layers * each / 2)
+        busy = layout.num_micro * (layers * each + ends)
+        bubble = (model.pp - 1) / (layout.num_micro * model.interleave)
+        return busy * (1 + bubble) + shared
+
+    def _layer(self, model: Transformer, prices: Prices) -> float:
+        """Return forward and backward pass of a layer for one micro batch, without replicas."""
+        key = model.tp, model.cp, model.ep, model.micro_batch, model.recompute
+        if key not in self._layers:
+            ranks = model.tp * model.cp * max(1, model.ep // (model.cp if model.ep > 1 else 1))
+            found = []
+            for layers in (2, 4):
+                one = replace(
+                    model,
+                    layers=layers,
+                    pp=1,
+                    interleave=1,
+                    zero=0,
+                    stage_layers=(),
+                    dense_layers=0,
+                    batch=model.micro_batch * (ranks // (model.tp * model.cp)),
+                )
+                step = build("layer", one, ranks)
+                engine = StepEngine(step, self.platform, prices, host=self.host)
+                found.append(engine.run().seconds)
+            self._layers[key] = max(0.0, found[1] - found[0]) / 2
+        return self._layers[key]
+
+    def _ends(self, model: Transformer, micro: int) -> float:
+        """Return what the head takes, as far as the last stage waits for it."""
+        flops = 6.0 * micro * model.seq / model.cp * model.hidden * model.vocab / model.tp
+        device = self.platform.require_device()
+        rate = max(each.achieved for each in device.flops.values())
+        return flops / rate / model.pp
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << n for n in range(max(1, most).bit_length()) if 1 << n <= most]
+
+
+def _stages(layers: int, most: int) -> list[int]:
+    """Return numbers of pipeline stages to try: powers of two, and what divides the layers."""
+    found = {*_powers(min(layers, most, 64)), *(n for n in range(1, 17) if layers % n == 0)}
+    return sorted(n for n in found if n <= most)
+
+
+def _chunks(layers: int, stages: int) -> list[int]:
+    """Return into how many chunks a stage may be cut: all as large, or the ends a layer less."""
+    if stages == 1:
+        return [1]
+    most = range(2, -(-layers // stages) + 1)
+    even = [n for n in most if layers % (stages * n) == 0 or _counts_ends(layers, stages * n)]
+    return [1, *even]
+
+
+def _counts_ends(layers: int, chunks: int) -> bool:
+    """Return whether the embedding and the head make up for layers that do not divide."""
+    return layers % chunks != 0 and (layers + 2) % chunks == 0

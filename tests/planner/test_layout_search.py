@@ -1,0 +1,89 @@
+"""The search for a layout: what divides, what fits, and that the estimate ranks as predicted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from weft.cli import main
+from weft.errors import NoPlanError, UsageError
+from weft.hardware import platform
+from weft.models.named import job_of
+from weft.planner.job_prediction import predict_job
+from weft.planner.layout_search import LayoutSearch, _chunks, _stages
+from weft.planner.prices import Prices, default_library
+
+MACHINE = platform("h100-8")
+SMALL = {"layers": "8", "batch": "32", "seq": "2048"}
+
+
+def search(settings=None, given=(), machine=MACHINE):
+    job = job_of("llama-8b", machine.num_ranks, SMALL | (settings or {}))
+    return LayoutSearch(job, machine, frozenset(given))
+
+
+def test_every_layout_found_fits_and_is_sorted():
+    made = search()
+    found = made.best(count=4, refined=4)
+    assert 0 < made.num_fitting <= made.num_layouts
+    assert [each.seconds for each in found] == sorted(each.seconds for each in found)
+    for each in found:
+        memory = each.prediction.workload.memory
+        assert memory is not None
+        assert memory.total <= MACHINE.require_device().memory_bytes
+
+
+def test_settings_that_were_given_are_kept():
+    found = search({"tp": "4", "recompute": "full"}, ("tp", "recompute")).best(3, 3)
+    assert {each.job.model.tp for each in found} == {4}
+    assert {each.job.model.recompute for each in found} == {"full"}
+
+
+def test_the_best_is_no_slower_than_the_layout_of_the_user():
+    best = search().best(1, 8)[0]
+    mine = predict_job(job_of("llama-8b", 8, SMALL | {"tp": "8", "sp": "true"}), MACHINE)
+    assert best.seconds <= mine.seconds
+
+
+def test_the_estimate_ranks_about_as_predictions_do():
+    made = search()
+    prices = Prices(MACHINE, default_library(MACHINE))
+    models = list(made._fitting())[::25]
+    estimated = [made.estimate(model, prices) for model in models]
+    predicted = [
+        predict_job(replace(made.job, model=model), MACHINE, prices=prices).seconds
+        for model in models
+    ]
+    ratios = sorted(one / other for one, other in zip(estimated, predicted, strict=True))
+    assert ratios[len(ratios) // 2] == pytest.approx(1.0, abs=0.2)
+    best = min(range(len(models)), key=lambda n: estimated[n])
+    assert predicted[best] <= 1.05 * min(predicted)
+
+
+def test_stages_and_chunks_are_what_layers_allow():
+    assert _stages(126, 64) == [1, 2, 3, 4, 6, 7, 8, 9, 14, 16, 32, 64]
+    assert 8 in _chunks(126, 8)  # with the embedding and the head 128
+    assert _chunks(80, 4)[:4] == [1, 2, 4, 5]
+    assert _chunks(80, 1) == [1]
+
+
+def test_what_cannot_be_laid_out_is_refused():
+    with pytest.raises(UsageError, match="dlrm"):
+        LayoutSearch(job_of("dlrm", 8), MACHINE).best()
+    with pytest.raises(NoPlanError, match="none of"):
+        search({"layers": "126", "hidden": "16384", "ffn": "53248", "heads": "128"}).best()
+
+
+def test_the_verb_prints_layouts_as_json(capsys):
+    words = ["plan", "llama-8b", "--on", "h100-8", "--search", "layout", "--json"]
+    words += ["--set", "layers=4", "--set", "batch=8", "--set", "seq=1024", "--set", "tp=2"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verb"] == "plan"
+    assert found["fitting"] <= found["layouts"]
+    assert {"settings", "seconds", "memory", "mfu", "exposed"} <= set(found["results"][0])
+    assert all(row["settings"]["tp"] == 2 for row in found["results"])
+    assert main(["plan", "gpt2", "--on", "h100-8", "--search", "fast"]) == 2
+    assert "must be layout" in capsys.readouterr().err
