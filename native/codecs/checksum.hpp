@@ -1,4 +1,4 @@
-// A checksum fast enough to take with every chunk: it must cost less than the codec beside it.
+// A checksum of every chunk, which must take less time than its codec.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ namespace weft {
 // Where it lies does not matter: chunks begin anywhere.
 using Loose [[gnu::aligned(1)]] = float;
 
-// float as a value type beside Half, Brain and Float8.
+// float as a value type like Half, Brain and Float8.
 struct Plain {
   float value;
   static Plain from(float value) noexcept { return {value}; }

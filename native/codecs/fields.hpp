@@ -46,7 +46,7 @@ inline void copy_wide(const std::byte* from, std::size_t size, std::byte* to) no
 // float32. Turned left by one the exponent is the top byte; mantissa and sign are the other three.
 struct Single {
   using Word = std::uint32_t;
-  static constexpr std::size_t kRest = 3;   // bytes of a value beside its exponent
+  static constexpr std::size_t kRest = 3;   // bytes of a value without its exponent
   static constexpr int kExtra = 0;          // bits of it that are kept as planes
 
   static void split_one(Word word, std::uint8_t& exponent, std::uint8_t&, std::byte* rest) noexcept {
@@ -61,7 +61,7 @@ struct Single {
   }
 };
 
-// bfloat16: as float32, with one byte beside the exponent.
+// bfloat16: as float32, with one byte besides the exponent.
 struct BrainFields {
   using Word = std::uint16_t;
   static constexpr std::size_t kRest = 1;
@@ -79,7 +79,7 @@ struct BrainFields {
   }
 };
 
-// float16: five bits of exponent; the sign and two bits of mantissa beside it become planes.
+// float16: five bits of exponent; the sign and two bits of mantissa become planes.
 struct HalfFields {
   using Word = std::uint16_t;
   static constexpr std::size_t kRest = 1;

@@ -61,7 +61,7 @@ class Pack {
   static constexpr std::size_t kOftenKept = 4;  // of 32 values, where nine of ten are zero
   using Words = std::array<Word, kPackBlock + kOftenKept>;
 
-  static constexpr std::size_t beside(std::size_t count) noexcept {
+  static constexpr std::size_t other_bytes(std::size_t count) noexcept {
     return Fields::kExtra * plane_bytes(count) + Fields::kRest * count;
   }
 
@@ -123,7 +123,7 @@ class Pack {
   // any.
   static std::byte* encode_dense(const std::byte* src, std::size_t count, std::byte* to) noexcept {
     const std::byte* limit = to + 1 + count * kItem;
-    if (1 + kHead + beside(count) >= 1 + count * kItem) return nullptr;
+    if (1 + kHead + other_bytes(count) >= 1 + count * kItem) return nullptr;
     Apart apart;
     split<Fields>(src, count, apart.exponents.data(), apart.extra.data(), to + 1 + kHead);
     if (has_zero(apart.exponents.data(), count)) {
@@ -140,7 +140,7 @@ class Pack {
     const bool with_signs = none.negative != 0;
     const auto kept = static_cast<std::uint16_t>(count - none.all);
     const std::size_t maps = plane_bytes(count) * (with_signs ? 2 : 1);
-    if (1 + maps + 2 + kHead + beside(kept) >= 1 + count * kItem) return nullptr;
+    if (1 + maps + 2 + kHead + other_bytes(kept) >= 1 + count * kItem) return nullptr;
     *to++ = std::byte{with_signs ? kSigned : kSparse};
     std::byte* signs = to;
     if (with_signs) to += plane_bytes(count);
@@ -241,13 +241,13 @@ class Pack {
   // Null where it would not be shorter than up to ``limit``.
   static std::byte* encode_values(const std::byte* src, std::size_t count, std::byte* to,
                                   const std::byte* limit) noexcept {
-    if (kHead + beside(count) >= static_cast<std::size_t>(limit - to)) return nullptr;
+    if (kHead + other_bytes(count) >= static_cast<std::size_t>(limit - to)) return nullptr;
     Apart apart;
     split<Fields>(src, count, apart.exponents.data(), apart.extra.data(), to + kHead);
     return encode_apart(apart, count, to, limit);
   }
 
-  // What is beside the exponents stands behind the head already.
+  // Everything but the exponents follows the header already.
   static std::byte* encode_apart(Apart& apart, std::size_t count, std::byte* to,
                                  const std::byte* limit) noexcept {
     std::byte* head = to;
@@ -396,7 +396,7 @@ class Pack {
     Window window{static_cast<std::uint8_t>(from[0]), static_cast<std::uint8_t>(from[1]), 0};
     std::memcpy(&window.exceptions, from.data() + 2, 2);
     if (window.bits > kMostBits) return false;
-    const std::size_t size = kHead + window.nbytes(count) + beside(count);
+    const std::size_t size = kHead + window.nbytes(count) + other_bytes(count);
     if (from.size() < size) return false;
     const std::byte* rest = from.data() + kHead;
     const std::byte* planes = rest + Fields::kRest * count;

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -326,3 +326,32 @@ def create_segment(num_ranks: int) -> Launcher:
             f"cannot create shared memory for {num_ranks} ranks: {error.strerror}.",
             f"Check the size and the permissions of {SHARED_MEMORY}.",
         ) from error
+
+
+def join_group(comm: Communicator, ranks: Sequence[int], kind: type[T]) -> T | None:
+    """Create a world of ``ranks``: the first creates its segment, the others join it.
+
+    All ranks of the crew meet twice: when the name is known, and when all have come, so that
+    no launcher is closed early. Groups that share no rank are made at the same time.
+    """
+    chosen = sorted(set(ranks))
+    outside = [rank for rank in ranks if not 0 <= rank < comm.num_ranks]
+    if not chosen or len(chosen) != len(ranks) or outside:
+        raise UsageError(
+            f"ranks: expected distinct ranks from 0 to {comm.num_ranks - 1} (got {list(ranks)})."
+        )
+    made = None
+    with comm.exclusive("group"), contextlib.ExitStack() as stack:
+        comm.drain()
+        name = b""
+        if comm.rank == chosen[0]:
+            name = stack.enter_context(
+                contextlib.closing(create_segment(len(chosen)))
+            ).name.encode()
+        shown = comm.agree("group", name)
+        if comm.rank in chosen:
+            name = shown[chosen[0]]
+            place = chosen.index(comm.rank)
+            made = kind(name.decode(), place, timeout=comm.timeout, engines=comm.engines)
+        comm.agree("group made")
+    return made

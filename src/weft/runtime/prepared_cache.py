@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from weft._core import DispatchCache
 from weft.collectives import collective, pull
 from weft.collectives.catalogue import BUILDERS
+from weft.compress import codec_of, is_lossless
+from weft.compress.delta import is_delta
 from weft.errors import UsageError
 from weft.runtime.algorithm_selector import AlgorithmSelector
 from weft.runtime.communicator import Communicator
@@ -184,4 +186,30 @@ def _require_order(op: str, algorithm: str) -> None:
             f"algorithm: {algorithm!r} cannot compute {op.partition(':')[0]} (expected pull or "
             "eager).",
             "Leave the algorithm out.",
+        )
+
+
+def encoded_broadcast_key(
+    codec: str, nbytes: int, dtype: str, root: int, *, keep_root: bool
+) -> CallKey:
+    """Return the call key; raise for an unknown codec or one that does not take the dtype."""
+    name = codec_of(codec, dtype).name
+    op = KEEP_ROOT if keep_root and not is_lossless(name) else ""
+    return ("broadcast", nbytes, dtype, op, root, f"chain+{name}")
+
+
+def require_compatible(
+    codec: str, algorithm: str | None, *, keep_root: bool, async_op: bool
+) -> None:
+    """Raise if a codec is combined with arguments that it does not support."""
+    if algorithm is not None:
+        raise UsageError(
+            f"codec: {codec!r} works with the chain algorithm only (got algorithm {algorithm!r}).",
+            "Omit one of them.",
+        )
+    if is_delta(codec) and (keep_root or async_op):
+        what = "keep_root" if keep_root else "async_op"
+        raise UsageError(
+            f"{what}: not supported by codec {codec!r}, which needs the same history on all ranks.",
+            f"Omit {what}, or use codec {codec.partition('+')[2]!r}.",
         )

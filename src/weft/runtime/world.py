@@ -18,15 +18,19 @@ from weft.runtime.bound_memory import (
     dtype_of,
     parts_of,
 )
-from weft.runtime.communicator import DEFAULT_TIMEOUT, out_of_shared_memory
-from weft.runtime.encoded_broadcast import encoded_broadcast_key, require_compatible
+from weft.runtime.communicator import DEFAULT_TIMEOUT, join_group, out_of_shared_memory
 from weft.runtime.engine_threads import Engines
 from weft.runtime.heap_arrays import HeapCommunicator
 from weft.runtime.p2p_messages import Message, MessageQueues, open_p2p_slots, receive_now, send_now
-from weft.runtime.prepared_cache import CallKey, CallSignature, PreparedCache
+from weft.runtime.prepared_cache import (
+    CallKey,
+    CallSignature,
+    PreparedCache,
+    encoded_broadcast_key,
+    require_compatible,
+)
 from weft.runtime.private_arena import PrivateArena
 from weft.runtime.streaming_stores import measured_cores
-from weft.runtime.subgroups import join_group
 from weft.runtime.work import Work
 
 IN, OUT, DATA = 0, 1, 0  # the numbers of the buffers of every collective's schedule
