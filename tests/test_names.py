@@ -9,39 +9,21 @@ SRC = Path(__file__).parents[1] / "src" / "weft"
 
 # Names that are still used more than once. Do not add to these lists: choose another name.
 DUPLICATE_CLASSES = {
-    "Cell",
     "Choice",
-    "Dlrm",
-    "Entry",
-    "Group",
-    "Job",
     "Limits",
     "Lookups",
-    "Measured",
     "Outcome",
     "Overheads",
-    "Peer",
     "Priced",
     "Prices",
-    "Transformer",
-    "Work",
 }
 DUPLICATE_MODULES = {
-    "c3",
-    "compressed",
     "demands",
-    "dma",
     "engine",
-    "fused",
     "job",
-    "kernel",
-    "nccl",
     "network",
-    "plan",
-    "predict",
     "pricing",
     "recorded",
-    "strategies",
 }
 
 

@@ -16,7 +16,6 @@ from weft.cost.fit_errors import geomean_error
 from weft.hardware import Platform, platform
 from weft.models import dlrm, transformer_step
 from weft.models.named import DLRMS
-from weft.models.transformer import Transformer
 from weft.models.zoo import MODELS
 from weft.planner.predict import predict_seconds
 from weft.planner.sharding import Sharder
@@ -110,17 +109,17 @@ def _measured(file: Path) -> Mapping[tuple[str, int], list[float]]:
 def _gpt3(num_ranks: int) -> Workload:
     """TP 4, PP 8 interleaved, fp8 products, 2304 sequences, two a micro batch."""
     model = replace(
-        MODELS["gpt3-175b"], tp=4, pp=8, batch=2304, micro_batch=2, math="fp8", interleave=6
-    )
+        MODELS["gpt3-175b"], tp=4, pp=8, batch=2304, micro_batch=2, math="fp8", interleave=6,
+        sp=True, tp_overlap=True, zero=1,
+    )  # fmt: skip
     return transformer_step.build("gpt3", model, num_ranks)
 
 
 def _lora(num_ranks: int) -> Workload:
-    """LLaMA-2 70B whose weights are frozen: TP 4, eight sequences of 8192 tokens."""
-    tp = 4 if num_ranks == 8 else 8  # context parallelism of 2 cuts work as twice the TP does
-    model = Transformer(
-        8192, 80, 64, 28672, 32000, 8192, 8, gated=True, rotary=True, batch=8, tp=tp, micro_batch=1,
-        math="fp8", frozen=True,
+    """LLaMA-2 70B with adapters of rank 16: TP 4, on 64 GPUs CP 2; 8 sequences of 8192 tokens."""
+    model = replace(
+        MODELS["llama-2-70b"], seq=8192, batch=8, micro_batch=1, tp=4, sp=True,
+        tp_overlap=True, cp=1 if num_ranks == 8 else 2, math="fp8", lora=16,
     )  # fmt: skip
     return transformer_step.build("llama2_70b_lora", model, num_ranks)
 

@@ -74,3 +74,31 @@ PUBLISHED_ATTENTION = Split(
     ),
     reason="other head dimensions, masks and machines than those fitted; all were printed before",
 )
+
+STEPS_FSDP = Split(
+    "llm_foundry/fsdp_mpt.csv",
+    fitted=("760m", "1b", "7b", "13b"),
+    held_out=("125m", "350m", "3b", "30b", "70b"),
+    reason="whole models, smaller and larger than those fitted and between them, on all GPUs",
+)
+
+STEPS_MEGATRON = Split(
+    "vtrain/single_node_a100.csv",
+    fitted=("hidden 1024",),
+    held_out=("hidden 2048",),
+    reason="every model of the other width, with all of its layouts",
+)
+
+STEPS_TORCHTITAN = Split(
+    "published_tables/torchtitan_llama3_h100_2024-12.csv",
+    fitted=("table 1",),
+    held_out=("table 2", "table 3"),
+    reason="long sequences with context parallelism, and 128 GPUs",
+)
+
+STEPS_ZERO = Split(
+    "internevo/throughput_7b_a100.csv",
+    fitted=(),
+    held_out=("every row",),
+    reason="nothing is fitted to it: another program on another network",
+)

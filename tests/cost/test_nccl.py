@@ -11,7 +11,7 @@ from weft.collectives.opaque import opaque
 from weft.cost.nccl import law_seconds, library_price, links_of, on_curve, own_seconds
 from weft.errors import PlatformError, UnknownNameError, UsageError
 from weft.hardware import Level, platform
-from weft.hardware.libraries import library, library_devices
+from weft.hardware.libraries import Fit, library, library_devices
 from weft.schedule import Cost, Kernel, Program, from_json, to_json
 from weft.schedule.check import check
 from weft.simulator import simulate
@@ -120,6 +120,8 @@ def test_the_newest_version_is_taken_unless_another_is_asked_for():
 def test_the_switch_reduces_floats_and_not_bytes():
     machine = platform("h100-8")
     floats, bytes_ = (library_price(machine, "all_reduce", 1 << 29, dtype=d) for d in DTYPES)
+    assert isinstance(floats.fit, Fit)
+    assert isinstance(bytes_.fit, Fit)
     assert floats.fit.in_switch
     assert not bytes_.fit.in_switch
     assert floats.seconds < 0.85 * bytes_.seconds
@@ -127,6 +129,7 @@ def test_the_switch_reduces_floats_and_not_bytes():
 
 def test_the_switch_is_left_aside_where_not_all_ranks_take_part():
     fit = library_price(platform("h100-8"), "all_reduce", 1 << 29).fit
+    assert isinstance(fit, Fit)
     outside = replace(fit, in_switch=())
     assert law_seconds(fit, 4, 1 << 29) == law_seconds(outside, 4, 1 << 29)
     assert law_seconds(fit, 8, 1 << 29) < law_seconds(outside, 8, 1 << 29)

@@ -205,7 +205,16 @@ def test_overlapped_sums_are_as_many_bytes_in_pieces():
     assert moved(whole, "tp") == moved(pieces, "tp")
     assert flops(whole) == flops(pieces)
     count = [sum(op.name == "up" for op in w.ops()) for w in (whole, pieces)]
-    assert count == [4, 16]
+    assert count == [4, 20]  # the part that is here, and four that are gathered
+
+
+@pytest.mark.parametrize("tp_overlap", [False, True])
+def test_inputs_of_fp8_products_are_gathered_in_fp8(tp_overlap):
+    given = {"tp": 4, "sp": True, "batch": 1, "tp_overlap": tp_overlap}
+    wide, narrow = (moved(made(4, **given, math=math), "tp") for math in ("", "fp8"))
+    head = 256 * 512 * 2  # which is not multiplied in fp8
+    assert narrow["all_gather"] - head == (wide["all_gather"] - head) // 2
+    assert narrow["reduce_scatter"] == wide["reduce_scatter"]
 
 
 def test_overlapped_sums_shorten_a_step():
@@ -281,6 +290,16 @@ def test_optimizer_shards_are_gathered_in_the_next_forward_pass_or_behind():
     ]
     assert phases == [{"forward"}, {"optimizer"}]
     assert moved(hidden, "dp") == moved(exposed, "dp")
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_weights_are_gathered_before_the_input_of_a_stage_has_come(zero):
+    workload = made(8, pp=4, batch=8, zero=zero)
+    for step in workload.steps:
+        received = {n for n, op in enumerate(step.ops) if op.name == "recv"}
+        gathers = [op for op in step.ops if op.name == "all_gather"]
+        assert gathers
+        assert not any(received & set(op.after) for op in gathers)
 
 
 def test_embedding_and_head_are_gathered_and_reduced():

@@ -17,7 +17,8 @@ from weft.models.named import generate
 from weft.planner.plan import STRATEGIES, Limits, Plan, fingerprint, read_plan
 from weft.planner.planning import MODES, plan
 from weft.planner.spreading import spread
-from weft.workload import NO_HOST, Step, Workload
+from weft.schedule import Cost
+from weft.workload import NO_HOST, Collective, Op, Step, Workload
 
 H100, MI300X = platform("h100-8"), platform("mi300x-8")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -232,3 +233,12 @@ def test_what_never_fits_or_is_no_name_is_refused_as_it_stands(tmp_path):
         spread("gpt2", platform("h100-8").resized(3), {"tp": "3", "heads": "13", "batch": "8"})
     with pytest.raises(NoPlanError):
         spread("llama-405b", platform("h100-8").resized(2))
+
+
+def test_plans_of_the_first_version_still_fit_their_steps():
+    """The fingerprint that the first version of the format wrote for the same step."""
+    product = Op("mm", cost=Cost("gemm", (8, 4, 2), "bf16", 128.0, 64))
+    what = Collective("all_reduce", 64)
+    summed = Op("sum", "collective", "comm", None, what, (0,), phase="backward")
+    step = Workload("toy", 8, (Step(tuple(range(8)), (product, summed)),))
+    assert fingerprint(step, platform("h100-8")) == "82b8863657ba4b01-7cb8c91e790956f6"

@@ -166,6 +166,7 @@ def test_without_tables_the_recorded_errors_are_shown(monkeypatch, tmp_path):
 @pytest.mark.data
 def test_the_algorithms_between_nodes_are_what_the_logs_give(data):
     again, kept = fitted_algorithms(data), algorithm_fit("nccl")
+    assert kept is not None
     assert dict(again.law) == kept.law
     for kind, error in kept.held_out.items():
         assert again.held_out[kind] == pytest.approx(error, abs=1e-4)

@@ -50,7 +50,7 @@ def test_memory_adds_up():
         (dataclasses.replace(WHOLE, num_ranks=5), "each rank needs one"),
         (with_ops(dataclasses.replace(GEMM, kind=cast("Any", "magic"))), "of kind 'magic'"),
         (with_ops(dataclasses.replace(GEMM, after=(0,))), "only ops before it"),
-        (with_ops(dataclasses.replace(GEMM, seconds=-1.0)), "less than no time"),
+        (with_ops(dataclasses.replace(GEMM, seconds=-1.0)), r"seconds must be >= 0 s \(got -1.0\)"),
         (with_ops(dataclasses.replace(GEMM, kind="collective")), "does not say which"),
         (with_ops(Op("x", "collective", collective=Collective("all", 1))), "is a 'all'"),
         (with_ops(Op("x", "collective", collective=Collective("send", 1))), "which position"),

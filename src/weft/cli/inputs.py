@@ -51,6 +51,16 @@ Settings = Annotated[
 ]
 
 
+Stack = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The software that runs the step: eager, composer, torchtitan, megatron-deepspeed or "
+        "graphs; without it, kernels as the cost models price them.",
+    ),
+]
+
+
 def machine_of(on: str | None, ranks: int | None = None, *, instead: str = "") -> "Platform":
     """Return the platform that a verb needs; ``instead`` names an alternative to --on."""
     from weft.hardware import platform
@@ -61,9 +71,9 @@ def machine_of(on: str | None, ranks: int | None = None, *, instead: str = "") -
     return platform(on, num_ranks=ranks)
 
 
-def settings_of(given: list[str] | None) -> dict[str, str]:
-    """Parse ``key=value`` words."""
-    found = {}
+def settings_of(given: list[str] | None, stack: str | None = None) -> dict[str, str]:
+    """Parse ``key=value`` words; the software stack is one more setting."""
+    found = {} if stack is None else {"stack": stack}
     for word in given or ():
         key, equals, value = word.partition("=")
         if not equals or not key:

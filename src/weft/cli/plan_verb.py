@@ -10,6 +10,7 @@ from weft.cli.inputs import (
     On,
     Ranks,
     Settings,
+    Stack,
     complete_workload,
     machine_of,
     recorded,
@@ -37,6 +38,7 @@ def plan(
     on: On = None,
     ranks: Ranks = None,
     settings: Settings = None,
+    stack: Stack = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -81,7 +83,7 @@ def plan(
     ] = None,
 ) -> None:
     """Plan one step."""
-    path, given = output_path(output, _SUFFIXES), settings_of(settings)
+    path, given = output_path(output, _SUFFIXES), settings_of(settings, stack)
     limits = _limits(budget, words(codec), engines, memory)
     workload, traces = workloads[0], _recorded(workloads, given, ranks)
     if traces:

@@ -10,6 +10,7 @@ from weft.cli.inputs import (
     On,
     Ranks,
     Settings,
+    Stack,
     complete_workload,
     machine_of,
     recorded,
@@ -33,6 +34,7 @@ def predict(
     on: On = None,
     ranks: Ranks = None,
     settings: Settings = None,
+    stack: Stack = None,
     every_rank: Annotated[
         bool,
         typer.Option("--every-rank", help="Capture each rank separately; use it if ranks differ."),
@@ -60,7 +62,7 @@ def predict(
     ] = None,
 ) -> None:
     """Predict one step."""
-    path, given = output_path(output, _SUFFIXES), settings_of(settings)
+    path, given = output_path(output, _SUFFIXES), settings_of(settings, stack)
     machine = machine_of(on, ranks)
     trace = recorded(workload, given, ranks)
     if trace is not None:

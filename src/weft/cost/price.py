@@ -55,7 +55,11 @@ def price(cost: Cost, device: Device) -> Price:
     """Price one kernel: by its family and shape, or else by what it moves and multiplies."""
     if cost.seconds:
         return Price(cost.seconds, cost.seconds, cost.seconds, "measured", "given")
-    return _price(cost, device)
+    if cost.scale == 1.0:
+        return _price(cost, device)
+    found = _price(replace(cost, scale=1.0), device)
+    seconds, low, high = (each * cost.scale for each in (found.seconds, found.low, found.high))
+    return replace(found, seconds=seconds, low=low, high=high)
 
 
 @lru_cache(maxsize=65536)

@@ -30,6 +30,7 @@ from weft.workload.step import Collective, Op, Phase, Step, Workload
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
+    from weft.models.stacks import Stack
     from weft.models.transformer import Transformer
     from weft.workload import HostModel, Prices
 
@@ -89,6 +90,7 @@ class Folding:
     platform: Platform
     prices: Prices
     host: HostModel | None = None
+    stack: Stack | None = None
     engines: list[tuple[StepEngine, float]] = field(default_factory=list)  # and their share
     _known: dict[object, PassCost] = field(default_factory=dict)
 
@@ -106,7 +108,8 @@ class Folding:
             steps.append(Step(stage_ranks(model, self.num_ranks, stage), tuple(ops)))
         source = f"generated: {self.name}"
         groups = layout.groups
-        return Workload(self.name, self.num_ranks, tuple(steps), groups, memory, source=source)
+        made = Workload(self.name, self.num_ranks, tuple(steps), groups, memory, source=source)
+        return self.stack.applied(made) if self.stack is not None else made
 
     def _stage(self, stage: Stage, left_out: int) -> list[Op]:
         """Write the passes of a stage, and ``left_out`` more of each where it is steady."""
@@ -194,6 +197,9 @@ class Folding:
         groups = {n: g for n, g in stage.layout.groups.items() if n not in _APART}
         step = Step(tuple(range(block)), tuple(stage.made.ops))
         workload = Workload(self.name, block, (step,), groups)
+        if self.stack is not None:
+            workload = self.stack.applied(workload)
+            (step,) = workload.steps
         engine = StepEngine(workload, self.platform, self.prices, host=self.host)
         run = engine.run()
         self.engines.append((engine, run.seconds))

@@ -23,12 +23,14 @@ _LARGEST = 2**53  # what a float counts exactly
 class Imported:
     """A model and its layout as another program's file describes them.
 
-    ``notes`` name what the file asks for and the model leaves out or assumes.
+    ``notes`` name what the file asks for and the model leaves out or assumes, ``stack`` is the
+    software that the file is for, where one is known.
     """
 
     name: str
     model: Transformer
     notes: tuple[str, ...] = ()
+    stack: str = ""
 
 
 @dataclass

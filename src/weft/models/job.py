@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.models import dlrm, transformer_step
 from weft.models.dlrm import Dlrm
+from weft.models.stacks import stack_named
 from weft.models.transformer import Transformer
 from weft.models.transformer_layout import Layout
 from weft.models.transformer_memory import StageMemory, stage_memories
@@ -20,18 +21,22 @@ _TOLD = ("batch", "micro_batch", "seq", "dtype", "tp", "cp", "pp", "dp", "ep", "
 
 @dataclass(frozen=True)
 class Job:
-    """A model on so many ranks; ``notes`` name what a file asks for and the model leaves out."""
+    """A model on so many ranks; ``notes`` name what a file asks for and the model leaves out.
+
+    ``stack`` names the software that runs it; "" runs its kernels as the cost models price them.
+    """
 
     name: str
     model: Transformer | Dlrm
     num_ranks: int
     notes: tuple[str, ...] = ()
+    stack: str = ""
 
     def workload(self) -> Workload:
         """Make the step of the job."""
-        if isinstance(self.model, Dlrm):
-            return dlrm.build(self.name, self.model, self.num_ranks)
-        return transformer_step.build(self.name, self.model, self.num_ranks)
+        build = dlrm.build if isinstance(self.model, Dlrm) else transformer_step.build
+        found = build(self.name, self.model, self.num_ranks)  # type: ignore[arg-type]
+        return stack_named(self.stack).applied(found) if self.stack else found
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -51,7 +56,7 @@ class Job:
             layout = Layout(model, self.num_ranks)
             found |= {"dp": layout.dp, "micro_batch": layout.micro}
             found["micro_batches"] = layout.num_micro
-        return found
+        return found | ({"stack": self.stack} if self.stack else {})
 
     @property
     def memories(self) -> list[StageMemory]:

@@ -13,6 +13,7 @@ from weft.models.building import ITEM_BYTES
 from weft.models.dlrm import Dlrm
 from weft.models.importers import SUFFIXES, import_file
 from weft.models.job import Job
+from weft.models.stacks import stack_named
 from weft.models.tables import Table, read_tables
 from weft.models.torchtitan import is_torchtitan
 from weft.models.transformer import Transformer
@@ -69,9 +70,14 @@ def generate(name: str, num_ranks: int, settings: Mapping[str, str] | None = Non
 def job_of(name: str, num_ranks: int, settings: Mapping[str, str] | None = None) -> Job:
     """Return the job of a name, of a TOML file of weft, or of a file of another program."""
     given = dict(settings or {})
+    stack = given.pop("stack", "")
+    if stack:
+        stack_named(stack)  # an unknown name is told before anything is read
     if name.endswith(SUFFIXES):
-        return _from_file(Path(name), num_ranks, given)
-    return Job(name, changed(name, model_named(name), given), num_ranks)
+        found = _from_file(Path(name), num_ranks, given)
+    else:
+        found = Job(name, changed(name, model_named(name), given), num_ranks)
+    return replace(found, stack=stack or found.stack)
 
 
 def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
@@ -80,7 +86,7 @@ def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
     base = given.pop("model", None)
     found = import_file(path, num_ranks, None if base is None else transformer_of(base, {}))
     model = changed(found.name, found.model, given)
-    return Job(found.name, model, num_ranks, found.notes)
+    return Job(found.name, model, num_ranks, found.notes, found.stack)
 
 
 def model_named(name: str) -> Dlrm | Transformer:

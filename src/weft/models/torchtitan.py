@@ -115,7 +115,9 @@ def read_torchtitan(path: Path, num_ranks: int, model: Transformer | None = None
     if "float8" in _converters(job):
         changed = replace(changed, math="fp8")
     notes += _left_out(job, training, layout)
-    return Imported(file_name(path.stem), changed, tuple(notes))
+    compiles = job.table("compile").truth("enable") or job.table("training").truth("compile")
+    stack = "torchtitan" if compiles else "eager"
+    return Imported(file_name(path.stem), changed, tuple(notes), stack)
 
 
 def _model(model: Keys) -> Transformer:

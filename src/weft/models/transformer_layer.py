@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from weft.hardware.dtypes import item_bytes
 from weft.models.expert_layer import Experts
 from weft.models.transformer_layout import split
 
@@ -98,11 +99,20 @@ class Layer:
 
     # Products that the ranks of tp share
 
-    def gather(self, width: int) -> int:
-        """Gather the sequence from the ranks of tp, behind the last kernel."""
+    def gather(self, width: int, *, product: bool = True) -> int:
+        """Gather the sequence from the ranks of tp, behind the last kernel.
+
+        Inputs of a ``product`` in fp8 are gathered as it takes them, as Transformer Engine does.
+        """
         made = self.made
-        size = self.tokens * width * made.item
+        size = self.tokens * width * (self._input_item if product else made.item)
         return made.collective("all_gather", size, "tp", after=made.last_kernel)
+
+    @property
+    def _input_item(self) -> int:
+        """Bytes of one element of the input of a product."""
+        math = self.model.math
+        return int(item_bytes(math)) if math and self.model.mode == "train" else self.made.item
 
     def reduce(self, width: int, needed: int, rows: int = 0) -> int:
         """Sum over the ranks that share a product; a single rank has nothing to sum."""
@@ -121,12 +131,22 @@ class Layer:
             made.wait_for(self.gather(k))
             self._product(name, n, k)
         else:
-            needed = made.last_kernel
-            for rows in split(self.tokens, min(PIECES, self.tokens)):
-                size = rows * k * made.item
-                came = made.collective("all_gather", size, "tp", after=needed)
-                made.gemm(name, rows, n, k, after=came)
+            self._gathered_product(name, n, k)
             self._adapter(name, n, k)
+
+    def _gathered_product(self, name: str, n: int, k: int) -> None:
+        """Write a product in pieces: of what is here at once, of the rest as it is gathered."""
+        made, tokens = self.made, self.tokens
+        needed, size = made.last_kernel, tokens * k * self._input_item
+        came = -1
+        for rows, nbytes in zip(
+            (self.rows, *split(tokens - self.rows, PIECES)), (*split(size, PIECES), 0), strict=True
+        ):
+            arrived = came
+            if nbytes:
+                came = made.collective("all_gather", nbytes, "tp", after=needed)
+            if rows:
+                made.gemm(name, rows, n, k, after=arrived)
 
     def row(self, name: str, n: int, k: int) -> int:
         """Write a product whose rows are shared; return the sum of its results, -1 for none."""
@@ -142,11 +162,7 @@ class Layer:
         """Write the gradients of a product whose rows are shared."""
         made = self.made
         if self.scatters and self.model.tp_overlap:
-            needed = made.last_kernel
-            for rows in split(self.tokens, min(PIECES, self.tokens)):
-                size = rows * n * made.item
-                came = made.collective("all_gather", size, "tp", after=needed)
-                made.gemm(f"{name} input gradient", rows, k, n, after=came)
+            self._gathered_product(f"{name} input gradient", k, n)
         else:
             if self.scatters:
                 made.wait_for(self.gather(n))
@@ -162,7 +178,8 @@ class Layer:
         made, tokens = self.made, self.tokens
         regathers = self.scatters and self.model.trains_weights and self.deferred is None
         again = self.gather(k) if regathers else -1
-        if self.model.tp_overlap and self.model.tp > 1 and summed:
+        bulk = self.model.trains_weights  # the sum runs while the weight's gradient is computed
+        if self.model.tp_overlap and self.model.tp > 1 and summed and not bulk:
             for rows in split(tokens, min(PIECES, tokens)):
                 piece = made.gemm(f"{name} input gradient", rows, k, n)
                 done = self.reduce(k, piece, rows)

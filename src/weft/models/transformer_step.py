@@ -197,7 +197,9 @@ class Stage:
 
     def _shared(self, group: str, nbytes: int, kind: str, *, after: int = -1) -> int:
         """Add a collective of the ranks that have the same weights; all take turns on a stream."""
-        return self.made.collective(kind, nbytes, group, after=after, stream=_GRADIENTS)
+        return self.made.collective(
+            kind, nbytes, group, after=after, stream=_GRADIENTS, independent=True
+        )
 
     def _gather(self, shares: Shares, *, after: int = -1) -> int:
         """Bring weights together that are shared out; -1 where none are."""
@@ -272,7 +274,7 @@ class Stage:
         if self._gathers(forward=True) and not (model.tied and self.first):
             made.wait_for(self._gather(self._by_group(self._end_weights)))
         if layer.scatters and model.mode == "train":
-            made.wait_for(layer.gather(model.hidden))
+            made.wait_for(layer.gather(model.hidden, product=False))
         done = made.gemm("head", self.scored, vocab, model.hidden)
         if model.mode == "train":
             if model.tp > 1:  # largest value, sum and the target's value of each token, in fp32

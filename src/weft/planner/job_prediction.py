@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weft.models.folding import MANY_OPS, Folding, ops_of
+from weft.models.stacks import stack_named
 from weft.models.transformer import Transformer
 from weft.planner.predict import check_memory, predict, step_range
 from weft.planner.prices import Prices, default_library
@@ -35,7 +36,8 @@ def predict_job(
     few = not isinstance(model, Transformer) or ops_of(model, job.num_ranks) <= MANY_OPS
     if few or on_cores or not isinstance(model, Transformer):
         return predict(job.workload(), platform, host=host, anyway=anyway, prices=prices)
-    folding = Folding(job.name, model, job.num_ranks, platform, prices, host)
+    stack = stack_named(job.stack) if job.stack else None
+    folding = Folding(job.name, model, job.num_ranks, platform, prices, host, stack)
     workload = folding.workload()
     if not anyway:
         check_memory(workload, platform)

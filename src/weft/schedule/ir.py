@@ -46,7 +46,8 @@ class Cost:
     If ``seconds`` is set, the kernel is opaque and takes that long by itself. Tiles that exceed the
     compute units wait, and kernels of other streams wait behind them.
     ``implementation`` names the library of the kernel where a family has several, such as
-    ``flash2``, ``flash3`` or ``cudnn`` for attention.
+    ``flash2``, ``flash3`` or ``cudnn`` for attention. ``scale`` multiplies the price of the family:
+    how much longer a software stack takes for the same work.
     """
 
     family: str = ""
@@ -57,6 +58,7 @@ class Cost:
     tiles: int = 1
     seconds: float = 0.0
     implementation: str = ""
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,105 @@
+"""Stacks: what they change of a step, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weft.errors import FormatError, UnknownNameError
+from weft.hardware import platform
+from weft.models.named import job_of
+from weft.models.stacks import Stack, _read, stack_named, stack_names
+from weft.planner.predict import predict_seconds
+from weft.workload import NO_HOST
+from weft.workload.step import check
+
+SETTINGS = {"fsdp": "true", "layers": "4"}
+H100 = platform("h100-8")
+
+
+@pytest.fixture(scope="module")
+def step():
+    return job_of("gpt2", 8, SETTINGS).workload()
+
+
+def kernels(workload, *families):
+    return [op for op in workload.ops() if op.cost is not None and op.cost.family in families]
+
+
+def test_a_stack_without_numbers_changes_nothing(step):
+    assert Stack("none").applied(step) == step
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_stack_is_read_says_its_source_and_runs(step, name):
+    stack = stack_named(name)
+    assert stack.source
+    made = stack.applied(step)
+    check(made)
+    assert predict_seconds(made, H100) > 0
+
+
+@pytest.mark.parametrize(
+    ("number", "families"),
+    [
+        ("products", ("gemm",)),
+        ("passes", ("norm", "elementwise")),
+        ("attention_forward", ("attention",)),
+        ("attention_backward", ("attention-backward",)),
+    ],
+)
+def test_a_number_makes_its_kernels_as_much_longer(step, number, families):
+    slow: dict[str, Any] = {number: 3.0}
+    made = Stack("slow", **slow).applied(step)
+    assert kernels(step, *families)
+    for before, after in zip(step.ops(), made.ops(), strict=True):
+        mine = before.cost is not None and before.cost.family in families
+        if before.cost is None or number == "passes":
+            continue
+        assert after.cost is not None
+        assert after.cost.scale == (3.0 if mine else 1.0)
+    seconds = [predict_seconds(each, H100, host=NO_HOST) for each in (step, made)]
+    assert seconds[1] > seconds[0]
+
+
+def test_gathered_weights_are_copied_out_once_and_gradients_in(step):
+    made = Stack("copies", copies=1.0).applied(step)
+    moved = [
+        op.collective for op in step.ops() if op.collective is not None and op.stream == "comm dp"
+    ]
+    copies = kernels(made, "copy")
+    assert len(copies) == len(moved)
+    assert sum(op.cost.nbytes for op in copies) == 2 * sum(what.nbytes for what in moved)
+    (ops,) = (each.ops for each in made.steps)
+    for op in copies:
+        if op.name == "copy out":
+            (gathered,) = op.after
+            assert ops[gathered].collective.kind == "all_gather"
+    assert [op for op in made.ops() if op.name not in ("copy in", "copy out")] != []
+
+
+def test_graphs_cost_the_host_nothing(step):
+    made = stack_named("graphs").applied(step)
+    assert all(op.host == 0 for op in made.ops() if op.kind != "host")
+
+
+def test_a_pipeline_waits_for_what_it_receives():
+    workload = job_of("gpt2", 8, {"pp": "2", "batch": "16", "layers": "4"}).workload()
+    made = Stack("waits", blocking_messages=True).applied(workload)
+    blocking = {op.collective.kind for op in made.ops() if op.blocking and op.collective}
+    assert blocking == {"recv"}
+
+
+def test_a_stack_is_a_setting_of_a_job():
+    job = job_of("gpt2", 8, {**SETTINGS, "stack": "eager"})
+    assert job.settings["stack"] == "eager"
+    plain = job_of("gpt2", 8, SETTINGS)
+    assert job.workload() == stack_named("eager").applied(plain.workload())
+
+
+def test_unknown_stacks_and_keys_are_named():
+    with pytest.raises(UnknownNameError, match="eagre"):
+        job_of("gpt2", 8, {"stack": "eagre"})
+    with pytest.raises(FormatError, match="passses"):
+        _read("mine", {"passses": 2.0})

@@ -1,0 +1,207 @@
+"""Training steps that others measured, with the stacks that ran them: fitted rows and unseen ones.
+
+Splits are those of ``splits.py``. Of the 720 steps of vTrain every sixth is predicted here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from validation.nccl_tables import data_folder
+from validation.splits import STEPS_FSDP, STEPS_MEGATRON, STEPS_TORCHTITAN, Split
+from validation.target import Target
+from weft.hardware import platform
+from weft.models.stacks import stack_named
+from weft.models.transformer import Transformer
+from weft.models.transformer_step import build
+from weft.models.zoo import MODELS
+from weft.planner.predict import predict_seconds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from weft.hardware import Platform
+
+NAME = "stacks"
+QUESTION = "How long do the steps of real programs take, fitted and unseen?"
+
+# hidden, layers, heads of MPT: yamls of mosaicml/llm-foundry
+_MPT = {
+    "125m": (768, 12, 12),
+    "350m": (1024, 24, 16),
+    "760m": (1536, 24, 12),
+    "1b": (2048, 24, 16),
+    "3b": (2560, 32, 20),
+    "7b": (4096, 32, 32),
+    "13b": (5120, 40, 40),
+    "30b": (7168, 48, 56),
+    "70b": (8192, 80, 64),
+}
+_A100_40GB = 1555 / 2039  # HBM of the 40 GB card over that of the 80 GB card, datasheets
+_HBM2E = 2.4 / 3.35  # memory of torchtitan's H100 over that of an H100 SXM
+_EVERY = 6  # of vTrain's steps
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One measured step: the model as it was run, where, and its seconds."""
+
+    name: str
+    part: str
+    model: Transformer
+    machine: Platform
+    seconds: float
+
+    def error(self, stack: str) -> float:
+        """Return how much longer the prediction is, as a share."""
+        step = build(self.name, self.model, self.machine.num_ranks)
+        predicted = predict_seconds(stack_named(stack).applied(step), self.machine)
+        return predicted / self.seconds - 1
+
+
+def fsdp_steps(folder: Path) -> Iterator[MeasuredStep]:
+    """FSDP steps of llm-foundry in bf16; the rows in fp8 are left out: their recipe is not told."""
+    with (folder / STEPS_FSDP.folder).open() as file:
+        for row in csv.DictReader(file):
+            if "fp8" in row["precision"]:
+                continue
+            hidden, layers, heads = _MPT[row["model"]]
+            model = replace(
+                MODELS["mpt-7b"],
+                hidden=hidden,
+                layers=layers,
+                heads=heads,
+                ffn=4 * hidden,
+                seq=int(row["seq_len"]),
+                batch=int(row["global_batch"]),
+                micro_batch=int(row["micro_batch"]),
+                fsdp=True,
+                recompute="full" if row["activation_ckpt"] == "True" else "none",
+            )
+            node = "h100-8" if row["gpu"].startswith("h100") else "a100-8"
+            machine = _sized(node, int(row["gpus"]))
+            if row["gpu"] == "a100_40gb":
+                machine = _with_memory(machine, _A100_40GB)
+            yield MeasuredStep("mpt", row["model"], model, machine, float(row["step_seconds"]))
+
+
+def megatron_steps(folder: Path) -> Iterator[MeasuredStep]:
+    """GPT steps of vTrain, by Megatron-DeepSpeed in fp16 with activations recomputed."""
+    with (folder / STEPS_MEGATRON.folder).open() as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            if number % _EVERY:
+                continue
+            value = {key: int(row[key]) for key in row if key != "iteration_ms"}
+            model = Transformer(
+                hidden=value["hidden"],
+                layers=value["layers"],
+                heads=value["heads"],
+                ffn=4 * value["hidden"],
+                vocab=51200,
+                seq=value["seq_len"],
+                batch=value["global_batch"],
+                micro_batch=value["micro_batch"],
+                tp=value["tp"],
+                pp=value["pp"],
+                dtype="fp16",
+                flash=False,
+                dropout=True,
+                tied=True,
+                clip=True,
+                overlap_grad=False,
+                recompute="full",
+            )
+            machine = _sized("a100-8", value["gpus"])
+            part = f"hidden {value['hidden']}"
+            yield MeasuredStep("gpt", part, model, machine, float(row["iteration_ms"]) * 1e-3)
+
+
+def torchtitan_steps(folder: Path) -> Iterator[MeasuredStep]:
+    """Llama 3.1 8B with torch.compile in bf16 on H100 with slower memory, at 500 W.
+
+    torchtitan recomputes all but attention and every second product; the nearest policy that weft
+    has recomputes all.
+    """
+    with (folder / STEPS_TORCHTITAN.folder).open() as file:
+        for row in csv.DictReader(file):
+            if row["techniques"] != "FSDP+compile":
+                continue
+            batch, ranks = int(row["global_batch"]), int(row["gpus"])
+            model = replace(
+                MODELS["llama-8b"],
+                seq=8192,
+                batch=batch,
+                micro_batch=int(row["local_batch"]),
+                fsdp=True,
+                recompute="full",
+            )
+            machine = _with_memory(_sized("h100-8", ranks), _HBM2E)
+            seconds = batch * 8192 / float(row["tokens_per_s_per_gpu"]) / ranks
+            yield MeasuredStep("llama-8b", f"table {row['table']}", model, machine, seconds)
+
+
+def _sized(node: str, ranks: int) -> Platform:
+    return platform(node).resized(ranks) if ranks <= 8 else platform(f"{node}x{ranks // 8}")
+
+
+def _with_memory(machine: Platform, share: float) -> Platform:
+    device = machine.require_device()
+    slower = replace(
+        device, memory_rate=device.memory_rate * share, memory_rated=device.memory_rated * share
+    )
+    return replace(machine, name=f"{machine.name} with {share:.2f} of its memory", device=slower)
+
+
+def targets() -> Iterator[Target]:
+    """Score each data set, the fitted part and the unseen part apart."""
+    folder = data_folder()
+    if folder is None:
+        return
+    for each in _SETS:
+        rows = list(each.steps(folder))
+        for fitted in (True, False):
+            mine = [row for row in rows if (row.part in each.split.fitted) == fitted]
+            if mine:
+                yield _target(each, mine, fitted=fitted)
+
+
+@dataclass(frozen=True)
+class StepSet:
+    """A data set, the stack that ran it, its split, and the mean error it must stay below."""
+
+    stack: str
+    title: str
+    steps: Callable[[Path], Iterable[MeasuredStep]]
+    split: Split
+    allowed: float
+
+
+_SETS = (
+    StepSet("composer", "FSDP steps of MPT, llm-foundry", fsdp_steps, STEPS_FSDP, 8.0),
+    StepSet("megatron-deepspeed", "GPT steps, vTrain", megatron_steps, STEPS_MEGATRON, 12.0),
+    StepSet("torchtitan", "Llama 3.1 8B, torchtitan", torchtitan_steps, STEPS_TORCHTITAN, 10.0),
+)
+
+
+def _target(each: StepSet, rows: list[MeasuredStep], *, fitted: bool) -> Target:
+    stack, title = each.stack, each.title
+    errors = np.array([row.error(stack) for row in rows])
+    parts = ", ".join(dict.fromkeys(row.part for row in rows))
+    told = f"{len(rows)} steps ({parts}); bias {100 * errors.mean():+.1f} %, worst tenth beyond "
+    return Target(
+        NAME,
+        f"{title}, {'fitted' if fitted else 'unseen'}: mean error of the step",
+        None,
+        "%",
+        stack,
+        weft=100 * float(np.abs(errors).mean()),
+        allowed=each.allowed,
+        error_in="value",
+        fitted=fitted,
+        note=told + f"{100 * float(np.quantile(np.abs(errors), 0.9)):.0f} %",
+    )
