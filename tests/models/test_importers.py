@@ -50,6 +50,9 @@ def test_what_is_left_out_is_named():
     model, notes = model_of({**CONFIGS["llama-3-8b"], "residual_gate": True}, "config.json")
     assert notes == ("config.json: not understood and left out: residual_gate",)
     assert model == MODELS["llama-3-8b"]
+    model, notes = model_of({**CONFIGS["llama-3-8b"], "torch_dtype": "float32"}, "config.json")
+    assert model.dtype == "fp32"
+    assert "--set dtype=bf16" in notes[0]
     _, notes = model_of(CONFIGS["deepseek-v3"], "config.json")
     assert any("quantization_config" in note for note in notes)
     assert any("8192 of at most 163840" in note for note in notes)

@@ -122,6 +122,8 @@ def model_of(document: Mapping[str, Any], where: str) -> tuple[Transformer, tupl
     base = Transformer(1, 1, 1, 1, 1, 1, gated=True, rotary=True)
     model = architecture.read(keys, base)
     model = replace(model, **architecture.given, dtype=_dtype(keys))
+    if model.dtype == "fp32":
+        notes.append(f"{where}: weights are float32 there; use --set dtype=bf16 if they are not")
     if keys.get("quantization_config") is not None:
         notes.append(f"{where}: quantization_config is left out; use --set math=fp8")
     longest = max(keys.whole("max_position_embeddings", 0), keys.whole("n_positions", 0))

@@ -27,7 +27,7 @@ def print_step(prediction: "Prediction", row: Mapping[str, Any] | None = None) -
     """Print a prediction, the answer first; ``row`` may have more than the prediction's own."""
     place, row = page(), row or prediction.row()
     place.write(headline(prediction))
-    for line in (*_rates(row), *_settings(row), *row.get("notes", ())):
+    for line in (*_rates(prediction, row), *_settings(row), *row.get("notes", ())):
         place.write(line)
     for section in sections(prediction, row):
         place.write("")
@@ -48,13 +48,15 @@ def headline(prediction: "Prediction") -> str:
     )
 
 
-def _rates(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the throughput of the job."""
+def _rates(prediction: "Prediction", row: Mapping[str, Any]) -> Iterator[str]:
+    """Say what the job does in a second."""
     rates = row.get("throughput", {})
+    rank = "rank" if prediction.platform.require_device().is_core else "GPU"
     if "mfu" in rates:
+        tera = rates["flops_per_second_per_rank"] / 1e12
         yield (
-            f"{rates['tokens_per_second_per_rank']:,.0f} tokens/s/GPU, "
-            f"{rates['flops_per_second_per_rank'] / 1e12:,.0f} TFLOP/s/GPU, "
+            f"{rates['tokens_per_second_per_rank']:,.0f} tokens/s/{rank}, "
+            f"{f'{tera:,.0f}' if tera >= 10 else f'{tera:.2g}'} TFLOP/s/{rank}, "
             f"MFU {rates['mfu']:.1%}, {rates['samples_per_second']:,.2f} samples/s, predicted"
         )
     elif "samples_per_second" in rates:
@@ -79,7 +81,9 @@ def step_page(prediction: "Prediction", row: Mapping[str, Any] | None = None) ->
     row = row or prediction.row()
     title = f"{prediction.workload.name} on {prediction.platform.name}"
     first, *rest = sections(prediction, row)
-    told = " ".join((headline(prediction), *_rates(row), *_settings(row), *row.get("notes", ())))
+    told = " ".join(
+        (headline(prediction), *_rates(prediction, row), *_settings(row), *row.get("notes", ()))
+    )
     opening = Section(first.title, told, first.columns, first.rows)
     return html_page(title, [opening, *rest])
 
