@@ -247,7 +247,7 @@ def applying(
 def scenarios_of(
     gemm: Gemm, kinds: Iterable[str], sizes: Sequence[int] | None, pricer: Pricer
 ) -> list[Scenario]:
-    """A GEMM beside collectives; without sizes, as many bytes as take as long as the GEMM."""
+    """Return a GEMM with collectives; without sizes, of bytes that take as long as the GEMM."""
     found = []
     for kind in kinds:
         check_choice(Choice("serial"), kind, pricer.platform)

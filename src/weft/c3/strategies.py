@@ -79,8 +79,8 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
         hint = nearest(choice.strategy, STRATEGIES)
         raise UnknownNameError(f"no strategy is called {choice.strategy!r}", hint)
     if kind not in COLLECTIVES:
-        ways = f"Known beside a GEMM: {', '.join(COLLECTIVES)}."
-        raise UsageError(f"{kind} is no collective that weft runs beside a GEMM", ways)
+        known = f"Known: {', '.join(COLLECTIVES)}."
+        raise UsageError(f"{kind} is no collective that weft overlaps with a GEMM", known)
     if choice.by_engines and (why := device.engine_refusal(kind)):
         raise UsageError(
             f"{choice.strategy} does not apply on {platform.name}: {why}",
@@ -157,8 +157,8 @@ def pair_schedule(
     check_choice(choice, scenario.collective, platform)
     kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
     if choice.by_engines:
-        return _beside_engines(scenario, choice, platform, kernel)
-    name = f"{choice} {scenario.collective} beside {scenario.gemm}"
+        return _with_engines(scenario, choice, platform, kernel)
+    name = f"{choice} {scenario.collective} with {scenario.gemm}"
     units = comm_units(scenario.collective, choice, platform)
     inner = kernel_collective(scenario.collective, scenario.nbytes, platform, units)
     if choice.strategy == "serial":
@@ -169,7 +169,7 @@ def pair_schedule(
 
 
 def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm") -> Schedule:
-    """The GEMM with nothing beside it."""
+    """Return the GEMM alone."""
     kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
     queues = (Queue("host", (Submit(SELF, COMPUTE, 1),)), Queue(COMPUTE, (kernel,)))
     ranks = platform.num_ranks
@@ -177,7 +177,7 @@ def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm
 
 
 def comm_alone(scenario: Scenario, platform: Platform) -> Schedule:
-    """The collective kernel with nothing beside it."""
+    """Return the collective kernel alone."""
     kind = scenario.collective
     units = collective_units(platform, kind)
     inner = kernel_collective(kind, scenario.nbytes, platform, units)
@@ -258,12 +258,12 @@ def _two_streams(
     )
 
 
-def _beside_engines(
+def _with_engines(
     scenario: Scenario, choice: Choice, platform: Platform, kernel: Kernel
 ) -> Schedule:
     """The GEMM is launched, then the engines are fed by the same thread."""
     inner = engine_collective(scenario, platform)
-    name = f"{choice} {scenario.collective} beside {scenario.gemm}"
+    name = f"{choice} {scenario.collective} with {scenario.gemm}"
     mask, _ = _unit_masks(choice, platform)
     programs = []
     for program in inner.programs:
@@ -275,5 +275,5 @@ def _beside_engines(
 
 
 def engine_collective(scenario: Scenario, platform: Platform) -> Schedule:
-    """The collective by engines, with nothing beside it."""
+    """Return the collective by engines, alone."""
     return ENGINES[scenario.collective](platform.num_ranks, scenario.nbytes)

@@ -35,7 +35,7 @@ class Lookups:
 
     @classmethod
     def around(cls, ops: Sequence[Op], number: int) -> Lookups | None:
-        """Find them; None where neither lookups nor their gradients stand beside the exchange."""
+        """Find them; None where neither lookups nor their gradients are next to the exchange."""
         what = ops[number].collective
         if what is None or what.kind != "all_to_all":
             return None

@@ -36,7 +36,7 @@ _LOTS = 8  # tokens of a pass are rounded up to so many: graphs are captured for
 class Limits:
     """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
 
-    ``overhead`` is what the host does for every pass beside launching it: choosing, and reading
+    ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
     what was answered. Nobody measured it for weft, so it is nothing unless it is said.
     """
 
@@ -149,7 +149,7 @@ class _Run:
             self.number += 1
 
     def _started(self, request: Request) -> _Active:
-        """Let a request in; the copies of its blocks are handed out at once, one by one."""
+        """Admit a request; the copies of its blocks are handed out at once, one by one."""
         fetcher, cache = self.engine.fetcher, self.engine.cache
         if not fetcher.fetches or not request.cached:
             return _Active(request, self.number, request.prompt, self.host)
@@ -180,7 +180,7 @@ class _Run:
         start = max(self.host + self.launch, self.device)
         tokens = sum(part for _, part in chosen)
         slowed = forward.slowed(tokens, self.engine.fetcher.units)
-        self.device = start + beside(seconds, slowed, self.copier - start)
+        self.device = start + overlapped_seconds(seconds, slowed, self.copier - start)
         self.computing += self.device - start
         self.passes += 1
         # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
@@ -221,11 +221,11 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def beside(seconds: float, slowed: float, copying: float) -> float:
+def overlapped_seconds(seconds: float, slowed: float, copying: float) -> float:
     """Return what a pass takes that runs next to a copy kernel for ``copying`` seconds.
 
-    >>> beside(1.0, 1.5, 0.0), beside(1.0, 1.5, 9.0), beside(1.0, 1.5, 0.3)
-    (1.0, 1.5, 1.1)
+    >>> [overlapped_seconds(1.0, 1.5, copying) for copying in (0.0, 9.0, 0.3)]
+    [1.0, 1.5, 1.1]
     """
     over = min(max(copying, 0.0), seconds * slowed)
     return seconds + over - over / slowed

@@ -40,7 +40,7 @@ class Outcome:
         return self.tokens / self.seconds
 
     def row(self) -> dict[str, Any]:
-        """Give the result as programs read it."""
+        """Return the result as programs read it."""
         return {
             "ttft": float(self.first.mean()),
             "ttft_p99": float(np.quantile(self.first, 0.99)),

@@ -49,7 +49,7 @@ def flow_sizes(rows: Rows) -> Floats:
 def _sent(rows: Rows, command: Encode | Decode, mine: Ints, ratio: float) -> Floats:
     """What a codec sends to another rank, or reads there: shorter where the slot is far.
 
-    Nothing flows beside its rank, for the price of a codec has its memory in it.
+    Nothing flows outside its rank, for the price of a codec has its memory in it.
     """
     table, first = rows.table, rows.table.access_start[mine]
     decodes = isinstance(command, Decode)

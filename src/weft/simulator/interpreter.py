@@ -71,7 +71,7 @@ def simulate(
 
 
 def check_ended(table: CommandTable, end: Floats) -> None:
-    """Insist that every row ended."""
+    """Raise if a row did not end."""
     stuck = np.flatnonzero(np.isnan(end))
     if not len(stuck):
         return

@@ -188,7 +188,7 @@ def _without_moving(op: Op) -> Op:
 
 
 def _unmet(workload: Workload) -> Workload:
-    """Give every recorded rank groups of its own, so that nobody waits for another."""
+    """Return every recorded rank groups of its own, so that nobody waits for another."""
     if len(workload.steps) < 2:
         return workload
     groups, steps = dict(workload.groups), []

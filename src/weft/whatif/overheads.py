@@ -66,7 +66,7 @@ def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
 
 
 def _before(step: Calls) -> Floats:
-    """Give the time from the end of one call to the start of the next; the first has none."""
+    """Return the time from the end of one call to the start of the next; the first has none."""
     gaps = np.zeros(len(step))
     gaps[1:] = np.maximum(step.start[1:] - np.maximum.accumulate(step.end)[:-1], 0.0)
     return gaps
@@ -82,7 +82,7 @@ def _inside(step: Calls, order: Order) -> Floats:
 
 
 def _around(step: Calls) -> tuple[float, float]:
-    """Give what the host does before its first call and behind its last one."""
+    """Return what the host does before its first call and behind its last one."""
     until = step.mark.end if np.isnan(step.until) else step.until
     return max(step.start[0] - step.mark.start, 0.0), max(until - step.end[-1], 0.0)
 
@@ -114,7 +114,7 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
 
 
 def _gap(steps: Sequence[Calls], order: Order) -> float:
-    """Give the mean time between two on a stream that had more to do."""
+    """Return the mean time between two on a stream that had more to do."""
     gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
     if not len(gaps):
         return USUAL_GAP

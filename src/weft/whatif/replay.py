@@ -1,4 +1,4 @@
-"""Replay: a recorded step put together again and simulated, beside what was measured.
+"""Replay: a recorded step put together again and simulated, compared with what was measured.
 
 A step is replayed with the durations of its own kernels. How it is put together, what waits for
 what and what the host takes come from the other steps of the trace, those that ask for the same if
