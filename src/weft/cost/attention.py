@@ -7,8 +7,9 @@ The numbers of a law: ``launch``, ``flops``, ``memory``, ``sharpness`` and ``sta
 products; ``block`` queries of a workgroup; ``exponent`` what a score costs in addition to its
 products, in dimensions of a head; ``prepare`` passes of queries, keys and values through the
 memory before, which turn and store them; ``join`` seconds to join parts of the keys, where a
-sequence has more than one workgroup takes; ``head`` seconds that every query head adds to a workgroup;
-``masked`` the share by which a causal mask makes all steps along the keys longer, none if absent.
+sequence has more than one workgroup takes; ``head`` seconds that every query head adds to a
+workgroup; ``masked`` the share by which a causal mask makes all steps along the keys longer, none
+if absent.
 
 In training there are several libraries (``Cost.implementation``), each with laws of its own for
 both passes: the backward pass has the same form with five products where the forward has two.
