@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.toy import MACHINE, kernel, moves, step_of
-from weft.c3 import Choice, Pricer
+from weft.c3 import PairChoice, Pricer
 from weft.c3.scenarios import SCENARIOS
 from weft.errors import WorkloadError
 from weft.hardware import platform
@@ -242,7 +242,9 @@ def test_pairs_reach_the_percent_of_ideal_that_their_schedules_reach(strategy, w
         took = engine.run(executions).seconds
         ideal = sum(alone) / max(alone) - 1
         found.append(100 * (sum(alone) / took - 1) / ideal)
-        expected.append(100 * (sum(alone) / pricer.pair(scenario, Choice(strategy)) - 1) / ideal)
+        expected.append(
+            100 * (sum(alone) / pricer.pair(scenario, PairChoice(strategy)) - 1) / ideal
+        )
     assert np.mean(found) == pytest.approx(np.mean(expected), abs=within)
     assert np.abs(np.subtract(found, expected)).max() < 4 * within
 

@@ -39,7 +39,7 @@ COMPUTE, COMM = "stream0", "stream1"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PairChoice:
     """A strategy and, where it masks units, how many it takes from the GEMM."""
 
     strategy: str
@@ -72,7 +72,7 @@ def masks(device: Device) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
+def check_choice(choice: PairChoice, kind: str, platform: Platform) -> None:
     """Refuse what the hardware cannot do, and say what it can."""
     device = platform.require_device()
     if choice.strategy not in STRATEGIES:
@@ -106,7 +106,7 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
         _check_units(choice, device)
 
 
-def _check_units(choice: Choice, device: Device) -> None:
+def _check_units(choice: PairChoice, device: Device) -> None:
     units, grain = choice.units or 0, device.unit_grain
     if not choice.masks:
         raise UsageError(f"{choice.strategy} masks no units", "Give units to partition only.")
@@ -151,7 +151,7 @@ def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
 
 
 def pair_schedule(
-    scenario: Scenario, choice: Choice, platform: Platform, *, family: str = "gemm"
+    scenario: Scenario, choice: PairChoice, platform: Platform, *, family: str = "gemm"
 ) -> Schedule:
     """The scenario carried out by a strategy."""
     check_choice(choice, scenario.collective, platform)
@@ -204,13 +204,13 @@ def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) ->
     return replace(built, programs=tuple(programs))
 
 
-def comm_units(kind: str, choice: Choice, platform: Platform) -> int:
+def comm_units(kind: str, choice: PairChoice, platform: Platform) -> int:
     """The units that a collective kernel uses: a wider mask does not give it more workgroups."""
     filled = collective_units(platform, kind)
     return min(filled, choice.units) if choice.masks and choice.units else filled
 
 
-def launches_comm_first(choice: Choice, units: int, tiles: int) -> bool:
+def launches_comm_first(choice: PairChoice, units: int, tiles: int) -> bool:
     """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
     return ALL[choice.strategy].first and units <= tiles
 
@@ -218,7 +218,7 @@ def launches_comm_first(choice: Choice, units: int, tiles: int) -> bool:
 Mask = tuple[int, int]
 
 
-def _unit_masks(choice: Choice, platform: Platform) -> tuple[Mask | None, Mask | None]:
+def _unit_masks(choice: PairChoice, platform: Platform) -> tuple[Mask | None, Mask | None]:
     """The units of the computation and of the collective."""
     if not choice.masks or not choice.units:
         return None, None
@@ -259,7 +259,7 @@ def _two_streams(
 
 
 def _with_engines(
-    scenario: Scenario, choice: Choice, platform: Platform, kernel: Kernel
+    scenario: Scenario, choice: PairChoice, platform: Platform, kernel: Kernel
 ) -> Schedule:
     """The GEMM is launched, then the engines are fed by the same thread."""
     inner = engine_collective(scenario, platform)

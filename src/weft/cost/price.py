@@ -42,7 +42,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class KernelPrices:
     """The same of many kernels."""
 
     seconds: Floats
@@ -113,7 +113,7 @@ def price_columns(
     device: Device,
     dtype: str = "",
     implementation: str = "",
-) -> Prices:
+) -> KernelPrices:
     """Price kernels of one family, dtype and library, one a row of the columns."""
     family = find_family(kind)
     dtype = known_dtype(dtype or family.dtype)
@@ -121,7 +121,7 @@ def price_columns(
     if (measured := device.law(family.name)) is not None and family.name in TERMS:
         seconds = law_seconds(measured, full)
         low, high = seconds * measured.low, seconds * measured.high
-        return Prices(seconds, low, high, f"measured on {device.name}, torch, one thread")
+        return KernelPrices(seconds, low, high, f"measured on {device.name}, torch, one thread")
     library = _implementation(device, family, implementation)
     fit, model, wider = _fit(device, family.law, dtype, library)
     law = fit.law
@@ -134,7 +134,7 @@ def price_columns(
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
     low = np.exp(-np.hypot(wider * np.log(fit.low), family.elsewhere))
     high = np.exp(np.hypot(wider * np.log(fit.high), family.elsewhere))
-    return Prices(seconds, seconds * low, seconds * high, model)
+    return KernelPrices(seconds, seconds * low, seconds * high, model)
 
 
 def _carried_over(

@@ -28,7 +28,7 @@ from weft.hardware.measured import CodecRate, MeasuredNoise, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
-from weft.hardware.recorded import Copies, Exchange, Overheads, Products, Recorded, Slowdown
+from weft.hardware.recorded_device import Copies, Exchange, Overheads, Products, Recorded, Slowdown
 from weft.units import file_name
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.

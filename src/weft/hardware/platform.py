@@ -11,7 +11,7 @@ from weft.hardware.machine import Machine
 from weft.hardware.measured import CodecRate, MeasuredNoise, TorchHost
 from weft.hardware.network import Level
 from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, to_table, unwritten
-from weft.hardware.recorded import Recorded
+from weft.hardware.recorded_device import Recorded
 from weft.hardware.toml_text import to_toml
 from weft.units import brief
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ServingOutcome:
     """Seconds to the first token of each request, between tokens, and of the whole run.
 
     ``fetching`` is what each request waited for its blocks, ``computing`` the seconds in which

@@ -10,10 +10,10 @@ from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
 from weft.schedule import READ, WRITE, CommandKind, Copy, Decode, Encode, Launch
-from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units
-from weft.simulator.network import add_network, transfers
+from weft.simulator.port_network import add_network, transfers
+from weft.simulator.resource_demands import Demands, Resource, key
 from weft.simulator.working_sets import add_shared_memory, seconds_per_byte
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.schedule import CommandKind, Reduce
-from weft.simulator.demands import Resource, key
+from weft.simulator.resource_demands import Resource, key
 from weft.simulator.symmetry import alike_in_node
 from weft.units import parse_size
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Cores
-    from weft.simulator.demands import Demands
+    from weft.simulator.resource_demands import Demands
     from weft.simulator.rows import Rows
 
     Ints = NDArray[np.int64]

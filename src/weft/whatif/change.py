@@ -20,7 +20,7 @@ from weft.schedule.strategy_table import STRATEGIES
 from weft.schedule.values import Group
 from weft.units import format_time
 from weft.whatif.overheads import USUAL_GAP
-from weft.whatif.recorded import INPUT, LEAST, MARK
+from weft.whatif.recorded_step import INPUT, LEAST, MARK
 
 if TYPE_CHECKING:
     from weft.step import StepRun

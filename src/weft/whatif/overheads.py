@@ -36,7 +36,7 @@ USUAL_GAP = 1e-6  # between two kernels, where no stream was ever busy (arXiv 24
 
 
 @dataclass(frozen=True, slots=True)
-class Overheads:
+class HostOverheads:
     """Seconds: before and in each call, around a step, and between two kernels of a stream.
 
     ``pauses`` are by call: how much longer than ``gap`` its stream stands idle before it.
@@ -50,7 +50,7 @@ class Overheads:
     pauses: Floats
 
 
-def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
+def overheads_of(steps: Sequence[Calls], order: Order) -> HostOverheads:
     """Learn from ``steps``, which ask for the same, what the host takes."""
     before = np.array([_before(step) for step in steps])
     inside = np.array([_inside(step, order) for step in steps])
@@ -62,7 +62,7 @@ def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
         inside = _by_kind(inside, _kinds(steps[0], order))
     gap = _gap(steps, order)
     pauses = np.mean([_pauses(step, order, gap) for step in steps], axis=0)
-    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, gap, pauses)
+    return HostOverheads(before.mean(axis=0), inside.mean(axis=0), head, tail, gap, pauses)
 
 
 def _before(step: Calls) -> Floats:

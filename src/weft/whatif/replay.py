@@ -28,7 +28,7 @@ from weft.trace.steps import steps_of
 from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
-from weft.whatif.recorded import MARK, RecordedStep, repeated, seconds_like, workload_of
+from weft.whatif.recorded_step import MARK, RecordedStep, repeated, seconds_like, workload_of
 from weft.workload import NO_HOST
 
 if TYPE_CHECKING:

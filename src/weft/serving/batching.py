@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.errors import NoPlanError, UsageError
 from weft.models.transformer import Piece
-from weft.serving.outcome import Outcome
+from weft.serving.outcome import ServingOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ _LOTS = 8  # tokens of a pass are rounded up to so many: graphs are captured for
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
 
     ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
@@ -76,9 +76,9 @@ class Engine:
     forward: Forward
     cache: KvCache
     fetcher: Fetcher
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
 
-    def serve(self, requests: Sequence[Request]) -> Outcome:
+    def serve(self, requests: Sequence[Request]) -> ServingOutcome:
         """Answer all requests and give the times."""
         for request in requests:
             self._check(request)
@@ -110,7 +110,7 @@ class _Run:
         self.computing = self.issuing = 0.0
         self.passes = self.tokens = self.number = 0
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ServingOutcome:
         """Go on until nothing is left to answer."""
         began = self.waiting[0].arrival
         while self.waiting or self.active:
@@ -120,7 +120,7 @@ class _Run:
                 self._pass(chosen)
             else:
                 self.host = self._next_event()
-        return Outcome(
+        return ServingOutcome(
             self.first,
             np.array(self.gaps),
             self.fetching,
