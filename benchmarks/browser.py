@@ -169,7 +169,7 @@ class Browser:
         self.ask("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """Let the mouse do something: ``mouseMoved``, ``mousePressed``, ``mouseWheel`` .."""
+        """Send a mouse event: ``mouseMoved``, ``mousePressed``, ``mouseWheel`` .."""
         self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def _note(self, event: dict[str, Any]) -> None:

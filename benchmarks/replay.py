@@ -17,7 +17,7 @@ from weft.hardware import platform
 from weft.trace import Trace, read
 from weft.whatif import errors_of, replay, what_if
 from weft.whatif.calls import calls_of
-from weft.whatif.job import JobReplay, job_of, job_replay, straggler, without_straggler
+from weft.whatif.joined_job import JobReplay, job_of, job_replay, straggler, without_straggler
 from weft.whatif.replay import measured_periods
 
 QUESTION = "How close does a replayed trace come to what was measured, and a changed one?"

@@ -112,7 +112,7 @@ def placements(sharder: Sharder, seed: int) -> list[ShardingPlan]:
 
 
 def _alike(plan: ShardingPlan) -> frozenset[Any]:
-    """Tell plans apart by what ranks hold, whichever rank it is."""
+    """Distinguish plans by what ranks hold, whichever rank it is."""
     held: dict[int, list[tuple[int, int, int]]] = {}
     for shard in plan.shards:
         held.setdefault(shard.rank, []).append((shard.table, shard.rows, shard.dim))

@@ -16,7 +16,7 @@ from weft.errors import UsageError
 from weft.models.tables import Shard
 from weft.planner.sharding import ShardingPlan
 from weft.schedule import expand
-from weft.serving.outcome import Outcome
+from weft.serving.outcome import ServingOutcome
 from weft.trace import analyze
 from weft.units import brief
 
@@ -158,7 +158,7 @@ RESULTS = {
         tuple(Shard(i, 0, 0, 64) for i in range(500)),
         *(1.0, 1, 1.0, 1.0, 0),
     ),
-    "serving": lambda *_: Outcome(TIMES, TIMES, TIMES, 1.0, 10, 1.0, 1.0, 7),
+    "serving": lambda *_: ServingOutcome(TIMES, TIMES, TIMES, 1.0, 10, 1.0, 1.0, 7),
 }
 
 

@@ -51,7 +51,7 @@ class Cell:
 
 
 def targets() -> Iterator[Target]:
-    """Say the largest gains, and the smallest case in which what was published is reached."""
+    """Return the largest gains, and the smallest case in which what was published is reached."""
     for name, (device, rate) in CLUSTERS.items():
         cells = [
             cell

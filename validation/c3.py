@@ -15,8 +15,8 @@ from weft.c3 import (
     GEMMS,
     MECHANISMS,
     STRATEGIES,
-    Choice,
     Gemm,
+    PairChoice,
     Pricer,
     Scenario,
     pair_schedule,
@@ -158,7 +158,7 @@ def gemm_slowdown(side: int, family: str, machine: Platform) -> float:
     """Return the slowdown in percent of a GEMM overlapped with the all-reduce of its result."""
     gemm = Gemm(side, side, side)
     scenario = Scenario("", gemm, "all_reduce", 2 * side * side)
-    pair = pair_schedule(scenario, Choice("priority"), machine, family=family)
+    pair = pair_schedule(scenario, PairChoice("priority"), machine, family=family)
     alone = compute_alone(scenario, machine, family=family)
     seconds = []
     for schedule in (pair, alone):

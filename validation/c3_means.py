@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from weft.c3 import SCENARIOS, Priced, Pricer, price_scenario
+from weft.c3 import SCENARIOS, PricedPair, Pricer, price_scenario
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
@@ -21,12 +21,12 @@ MEANS = {
 }
 
 
-def priced_list(machine: Platform) -> list[Priced]:
+def priced_list(machine: Platform) -> list[PricedPair]:
     """Return the thirty scenarios by every strategy."""
     pricer = Pricer(machine)
     return [row for each in SCENARIOS for row in price_scenario(each, pricer)]
 
 
-def mean_percent(rows: list[Priced], strategy: str) -> float:
+def mean_percent(rows: list[PricedPair], strategy: str) -> float:
     """Return the mean percent of ideal of one strategy."""
     return fmean(row.percent_of_ideal for row in rows if row.choice.strategy == strategy)

@@ -19,7 +19,7 @@ from validation.latte_tables import SOURCE
 from validation.target import Target
 from weft.hardware import platform
 from weft.models.zoo import MODELS
-from weft.serving import Limits, Load, Question
+from weft.serving import BatchLimits, Load, Question
 from weft.units import format_size
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _overheads() -> Iterator[Target]:
     model, load = replace(MODELS["llama-70b"], tp=8), Load(REQUESTS, 4096, ANSWER, 0.9, math.inf)
     machine = platform("mi300x-8")
     for overhead, ahead in product((0.0, 2e-3, 1e-2), (False, True)):
-        limits = Limits(overhead=overhead, ahead=ahead)
+        limits = BatchLimits(overhead=overhead, ahead=ahead)
         row = Question("llama-70b", model, machine, load, limits).rows(WAYS)[-1]
         said = f"{1e3 * overhead:g} ms of the host for every pass{', ahead' if ahead else ''}"
         for what, gain in _of(row).items():

@@ -151,7 +151,7 @@ def _elsewhere(folder: Path) -> Iterator[Target]:
 
 
 def _by_reach(device: str, what: str, source: str, cells: list[Cell]) -> Iterator[Target]:
-    """Tell sizes that the tables of the fit reach from larger ones."""
+    """Distinguish sizes that the tables of the fit reach from larger ones."""
     name, largest = f"{device} {what}, elsewhere", library(NAME, device).largest
     inside = [c for c in cells if c.nbytes <= largest]
     beyond = [c for c in cells if c.nbytes > largest]

@@ -179,7 +179,7 @@ def _with_other_version(fit: Fit, cells: Sequence[Cell], fits: Sequence[Fit]) ->
 
 
 def half_of(cell: Cell) -> int:
-    """Say to which half a size belongs: every second one, whatever its dtype."""
+    """Return to which half a size belongs: every second one, whatever its dtype."""
     return int(np.log2(cell.nbytes)) % 2
 
 

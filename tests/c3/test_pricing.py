@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.c3 import SCENARIOS, STRATEGIES, Choice, Pricer, advise, pair_schedule, price_scenario
+from weft.c3 import SCENARIOS, STRATEGIES, PairChoice, Pricer, advise, pair_schedule, price_scenario
 from weft.c3.random_pairs import random_pairs
 from weft.c3.strategies import COLLECTIVES
 from weft.hardware import platform
@@ -80,8 +80,8 @@ def test_faster_hardware_is_never_slower(what, factor, number, strategy):
     pricer = Pricer(machine)
     if pricer.grid(scenario.gemm) != PRICER.grid(scenario.gemm):
         return
-    after = pricer.pair(scenario, Choice(strategy))
-    assert after <= PRICER.pair(scenario, Choice(strategy)) * ANOMALY
+    after = pricer.pair(scenario, PairChoice(strategy))
+    assert after <= PRICER.pair(scenario, PairChoice(strategy)) * ANOMALY
 
 
 @settings(max_examples=15, derandomize=True, deadline=None)
@@ -99,7 +99,7 @@ def test_more_bytes_never_take_less_time(number, few, many):
     scenario = SCENARIOS[number]
     less, more = (replace(scenario, nbytes=n * 8 << 20) for n in sorted((few, many)))
     for strategy in ("serial", "priority", "dma"):
-        choice = Choice(strategy)
+        choice = PairChoice(strategy)
         assert PRICER.pair(less, choice) <= PRICER.pair(more, choice) * ANOMALY
 
 

@@ -86,7 +86,7 @@ def test_bins_of_a_sample_give_its_unique_rows_back():
 def test_both_kinds_of_tables_stand_beside_each_other():
     known = zipf(np.array([100.0, 100.0]), np.array([50.0, 0.0]), np.zeros(2))
     seen = from_bins(np.array([[0.0] * BINS, [1.0] + [0.0] * (BINS - 1)]), np.array([0.0, 30.0]))
-    both = known.beside(seen)
+    both = known.joined_with(seen)
     assert both.lookups == pytest.approx([50.0, 30.0])
     assert both.unique[1] == pytest.approx(30.0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from weft.hardware import Lookups as Rates
 from weft.hardware import Platform, platform
-from weft.planner.lookup_ops import Lookups, lookups_at
+from weft.planner.lookup_ops import TableLookups, lookups_at
 from weft.planner.plan import Plan
 from weft.planner.planning import plan
 from weft.schedule.ir import Cost
@@ -45,7 +45,7 @@ def captured():
 
 def test_lookups_and_what_joins_them_belong_to_an_exchange():
     ops = captured()
-    forth, back = Lookups.around(ops, 4), Lookups.around(ops, 9)
+    forth, back = TableLookups.around(ops, 4), TableLookups.around(ops, 9)
     assert forth is not None
     assert back is not None
     assert sorted(forth.replaced) == [1, 2, 3, 5]
@@ -55,22 +55,22 @@ def test_lookups_and_what_joins_them_belong_to_an_exchange():
 
 @pytest.mark.parametrize("number", [0, 6])
 def test_other_ops_have_no_lookups(number):
-    assert Lookups.around(captured(), number) is None
+    assert TableLookups.around(captured(), number) is None
 
 
 def test_an_exchange_without_tables_beside_it_has_none():
     relu = kernel("aten.relu", "elementwise")
-    assert Lookups.around((relu, EXCHANGE, relu), 1) is None
+    assert TableLookups.around((relu, EXCHANGE, relu), 1) is None
 
 
 def test_tables_that_something_else_stands_between_are_not_beside_it():
     bag, relu = kernel("bag", "embedding", *SHAPE), kernel("aten.relu", "elementwise")
-    assert Lookups.around((bag, relu, kernel("aten.cat", "concat"), EXCHANGE), 3) is None
+    assert TableLookups.around((bag, relu, kernel("aten.cat", "concat"), EXCHANGE), 3) is None
 
 
 def test_only_what_stands_before_is_walked_back_over():
     bag = kernel("bag", "embedding", *SHAPE)
-    found = Lookups.around((bag, EXCHANGE, bag), 1)
+    found = TableLookups.around((bag, EXCHANGE, bag), 1)
     assert found is not None
     assert found.replaced == (0,)
     assert len(found.tables) == 2
@@ -80,7 +80,7 @@ def test_a_fused_lookup_takes_what_was_measured_of_its_phase():
     device = measured(1e-6).require_device()
     rates = {"weft": Rates(lookup=1e-6), "weft_backward": Rates(lookup=5e-6)}
     device = replace(device, lookups=rates)
-    found = Lookups((), (kernel("bag", "embedding", *SHAPE),) * 2)
+    found = TableLookups((), (kernel("bag", "embedding", *SHAPE),) * 2)
     forth, back = found.seconds(device, "forward"), found.seconds(device, "backward")
     assert forth is not None
     assert back is not None
@@ -115,7 +115,7 @@ def planned(lookup: float) -> tuple[Plan, list[str]]:
 def test_a_fused_embedding_that_is_faster_is_planned_and_saves_what_it_replaces():
     found, strategies = planned(1e-7)  # 0.2 ms a table instead of 2 ms
     assert strategies == ["fused", "fused"]
-    # Lookups, gradients and joins took 9.4 ms of the step, and Gloo's exchanges some more.
+    # TableLookups, gradients and joins took 9.4 ms of the step, and Gloo's exchanges some more.
     assert found.baseline - found.planned > 9.4e-3 - 4 * 256 * 8 * 1e-7
 
 

@@ -14,7 +14,7 @@ from weft.hardware import platform
 from weft.hardware.libraries import Errors, Fit, Library
 from weft.hardware.machine import Machine
 from weft.planner.candidates import Candidate
-from weft.planner.lookup_ops import Lookups
+from weft.planner.lookup_ops import TableLookups
 from weft.planner.plan import Alternative, Limits
 from weft.planner.prices import Prices
 from weft.planner.strategies import StrategyContext, baseline, candidates_of
@@ -110,13 +110,13 @@ def test_an_engine_that_is_not_allowed_is_not_used():
     assert ways(machine, engines=0)["dma"][0].why == "needs 1 engine, 0 are allowed"
 
 
-# Lookups.
+# TableLookups.
 
 
 def lookups(*poolings, replaced=(0,)):
-    """Lookups of one rank: 100 samples, so many rows each, in tables of 10,000 rows."""
+    """TableLookups of one rank: 100 samples, so many rows each, in tables of 10,000 rows."""
     ops = [Cost("embedding", (100, 10_000, 32, float(each)), "fp32") for each in poolings]
-    return Lookups(replaced, tuple(Op("bag", cost=cost) for cost in ops))
+    return TableLookups(replaced, tuple(Op("bag", cost=cost) for cost in ops))
 
 
 def fused(machine=MEASURED, pair=None):

@@ -9,7 +9,7 @@ from weft.errors import NoPlanError, UnknownNameError, UsageError
 from weft.hardware import platform
 from weft.models.transformer import Piece
 from weft.models.zoo import MODELS
-from weft.serving import FETCHES, Engine, Fetcher, Forward, Limits, Load, Question, kv_cache
+from weft.serving import FETCHES, BatchLimits, Engine, Fetcher, Forward, Load, Question, kv_cache
 from weft.serving.requests import arriving
 
 MACHINE = platform("mi300x-8")
@@ -25,7 +25,7 @@ def engine(fetch="b2b", **limits):
         forward = next((e.forward for e in KNOWN.values()), None)
         forward = forward or Forward(SMALL, MACHINE.resized(1))
         KNOWN[fetch] = Engine(forward, cache, Fetcher(MACHINE, fetch, cache.block_bytes))
-    return replace(KNOWN[fetch], limits=Limits(**limits))
+    return replace(KNOWN[fetch], limits=BatchLimits(**limits))
 
 
 @settings(max_examples=25)
@@ -132,7 +132,7 @@ def test_a_load_that_means_nothing_is_refused(wrong, said):
 
 def test_what_cannot_be_served_is_refused():
     with pytest.raises(UsageError, match="cannot serve 256 requests at once"):
-        Limits(tokens=8)
+        BatchLimits(tokens=8)
     with pytest.raises(UnknownNameError, match="no way to fetch is called 'loop'"):
         Fetcher(MACHINE, "loop", 4096)
     with pytest.raises(UsageError, match="pp and fsdp are not served"):

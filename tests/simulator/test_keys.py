@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.simulator.demands import Demands, Resource, key, resource_kind, resource_owner
+from weft.simulator.resource_demands import Demands, Resource, key, resource_kind, resource_owner
 
 kinds = st.sampled_from(list(Resource))
 owners = st.integers(0, 2**32 - 1)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.toy import MACHINE, kernel, moves, step_of
-from weft.c3 import Choice, Pricer
+from weft.c3 import PairChoice, Pricer
 from weft.c3.scenarios import SCENARIOS
 from weft.errors import WorkloadError
 from weft.hardware import platform
@@ -88,6 +88,12 @@ def test_a_kernel_of_many_waves_holds_up_what_is_launched_behind_it(pressure):
     assert first.span((0, 1))[0] == pytest.approx(0.0, abs=1e-6)
 
 
+def unexplained(engine, recorded):
+    """Return by how much the ops of a run differ from what was recorded of them, in sum."""
+    run = engine.run()
+    return sum(abs(run.length(p) - recorded.own(took)) for p, took in recorded.seconds.items())
+
+
 @settings(deadline=None, max_examples=40)
 @given(steps())
 def test_contention_can_be_divided_out_of_recorded_durations(step):
@@ -100,7 +106,7 @@ def test_contention_can_be_divided_out_of_recorded_durations(step):
     )
     recorded = engine_of(replace(step, steps=(replace(step.steps[0], ops=ops),)))
     again = recorded.decontended()
-    assert again.run().seconds == pytest.approx(run.seconds, rel=0.03)
+    assert unexplained(again, recorded) <= unexplained(recorded, recorded) * (1 + 1e-9)
     found, given = again.seconds, recorded.seconds
     assert all(found[place] <= given[place] * (1 + 1e-9) for place in found)
     known = recorded.decontended(engine.seconds)
@@ -242,7 +248,9 @@ def test_pairs_reach_the_percent_of_ideal_that_their_schedules_reach(strategy, w
         took = engine.run(executions).seconds
         ideal = sum(alone) / max(alone) - 1
         found.append(100 * (sum(alone) / took - 1) / ideal)
-        expected.append(100 * (sum(alone) / pricer.pair(scenario, Choice(strategy)) - 1) / ideal)
+        expected.append(
+            100 * (sum(alone) / pricer.pair(scenario, PairChoice(strategy)) - 1) / ideal
+        )
     assert np.mean(found) == pytest.approx(np.mean(expected), abs=within)
     assert np.abs(np.subtract(found, expected)).max() < 4 * within
 

@@ -8,7 +8,7 @@ import pytest
 from weft.hardware import platform
 from weft.trace import read
 from weft.whatif import errors_of, replay, what_if
-from weft.whatif.job import job_of, job_replay
+from weft.whatif.joined_job import job_of, job_replay
 
 pytestmark = pytest.mark.data
 

@@ -13,7 +13,7 @@ from weft.hardware import platform
 from weft.trace.kineto import read_kineto
 from weft.trace.reading import jobs_of
 from weft.whatif import what_if_job, what_if_jobs
-from weft.whatif.job import job_of, job_replay, straggler, without_straggler
+from weft.whatif.joined_job import job_of, job_replay, straggler, without_straggler
 
 MOVES = 40.0  # microseconds of each collective once both ranks are there
 

@@ -23,7 +23,7 @@ from weft.whatif.occupancy import waves
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
 from weft.whatif.planned import plan_trace
-from weft.whatif.recorded import seconds_like
+from weft.whatif.recorded_step import seconds_like
 from weft.whatif.replay import MOST_ERROR, doubt, replay_error
 
 HOST_BOUND = [Do(seconds=3.0, gap=20.0) for _ in range(6)]

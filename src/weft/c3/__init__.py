@@ -2,9 +2,9 @@
 
 from weft.c3.advice import Advice, advise, advised_rows
 from weft.c3.mechanisms import MECHANISMS, without
-from weft.c3.pricing import Priced, Pricer, price_scenario, scenarios_of
+from weft.c3.pair_pricing import PricedPair, Pricer, price_scenario, scenarios_of
 from weft.c3.scenarios import GEMMS, SCENARIOS, Gemm, Scenario, parse_gemm
-from weft.c3.strategies import STRATEGIES, Choice, pair_schedule, without_units
+from weft.c3.strategies import STRATEGIES, PairChoice, pair_schedule, without_units
 
 __all__ = [
     "GEMMS",
@@ -12,9 +12,9 @@ __all__ = [
     "SCENARIOS",
     "STRATEGIES",
     "Advice",
-    "Choice",
     "Gemm",
-    "Priced",
+    "PairChoice",
+    "PricedPair",
     "Pricer",
     "Scenario",
     "advise",

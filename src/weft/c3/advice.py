@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.c3.pricing import applying, price_scenario
+from weft.c3.pair_pricing import applying, price_scenario
 from weft.c3.strategies import without_units
 from weft.collectives.catalogue import REDUCING
 from weft.simulator import collective_units
@@ -13,16 +13,16 @@ from weft.simulator import collective_units
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from weft.c3.pricing import Pricer
+    from weft.c3.pair_pricing import Pricer
     from weft.c3.scenarios import Scenario
-    from weft.c3.strategies import Choice
+    from weft.c3.strategies import PairChoice
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The choice that a runtime should make, and the reason."""
 
-    choice: Choice
+    choice: PairChoice
     why: str
 
 
@@ -45,7 +45,7 @@ def advise(scenario: Scenario, pricer: Pricer) -> Advice:
     return Advice(choice, _why(scenario, choice, pricer))
 
 
-def _why(scenario: Scenario, choice: Choice, pricer: Pricer) -> str:
+def _why(scenario: Scenario, choice: PairChoice, pricer: Pricer) -> str:
     tiles, total = pricer.grid(scenario.gemm).tiles, pricer.device.units
     units = collective_units(pricer.platform, scenario.collective)
     lost = _percent_slower(scenario, units, pricer)

@@ -6,7 +6,7 @@ _EQUAL = 1.15  # times as long, up to which two sides count as equally long
 
 
 def percent_of_ideal(serial: float, ideal: float, seconds: float) -> float:
-    """Give the share of the possible gain that is realised (arXiv 2412.14335), in percent.
+    """Return the share of the possible gain that is realised (arXiv 2412.14335), in percent.
 
     >>> percent_of_ideal(3.0, 2.0, 2.0), percent_of_ideal(3.0, 2.0, 3.0)
     (100.0, 0.0)
@@ -22,7 +22,7 @@ def percent_of_ideal(serial: float, ideal: float, seconds: float) -> float:
 
 
 def class_of(compute: float, comm: float) -> str:
-    """Say which of the two is longer: G-long, C-long, or GC-equal."""
+    """Return which of the two is longer: G-long, C-long, or GC-equal."""
     if compute > _EQUAL * comm:
         return "G-long"
     return "C-long" if comm > _EQUAL * compute else "GC-equal"

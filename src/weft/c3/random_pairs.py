@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from weft.c3.pricing import Pricer
+from weft.c3.pair_pricing import Pricer
 from weft.c3.scenarios import Gemm, Scenario
 
 if TYPE_CHECKING:

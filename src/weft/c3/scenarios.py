@@ -43,7 +43,7 @@ def parse_gemm(text: str, dtype: str = "bf16") -> Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A GEMM, and a collective of ``nbytes`` (counted as nccl-tests does) beside it."""
+    """A GEMM, and a collective of ``nbytes`` (counted as nccl-tests does) overlapped with it."""
 
     name: str
     gemm: Gemm

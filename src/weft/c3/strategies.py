@@ -39,7 +39,7 @@ COMPUTE, COMM = "stream0", "stream1"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PairChoice:
     """A strategy and, where it masks units, how many it takes from the GEMM."""
 
     strategy: str
@@ -72,15 +72,15 @@ def masks(device: Device) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
+def check_choice(choice: PairChoice, kind: str, platform: Platform) -> None:
     """Refuse what the hardware cannot do, and say what it can."""
     device = platform.require_device()
     if choice.strategy not in STRATEGIES:
         hint = nearest(choice.strategy, STRATEGIES)
         raise UnknownNameError(f"no strategy is called {choice.strategy!r}", hint)
     if kind not in COLLECTIVES:
-        ways = f"Known beside a GEMM: {', '.join(COLLECTIVES)}."
-        raise UsageError(f"{kind} is no collective that weft runs beside a GEMM", ways)
+        known = f"Known: {', '.join(COLLECTIVES)}."
+        raise UsageError(f"{kind} is no collective that weft overlaps with a GEMM", known)
     if choice.by_engines and (why := device.engine_refusal(kind)):
         raise UsageError(
             f"{choice.strategy} does not apply on {platform.name}: {why}",
@@ -106,7 +106,7 @@ def check_choice(choice: Choice, kind: str, platform: Platform) -> None:
         _check_units(choice, device)
 
 
-def _check_units(choice: Choice, device: Device) -> None:
+def _check_units(choice: PairChoice, device: Device) -> None:
     units, grain = choice.units or 0, device.unit_grain
     if not choice.masks:
         raise UsageError(f"{choice.strategy} masks no units", "Give units to partition only.")
@@ -151,14 +151,14 @@ def gemm_kernel(gemm: Gemm, device: Device, *, family: str = "gemm") -> Kernel:
 
 
 def pair_schedule(
-    scenario: Scenario, choice: Choice, platform: Platform, *, family: str = "gemm"
+    scenario: Scenario, choice: PairChoice, platform: Platform, *, family: str = "gemm"
 ) -> Schedule:
     """The scenario carried out by a strategy."""
     check_choice(choice, scenario.collective, platform)
     kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
     if choice.by_engines:
-        return _beside_engines(scenario, choice, platform, kernel)
-    name = f"{choice} {scenario.collective} beside {scenario.gemm}"
+        return _with_engines(scenario, choice, platform, kernel)
+    name = f"{choice} {scenario.collective} with {scenario.gemm}"
     units = comm_units(scenario.collective, choice, platform)
     inner = kernel_collective(scenario.collective, scenario.nbytes, platform, units)
     if choice.strategy == "serial":
@@ -169,7 +169,7 @@ def pair_schedule(
 
 
 def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm") -> Schedule:
-    """The GEMM with nothing beside it."""
+    """Return the GEMM alone."""
     kernel = gemm_kernel(scenario.gemm, platform.require_device(), family=family)
     queues = (Queue("host", (Submit(SELF, COMPUTE, 1),)), Queue(COMPUTE, (kernel,)))
     ranks = platform.num_ranks
@@ -177,7 +177,7 @@ def compute_alone(scenario: Scenario, platform: Platform, *, family: str = "gemm
 
 
 def comm_alone(scenario: Scenario, platform: Platform) -> Schedule:
-    """The collective kernel with nothing beside it."""
+    """Return the collective kernel alone."""
     kind = scenario.collective
     units = collective_units(platform, kind)
     inner = kernel_collective(kind, scenario.nbytes, platform, units)
@@ -204,13 +204,13 @@ def kernel_collective(kind: str, nbytes: int, platform: Platform, units: int) ->
     return replace(built, programs=tuple(programs))
 
 
-def comm_units(kind: str, choice: Choice, platform: Platform) -> int:
+def comm_units(kind: str, choice: PairChoice, platform: Platform) -> int:
     """The units that a collective kernel uses: a wider mask does not give it more workgroups."""
     filled = collective_units(platform, kind)
     return min(filled, choice.units) if choice.masks and choice.units else filled
 
 
-def launches_comm_first(choice: Choice, units: int, tiles: int) -> bool:
+def launches_comm_first(choice: PairChoice, units: int, tiles: int) -> bool:
     """Priority launches the kernel of fewer workgroups first, others the GEMM of ``tiles``."""
     return ALL[choice.strategy].first and units <= tiles
 
@@ -218,7 +218,7 @@ def launches_comm_first(choice: Choice, units: int, tiles: int) -> bool:
 Mask = tuple[int, int]
 
 
-def _unit_masks(choice: Choice, platform: Platform) -> tuple[Mask | None, Mask | None]:
+def _unit_masks(choice: PairChoice, platform: Platform) -> tuple[Mask | None, Mask | None]:
     """The units of the computation and of the collective."""
     if not choice.masks or not choice.units:
         return None, None
@@ -258,12 +258,12 @@ def _two_streams(
     )
 
 
-def _beside_engines(
-    scenario: Scenario, choice: Choice, platform: Platform, kernel: Kernel
+def _with_engines(
+    scenario: Scenario, choice: PairChoice, platform: Platform, kernel: Kernel
 ) -> Schedule:
     """The GEMM is launched, then the engines are fed by the same thread."""
     inner = engine_collective(scenario, platform)
-    name = f"{choice} {scenario.collective} beside {scenario.gemm}"
+    name = f"{choice} {scenario.collective} with {scenario.gemm}"
     mask, _ = _unit_masks(choice, platform)
     programs = []
     for program in inner.programs:
@@ -275,5 +275,5 @@ def _beside_engines(
 
 
 def engine_collective(scenario: Scenario, platform: Platform) -> Schedule:
-    """The collective by engines, with nothing beside it."""
+    """Return the collective by engines, alone."""
     return ENGINES[scenario.collective](platform.num_ranks, scenario.nbytes)

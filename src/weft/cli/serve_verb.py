@@ -82,13 +82,13 @@ def serve(
 ) -> None:
     """Serve the same requests by every fetch method."""
     from weft.models.named import transformer_of
-    from weft.serving import FETCHES, Limits, Load, Question
+    from weft.serving import FETCHES, BatchLimits, Load, Question
     from weft.units import parse_sizes, parse_time
 
     path, machine = output_path(output, (".csv",)), machine_of(on)
     shape = transformer_of(model, _with_tp(settings_of(settings), machine))
     load = Load(requests, prompt, generate, hit, math.inf if rate is None else rate, seed)
-    limits = Limits(batch, tokens, ahead, parse_time(overhead))
+    limits = BatchLimits(batch, tokens, ahead, parse_time(overhead))
     question = Question(model, shape, machine, load, limits, reduce, None, engines)
     methods = names(fetch, FETCHES, "--fetch")
     sizes = parse_sizes(block) if block is not None else [None]

@@ -117,8 +117,8 @@ def compact_kernel(source, values, plan, total, kind: tl.constexpr):
     sparse = zeros * 8 >= count
     maps = _plane_bytes(count) * tl.where(negative > 0, 2, 1)
     kept = count - zeros
-    beside = _extra(kind) * _plane_bytes(kept) + _rest(kind) * kept
-    too_long = maps + 2 + 4 + beside >= count * _item(kind)
+    extra = _extra(kind) * _plane_bytes(kept) + _rest(kind) * kept
+    too_long = maps + 2 + 4 + extra >= count * _item(kind)
     mode = tl.where(sparse, tl.where(negative > 0, SIGNED, SPARSE), DENSE)
     mode = tl.where(sparse & too_long, RAW, mode)
     mode = tl.where((zeros == count) & (negative == 0), ZERO, mode)
@@ -160,13 +160,13 @@ def window_kernel(values, plan, total, kind: tl.constexpr):
             base, bits = tl.where(better, each, base), tl.where(better, tried, bits)
             exceptions, best = tl.where(better, outside, exceptions), tl.where(better, cost, best)
     maps = tl.where(mode == DENSE, 0, _plane_bytes(count) * tl.where(mode == SIGNED, 2, 1) + 2)
-    beside = _extra(kind) * planes + _rest(kind) * kept
+    extra = _extra(kind) * planes + _rest(kind) * kept
     room = count * _item(kind) - maps
-    fits = (4 + beside < room) & (bits <= 7) & (4 + beside + best < room)
+    fits = (4 + extra < room) & (bits <= 7) & (4 + extra + best < room)
     fits = fits | ((kept == 0) & (mode != DENSE))
     coded = (mode >= DENSE) & fits
     mode = tl.where(mode == ZERO, ZERO, tl.where(coded, mode, RAW))
-    size = 1 + maps + tl.where(kept > 0, 4 + beside + best, 0)
+    size = 1 + maps + tl.where(kept > 0, 4 + extra + best, 0)
     size = tl.where(mode == RAW, 1 + count * _item(kind), tl.where(mode == ZERO, 1, size))
     tl.store(plan + block * 8, mode)
     tl.store(plan + block * 8 + 2, base)

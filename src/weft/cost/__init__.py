@@ -2,13 +2,13 @@
 
 from weft.cost.gemm import Grid, gemm_grid, is_gemm
 from weft.cost.kernel import KernelFlow, kernel_flow
-from weft.cost.price import Price, Prices, price, price_columns
+from weft.cost.price import KernelPrices, Price, price, price_columns
 
 __all__ = [
     "Grid",
     "KernelFlow",
+    "KernelPrices",
     "Price",
-    "Prices",
     "gemm_grid",
     "is_gemm",
     "kernel_flow",

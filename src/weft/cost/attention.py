@@ -4,11 +4,12 @@ In prefill a workgroup takes ``block`` queries of one head along the keys that t
 kernel ends no sooner than the workgroup that sees most. In decoding there is one query a
 sequence: workgroups bring the keys and values of a head once for all queries that share them.
 The numbers of a law: ``launch``, ``flops``, ``memory``, ``sharpness`` and ``start`` as of matrix
-products; ``block`` queries of a workgroup; ``exponent`` what a score costs beside its products,
-in dimensions of a head; ``prepare`` passes of queries, keys and values through the memory
-before, which turn and store them; ``join`` seconds to join parts of the keys, where a sequence
-has more than one workgroup takes; ``head`` seconds that every query head adds to a workgroup;
-``masked`` the share by which a causal mask makes all steps along the keys longer, none if absent.
+products; ``block`` queries of a workgroup; ``exponent`` what a score costs in addition to its
+products, in dimensions of a head; ``prepare`` passes of queries, keys and values through the
+memory before, which turn and store them; ``join`` seconds to join parts of the keys, where a
+sequence has more than one workgroup takes; ``head`` seconds that every query head adds to a
+workgroup; ``masked`` the share by which a causal mask makes all steps along the keys longer, none
+if absent.
 
 In training there are several libraries (``Cost.implementation``), each with laws of its own for
 both passes: the backward pass has the same form with five products where the forward has two.
@@ -99,7 +100,7 @@ def _elements(columns: Columns) -> tuple[Floats, Floats]:
 
 
 def attention_places(columns: Columns) -> Mapping[str, Floats]:
-    """Give what corrections of attention look at, beside its columns."""
+    """Return what corrections of attention look at, in addition to its columns."""
     return {
         "sequences": columns["batch"],
         "group": columns["heads"] / columns["kv_heads"],

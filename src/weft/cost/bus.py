@@ -5,7 +5,7 @@ _SENT = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_al
 
 
 def bus_factor(kind: str, num_ranks: int) -> float:
-    """Give bus bandwidth over algorithm bandwidth.
+    """Return bus bandwidth over algorithm bandwidth.
 
     >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
     (1.75, 0.875, 1.0)

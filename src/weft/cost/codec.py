@@ -22,7 +22,7 @@ class CodecRates:
     fills: int = 0
 
     def seconds(self, nbytes: float, *, decodes: bool) -> float:
-        """Give the seconds of a chunk of ``nbytes`` before it is encoded."""
+        """Return the seconds of a chunk of ``nbytes`` before it is encoded."""
         rate = self.decode if decodes else self.encode
         return self.start + max(nbytes, self.fills) / rate
 
@@ -53,12 +53,12 @@ _FILLS_UNIT = 64 << 10
 
 
 def is_priced(codec: str) -> bool:
-    """Tell whether a codec is work; others, "none" among them, only move bytes."""
+    """Return whether a codec is work; others, "none" among them, only move bytes."""
     return codec.partition(":")[0] in _CORE
 
 
 def codec_rates(codec: str, device: Device | None) -> CodecRates:
-    """Give what a codec achieves on a device; a network without devices has cores."""
+    """Return what a codec achieves on a device; a network without devices has cores."""
     kind = codec.partition(":")[0]
     if device is None or device.units == 1:
         encode, decode = _CORE.get(codec) or _CORE[kind]

@@ -36,7 +36,7 @@ REQUIRED = float("nan")
 
 
 def no_places(columns: Columns) -> Mapping[str, Floats]:
-    """Say that the columns themselves are all that corrections look at."""
+    """Return the columns themselves: all that corrections look at."""
     del columns
     return {}
 
@@ -46,7 +46,7 @@ class Family:
     """A kind of kernel: its columns with what they are if not given, in the order of a shape.
 
     ``law`` names the family whose law it follows, ``dtype`` what it has if none is given,
-    ``places`` gives what its corrections look at beside the columns. ``usual`` names libraries, of
+    ``places`` gives what its corrections look at besides the columns. ``usual`` names libraries, of
     which the first that is known on a device is meant if none is named. ``elsewhere`` is how far,
     as a logarithm, tables of other authors and versions lie from one that was fitted: it widens
     ranges in quadrature.

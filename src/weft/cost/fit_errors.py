@@ -8,16 +8,16 @@ _SMALLEST = 4e-4  # as in arXiv 2404.12674: a perfect hit must not decide a geom
 
 
 def geomean_error(errors: Iterable[float]) -> float:
-    """Give the geometric mean of relative errors."""
+    """Return the geometric mean of relative errors."""
     absolute = np.maximum(np.abs(np.fromiter(errors, float)), _SMALLEST)
     return float(np.exp(np.log(absolute).mean()))
 
 
 def joined_error(cells: Iterable[int], errors: Iterable[float]) -> float:
-    """Give the geometric mean over all cells from the means of its parts."""
+    """Return the geometric mean over all cells from the means of its parts."""
     return float(np.exp(np.average(np.log(list(errors)), weights=list(cells))))
 
 
 def within_20(errors: Iterable[float]) -> float:
-    """Give the share of relative errors of 20 % or less."""
+    """Return the share of relative errors of 20 % or less."""
     return float(np.mean(np.abs(np.fromiter(errors, float)) <= 0.2))

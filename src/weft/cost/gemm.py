@@ -32,7 +32,7 @@ STEP = 64  # bytes of a row that one step along k takes, twice buffered: half a 
 
 # Sides of the tiles that libraries choose from (hipBLASLt and cuBLASLt have these and more).
 TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-# A tile of m x n loads (m + n) for m n: what a step costs beside its multiplications, in rows.
+# A tile of m x n loads (m + n) for m n: what a step costs besides its products, in rows.
 # 128 x 128 tiles then reach 85 % of what 256 x 256 do where nothing else holds them up, the ratio
 # that CUTLASS reports between the two.
 LOADING = 27.0
@@ -105,7 +105,7 @@ class Grid:
         return self.item * read * (1 + again) + self.out_item * self.m * self.n
 
     def alone(self, units: int, device: Device) -> float:
-        """What it takes on so many units with nothing beside it: units, memory or the L2."""
+        """What it takes on so many units alone: units, memory or the L2."""
         by_memory = self.traffic_on(units, device) / device.memory_rate
         by_cache = self.inner_traffic() / device.kernels.l2_rate
         return max(self.seconds(units), by_memory, by_cache)

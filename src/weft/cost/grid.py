@@ -25,7 +25,7 @@ def _table(correction: Correction) -> Floats:
 
 
 def corners_of(axes: Mapping[str, Floats], columns: Mapping[str, Floats]) -> tuple[Whole, Floats]:
-    """Give the knots around every row, as places in the flat table, and their weights."""
+    """Return the knots around every row, as places in the flat table, and their weights."""
     rows = len(next(iter(columns.values())))
     places, weights = np.zeros((1, rows), np.int64), np.ones((1, rows))
     for name, knots in axes.items():
@@ -36,7 +36,7 @@ def corners_of(axes: Mapping[str, Floats], columns: Mapping[str, Floats]) -> tup
 
 
 def _between(values: Floats, knots: Floats) -> tuple[Whole, Floats]:
-    """Give the knot before each value, and how far it is to the next; outside, the last one."""
+    """Return the knot before each value, and how far it is to the next; outside, the last one."""
     at = np.clip(np.log2(np.maximum(values, 2.0 ** knots[0])), knots[0], knots[-1])
     left = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     return left, (at - knots[left]) / (knots[left + 1] - knots[left])

@@ -10,7 +10,7 @@ _FLAT = 0.01  # errors under 1 % weigh alike: measured tables repeat themselves 
 
 
 def smallest_errors(rows: Floats, seconds: Floats) -> Floats:
-    """Give the rises with the smallest relative errors, absolute rather than squared."""
+    """Return the rises with the smallest relative errors, absolute rather than squared."""
     weight = 1 / seconds
     found = np.zeros(rows.shape[1])
     for _ in range(_ROUNDS):

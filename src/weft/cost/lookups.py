@@ -33,7 +33,7 @@ def spectrum_of(columns: Columns) -> Spectrum:
     bins = np.stack([columns[name] for name in BIN_NAMES], axis=1)
     given = bins.sum(axis=1) > 0
     by_rank = zipf(columns["rows"], np.where(given, 0.0, lookups), columns["zipf"])
-    return by_rank.beside(from_bins(bins, lookups)) if given.any() else by_rank
+    return by_rank.joined_with(from_bins(bins, lookups)) if given.any() else by_rank
 
 
 def core_seconds(columns: Columns, item: float, takes: Lookups, *, backward: bool) -> Floats:

@@ -10,7 +10,7 @@ The library takes the tile and split that are fastest. The numbers of a law:
 ``memory``      share of the rated memory rate
 ``pull``        what one unit can pull, as a multiple of its fair share of the memory
 ``start``       seconds until a tile's loop runs, and to store its result
-``loading``     what a step of the loop costs beside its products, in rows of a tile
+``loading``     what a step of the loop costs in addition to its products, in rows of a tile
 ``narrow``      the fewest rows that a step multiplies, wanted or not
 ``split``       seconds to join splits of k; ``split_bytes`` passes of their sums over the memory
 ``sharpness``   how suddenly memory takes over from units: the power of the mean of both
@@ -62,7 +62,7 @@ def convolution_seconds(columns: Columns, device: Device, recipe: Recipe, law: L
 
 
 def convolution_sides(columns: Columns) -> dict[str, Floats]:
-    """Give the product of a convolution: a row an output pixel, a column a filter.
+    """Return the product of a convolution: a row an output pixel, a column a filter.
 
     Patches overlap and are gathered on the way to a tile, so memory gives the image once.
     """
@@ -82,7 +82,7 @@ _MOST_TOKENS = 2.0**15
 
 
 def matmul_places(columns: Columns) -> Mapping[str, Floats]:
-    """Give what corrections of products look at: whether rows fill tiles, beside their number."""
+    """Return what corrections of products look at: whether rows fill tiles, and their number."""
     tokens = np.minimum(columns["m"], _MOST_TOKENS)
     ragged = (columns["m"] > 16) & (columns["m"] % 8 != 0)
     return {"tokens": np.where(ragged, RAGGED * tokens, tokens)}
@@ -130,7 +130,7 @@ _QUANTISED = 3.0  # bytes of an activation as it comes, bf16, and as it goes, fp
 
 
 def memory_rate(footprint: Floats, device: Device, law: Law) -> Floats:
-    """Give the rate of bytes that are used again and again: faster where they stay in the cache."""
+    """Return the rate of bytes that are used repeatedly: faster where they stay in the cache."""
     memory = device.memory_rated * law["memory"]
     cache = max(memory, device.kernels.l2_rate * law["cached"])
     rate: Floats = memory + resident(footprint, device, law) * (cache - memory)
@@ -146,8 +146,8 @@ def resident(footprint: Floats, device: Device, law: Law) -> Floats:
 def _multiplying(high: Floats, wide: Floats, device: Device, recipe: Recipe, law: Law) -> Floats:
     """Seconds of a unit for one element of k of a tile, by its multiplications."""
     rate = rated_flops(device, recipe.math) * law["flops"] / device.units
-    beside = 1 + law["loading"] * (1 / np.maximum(high, 64) + 1 / np.maximum(wide, 64))
-    seconds: Floats = 2 * np.maximum(high, law["narrow"]) * wide / rate * beside
+    loading = 1 + law["loading"] * (1 / np.maximum(high, 64) + 1 / np.maximum(wide, 64))
+    seconds: Floats = 2 * np.maximum(high, law["narrow"]) * wide / rate * loading
     return seconds
 
 

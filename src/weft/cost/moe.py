@@ -30,7 +30,7 @@ def moe_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> F
 
 
 def routing(columns: Columns, law: Law) -> tuple[Floats, Floats]:
-    """Give the tokens that reach a rank, once for each of their experts, and those experts."""
+    """Return the tokens that reach a rank, once for each of their experts, and those experts."""
     skewed = columns["skew"] > 0
     held = np.maximum(columns["experts"] / columns["ep"], 1.0)
     share = columns["ep"] ** -np.where(skewed, 1 - law["crowd"], 1.0)
@@ -41,7 +41,7 @@ def routing(columns: Columns, law: Law) -> tuple[Floats, Floats]:
 
 
 def moe_places(columns: Columns) -> Mapping[str, Floats]:
-    """Give what corrections of experts look at: tokens of an expert, and bytes of all of them."""
+    """Return what corrections of experts look at: tokens of an expert, and bytes of all of them."""
     held = np.maximum(columns["experts"] / columns["ep"], 1.0)
     routed = columns["tokens"] * columns["topk"] / columns["ep"]
     return {

@@ -90,7 +90,7 @@ def library_price(
 
 
 def own_seconds(platform: Platform, price: LibraryPrice) -> float:
-    """Give what is left of a price for the kernel itself, once it is launched and ranks have met.
+    """Return what is left of a price for the kernel itself, once it is launched and ranks have met.
 
     What was measured includes both, and the simulator counts them by itself.
     """

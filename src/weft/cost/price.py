@@ -42,7 +42,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class KernelPrices:
     """The same of many kernels."""
 
     seconds: Floats
@@ -113,7 +113,7 @@ def price_columns(
     device: Device,
     dtype: str = "",
     implementation: str = "",
-) -> Prices:
+) -> KernelPrices:
     """Price kernels of one family, dtype and library, one a row of the columns."""
     family = find_family(kind)
     dtype = known_dtype(dtype or family.dtype)
@@ -121,7 +121,7 @@ def price_columns(
     if (measured := device.law(family.name)) is not None and family.name in TERMS:
         seconds = law_seconds(measured, full)
         low, high = seconds * measured.low, seconds * measured.high
-        return Prices(seconds, low, high, f"measured on {device.name}, torch, one thread")
+        return KernelPrices(seconds, low, high, f"measured on {device.name}, torch, one thread")
     library = _implementation(device, family, implementation)
     fit, model, wider = _fit(device, family.law, dtype, library)
     law = fit.law
@@ -134,7 +134,7 @@ def price_columns(
         seconds = seconds * np.exp(corrections(fit.correction, {**full, **family.places(full)}))
     low = np.exp(-np.hypot(wider * np.log(fit.low), family.elsewhere))
     high = np.exp(np.hypot(wider * np.log(fit.high), family.elsewhere))
-    return Prices(seconds, seconds * low, seconds * high, model)
+    return KernelPrices(seconds, seconds * low, seconds * high, model)
 
 
 def _carried_over(
@@ -181,7 +181,7 @@ def find_family(kind: str) -> Family:
 
 
 def _complete(family: Family, columns: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Give every column of a family, all of one length, none below what makes sense."""
+    """Return every column of a family, all of one length, none below what makes sense."""
     missing = [key for key in family.required if key not in columns]
     if missing:
         raise UsageError(
@@ -229,7 +229,7 @@ def _implementation(device: Device, family: Family, asked: str) -> str:
 def _fit(
     device: Device, family: str, dtype: str, library: str = ""
 ) -> tuple[KernelFit, str, float]:
-    """Give the nearest fit, what to call it, and by which power its range is wider.
+    """Return the nearest fit, what to call it, and by which power its range is wider.
 
     What was measured on the device comes first, then on its sibling, then the law of all
     devices; and all of that for the dtype itself before another one.
@@ -249,7 +249,7 @@ def _fit(
 
 
 def _of_kin(device: str, family: str, dtype: str, library: str) -> KernelFit | None:
-    """Give a fit of the family; batched products follow the law of single ones if need be."""
+    """Return a fit of the family; batched products follow the law of single ones if need be."""
     found = find_fit(device, family, dtype, library)
     if found is None and family == "bmm" and (single := find_fit(device, "gemm", dtype)):
         return replace(single, correction=None)

@@ -6,12 +6,12 @@ from weft.hardware.dtypes import RECIPES
 
 
 def rated_flops(device: Device, math: str) -> float:
-    """Give the rated flop/s of a device's units for a dtype."""
+    """Return the rated flop/s of a device's units for a dtype."""
     return flops_of(device, math).rated
 
 
 def achieved_share(device: Device, math: str) -> float:
-    """Give the share of the rated flop/s that software was seen to achieve."""
+    """Return the share of the rated flop/s that software was seen to achieve."""
     flops = flops_of(device, math)
     return flops.achieved / flops.rated
 

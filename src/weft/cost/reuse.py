@@ -84,7 +84,7 @@ class Spectrum:
         kept[small] = low
         return kept
 
-    def beside(self, other: Spectrum) -> Spectrum:
+    def joined_with(self, other: Spectrum) -> Spectrum:
         """Put the classes of both into one: lines of one of them are empty."""
         parts = [np.broadcast_to(each.observed, each.rows.shape) for each in (self, other)]
         return Spectrum(

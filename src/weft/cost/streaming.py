@@ -39,9 +39,9 @@ def row_seconds(columns: Columns, device: Device, recipe: Recipe, law: Law) -> F
     by_memory = nbytes / memory_rate(nbytes, device, law)
     threads = np.clip(columns["width"], _WARP, _BLOCK)
     held = np.clip(np.floor(device.kernels.unit_threads / threads), 1.0, _MOST_BLOCKS)
-    beside = np.clip(np.ceil(columns["rows"] / device.units), 1.0, held) - 1
+    sharing = np.clip(np.ceil(columns["rows"] / device.units), 1.0, held) - 1
     steps = columns["passes"] * np.ceil(columns["width"] / _BLOCK)
-    waiting = (1 + law["sharing"] * beside) * (
+    waiting = (1 + law["sharing"] * sharing) * (
         1 + law["miss"] * (1 - resident(nbytes, device, law))
     )
     cycles = law["start"] + law["step"] * steps * waiting

@@ -124,8 +124,8 @@ def dlrm_step(
         Call("gradients", back, group, (("in", "features", 0), ("out", "pooled", 0))),
         Kernel("update", update),
     )
-    beside = (Wait(Flag(SELF, 0)), Call("sums", sums, group, (("data", "mlp", 0),)))
-    queues = (Queue(STREAM, compute), Queue("stream1", beside))
+    concurrent = (Wait(Flag(SELF, 0)), Call("sums", sums, group, (("data", "mlp", 0),)))
+    queues = (Queue(STREAM, compute), Queue("stream1", concurrent))
     buffers = (
         Buffer("pooled", work.nbytes),
         Buffer("features", work.nbytes),

@@ -94,7 +94,7 @@ class Dma:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """How kernels run on the units, beside each other and beside copies.
+    """How kernels run on the units, next to each other and to copies.
 
     ``local_bytes`` of scratch memory, ``register_bytes`` and ``unit_threads`` of a unit bound the
     workgroups on it; ``clock`` is that of its units at most, in GHz.
@@ -108,7 +108,7 @@ class Kernels:
     out in so many; more than one only to ask what waves cost. The ``.._units`` are those with
     which a collective kernel fills the links; where they are not known, what a unit moves says so.
 
-    The defaults serve devices that nobody measured beside collectives: those of MI300X where
+    The defaults serve devices that nobody measured next to collectives: those of MI300X where
     they were fitted, and the caches of H100.
     """
 
@@ -132,7 +132,7 @@ class Kernels:
     broadcast_units: FewOrNone = None
 
     def units_of(self, collective: str) -> int | None:
-        """Give the units with which the kernel of ``collective`` fills the links, if known."""
+        """Return the units with which the kernel of ``collective`` fills the links, if known."""
         found: int | None = getattr(self, f"{collective}_units", None)
         return found
 
@@ -277,7 +277,7 @@ class Device:
         return self.units == 1
 
     def law(self, family: str) -> OpLaw | None:
-        """Give the law of a family of ops on one thread, if it was measured here."""
+        """Return the law of a family of ops on one thread, if it was measured here."""
         same = (law for law in self.laws if (law.family, law.threads) == (family, 1))
         return next(same, None)
 
@@ -301,7 +301,7 @@ class Device:
         return f"copy engines of {self.title} have no {', '.join(missing)}" if missing else ""
 
     def require_dma(self) -> Dma:
-        """Give the copy engines, for work that cannot do without them."""
+        """Return the copy engines, for work that cannot do without them."""
         if self.dma is None:
             raise PlatformError(
                 f"{self.name} has no DMA engines",

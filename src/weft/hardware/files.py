@@ -28,7 +28,7 @@ from weft.hardware.measured import CodecRate, MeasuredNoise, OpLaw, TorchHost
 from weft.hardware.network import Level, is_network, level_kind, parse_network
 from weft.hardware.platform import Host, Nic, Platform
 from weft.hardware.quantity import COUNT, SIZE, Place, Reader, Record, Source, Table
-from weft.hardware.recorded import Copies, Exchange, Overheads, Products, Recorded, Slowdown
+from weft.hardware.recorded_device import Copies, Exchange, Overheads, Products, Recorded, Slowdown
 from weft.units import file_name
 
 # The reader of TOML came into the standard library with Python 3.11; before that it was tomli.
@@ -54,13 +54,13 @@ def platform_names() -> tuple[str, ...]:
 
 
 def here_path() -> Path:
-    """Say where the calibration of this machine is kept."""
+    """Return where the calibration of this machine is kept."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "weft" / "here.toml"
 
 
 def is_calibrated() -> bool:
-    """Tell whether this machine was calibrated, by a user whose files this one may read."""
+    """Return whether this machine was calibrated, by a user whose files this one may read."""
     return os.access(here_path(), os.R_OK)
 
 
@@ -316,7 +316,7 @@ def _recorded(reader: Reader, table: object) -> Recorded:
 def _measured(
     reader: Reader, table: Table, key: str, kind: Any, absent: Any, place: Place | None = None
 ) -> Any:
-    """Read what only weft itself writes: figures whose source stands beside all of them."""
+    """Read what only weft itself writes: figures which have one source."""
     if key not in table:
         return absent
     try:

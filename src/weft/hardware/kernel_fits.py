@@ -46,7 +46,7 @@ class FitErrors:
 
 @lru_cache
 def grid_axes(name: str) -> dict[str, Floats]:
-    """Give the knots of a grid along each of its columns, as powers of two."""
+    """Return the knots of a grid along each of its columns, as powers of two."""
     axes = read_toml(FOLDER / "grids.toml")[name]
     return {key: np.log2(np.array(knots, float)) for key, knots in axes.items()}
 
@@ -64,7 +64,7 @@ class Correction:
     values: str
 
     def table(self) -> Floats:
-        """Give the values over all knots."""
+        """Return the values over all knots."""
         shape = [len(knots) for knots in grid_axes(self.grid).values()]
         differences = np.frombuffer(zlib.decompress(base64.b85decode(self.values)), np.int8)
         whole = np.cumsum(differences.reshape(shape), axis=0, dtype=np.int8)  # modulo 256
@@ -125,7 +125,7 @@ def device_fits(device: str) -> DeviceFits:
 
 
 def find_fit(device: str, family: str, dtype: str, implementation: str = "") -> KernelFit | None:
-    """Give the fit of a family, dtype and library on a device, if there is one."""
+    """Return the fit of a family, dtype and library on a device, if there is one."""
     key = family, dtype, implementation
     fits = device_fits(device).fits
     return next((f for f in fits if (f.family, f.dtype, f.implementation) == key), None)

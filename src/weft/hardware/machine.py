@@ -18,7 +18,7 @@ class Machine:
     memory: Bytes
 
     def is_like(self, other: "Machine") -> bool:
-        """Tell whether both are the same; a new kernel may keep a little more memory to itself."""
+        """Return whether both are the same; a new kernel may reserve a little more memory."""
         same = (self.cpu, self.cores) == (other.cpu, other.cores)
         return same and math.isclose(self.memory, other.memory, rel_tol=0.05)
 
@@ -33,7 +33,7 @@ def this_machine() -> Machine:
 
 
 def cpu_model() -> str:
-    """Give the name of the CPU as the kernel has it."""
+    """Return the name of the CPU as the kernel has it."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -43,7 +43,7 @@ def cpu_model() -> str:
 
 
 def cache_bytes() -> tuple[int, int]:
-    """Give the sizes of a core's own cache and of the last one, as the kernel tells them.
+    """Return the sizes of a core's own cache and of the last one, as the kernel tells them.
 
     Where it tells nothing they are those of a plain server.
     """

@@ -25,7 +25,7 @@ class OpLaw:
 
 @dataclass(frozen=True, slots=True)
 class Ddp:
-    """What DDP spends beside its collectives, in seconds: a step, each parameter, each byte."""
+    """What DDP adds to its collectives, in seconds: a step, each parameter, each byte."""
 
     step: float = 0.0
     parameter: float = 0.0

@@ -63,7 +63,7 @@ class Level:
 
 
 def is_network(spec: str) -> bool:
-    """Tell whether ``spec`` is meant as a network rather than as a name."""
+    """Return whether ``spec`` is meant as a network rather than as a name."""
     return "(" in spec or "@" in spec
 
 
@@ -106,7 +106,7 @@ def _level(part: str, where: str) -> Level:
 
 
 def level_kind(kind: object, where: str) -> LevelKind:
-    """Insist on a kind of level that exists."""
+    """Raise for an unknown kind of level."""
     if kind in LEVEL_KINDS:
         return kind
     raise PlatformError(

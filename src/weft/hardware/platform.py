@@ -10,8 +10,8 @@ from weft.hardware.device import Device
 from weft.hardware.machine import Machine
 from weft.hardware.measured import CodecRate, MeasuredNoise, TorchHost
 from weft.hardware.network import Level
-from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, beside, to_table
-from weft.hardware.recorded import Recorded
+from weft.hardware.quantity import Rate, RatedRate, Seconds, Source, Table, to_table, unwritten
+from weft.hardware.recorded_device import Recorded
 from weft.hardware.toml_text import to_toml
 from weft.units import brief
 
@@ -80,7 +80,7 @@ class Platform:
     libraries: tuple[Library, ...] = ()
     codecs: tuple[CodecRate, ...] = ()
     calm: MeasuredNoise | None = None
-    sources: Mapping[str, Source] = beside()
+    sources: Mapping[str, Source] = unwritten()
 
     def __post_init__(self) -> None:
         if self.num_ranks > MOST_RANKS:
@@ -105,7 +105,7 @@ class Platform:
         return self.num_ranks // self.node_size
 
     def require_device(self) -> Device:
-        """Give the device, for work that a bare network cannot do."""
+        """Return the device, for work that a bare network cannot do."""
         if self.device is None:
             raise PlatformError(
                 f"{self.name} is a network without devices",

@@ -123,20 +123,20 @@ JoulesPerByte = Annotated[
 ]
 
 
-def beside() -> Any:
-    """Declare a mapping that is kept beside the numbers of a record and not written with them."""
-    return field(default_factory=dict, hash=False, repr=False, metadata={"beside": True})
+def unwritten() -> Any:
+    """Declare a mapping that is kept with a record and not written with it."""
+    return field(default_factory=dict, hash=False, repr=False, metadata={"unwritten": True})
 
 
 def kind_of(each: "Field[Any]") -> Kind | None:
-    """Say what kind of number a field holds, if it holds one."""
+    """Return what kind of number a field holds, if it holds one."""
     kind = getattr(each.type, "__metadata__", (None,))[0]
     return kind if isinstance(kind, Kind) else None
 
 
 def written_fields(record: Any) -> "list[Field[Any]]":
     """List the fields of a record, or of its class, that stand in a file."""
-    return [each for each in fields(record) if "beside" not in each.metadata]
+    return [each for each in fields(record) if "unwritten" not in each.metadata]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,16 +147,16 @@ class Place:
     key: str = ""
 
     def at(self, key: str | int) -> "Place":
-        """Give the place of ``key`` inside this one."""
+        """Return the place of ``key`` inside this one."""
         return Place(self.file, f"{self.key}.{key}" if self.key else str(key))
 
     def wrong(self, value: object, expected: str, hint: str = "") -> PlatformError:
-        """Say which key has which value and what was expected."""
+        """Return an error that names the key, its value and what was expected."""
         message = f"{self.file}: {self.key} = {_shown(value)}: expected {expected}"
         return PlatformError(message, hint)
 
     def missing(self, expected: str) -> PlatformError:
-        """Say that the key is not there."""
+        """Return an error for a missing key."""
         return PlatformError(f"{self.file}: {self.key} is missing: expected {expected}")
 
 
@@ -183,7 +183,7 @@ class Reader:
         return cls(**parts)
 
     def table(self, table: object, place: Place, known: list[str]) -> Table:
-        """Insist on a table whose keys are all known."""
+        """Raise if a table has an unknown key."""
         if not isinstance(table, dict):
             raise place.wrong(table, "a table")
         for key in table:

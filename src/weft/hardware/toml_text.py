@@ -34,7 +34,7 @@ def _sections(value: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _is_section(value: Any) -> bool:
-    """Tell a table of tables from a number with its source, which stands on one line."""
+    """Distinguish a table of tables from a number with its source, which stands on one line."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(each, dict) for each in value)
     return isinstance(value, dict) and "value" not in value

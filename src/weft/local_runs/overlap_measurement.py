@@ -249,15 +249,15 @@ def _slowdown(world: World, factor: NDArray[Any]) -> float:
     stop = world.empty(8, "uint8")
     stop[:] = 0
     mine = _PRODUCTS if world.rank == 0 else 0
-    alone, beside = [], []
+    alone, overlapped = [], []
     for turn in range(9):
         alone.append(_timed(world, lambda: _multiply(factor, mine)))
         world.barrier()
-        beside.append(_beside_a_stream(world, factor, mine, stop, turn + 1))
-    return min(beside) / min(alone)
+        overlapped.append(_next_to_a_stream(world, factor, mine, stop, turn + 1))
+    return min(overlapped) / min(alone)
 
 
-def _beside_a_stream(
+def _next_to_a_stream(
     world: World, factor: NDArray[Any], products: int, stop: NDArray[Any], turn: int
 ) -> float:
     """Multiply on rank 0; rank 1 copies until rank 0 has finished."""

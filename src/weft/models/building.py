@@ -53,7 +53,7 @@ class Ops:
         return next((n for n in range(self.last, -1, -1) if self.ops[n].kind == "kernel"), -1)
 
     def wait_for(self, *after: int) -> None:
-        """Let the next kernel, and collectives before it, wait for ops; -1 stands for none."""
+        """Make the next kernel, and collectives before it, wait for ops; -1 stands for none."""
         self.awaited = (*self.awaited, *after)
 
     def kernel(

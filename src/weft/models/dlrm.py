@@ -60,7 +60,7 @@ class Dlrm:
         return list(pairwise(sizes))
 
     def layers(self, which: str) -> list[tuple[int, int]]:
-        """Give inputs and outputs of each layer of an MLP."""
+        """Return inputs and outputs of each layer of an MLP."""
         return self._layers(self.bottom if which == "bottom" else self._top)
 
 
@@ -224,7 +224,7 @@ class _Rank:
 
 
 def _memory(model: Dlrm, num_ranks: int, held: dict[int, list[Shard]]) -> Memory:
-    """Say what the fullest rank needs: its tables, dense weights, vectors of its samples."""
+    """Return what the fullest rank needs: its tables, dense weights, vectors of its samples."""
     tables = max(
         sum(s.nbytes(model.tables[s.table].itemsize) for s in held[r]) for r in range(num_ranks)
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.stacks import Stack
     from weft.models.transformer import Transformer
-    from weft.workload import HostModel, Prices
+    from weft.workload import HostModel, PriceSource
 
 MANY_OPS = 60_000  # of a step, from which on it is folded
 _TURNS = 2  # times the stages: micro batches that are left of a pipeline, so that it is steady
@@ -88,7 +88,7 @@ class Folding:
     model: Transformer
     num_ranks: int
     platform: Platform
-    prices: Prices
+    prices: PriceSource
     host: HostModel | None = None
     stack: Stack | None = None
     engines: list[tuple[StepEngine, float]] = field(default_factory=list)  # and their share

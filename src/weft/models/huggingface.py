@@ -137,7 +137,7 @@ def model_of(document: Mapping[str, Any], where: str) -> tuple[Transformer, tupl
 
 
 def _unknown(kind: str, document: Mapping[str, Any], where: str) -> tuple[str, str]:
-    """Say which architecture is unknown, which one is near, and what its keys would miss."""
+    """Return an error that names the unknown architecture, a near one, and what is missing."""
     names = document.get("architectures")
     shown = kind or (str(names[0]) if isinstance(names, list) and names else "(none)")
     basics = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

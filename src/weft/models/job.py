@@ -127,7 +127,7 @@ class Job:
         }
 
     def row(self, seconds: float, peak: float) -> dict[str, Any]:
-        """Return what programs read of a job beside its prediction."""
+        """Return what programs read of a job in addition to its prediction."""
         return {
             "throughput": self.throughput(seconds, peak),
             "settings": {

@@ -58,7 +58,7 @@ DLRMS = {
 
 
 def workload_names() -> tuple[str, ...]:
-    """Give the names of all workloads that can be generated."""
+    """Return the names of all workloads that can be generated."""
     return (*DLRMS, *MODELS)
 
 
@@ -90,7 +90,7 @@ def _from_file(path: Path, num_ranks: int, given: dict[str, str]) -> Job:
 
 
 def model_named(name: str) -> Dlrm | Transformer:
-    """Give the model of a name, as it is without settings."""
+    """Return the model of a name, as it is without settings."""
     known: dict[str, Dlrm | Transformer] = {**DLRMS, **MODELS}
     if name not in known:
         raise UnknownNameError(f"no workload is called {name!r}", nearest(name, known))
@@ -174,7 +174,7 @@ def transformer_of(name: str, settings: Mapping[str, str]) -> Transformer:
 
 
 def tables_of(name: str, settings: Mapping[str, str], batch: int) -> tuple[tuple[Table, ...], int]:
-    """Give the tables of a file or of a DLRM by name, and the samples of a batch."""
+    """Return the tables of a file or of a DLRM by name, and the samples of a batch."""
     if name.endswith(".toml"):
         document = read_toml(Path(name), FormatError)
         tables = read_tables(document, name)

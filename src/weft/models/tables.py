@@ -149,7 +149,7 @@ def zipf_of(counts: Sequence[Any], where: str) -> float:
 
 
 def table_wise(tables: Sequence[Table], num_ranks: int) -> tuple[Shard, ...]:
-    """Give each table to the rank with the least lookups so far, the heaviest first."""
+    """Return each table to the rank with the least lookups so far, the heaviest first."""
     if num_ranks < 1:
         raise UsageError(f"tables need at least 1 rank, not {num_ranks}")
     load = [0.0] * num_ranks

@@ -342,7 +342,7 @@ class Stage:
             self._reduce(self._end_gradients(), last=True)
 
     def _reduce(self, shares: Shares, *, last: bool = False) -> None:
-        """Give gradients away once they are written, which may be put off."""
+        """Return gradients away once they are written, which may be put off."""
         if not (self.model.trains_weights or self.model.lora):
             return
         final = self._final

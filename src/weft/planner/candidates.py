@@ -10,7 +10,7 @@ from weft.schedule.strategy_table import STRATEGIES
 
 if TYPE_CHECKING:
     from weft.cost.price import Price
-    from weft.planner.lookup_ops import Lookups
+    from weft.planner.lookup_ops import TableLookups
     from weft.planner.plan import Settings
     from weft.workload import Collective
 
@@ -80,7 +80,7 @@ class CollectiveGroup:
     producer_seconds: float = 0.0  # of the slowest of them
     overlapped: str = ""
     looks_up: bool = False  # whether embedding tables produce its input or take its output
-    lookups: tuple[Lookups, ...] = ()  # of each member, where all have some
+    lookups: tuple[TableLookups, ...] = ()  # of each member, where all have some
 
 
 def infeasible(strategy: str, why: str, settings: Settings | None = None) -> Alternative:

@@ -26,7 +26,7 @@ _BACKWARD = ("aten._embedding_bag_backward", "aten.embedding_dense_backward")
 
 
 @dataclass(frozen=True, slots=True)
-class Lookups:
+class TableLookups:
     """The ops around one exchange, and all lookups of the step of their rank."""
 
     replaced: tuple[int, ...]
@@ -34,8 +34,8 @@ class Lookups:
     seconds_now: float = 0.0  # of what is replaced
 
     @classmethod
-    def around(cls, ops: Sequence[Op], number: int) -> Lookups | None:
-        """Find them; None where neither lookups nor their gradients stand beside the exchange."""
+    def around(cls, ops: Sequence[Op], number: int) -> TableLookups | None:
+        """Find them; None where neither lookups nor their gradients are next to the exchange."""
         what = ops[number].collective
         if what is None or what.kind != "all_to_all":
             return None
@@ -65,11 +65,11 @@ class Lookups:
 
 def lookups_at(
     workload: Workload, own: Mapping[Place, float], places: Iterable[Place]
-) -> tuple[Lookups, ...]:
+) -> tuple[TableLookups, ...]:
     """Find the lookups of every rank's exchange and what they take; none unless all have some."""
     found = []
     for c, n in places:
-        each = Lookups.around(workload.steps[c].ops, n)
+        each = TableLookups.around(workload.steps[c].ops, n)
         if each is None:
             return ()
         found.append(replace(each, seconds_now=sum(own[c, m] for m in each.replaced)))

@@ -24,7 +24,7 @@ _FUSED, _LOOPED = 28, 88
 
 
 def on_cores(workload: Workload, platform: Platform, library: str) -> Workload:
-    """Let every op of a rank take turns, where the ranks of the platform are cores."""
+    """Put every op of a rank on one stream, where the ranks of the platform are cores."""
     if not platform.require_device().is_core:
         return workload
     generated = workload.source.startswith("generated")
@@ -53,7 +53,7 @@ def _as_torch(step: Step, platform: Platform, library: str) -> Step:
 
 
 def _added(op: Op, platform: Platform, library: str) -> Iterator[Op]:
-    """Let DDP copy gradients into its bucket before it is reduced, and out of it again."""
+    """Yield the copies of gradients that DDP makes into its bucket and out of it again."""
     what = op.collective
     if what is None or what.kind != "all_reduce" or op.phase != "backward":
         return

@@ -52,7 +52,7 @@ class Alternative:
 class Choice:
     """What a pair does. ``op`` is the first of ``ops``, all equal, in step ``step`` of a workload.
 
-    ``seconds`` is the pair by itself: the collective and what can run beside it, with a range.
+    ``seconds`` is the pair by itself: the collective and what can overlap it, with a range.
     ``gain`` is the share of the unplanned step that this choice alone saves.
     """
 
@@ -74,7 +74,7 @@ class Choice:
     phase: str = ""
 
     def as_row(self) -> dict[str, Any]:
-        """Give it under the keys that ``weft plan`` has."""
+        """Return it under the keys that ``weft plan`` has."""
         return {
             "pair": self.pair,
             "strategy": self.strategy,
@@ -141,7 +141,7 @@ class Plan:
         return self.baseline / self.planned if self.planned else 1.0
 
     def totals(self) -> dict[str, Any]:
-        """Give what is said of all choices together, under the keys that ``weft plan`` has."""
+        """Return what is said of all choices together, under the keys that ``weft plan`` has."""
         names = ("workload", "baseline", "planned", "low", "high", "gain", "mode")
         found = {name: getattr(self, name) for name in names}
         return found | {
@@ -227,7 +227,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def fingerprint(workload: Workload, platform: Platform) -> str:
-    """Say what a plan is for, in a word: one part for the ops, one for the platform."""
+    """Return what a plan is for, as one word: one part for the ops, one for the platform."""
     same = replace(workload, source="", unsupported=(), name="").to_json()
     for later in _LATER_FIELDS:  # so that plans of before still fit the steps that they were for
         same = same.replace(later, b"")

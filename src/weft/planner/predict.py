@@ -62,13 +62,13 @@ class Prediction:
 
     @cached_property
     def slowest(self) -> int:
-        """Give the number of the class of ranks that ends last."""
+        """Return the number of the class of ranks that ends last."""
         ends = [self.timeline.of(rank=rank).makespan for rank in self.timeline.ranks.tolist()]
         return int(np.argmax(ends))
 
     @cached_property
     def breakdown(self) -> dict[str, float]:
-        """Say what the slowest ranks do, in seconds that add up to the step.
+        """Return what the slowest ranks do, in seconds that add up to the step.
 
         Computation covers communication; what it does not cover is exposed, or waiting where
         another rank is late. A device without work waits for its host, or for nothing we know.
@@ -97,13 +97,13 @@ class Prediction:
 
     @staticmethod
     def _between_ranks(mine: Timeline) -> NDArray[np.bool_]:
-        """Tell the waits in which ranks meet: their flags have the number of another's signal."""
+        """Return the waits for other ranks: their flags have the number of another's signal."""
         signals = np.unique(mine.flag[(mine.kind == CommandKind.SIGNAL)])
         return ~np.isin(mine.flag, signals)
 
     @cached_property
     def families(self) -> dict[str, float]:
-        """Give seconds of kernels by family on the slowest ranks, the largest first."""
+        """Return seconds of kernels by family on the slowest ranks, the largest first."""
         rank = int(self.timeline.ranks[self.slowest])
         step = self.workload.steps[self.slowest]
         total: dict[str, float] = defaultdict(float)
@@ -119,11 +119,11 @@ class Prediction:
 
     @property
     def communication(self) -> float:
-        """Give the seconds in which the slowest ranks move data."""
+        """Return the seconds in which the slowest ranks move data."""
         return float(self.timeline.communication[self.slowest])
 
     def critical_path(self, most: int = 8) -> list[tuple[str, float]]:
-        """Give what decided the step: names of the spans it ran through, with their seconds."""
+        """Return what decided the step: names of the spans it ran through, with their seconds."""
         timeline, total = self.timeline, defaultdict[str, float](float)
         if not (timeline.kind == CommandKind.SUBMIT).any():
             return []
@@ -141,7 +141,7 @@ class Prediction:
         return sorted(total.items(), key=lambda each: -each[1])[:most]
 
     def row(self) -> dict[str, Any]:
-        """Give the result as programs read it."""
+        """Return the result as programs read it."""
         memory = self.workload.memory
         return {
             "workload": self.workload.name,
@@ -221,7 +221,7 @@ class _Edge:
 
 
 def _alone(mine: Timeline, chosen: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:
-    """Give the seconds that the chosen spans cover and the others do not."""
+    """Return the seconds that the chosen spans cover and the others do not."""
 
     def intervals(which: NDArray[np.bool_]) -> GroupedIntervals:
         return GroupedIntervals(np.zeros(which.sum(), np.int64), mine.start[which], mine.end[which])

@@ -56,7 +56,7 @@ _MIRRORS = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
 _INSIDE = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "direct")
 _MANY = 2048  # ranks from which on one algorithm is enough
 _MANY_NODES = 64  # of an exchange that are simulated; among more it is scaled
-# A simulated collective beside the measured ones of NCCL: within that factor for most.
+# A simulated collective compared with the measured ones of NCCL: within that factor for most.
 SIMULATED_RANGE = (0.8, 1.35)
 
 
@@ -70,19 +70,19 @@ class Prices:
     groups: dict[tuple[int, ...], tuple[Level, ...]] = field(default_factory=dict)
 
     def kernel(self, cost: Cost) -> float:
-        """Give the seconds of a kernel on an idle device."""
+        """Return the seconds of a kernel on an idle device."""
         return self.kernel_price(cost).seconds
 
     def kernel_price(self, cost: Cost) -> Price:
-        """Give the seconds of a kernel with their range."""
+        """Return the seconds of a kernel with their range."""
         return price(cost, self.platform.require_device())
 
     def collective(self, what: Collective, ranks: tuple[int, ...]) -> float:
-        """Give the seconds of a collective of ``ranks`` that have all come."""
+        """Return the seconds of a collective of ``ranks`` that have all come."""
         return self.collective_price(what, ranks).seconds
 
     def collective_price(self, what: Collective, ranks: tuple[int, ...]) -> Price:
-        """Give the seconds of a collective with their range."""
+        """Return the seconds of a collective with their range."""
         levels = self.levels(ranks)
         key = what.kind, what.nbytes, what.dtype, levels
         if key not in self.known:
@@ -90,7 +90,7 @@ class Prices:
         return self.known[key]
 
     def levels(self, ranks: tuple[int, ...]) -> tuple[Level, ...]:
-        """Give the levels that a group sees, found once for each."""
+        """Return the levels that a group sees, found once for each."""
         if ranks not in self.groups:
             self.groups[ranks] = levels_of(self.platform, ranks)
         return self.groups[ranks]
@@ -104,7 +104,7 @@ def default_library(platform: Platform) -> str:
 
 
 def known_library(platform: Platform, name: str) -> str:
-    """Insist on a library that is known on the platform."""
+    """Return the name of a library; raise if the platform does not have it."""
     known = [each.name for each in platform.libraries]
     if not known:
         known = ["gloo", "weft"] if platform.require_device().is_core else [*library_names()]
@@ -116,7 +116,7 @@ def known_library(platform: Platform, name: str) -> str:
 
 
 def levels_of(platform: Platform, ranks: tuple[int, ...]) -> tuple[Level, ...]:
-    """Give the levels of the network that a group of ranks sees: how many it has on each.
+    """Return the levels of the network that a group of ranks sees: how many it has on each.
 
     Groups of a job are regular, so what a member sees in the mean is what all see.
     """
@@ -205,12 +205,12 @@ def seconds_by(platform: Platform, kind: str, algorithm: str, size: int) -> floa
 
 
 def _node_size(platform: Platform) -> int | None:
-    """Give how many ranks each of several nodes has; None where one level joins all ranks."""
+    """Return how many ranks each of several nodes has; None where one level joins all ranks."""
     return platform.node_size if 1 < platform.node_size < platform.num_ranks else None
 
 
 def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
-    """Give an exchange among fewer nodes that takes as long: the same bytes leave each rank.
+    """Return an exchange among fewer nodes that takes as long: the same bytes leave each rank.
 
     All messages of a rank go at once and its port to other nodes is what they wait for, so
     fewer and larger ones take the same time.
@@ -221,5 +221,5 @@ def _fewer_nodes(platform: Platform, size: int) -> tuple[Platform, int]:
 
 
 def ranged(seconds: float, factors: tuple[float, float], model: str) -> Price:
-    """Give a price with its range."""
+    """Return a price with its range."""
     return Price(seconds, seconds * factors[0], seconds * factors[1], "predicted", model)

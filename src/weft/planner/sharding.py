@@ -167,7 +167,7 @@ class Sharder:
     def _greedy(
         self, name: str, weigh: Callable[[_Parts], Floats], cut: str = ""
     ) -> ShardingPlan | None:
-        """Give the heaviest part to the rank with the least weight that has room for it."""
+        """Return the heaviest part to the rank with the least weight that has room for it."""
         parts = self.parts(cut)
         weight = weigh(parts)
         owner = np.full(len(parts.shards), -1)
@@ -275,7 +275,7 @@ _TARGETS = 4  # the lightest ranks that a part may move to
 def _trades(
     weight: Floats, mine: NDArray[np.int64], theirs: NDArray[np.int64], gap: float
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Give moves and exchanges that bring two ranks closer, those nearest to even first."""
+    """Return moves and exchanges that bring two ranks closer, those nearest to even first."""
     nothing = np.empty(0, np.int64)
     found = []
     for give in mine:
@@ -318,7 +318,7 @@ _WEIGHTS: dict[str, Callable[[_Parts], Floats]] = {
 
 
 def explain(plan: ShardingPlan, others: Sequence[ShardingPlan]) -> str:
-    """Say why a plan is best: what it saves over the others, and where its time goes."""
+    """Return why a plan is best: what it saves over the others, and where its time goes."""
     worst = max(others, key=lambda each: each.seconds, default=plan)
     cut = len({s.table for s in plan.shards}) != len(plan.shards)
     return (

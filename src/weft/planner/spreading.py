@@ -26,7 +26,7 @@ def spread(
     *,
     anyway: bool = False,
 ) -> tuple[Workload, Settings]:
-    """Give the workload, and the settings that were added so that it fits.
+    """Return the workload, and the settings that were added so that it fits.
 
     What was given is taken as it is. If that does not divide or does not fit, a named model gets
     the least that helps: a sample for each data-parallel rank, weights shared out, activations
@@ -56,7 +56,7 @@ def _fitting(
 
 
 def _layouts(spec: str, platform: Platform, given: Mapping[str, str]) -> Iterator[Settings]:
-    """Give settings to try, the least intrusive first; none that was given is changed."""
+    """Return settings to try, the least intrusive first; none that was given is changed."""
     ranks = platform.num_ranks
     model = transformer_of(spec, {}) if is_configuration(spec) else model_named(spec)
     if isinstance(model, Dlrm):

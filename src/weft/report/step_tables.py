@@ -49,7 +49,7 @@ def headline(prediction: "Prediction") -> str:
 
 
 def _rates(prediction: "Prediction", row: Mapping[str, Any]) -> Iterator[str]:
-    """Say what the job does in a second."""
+    """Print what the job does in a second."""
     rates = row.get("throughput", {})
     rank = "rank" if prediction.platform.require_device().is_core else "GPU"
     if "mfu" in rates:

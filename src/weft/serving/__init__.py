@@ -1,25 +1,25 @@
 """A model that answers requests: what a forward pass takes, what a fetch takes, who waits."""
 
+from weft.serving.batching import BatchLimits, Engine
 from weft.serving.cache import KvCache, kv_cache
-from weft.serving.engine import Engine, Limits
 from weft.serving.fetching import FETCHES, Fetcher
 from weft.serving.forward import REDUCTIONS, Forward
-from weft.serving.outcome import Outcome
+from weft.serving.outcome import ServingOutcome
 from weft.serving.question import Load, Question
 from weft.serving.requests import Request, arriving
 
 __all__ = [
     "FETCHES",
     "REDUCTIONS",
+    "BatchLimits",
     "Engine",
     "Fetcher",
     "Forward",
     "KvCache",
-    "Limits",
     "Load",
-    "Outcome",
     "Question",
     "Request",
+    "ServingOutcome",
     "arriving",
     "kv_cache",
 ]

@@ -59,7 +59,7 @@ class Fetcher:
         return WORKGROUPS if self.name == "kernel" else 0
 
     def price(self, num_blocks: int) -> FetchPrice:
-        """Give what a fetch of so many blocks takes."""
+        """Return what a fetch of so many blocks takes."""
         if num_blocks <= _MANY:
             return self._simulated(num_blocks)
         few, many = self._simulated(_FEW), self._simulated(_MANY)

@@ -54,7 +54,7 @@ class Forward:
         self.prices = Prices(self.platform)
 
     def seconds(self, pieces: tuple[Piece, ...]) -> float:
-        """Give what a pass over these pieces takes."""
+        """Return what a pass over these pieces takes."""
         if pieces not in self._known:
             one, two = (self._sum(pieces, layers) for layers in (1, 2))
             self._known[pieces] = one + (self.model.layers - 1) * (two - one)
@@ -146,7 +146,7 @@ class Forward:
     def _fused(
         self, what: Collective, num_ranks: int, product: Cost | None, library: float
     ) -> float:
-        """Give what is left of the sum when the product's own kernel sends its slices.
+        """Return what is left of the sum when the product's own kernel sends its slices.
 
         Both are simulated, in one kernel and one after the other; what that saves of the pair is
         taken off its price.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ServingOutcome:
     """Seconds to the first token of each request, between tokens, and of the whole run.
 
     ``fetching`` is what each request waited for its blocks, ``computing`` the seconds in which
@@ -40,7 +40,7 @@ class Outcome:
         return self.tokens / self.seconds
 
     def row(self) -> dict[str, Any]:
-        """Give the result as programs read it."""
+        """Return the result as programs read it."""
         return {
             "ttft": float(self.first.mean()),
             "ttft_p99": float(np.quantile(self.first, 0.99)),

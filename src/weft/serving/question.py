@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import UsageError
+from weft.serving.batching import BatchLimits, Engine
 from weft.serving.cache import kv_cache
-from weft.serving.engine import Engine, Limits
 from weft.serving.fetching import BASELINE, Fetcher
 from weft.serving.forward import Forward
 from weft.serving.requests import arriving
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.hardware import Platform
     from weft.models.transformer import Transformer
     from weft.serving.cache import KvCache
-    from weft.serving.outcome import Outcome
+    from weft.serving.outcome import ServingOutcome
     from weft.serving.requests import Request
 
 
@@ -54,7 +54,7 @@ class Question:
     model: Transformer
     platform: Platform
     load: Load
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
     reduction: str = "library"
     block_bytes: int | None = None
     engines: int = 1
@@ -69,7 +69,7 @@ class Question:
             row["throughput_gain"] = row["throughput"] / base["throughput"]
         return [found[name] for name in fetches]
 
-    def served(self, fetch: str, requests: Sequence[Request]) -> Outcome:
+    def served(self, fetch: str, requests: Sequence[Request]) -> ServingOutcome:
         """Serve requests in one way."""
         return Engine(self._forward, self._cache, self._fetcher(fetch), self.limits).serve(requests)
 

@@ -10,10 +10,10 @@ from weft.cost import is_gemm, kernel_flow
 from weft.cost.codec import is_priced
 from weft.errors import ScheduleError
 from weft.schedule import READ, WRITE, CommandKind, Copy, Decode, Encode, Launch
-from weft.simulator.demands import Demands, Resource, key
 from weft.simulator.grids import add_grids, grid_columns, grid_sizes
 from weft.simulator.masks import masked_units
-from weft.simulator.network import add_network, transfers
+from weft.simulator.port_network import add_network, transfers
+from weft.simulator.resource_demands import Demands, Resource, key
 from weft.simulator.working_sets import add_shared_memory, seconds_per_byte
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def flow_sizes(rows: Rows) -> Floats:
 def _sent(rows: Rows, command: Encode | Decode, mine: Ints, ratio: float) -> Floats:
     """What a codec sends to another rank, or reads there: shorter where the slot is far.
 
-    Nothing flows beside its rank, for the price of a codec has its memory in it.
+    Nothing flows outside its rank, for the price of a codec has its memory in it.
     """
     table, first = rows.table, rows.table.access_start[mine]
     decodes = isinstance(command, Decode)

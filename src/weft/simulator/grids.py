@@ -8,8 +8,8 @@ import numpy as np
 
 from weft.cost import gemm_grid, is_gemm
 from weft.schedule import Kernel
-from weft.simulator.demands import Demands, Resource, key, resource_kind, resource_owner
 from weft.simulator.masks import masked_units
+from weft.simulator.resource_demands import Demands, Resource, key, resource_kind, resource_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

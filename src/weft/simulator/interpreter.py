@@ -11,8 +11,8 @@ from weft.errors import DeadlockError, UsageError
 from weft.hardware import Platform
 from weft.hardware import platform as find_platform
 from weft.schedule import CommandKind, expand
-from weft.simulator.demands import LINKS, Resource, resource_kind
-from weft.simulator.pricing import Priced, price
+from weft.simulator.resource_demands import LINKS, Resource, resource_kind
+from weft.simulator.row_pricing import PricedRows, price
 from weft.simulator.symmetry import platform_symmetry
 from weft.timeline import Timeline
 
@@ -71,7 +71,7 @@ def simulate(
 
 
 def check_ended(table: CommandTable, end: Floats) -> None:
-    """Insist that every row ended."""
+    """Raise if a row did not end."""
     stuck = np.flatnonzero(np.isnan(end))
     if not len(stuck):
         return
@@ -89,7 +89,7 @@ def _heads(table: CommandTable, stuck: NDArray[np.int64]) -> NDArray[np.int64]:
     return heads[np.argsort(table.kind[heads] != CommandKind.WAIT, kind="stable")]
 
 
-def _before_time_zero(table: CommandTable, priced: Priced, start: Floats, end: Floats) -> None:
+def _before_time_zero(table: CommandTable, priced: PricedRows, start: Floats, end: Floats) -> None:
     """Prelaunched submissions are laid end to end, the last of a thread ending at zero."""
     rows = np.flatnonzero(priced.held)
     for thread in np.unique(table.thread[rows]):
@@ -99,7 +99,7 @@ def _before_time_zero(table: CommandTable, priced: Priced, start: Floats, end: F
         end[mine] = -left + priced.held_cost[mine]
 
 
-def _joules(table: CommandTable, priced: Priced, platform: Platform, seconds: Floats) -> Floats:
+def _joules(table: CommandTable, priced: PricedRows, platform: Platform, seconds: Floats) -> Floats:
     """Energy above idle: traffic by the byte, engines and units by the second."""
     joules = np.zeros(table.num_rows)
     device = platform.device

@@ -14,10 +14,10 @@ import numpy as np
 
 from weft import _core
 from weft.schedule import CommandKind, Launch, expand
-from weft.simulator.demands import Resource, resource_kind, resource_owner
 from weft.simulator.flows import unit_rate
 from weft.simulator.grids import byte_weight, pieces_of
-from weft.simulator.pricing import price
+from weft.simulator.resource_demands import Resource, resource_kind, resource_owner
+from weft.simulator.row_pricing import price
 from weft.simulator.rows import Rows
 from weft.simulator.symmetry import platform_symmetry
 

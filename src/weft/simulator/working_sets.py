@@ -1,6 +1,6 @@
 """Ranks that are cores of one memory: what they move costs what was measured of their caches.
 
-A core alone copies at one rate and beside others at a lower one, and both fall with the bytes
+A core alone copies at one rate and next to others at a lower one, and both fall with the bytes
 that a rank has in use. So a row takes so many seconds of its core for each byte, and so many of
 the memory that all cores share. Measured with everything in place again and again, as a
 training step and nccl-tests do it.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from weft.schedule import CommandKind, Reduce
-from weft.simulator.demands import Resource, key
+from weft.simulator.resource_demands import Resource, key
 from weft.simulator.symmetry import alike_in_node
 from weft.units import parse_size
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from weft.hardware import Cores
-    from weft.simulator.demands import Demands
+    from weft.simulator.resource_demands import Demands
     from weft.simulator.rows import Rows
 
     Ints = NDArray[np.int64]
@@ -79,7 +79,7 @@ def _touched(rows: Rows) -> Floats:
 
 
 def _is_warm(rows: Rows) -> NDArray[np.bool_]:
-    """Tell which rows touch only what the one before them touched: the caches still hold it.
+    """Return which rows touch only what the one before them touched: the caches still hold it.
 
     So a sum is written on to the other ranks, piece by piece, where a row is small enough for that.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from weft.hardware import Platform
     from weft.step.layout import Place
-    from weft.workload import HostModel, Op, Prices, Workload
+    from weft.workload import HostModel, Op, PriceSource, Workload
     from weft.workload.meeting import Meeting
 
     Floats = NDArray[np.float64]
@@ -49,7 +49,7 @@ class StepEngine:
         self,
         workload: Workload,
         platform: Platform,
-        prices: Prices,
+        prices: PriceSource,
         *,
         host: HostModel | None = None,
         met: Mapping[Place, Meeting] | None = None,
@@ -215,7 +215,7 @@ class StepEngine:
             rates[port] = max(rates[port], mover.transfers * flow.cap)
         return rates
 
-    def repriced(self, prices: Prices, recorded: float = 1.0) -> StepEngine:
+    def repriced(self, prices: PriceSource, recorded: float = 1.0) -> StepEngine:
         """Return the same step with other prices, and ``recorded`` times the recorded durations."""
         before = self.fixed["before"].copy()
         for place, row in self.layout.issue_row.items():
@@ -224,7 +224,7 @@ class StepEngine:
                 before[row] += (recorded - 1) * op.seconds
         return self._with(self._priced(prices, recorded), before)
 
-    def _priced(self, prices: Prices, recorded: float = 1.0) -> dict[Place, float]:
+    def _priced(self, prices: PriceSource, recorded: float = 1.0) -> dict[Place, float]:
         """Return what each op takes alone."""
         return {
             (c, n): seconds_of(op, self.met.get((c, n)), prices)

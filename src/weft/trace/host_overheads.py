@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 
-from weft.hardware.recorded import Overheads
+from weft.hardware.recorded_device import Overheads
 from weft.trace.trace import EventKind, Ints, Trace
 
 PAUSES = ("between", "before", "after", "launch", "inside")  # T1 to T5

@@ -17,7 +17,7 @@ from weft.trace.align import RankTrace
 from weft.trace.reading import jobs_of
 from weft.units import brief
 from weft.whatif.change import NAMES, Change, change, scaling_of
-from weft.whatif.job import job_of, job_replay, straggler, without_straggler
+from weft.whatif.joined_job import job_of, job_replay, straggler, without_straggler
 from weft.whatif.model import model_of
 from weft.whatif.replay import doubt, require_close
 from weft.whatif.retarget import on_machine
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from weft.step import StepRun
     from weft.timeline import Timeline
     from weft.trace.align import AlignedJob
-    from weft.whatif.job import JobReplay
+    from weft.whatif.joined_job import JobReplay
     from weft.whatif.model import ReplayModel
     from weft.whatif.replay import Replay
 

@@ -139,7 +139,7 @@ def is_host_wait(call: str) -> bool:
 
 
 def calls_of(trace: Trace) -> list[Calls]:
-    """Give the calls of every step that launched something, in order."""
+    """Return the calls of every step that launched something, in order."""
     rows, launched = _sequence(trace)
     marks = _host_marks(trace, steps_of(trace)) or _whole(trace, rows)
     if len(marks) == 1:
@@ -184,7 +184,7 @@ def _whole(trace: Trace, rows: Ints) -> tuple[StepMark, ...]:
 
 
 def _sequence(trace: Trace) -> tuple[Ints, Ints]:
-    """Give the runtime calls that matter by time, each with what it launched or -1.
+    """Return the runtime calls that matter by time, each with what it launched or -1.
 
     A call that launched several (a graph) stands there once for each of them.
     """
@@ -203,7 +203,7 @@ def _sequence(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def _launching(trace: Trace, gpu: Ints) -> Ints:
-    """Give the threads that launch work; a watchdog's waits hold nobody up."""
+    """Return the threads that launch work; a watchdog's waits hold nobody up."""
     found: Ints = np.unique(trace.columns.thread[trace.launch[gpu]])
     return found
 
@@ -275,7 +275,7 @@ class _Table:
         )
 
     def alone(self, mark: StepMark, rows: Ints, launched: Ints) -> list[Calls]:
-        """Give the only step of a trace, with what was still to be done when it began in front.
+        """Return the only step of a trace, with what was still to be done when it began in front.
 
         The profiler itself waits for that work as it starts, inside the first step.
         """
@@ -315,7 +315,7 @@ class _Table:
         return replace(calls, **joined)
 
     def _operators(self, rows: Ints) -> Ints:
-        """Give the innermost operator or named range around each call."""
+        """Return the innermost operator or named range around each call."""
         kind, parent = self.trace.columns.kind, self.trace.parent
         around = parent[rows].astype(np.int64)
         while (

@@ -20,7 +20,7 @@ from weft.schedule.strategy_table import STRATEGIES
 from weft.schedule.values import Group
 from weft.units import format_time
 from weft.whatif.overheads import USUAL_GAP
-from weft.whatif.recorded import INPUT, LEAST, MARK
+from weft.whatif.recorded_step import INPUT, LEAST, MARK
 
 if TYPE_CHECKING:
     from weft.step import StepRun
@@ -188,7 +188,7 @@ def _without_moving(op: Op) -> Op:
 
 
 def _unmet(workload: Workload) -> Workload:
-    """Give every recorded rank groups of its own, so that nobody waits for another."""
+    """Return every recorded rank groups of its own, so that nobody waits for another."""
     if len(workload.steps) < 2:
         return workload
     groups, steps = dict(workload.groups), []

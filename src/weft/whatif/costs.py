@@ -49,7 +49,7 @@ class Scale(NamedTuple):
 
 
 def scales(trace: Trace, calls: Calls, here: Device, there: Device) -> list[Scale]:
-    """Say of every call how what it launched scales from one device to another."""
+    """Return for every call how what it launched scales from one device to another."""
     known = [None if cost is None else _scale(cost, here, there) for cost in costs_of(trace, calls)]
     by_name = _by_name(calls, known)
     return [
@@ -65,7 +65,7 @@ def costs_of(trace: Trace, calls: Calls) -> list[Cost | None]:
 
 
 def _scale(cost: Cost, here: Device, there: Device) -> Scale:
-    """Give the ratio of two prices; their ranges are half the model's, which errs alike on both."""
+    """Return the ratio of two prices; ranges are half the model's, which errs alike on both."""
     one, other = price(cost, here), price(cost, there)
     value = other.seconds / one.seconds
     return Scale(
@@ -74,7 +74,7 @@ def _scale(cost: Cost, here: Device, there: Device) -> Scale:
 
 
 def _by_name(calls: Calls, known: Sequence[Scale | None]) -> dict[str, Scale]:
-    """Give the mean scale of each name, each kernel weighing as long as it took."""
+    """Return the mean scale of each name, each kernel weighing as long as it took."""
     found: dict[str, list[tuple[float, Scale]]] = defaultdict(list)
     for number, scale in enumerate(known):
         if scale is not None:
@@ -101,7 +101,7 @@ class _Costs:
         self._known: dict[tuple[int, int], Cost | None] = {}
 
     def of(self, row: int) -> Cost | None:
-        """Give what a GPU event computes; None where the trace does not tell."""
+        """Return what a GPU event computes; None where the trace does not tell."""
         trace, columns = self.trace, self.trace.columns
         launch = int(trace.launch[row])
         if launch < 0 or columns.kind[row] != EventKind.KERNEL:
@@ -117,7 +117,7 @@ class _Costs:
 
 
 def cost_of(op: str, detail: dict[str, Any]) -> Cost | None:
-    """Give what an operator computes on inputs of these shapes and types.
+    """Return what an operator computes on inputs of these shapes and types.
 
     >>> cost_of(
     ...     "aten::mm", {"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}

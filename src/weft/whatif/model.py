@@ -26,7 +26,7 @@ from weft.trace.machine_links import links_of, sized
 from weft.trace.steps import steps_of
 from weft.trace.waiting import moving
 from weft.whatif.costs import costs_of
-from weft.whatif.recorded import workload_of
+from weft.whatif.recorded_step import workload_of
 from weft.whatif.replay import (
     iterations_of,
     machine_of,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from weft.trace.align import AlignedJob, RankTrace
     from weft.trace.machine_links import MachineLinks
     from weft.trace.waiting import TransferWindow
-    from weft.whatif.recorded import RecordedStep
+    from weft.whatif.recorded_step import RecordedStep
     from weft.whatif.replay import Replay
     from weft.workload import Collective, Op, Workload
 

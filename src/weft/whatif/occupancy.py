@@ -58,7 +58,7 @@ class _Unit:
 
 
 def waves(trace: Trace) -> Floats:
-    """Give for each row of a trace how many times its workgroups fill the device."""
+    """Return for each row of a trace how many times its workgroups fill the device."""
     columns = trace.columns
     out = np.zeros(len(trace))
     kernels = np.flatnonzero((columns.kind == EventKind.KERNEL) & (columns.detail >= 0))
@@ -85,7 +85,7 @@ def _waves(detail: dict[str, Any], unit: _Unit) -> float:
 
 
 def _size(value: object) -> int:
-    """Give the product of a grid or block, 0 if it is none.
+    """Return the product of a grid or block, 0 if it is none.
 
     >>> _size([32, 1, 2]), _size(None), _size(["x"]), _size([-5, -1]), _size([10**99])
     (64, 0, 0, 0, 0)

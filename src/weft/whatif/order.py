@@ -76,7 +76,7 @@ class _Lane:
     ends: Floats  # by step and place, never falling
 
     def last_ended(self, when: Floats, before: int) -> int:
-        """Give the last one called before a number that had ended by then in all steps, or -1."""
+        """Return the last one called before a number that had ended by then in all steps, or -1."""
         ended = (
             np.searchsorted(row, then + _SLACK, side="right")
             for row, then in zip(self.ends, when, strict=True)
@@ -100,7 +100,7 @@ def _lanes(steps: Sequence[Calls]) -> dict[int, _Lane]:
 
 
 def _waiting(calls: Calls) -> Iterator[int]:
-    """Give the launches that may wait for another stream.
+    """Return the launches that may wait for another stream.
 
     Those are the first of each stream behind a call that makes a stream wait; where the profiler
     saw no such call, and inside a graph, all that follow work on another stream.
@@ -133,7 +133,7 @@ def _host_waits(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) ->
 
 
 def _is_blocking(steps: Sequence[Calls], number: int) -> bool:
-    """Tell copies that return when they are done: not from or to pinned memory, and seen so."""
+    """Return whether a copy returns when it is done: not from or to pinned memory, and seen so."""
     first = steps[0]
     if first.kind[number] != EventKind.COPY or "(Pinned" in first.name[number]:
         return False
@@ -147,7 +147,7 @@ def _returned_late(steps: Sequence[Calls], number: int) -> bool:
 
 
 def _waited_for(steps: Sequence[Calls], lanes: dict[int, _Lane], number: int) -> tuple[int, ...]:
-    """Give what a wait of the host was for: what ended last before it returned."""
+    """Return what a wait of the host was for: what ended last before it returned."""
     when = np.array([step.end[number] for step in steps])
     found = [each for lane in lanes.values() if (each := lane.last_ended(when, number)) >= 0]
     if not found:

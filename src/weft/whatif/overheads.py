@@ -36,7 +36,7 @@ USUAL_GAP = 1e-6  # between two kernels, where no stream was ever busy (arXiv 24
 
 
 @dataclass(frozen=True, slots=True)
-class Overheads:
+class HostOverheads:
     """Seconds: before and in each call, around a step, and between two kernels of a stream.
 
     ``pauses`` are by call: how much longer than ``gap`` its stream stands idle before it.
@@ -50,7 +50,7 @@ class Overheads:
     pauses: Floats
 
 
-def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
+def overheads_of(steps: Sequence[Calls], order: Order) -> HostOverheads:
     """Learn from ``steps``, which ask for the same, what the host takes."""
     before = np.array([_before(step) for step in steps])
     inside = np.array([_inside(step, order) for step in steps])
@@ -62,11 +62,11 @@ def overheads_of(steps: Sequence[Calls], order: Order) -> Overheads:
         inside = _by_kind(inside, _kinds(steps[0], order))
     gap = _gap(steps, order)
     pauses = np.mean([_pauses(step, order, gap) for step in steps], axis=0)
-    return Overheads(before.mean(axis=0), inside.mean(axis=0), head, tail, gap, pauses)
+    return HostOverheads(before.mean(axis=0), inside.mean(axis=0), head, tail, gap, pauses)
 
 
 def _before(step: Calls) -> Floats:
-    """Give the time from the end of one call to the start of the next; the first has none."""
+    """Return the time from the end of one call to the start of the next; the first has none."""
     gaps = np.zeros(len(step))
     gaps[1:] = np.maximum(step.start[1:] - np.maximum.accumulate(step.end)[:-1], 0.0)
     return gaps
@@ -82,7 +82,7 @@ def _inside(step: Calls, order: Order) -> Floats:
 
 
 def _around(step: Calls) -> tuple[float, float]:
-    """Give what the host does before its first call and behind its last one."""
+    """Return what the host does before its first call and behind its last one."""
     until = step.mark.end if np.isnan(step.until) else step.until
     return max(step.start[0] - step.mark.start, 0.0), max(until - step.end[-1], 0.0)
 
@@ -114,7 +114,7 @@ def _by_kind(seconds: Floats, names: list[Hashable]) -> Floats:
 
 
 def _gap(steps: Sequence[Calls], order: Order) -> float:
-    """Give the mean time between two on a stream that had more to do."""
+    """Return the mean time between two on a stream that had more to do."""
     gaps = np.concatenate([_busy_gaps(step, order) for step in steps])
     if not len(gaps):
         return USUAL_GAP

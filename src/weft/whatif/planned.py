@@ -13,7 +13,7 @@ from weft.planner.plan import Limits, Plan
 from weft.planner.planning import PlannedStep, check_limits
 from weft.trace import Trace
 from weft.trace.align import RankTrace
-from weft.whatif.job import job_of
+from weft.whatif.joined_job import job_of
 from weft.whatif.model import model_of, slowest_model
 from weft.whatif.replay import doubt, iterations_of, require_close
 from weft.whatif.retarget import retargeted

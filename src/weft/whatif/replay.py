@@ -1,4 +1,4 @@
-"""Replay: a recorded step put together again and simulated, beside what was measured.
+"""Replay: a recorded step put together again and simulated, compared with what was measured.
 
 A step is replayed with the durations of its own kernels. How it is put together, what waits for
 what and what the host takes come from the other steps of the trace, those that ask for the same if
@@ -28,7 +28,7 @@ from weft.trace.steps import steps_of
 from weft.whatif.calls import calls_of, stand_apart
 from weft.whatif.order import order_of
 from weft.whatif.overheads import overheads_of
-from weft.whatif.recorded import MARK, RecordedStep, repeated, seconds_like, workload_of
+from weft.whatif.recorded_step import MARK, RecordedStep, repeated, seconds_like, workload_of
 from weft.workload import NO_HOST
 
 if TYPE_CHECKING:

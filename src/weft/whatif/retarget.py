@@ -18,7 +18,7 @@ from weft.trace.machine_links import MachineLinks
 from weft.whatif.change import Change
 from weft.whatif.costs import scales
 from weft.whatif.model import model_of
-from weft.whatif.recorded import workload_of
+from weft.whatif.recorded_step import workload_of
 from weft.whatif.replay import replay_engine, replay_machine, require_close
 from weft.workload import NO_HOST
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from weft.step import StepRun
     from weft.trace import Trace
     from weft.whatif.model import ReplayModel
-    from weft.whatif.recorded import RecordedStep
+    from weft.whatif.recorded_step import RecordedStep
 
 
 def retargeted(model: ReplayModel, on: Platform, end: int = 0) -> ReplayModel:

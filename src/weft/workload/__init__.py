@@ -1,6 +1,6 @@
 """What one step does, rank by rank, with no decision about how it is carried out."""
 
-from weft.workload.alone import Prices, queues_of
+from weft.workload.alone import PriceSource, queues_of
 from weft.workload.host import NO_HOST, HostModel
 from weft.workload.step import Collective, Memory, Op, Step, Unsupported, Workload, check
 
@@ -10,7 +10,7 @@ __all__ = [
     "HostModel",
     "Memory",
     "Op",
-    "Prices",
+    "PriceSource",
     "Step",
     "Unsupported",
     "Workload",

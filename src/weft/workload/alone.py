@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHORTEST = 1e-9  # seconds of an op that takes none: a flow has a size
 
 
-class Prices(Protocol):
+class PriceSource(Protocol):
     """How long kernels and collectives take alone."""
 
     def kernel(self, cost: Cost) -> float:
@@ -25,7 +25,7 @@ class Prices(Protocol):
         """Return the seconds of a collective of ``ranks`` that have all come."""
 
 
-def seconds_of(op: Op, meeting: Meeting | None, prices: Prices) -> float:
+def seconds_of(op: Op, meeting: Meeting | None, prices: PriceSource) -> float:
     """Return what an op takes alone: measured, or by its price."""
     if op.seconds is not None:
         return op.seconds

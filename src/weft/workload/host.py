@@ -36,7 +36,7 @@ class HostModel:
     optimizer: float | None = None
 
     def seconds(self, op: Op) -> float:
-        """Give what the host does for ``op`` apart from launching it."""
+        """Return what the host does for ``op`` apart from launching it."""
         if op.host is not None:
             return op.host
         if op.kind == "host":

@@ -145,7 +145,7 @@ def _classes(workload: Workload, ranks: tuple[int, ...]) -> Members:
 
 
 def _agree(workload: Workload, key: Key, parts: list[_Part]) -> None:
-    """Insist that every class that is waited for comes, and for the same thing."""
+    """Raise unless every class that is waited for comes, and for the same collective."""
     here = {part.rank_class for part in parts}
     gone = [c for c in parts[0].classes if c not in here]
     if gone:

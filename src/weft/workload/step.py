@@ -132,7 +132,7 @@ class Workload:
 
     @cached_property
     def step_of(self) -> tuple[int, ...]:
-        """Give for each rank the number of its step."""
+        """Return for each rank the number of its step."""
         number = [-1] * self.num_ranks
         for index, step in enumerate(self.steps):
             for rank in step.ranks:
@@ -140,7 +140,7 @@ class Workload:
         return tuple(number)
 
     def group(self, name: str) -> Group:
-        """Give a group by its name; that of all ranks is always there."""
+        """Return a group by its name; that of all ranks is always there."""
         return self.groups[name] if name in self.groups else Group(self.num_ranks)
 
     def members(self, name: str, rank: int) -> tuple[int, ...]:
@@ -197,7 +197,7 @@ def check(workload: Workload) -> None:
 
 
 def _check_group(workload: Workload, name: str, group: Group) -> None:
-    """Insist on a group of ranks that are there."""
+    """Raise if a group has ranks that the workload does not have."""
     many, listed = workload.num_ranks, group.ranks
     reach = len(listed) if listed else many
     if (

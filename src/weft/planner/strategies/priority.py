@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def candidates(
     context: StrategyContext, group: CollectiveGroup
 ) -> Iterator[Candidate | Alternative]:
-    """Give its kernel every slot that comes free."""
+    """Return its kernel every slot that comes free."""
     if context.device.is_core:
         yield infeasible("priority", ONE_CORE)
         return

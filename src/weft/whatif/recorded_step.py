@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weft.trace import TracedCollective as RecordedCollective
     from weft.whatif.calls import Calls, Floats
     from weft.whatif.order import Order
-    from weft.whatif.overheads import Overheads
+    from weft.whatif.overheads import HostOverheads
 
 MARK = "step"  # the host's op with which an iteration begins
 INPUT = "input"  # what the host does from its last call to the next step
@@ -53,7 +53,7 @@ class RecordedStep:
     name: str
     calls: Calls
     order: Order
-    overheads: Overheads
+    overheads: HostOverheads
     seconds: Floats
     collectives: Mapping[int, RecordedCollective]
     measured: float

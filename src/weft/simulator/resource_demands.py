@@ -75,7 +75,7 @@ class Demands:
         self.capacities.append(np.broadcast_to(np.asarray(capacity, np.float64), rows.shape))
 
     def columns(self, num_rows: int) -> dict[str, Any]:
-        """The columns of the native core, with ``key`` of each resource beside them."""
+        """The columns of the native core, with ``key`` of each resource next to them."""
         rows = np.concatenate([*self.rows, np.empty(0, np.int64)])
         order = np.argsort(rows, kind="stable")
         keys = np.concatenate([*self.keys, np.empty(0, np.int64)])[order]

@@ -10,7 +10,7 @@ import numpy as np
 from weft.hardware.topology import Crossing, crossings, ring_hops
 from weft.schedule import WRITE, CommandKind
 from weft.schedule.rank_symmetry import FLIP
-from weft.simulator.demands import Demands, Resource, key
+from weft.simulator.resource_demands import Demands, Resource, key
 from weft.simulator.symmetry import alike_in_node
 
 if TYPE_CHECKING:

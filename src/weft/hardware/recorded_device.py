@@ -53,7 +53,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All of it. ``slowdowns``: how many times as long kernels take beside communication."""
+    """All of it. ``slowdowns``: how many times as long kernels take next to communication."""
 
     host: Mapping[str, Overheads] = field(default_factory=dict, hash=False)
     products: Mapping[str, Products] = field(default_factory=dict, hash=False)
@@ -64,7 +64,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """How many times as long kernels of a family take beside communication."""
+    """How many times as long kernels of a family take next to communication."""
 
     count: Count
     median: Number

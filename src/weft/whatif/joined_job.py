@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weft.trace import Trace
     from weft.trace.align import AlignedJob
     from weft.whatif.calls import Floats
-    from weft.whatif.recorded import RecordedStep
+    from weft.whatif.recorded_step import RecordedStep
 
 _HELPS = 0.1  # of what a rank is late by: what brings it less is not what made it late
 

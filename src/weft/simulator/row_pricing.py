@@ -32,7 +32,7 @@ _STEP[[CommandKind.SIGNAL, CommandKind.WAIT, CommandKind.LAUNCH, CommandKind.SUB
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedRows:
     """Columns for the native core, and what is needed to read its answer."""
 
     columns: dict[str, Any]
@@ -41,7 +41,7 @@ class Priced:
     held_cost: Floats
 
 
-def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> Priced:
+def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> PricedRows:
     """What every row of ``table`` costs on ``platform``."""
     rows = Rows.of(table, platform, symmetry)
     size, units, target = flow_sizes(rows), launch_units(rows), _targets(table)
@@ -64,7 +64,7 @@ def price(table: CommandTable, platform: Platform, symmetry: Symmetry) -> Priced
         **_dispatch(rows),
         **demand_columns(rows, size, units),
     }
-    return Priced(columns, num_flags, held, np.where(held, before, 0.0))
+    return PricedRows(columns, num_flags, held, np.where(held, before, 0.0))
 
 
 def _sequence(table: CommandTable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from weft.c3.ideal import class_of, percent_of_ideal
 from weft.c3.scenarios import MIB, Gemm, Scenario
 from weft.c3.strategies import (
     STRATEGIES,
-    Choice,
+    PairChoice,
     check_choice,
     comm_alone,
     comm_units,
@@ -70,11 +70,11 @@ class Pricer:
             self._traffic[gemm, units] = found
         return self._traffic[gemm, units]
 
-    def choices(self, scenario: Scenario) -> list[Choice]:
+    def choices(self, scenario: Scenario) -> list[PairChoice]:
         """Return every strategy that applies, with every mask; what asks for less stands first."""
         found = []
         for strategy in STRATEGIES:
-            plain = Choice(strategy)
+            plain = PairChoice(strategy)
             try:
                 check_choice(plain, scenario.collective, self.platform)
             except UsageError:
@@ -82,11 +82,11 @@ class Pricer:
             found += self._masked(plain)
         return found
 
-    def _masked(self, plain: Choice) -> list[Choice]:
+    def _masked(self, plain: PairChoice) -> list[PairChoice]:
         sizes = masks(self.device) if plain.masks else ()
-        return [Choice(plain.strategy, units) for units in sizes] or [plain]
+        return [PairChoice(plain.strategy, units) for units in sizes] or [plain]
 
-    def best(self, scenario: Scenario, choices: Sequence[Choice] | None = None) -> Choice:
+    def best(self, scenario: Scenario, choices: Sequence[PairChoice] | None = None) -> PairChoice:
         """Return the fastest of some choices, by default of all; of equals the first."""
         found = [(self.pair(scenario, each), each) for each in choices or self.choices(scenario)]
         least = min(seconds for seconds, _ in found)
@@ -120,7 +120,7 @@ class Pricer:
         """Seconds of the collective alone, by engines."""
         return self._form("engines", scenario.collective).seconds(self._scale(scenario))
 
-    def pair(self, scenario: Scenario, choice: Choice) -> float:
+    def pair(self, scenario: Scenario, choice: PairChoice) -> float:
         """Seconds of both by a strategy."""
         check_choice(choice, scenario.collective, self.platform)
         grid, total = self.grid(scenario.gemm), self.device.units
@@ -155,10 +155,10 @@ class Pricer:
             case "engines":
                 return engine_collective(scenario, self.platform)
             case _:
-                return pair_schedule(scenario, Choice(shape), self.platform)
+                return pair_schedule(scenario, PairChoice(shape), self.platform)
 
 
-def _shape(choice: Choice, units: int | None, grid: Grid) -> str:
+def _shape(choice: PairChoice, units: int | None, grid: Grid) -> str:
     """The form of a schedule, masks aside: ``pair_schedule`` makes the same distinctions."""
     if choice.by_engines or units is None:
         return "dma"
@@ -168,11 +168,11 @@ def _shape(choice: Choice, units: int | None, grid: Grid) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedPair:
     """One scenario by one strategy, with all that it is judged by."""
 
     scenario: Scenario
-    choice: Choice
+    choice: PairChoice
     compute: float
     comm: float
     seconds: float
@@ -228,16 +228,16 @@ def applying(
 ) -> tuple[str, ...]:
     """The strategies asked for, which must apply, or all that do."""
     for strategy in asked:
-        masks = Choice(strategy).masks
-        check_choice(Choice(strategy, units if masks else None), scenario.collective, platform)
+        masks = PairChoice(strategy).masks
+        check_choice(PairChoice(strategy, units if masks else None), scenario.collective, platform)
     if asked:
         return tuple(asked)
-    least = Choice("serial") if units is None else Choice("partition", units)
+    least = PairChoice("serial") if units is None else PairChoice("partition", units)
     check_choice(least, scenario.collective, platform)
     found = []
     for strategy in STRATEGIES:
         try:
-            check_choice(Choice(strategy), scenario.collective, platform)
+            check_choice(PairChoice(strategy), scenario.collective, platform)
         except UsageError:
             continue
         found.append(strategy)
@@ -247,10 +247,10 @@ def applying(
 def scenarios_of(
     gemm: Gemm, kinds: Iterable[str], sizes: Sequence[int] | None, pricer: Pricer
 ) -> list[Scenario]:
-    """A GEMM beside collectives; without sizes, as many bytes as take as long as the GEMM."""
+    """Return a GEMM with collectives; without sizes, of bytes that take as long as the GEMM."""
     found = []
     for kind in kinds:
-        check_choice(Choice("serial"), kind, pricer.platform)
+        check_choice(PairChoice("serial"), kind, pricer.platform)
         for nbytes in sizes or (_as_long(gemm, kind, pricer),):
             if kind not in ("broadcast", "all_reduce"):
                 divided(nbytes, pricer.platform.num_ranks, kind)
@@ -270,15 +270,15 @@ def price_scenario(
     strategies: Iterable[str] = STRATEGIES,
     *,
     units: int | None = None,
-) -> list[Priced]:
+) -> list[PricedPair]:
     """Price the scenario by each strategy; masks of ``units``, or the best."""
     compute, comm = pricer.compute(scenario.gemm), pricer.comm(scenario)
     rows = []
     for strategy in strategies:
-        choice = Choice(strategy)
+        choice = PairChoice(strategy)
         if choice.masks:
-            given = None if units is None else [Choice(strategy, units)]
+            given = None if units is None else [PairChoice(strategy, units)]
             sizes = (*((0,) if choice.by_engines else ()), *masks(pricer.device))
-            choice = pricer.best(scenario, given or [Choice(strategy, each) for each in sizes])
-        rows.append(Priced(scenario, choice, compute, comm, pricer.pair(scenario, choice)))
+            choice = pricer.best(scenario, given or [PairChoice(strategy, each) for each in sizes])
+        rows.append(PricedPair(scenario, choice, compute, comm, pricer.pair(scenario, choice)))
     return rows

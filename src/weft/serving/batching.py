@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.errors import NoPlanError, UsageError
 from weft.models.transformer import Piece
-from weft.serving.outcome import Outcome
+from weft.serving.outcome import ServingOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,10 +33,10 @@ _LOTS = 8  # tokens of a pass are rounded up to so many: graphs are captured for
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Requests at once, tokens of a pass, and whether copies are handed out ahead of time.
 
-    ``overhead`` is what the host does for every pass beside launching it: choosing, and reading
+    ``overhead`` is what the host does for every pass besides launching it: choosing, and reading
     what was answered. Nobody measured it for weft, so it is nothing unless it is said.
     """
 
@@ -76,9 +76,9 @@ class Engine:
     forward: Forward
     cache: KvCache
     fetcher: Fetcher
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
 
-    def serve(self, requests: Sequence[Request]) -> Outcome:
+    def serve(self, requests: Sequence[Request]) -> ServingOutcome:
         """Answer all requests and give the times."""
         for request in requests:
             self._check(request)
@@ -110,7 +110,7 @@ class _Run:
         self.computing = self.issuing = 0.0
         self.passes = self.tokens = self.number = 0
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ServingOutcome:
         """Go on until nothing is left to answer."""
         began = self.waiting[0].arrival
         while self.waiting or self.active:
@@ -120,7 +120,7 @@ class _Run:
                 self._pass(chosen)
             else:
                 self.host = self._next_event()
-        return Outcome(
+        return ServingOutcome(
             self.first,
             np.array(self.gaps),
             self.fetching,
@@ -149,7 +149,7 @@ class _Run:
             self.number += 1
 
     def _started(self, request: Request) -> _Active:
-        """Let a request in; the copies of its blocks are handed out at once, one by one."""
+        """Admit a request; the copies of its blocks are handed out at once, one by one."""
         fetcher, cache = self.engine.fetcher, self.engine.cache
         if not fetcher.fetches or not request.cached:
             return _Active(request, self.number, request.prompt, self.host)
@@ -180,7 +180,7 @@ class _Run:
         start = max(self.host + self.launch, self.device)
         tokens = sum(part for _, part in chosen)
         slowed = forward.slowed(tokens, self.engine.fetcher.units)
-        self.device = start + beside(seconds, slowed, self.copier - start)
+        self.device = start + overlapped_seconds(seconds, slowed, self.copier - start)
         self.computing += self.device - start
         self.passes += 1
         # The host sees the end when the device's signal reaches it; ahead, it is one pass early.
@@ -221,11 +221,11 @@ def pieces_of(chosen: list[tuple[_Active, int]]) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def beside(seconds: float, slowed: float, copying: float) -> float:
+def overlapped_seconds(seconds: float, slowed: float, copying: float) -> float:
     """Return what a pass takes that runs next to a copy kernel for ``copying`` seconds.
 
-    >>> beside(1.0, 1.5, 0.0), beside(1.0, 1.5, 9.0), beside(1.0, 1.5, 0.3)
-    (1.0, 1.5, 1.1)
+    >>> [overlapped_seconds(1.0, 1.5, copying) for copying in (0.0, 9.0, 0.3)]
+    [1.0, 1.5, 1.1]
     """
     over = min(max(copying, 0.0), seconds * slowed)
     return seconds + over - over / slowed
