@@ -17,7 +17,7 @@ _INTRODUCTION = """# How fast is weft, and beside whom?
 Made by `weft bench -o FILE.md` from the recorded results: of every case its newest line, with the
 day it was measured and the commit. A ratio over 1 says that the peer took longer. Where a case
 promises something, *must* says what and ✗ that it was missed;
-[how it is measured and what was tried](benchmarks.md).
+[how it is measured and what was tried](notes/benchmarks.md).
 """
 
 

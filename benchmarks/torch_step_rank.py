@@ -1,7 +1,7 @@
 """A rank that trains small models and times their steps: -m benchmarks.torch_step_rank.
 
 It stays on one core with all its threads, so that a step can be compared with one of another
-process: see docs/predict.md.
+process: see docs/notes/predict.md.
 """
 
 import os

@@ -48,7 +48,7 @@ ELSEWHERE = {
     "fused.md 1": "needs indices of the reader's tables; tests/torch/test_embedding.py",
     "fused.md 2": "goes on from the first; tests/torch/test_fused_matmul.py",
     "hosts.md 2": "shows what several hosts say; tests/hosts",
-    "predict.md 1": "a function of the reader's module; tests/capture/test_capture.py",
+    "capture.md 1": "a function of the reader's module; tests/capture/test_capture.py",
     "slow-job.md 2": "reads the reader's traces; tests/trace/test_analyze.py",
     "apply.md 2": "needs a calibrated machine; tests/torch/test_apply.py",
 }

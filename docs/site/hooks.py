@@ -1,7 +1,7 @@
 """Hooks of mkdocs: pages whose text has its home outside docs/, and links that lead there.
 
-The README is the first page, ARCHITECTURE.md and CHANGELOG.md are pages, results of benchmarks are
-files of the site, and the page of the command line is what ``--help`` prints.
+The README is the first page; ARCHITECTURE.md, CONTRIBUTING.md and CHANGELOG.md are pages; results
+of benchmarks are files of the site; the page of the command line is what ``--help`` prints.
 """
 
 import os
@@ -13,11 +13,13 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
 
@@ -33,13 +35,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links out of docs/ to where the site has the same."""
-    return re.sub(r"\]\(\.\./([^)]*)\)", lambda found: f"]({_home(found[1])})", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Redirect links out of docs/ to the same text in the site."""
+    up = "../" * page.file.src_uri.count("/")  # from the folder of the page to docs/
+    return re.sub(
+        rf"\]\({re.escape(up)}\.\./([^)]*)\)", lambda link: f"]({up}{_home(link[1])})", markdown
+    )
 
 
 def linked(text: str) -> str:
-    """Lead the links of a text at the root to where the site has the same."""
+    """Redirect the links of a text at the root to the same text in the site."""
     return re.sub(r"\]\((?!https?:|#)([^)]*)\)", lambda found: f"]({_home(found[1])})", text)
 
 

@@ -2,7 +2,7 @@
 
 A sample of small wrong changes of the rooms below, one at a time, each against the tests of its
 room. A change that no test notices is a survivor: it is printed, to be killed by a test, or
-explained in docs/hardening.md. Nothing is written to the sources.
+explained in docs/notes/hardening.md. Nothing is written to the sources.
 """
 
 from __future__ import annotations
