@@ -6,8 +6,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.broadcast_model import HOP, Coded, Hosts, Sent
 from benchmarks.far_teams import started_on
-from benchmarks.foretold import HOP, Coded, Hosts, Sent
 from benchmarks.namespaces import hosts_on_switch
 from benchmarks.rows import Options, Row
 from benchmarks.teams import PEERS, require_known
@@ -106,7 +106,7 @@ def _one_size(
         _require_sent(name, outcome, nbytes)
     for kind in kinds:
         row = _row(kind, outcome, peers, nbytes, rate)
-        row.more.update(_foretold(kind, outcome, nbytes, rate))
+        row.more.update(_predicted(kind, outcome, nbytes, rate))
         yield row
 
 
@@ -149,7 +149,7 @@ def _row(
     return Row("broadcast", case, times, beside, figures)
 
 
-def _foretold(kind: Kind, outcome: ContestOutcome, nbytes: int, rate: float) -> dict[str, Any]:
+def _predicted(kind: Kind, outcome: ContestOutcome, nbytes: int, rate: float) -> dict[str, Any]:
     """Predict a broadcast; the plain chain calibrates links and cores, so it has no prediction."""
     plain = str(Kind("chain"))
     if plain not in outcome.times or kind.codec == "none" or is_delta(kind.codec):

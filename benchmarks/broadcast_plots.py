@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broadcast import HOSTS
-from benchmarks.foretold import Coded, Hosts, Sent
+from benchmarks.broadcast_model import Coded, Hosts, Sent
 from weft.collectives import collective
 from weft.collectives.chain_pieces import piece_bytes
 from weft.compress import expected_ratio, is_lossless
@@ -46,7 +46,7 @@ def by_size(rate: str, rows: Sequence[dict[str, Any]]) -> Chart:
         series.append(Series(f".{codec}", list(dots), list(dots.values()), "dots", colour))
     x = Axis("fp32 weights", _SIZES[::2], lambda size: format_size(int(size)), log=True)
     y = Axis("ms", (1, 10, 100, 1000, 10000), log=True)
-    title = f"Broadcast to {HOSTS} hosts that share two cores, {rate}: measured and foretold"
+    title = f"Broadcast to {HOSTS} hosts that share two cores, {rate}: measured and predicted"
     return Chart(title, x, y, series)
 
 

@@ -86,7 +86,7 @@ def row_of(
     teams: Mapping[str, Team],
     options: Options,
 ) -> Row:
-    """Write down one path of weft's with its peers beside it."""
+    """Write down one path of weft's with its peers."""
     case = {
         "collective": exchange.kind,
         "algorithm": "auto",

@@ -88,7 +88,7 @@ Case = tuple[int, int, str]  # ranks, size, collective
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Measure each case once, by the paths and beside the peers that its figures ask for."""
+    """Measure each case once, by the paths and with the peers that its figures ask for."""
     options = replace(options, against=options.against or PEERS)
     require_known(options.against)
     cases = _cases(options)

@@ -23,7 +23,7 @@ QUESTION = "How fast are collectives between hosts, and how much hides behind a 
 RATE = 1e9 / 8  # bytes a second: 1 Gbit/s
 RATIOS = (2.0, 1.0, 0.5)  # communication / GEMM, both alone
 SIZES = (64 << 10, 1 << 20, 16 << 20)
-GATHERED = 16 << 20  # bytes of each rank that are gathered beside the GEMM
+GATHERED = 16 << 20  # bytes of each rank that are gathered next to the GEMM
 _DEADLINE = 300.0  # seconds for one case
 
 
@@ -39,7 +39,7 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def _overlap(hosts: tuple[NetHost, NetHost], link: str, ratio: float, rounds: int) -> Row:
-    """Measure a GEMM beside an all-gather; each contestant's GEMM is in ratio to his own."""
+    """Measure a GEMM next to an all-gather; each contestant's GEMM is in ratio to his own."""
     job = {"what": "overlap", "nbytes": GATHERED, "ratio": ratio, "rounds": rounds}
     found = on_hosts(hosts, 1, job)
     figures: dict[str, Any] = {}

@@ -23,7 +23,7 @@ _LOOK = 0.005  # seconds between looks of the rank that is waited for
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Measure a product on a core alone, beside idle threads, and beside a waiting worker."""
+    """Measure a product on a core alone, next to idle threads, and next to a waiting worker."""
     with one_thread():
         found, shares = spawn(be_rank, 2, options.rounds)[0]
     for state, times in found.items():

@@ -1,4 +1,4 @@
-"""Training by plan against torch with Gloo: the gain that was predicted beside the measured one."""
+"""Training by plan against torch with Gloo: the gain that was predicted and the measured one."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -25,7 +25,7 @@ from weft.local_runs.synthetic_models import (
 if TYPE_CHECKING:
     from benchmarks.torch_seen import Seen
 
-QUESTION = "How much faster is a step by plan than with torch and Gloo, and was that foretold?"
+QUESTION = "How much faster is a step by plan than with torch and Gloo, and was that predicted?"
 MODELS: dict[str, SyntheticModel] = {
     "dlrm": SyntheticDlrm(((200_000, 20, 1.05),) * 16, 64, (64, 64), (64, 1), 2048),
     "transformer": SyntheticTransformer("gpt2", 256, 4, 4, 1024, 2048, 64, 8),

@@ -6,8 +6,13 @@ from dataclasses import replace
 from statistics import median
 
 from benchmarks.rows import Options, Row
-from benchmarks.torch_foretold import Foretold, captured, current_platform, foretell
 from benchmarks.torch_seen import Seen
+from benchmarks.torch_step_prediction import (
+    StepPrediction,
+    captured,
+    current_platform,
+    predict_step,
+)
 from benchmarks.trained import BACKENDS, Measured, gathered, repetition
 from weft.calibration.steady_memory import forked_ranks
 from weft.calibration.torch_host_overhead import PHASES, HostOverhead
@@ -64,9 +69,9 @@ class _Trial:
         for (name, backend), measured in gathered(found).items():
             yield compared(self._models[name], backend, [each[name] for each in told], measured)
 
-    def _told(self, looks: "_Looks") -> dict[str, Foretold]:
+    def _told(self, looks: "_Looks") -> dict[str, StepPrediction]:
         times, here = looks.seen.times(), looks.here(self._platform)
-        return {name: foretell(step, here, times) for name, step in self._steps.items()}
+        return {name: predict_step(step, here, times) for name, step in self._steps.items()}
 
 
 class _Looks:
@@ -92,9 +97,9 @@ class _Looks:
 
 
 def compared(
-    model: SyntheticModel, backend: str, told: Sequence[Foretold], measured: Measured
+    model: SyntheticModel, backend: str, told: Sequence[StepPrediction], measured: Measured
 ) -> Row:
-    """Compare each repetition with what ops foretold around it; the medians of all are shown."""
+    """Compare each repetition with what ops predicted around it; the medians of all are shown."""
     predictions = {
         "predicted": [each.predicted[backend] for each in told],
         "formula": [each.formula[backend] for each in told],

@@ -12,7 +12,7 @@ from weft.report.text import Column
 from weft.units import format_time
 
 _MARKS: dict[Any, str] = {True: "✓", False: "✗"}
-_INTRODUCTION = """# How fast is weft, and beside whom?
+_INTRODUCTION = """# How fast is weft, and compared with whom?
 
 Made by `weft bench -o FILE.md` from the recorded results: of every case its newest line, with the
 day it was measured and the commit. A ratio over 1 says that the peer took longer. Where a case

@@ -38,7 +38,7 @@ def main() -> None:
 
 def overlap(groups: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Measure a GEMM, an all-gather, one after the other, and both at once."""
-    sides = {name: Beside(group, job["nbytes"]) for name, group in groups.items()}
+    sides = {name: Overlapped(group, job["nbytes"]) for name, group in groups.items()}
     for side in sides.values():
         side.fit(job["ratio"])
         side.one_round()
@@ -49,7 +49,7 @@ def overlap(groups: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     return times
 
 
-class Beside:
+class Overlapped:
     """A GEMM and an all-gather in one group."""
 
     def __init__(self, group: Any, nbytes: int) -> None:

@@ -70,7 +70,7 @@ def _trained() -> NDArray[np.float32]:
 
 
 def loss_of(model: nn.Module, text: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Return how badly the model foretells the lines of text that begin there."""
+    """Return how badly the model predicts the lines of text that begin there."""
     lines = torch.stack([text[at : at + _LENGTH + 1] for at in starts.tolist()]).long()
     logits = model(lines[:, :-1])
     return nn.functional.cross_entropy(logits.flatten(0, 1), lines[:, 1:].flatten())

@@ -1,4 +1,4 @@
-"""Plots of computation beside collectives: what each mechanism does, and the means."""
+"""Plots of computation overlapped with collectives: what each mechanism does, and the means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One published figure beside what weft computes for it."""
+"""One published figure and what weft computes for it."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

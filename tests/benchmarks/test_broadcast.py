@@ -13,13 +13,13 @@ from benchmarks.broadcast import (
     KINDS,
     Kind,
     _checked,
-    _foretold,
     _kinds,
+    _predicted,
     _require_sent,
     _row,
     count_rows,
 )
-from benchmarks.foretold import Coded, Hosts, Sent
+from benchmarks.broadcast_model import Coded, Hosts, Sent
 from benchmarks.rows import Options
 from weft.errors import RunError, UnknownNameError
 from weft.local_runs.contest import ContestOutcome
@@ -98,12 +98,12 @@ def test_a_plain_chain_calibrates_what_is_foretold_of_the_others():
     answers = {str(plain): answered(SIZE // 8)}
     answers |= {str(kind): answered(SIZE // 4, 1e-4, 1e-4) for kind in (coded, hops)}
     found = ContestOutcome(times, answers, 0.0, received)
-    figures = _foretold(coded, found, SIZE, 125e6)
+    figures = _predicted(coded, found, SIZE, 125e6)
     assert line / 4 < figures["predicted_seconds"] < line
     assert figures["predicted_error"] == figures["predicted_seconds"] / (0.5 * line) - 1
-    assert _foretold(hops, found, SIZE, 125e6)["predicted_seconds"] > 0
-    assert _foretold(plain, found, SIZE, 125e6) == {}
-    assert _foretold(Kind("chain+delta+pack", "updates"), found, SIZE, 125e6) == {}
+    assert _predicted(hops, found, SIZE, 125e6)["predicted_seconds"] > 0
+    assert _predicted(plain, found, SIZE, 125e6) == {}
+    assert _predicted(Kind("chain+delta+pack", "updates"), found, SIZE, 125e6) == {}
 
 
 MOVED = Sent(16 * SIZE, 16 * SIZE, SIZE // 8)

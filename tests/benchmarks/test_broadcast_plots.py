@@ -1,4 +1,4 @@
-"""Plots of broadcasts: what was measured stands in them, and what is foretold."""
+"""Plots of broadcasts: what was measured stands in them, and what is predicted."""
 
 import json
 

@@ -60,11 +60,11 @@ def test_each_repetition_is_compared_with_what_was_foretold_around_it():
     """The machine was slow for one of them, and for the ops around it: nothing is off."""
     pytest.importorskip("torch")
     from benchmarks.predict import compared
-    from benchmarks.torch_foretold import Foretold
+    from benchmarks.torch_step_prediction import StepPrediction
 
     measured = Measured([[_visit(1.0)], [_visit(2.0)], [_visit(1.0)]])
     told = [
-        Foretold({"gloo": x}, {"gloo": (0.5, 9.0)}, {"gloo": 1.0}, 0.5, {"gloo": {"host": x}})
+        StepPrediction({"gloo": x}, {"gloo": (0.5, 9.0)}, {"gloo": 1.0}, 0.5, {"gloo": {"host": x}})
         for x in (1.1, 2.2, 1.1)
     ]
     row = compared(draw(1)[0], "gloo", told, measured)

@@ -9,11 +9,11 @@ from tests.trace.events import all_reduce, event, job, kernel, launch, mark, wri
 from weft.report.analysis_page import page as analysis_page
 from weft.report.bars import ChartBar, bar_chart
 from weft.report.collectives_page import collective_page, pairs_page
-from weft.report.names import short_name
 from weft.report.page import Section, html_page, tiles
 from weft.report.svg import Axis, Chart, Series
 from weft.report.text import Column
 from weft.report.ticks import log_ticks
+from weft.timeline.kernel_names import short_name
 from weft.trace import analyze
 
 HOSTILE = "</script><img src=x onerror=alert(1)> & \"quoted\" 'too' \ud800"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.planner.plan import Alternative, Choice
+from weft.timeline.kernel_names import short_name
 from weft.units import format_size, format_time
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from weft.planner.search import Search
     from weft.step import StepRun
 
+_LONGEST = 40  # letters of a kernel in the name of a pair
 _HIDDEN = 0.95  # of a collective's time: all of it, as far as a step can tell
 
 
@@ -111,8 +113,14 @@ def name_of(group: CollectiveGroup) -> str:
     if group.phase:
         text += f", {group.phase}"
     if group.overlapped:
-        return f"{text}, overlapped with {group.overlapped}"
-    return f"{text}, after {group.produced_by}" if group.produced_by else text
+        return f"{text}, overlapped with {_brief(group.overlapped)}"
+    return f"{text}, after {_brief(group.produced_by)}" if group.produced_by else text
+
+
+def _brief(name: str) -> str:
+    """Return the name of a kernel such that a table has room for it."""
+    found = short_name(name)
+    return found if len(found) <= _LONGEST else found[: _LONGEST - 1] + "…"
 
 
 def _slower(times: float) -> str:

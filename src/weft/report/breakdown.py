@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weft.report.bars import ChartBar, bar_chart
-from weft.report.names import short_name
 from weft.report.page import Section
 from weft.report.text import Column
 from weft.report.traced import rank_name
+from weft.timeline.kernel_names import short_name
 from weft.trace.analysis import CriticalPath, RankAnalysis, TimeSplit
 from weft.units import format_time
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.report.names import short_name
 from weft.report.packing import script_json
 from weft.report.page import TEMPLATES, Section
 from weft.report.picture import KINDS, MOST_SPANS, Picture, lightened, packed
 from weft.report.text import Column
+from weft.timeline.kernel_names import short_name
 from weft.units import format_time
 
 _MOST_NAMES = 25

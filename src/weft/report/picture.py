@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.report.names import short_name
 from weft.report.packing import pack
 from weft.timeline import Activity, Timeline, queue_order
 from weft.timeline.display_rows import assign_rows
+from weft.timeline.kernel_names import short_name
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

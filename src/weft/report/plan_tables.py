@@ -1,6 +1,7 @@
 """A plan as tables: what it saves, the strategy of each collective and why, alternatives."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.report.interactive_timeline import timeline_section
@@ -25,9 +26,14 @@ def print_plan(plan: "Plan", *, every: bool = False) -> None:
         print_table(section.columns, section.rows, to=place, title=section.title)
 
 
+def _workload(plan: "Plan") -> str:
+    """Return the name of the step; of traces the names of their files."""
+    return ", ".join(Path(each).name for each in plan.workload.split(", "))
+
+
 def headline(plan: "Plan") -> str:
     """Return what the plan saves, in one line."""
-    where = f"{plan.workload} on {format_count(plan.num_ranks, 'rank')} of {plan.platform}"
+    where = f"{_workload(plan)} on {format_count(plan.num_ranks, 'rank')} of {plan.platform}"
     if plan.planned >= plan.baseline:
         return f"{where}: {format_time(plan.baseline)} a step, and no plan makes it faster"
     return (
@@ -39,7 +45,7 @@ def headline(plan: "Plan") -> str:
 
 def plan_page(plan: "Plan", timelines: "Sequence[Timeline]" = ()) -> str:
     """Return the page of a plan, with the timelines before and after if given."""
-    title = f"Plan: {plan.workload} on {plan.platform}"
+    title = f"Plan: {_workload(plan)} on {plan.platform}"
     chosen, *others = sections(plan)
     titles = (
         f"as torch runs it: {format_time(plan.baseline)}",

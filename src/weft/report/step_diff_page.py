@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from weft.report.interactive_timeline import timeline_section
-from weft.report.names import short_name
 from weft.report.page import Section, html_page
 from weft.report.picture import KINDS, Picture, PictureLine
 from weft.report.text import Column, page, print_table
+from weft.timeline.kernel_names import short_name
 from weft.timeline.step_profile import StepDiff, StepProfile
 from weft.units import format_time
 

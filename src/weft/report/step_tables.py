@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from weft.report.names import short_name
 from weft.report.page import Section, html_page
 from weft.report.text import Column, bar, page, print_table
+from weft.timeline.kernel_names import short_name
 from weft.units import format_count, format_size, format_time
 
 if TYPE_CHECKING:

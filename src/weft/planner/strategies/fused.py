@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weft.cost.price import Price
 from weft.fused.embedding_all_to_all import SLICES as EMBEDDING_SLICES
 from weft.planner.candidates import OCCUPANCY, SLICES, Candidate, infeasible
+from weft.timeline.kernel_names import short_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,14 +32,14 @@ def _on_gpu(context: StrategyContext, group: CollectiveGroup) -> Candidate | Alt
         return infeasible("fused", f"no fused operator ends in {group.what.kind}")
     if not group.producers:
         return infeasible("fused", "no lookup or product right before it produces all its input")
-    name = f"{group.produced_by} + {group.what.kind}"
+    producer = short_name(group.produced_by)
     return Candidate(
         "fused",
         context.alone(group),
         slices=SLICES,
         producer=(1 + OCCUPANCY) / 2,
-        settings={"fused": name},
-        why=f"slices of {group.produced_by} leave while it computes the next",
+        settings={"fused": f"{producer} + {group.what.kind}"},
+        why=f"slices of {producer} leave while it computes the next",
     )
 
 

@@ -17,7 +17,7 @@ from weft.planner.prices import Prices
 
 
 @dataclass(frozen=True)
-class Foretold:
+class StepPrediction:
     """Seconds of a step by backend: with its ops timed singly, by formulas alone, naively."""
 
     predicted: dict[str, float]
@@ -46,7 +46,9 @@ def captured(model: SyntheticModel) -> CapturedStep:
     )
 
 
-def foretell(step: CapturedStep, here: Platform, times: Mapping[OpCall, OpTime]) -> Foretold:
+def predict_step(
+    step: CapturedStep, here: Platform, times: Mapping[OpCall, OpTime]
+) -> StepPrediction:
     """Predict one step, without ever running it."""
     exact = {name: _predicted(step, here, name, times) for name in BACKENDS}
     ranges = {
@@ -57,7 +59,7 @@ def foretell(step: CapturedStep, here: Platform, times: Mapping[OpCall, OpTime])
         for name in BACKENDS
     }
     formula = {name: _predicted(step, here, name, {}) for name in BACKENDS}
-    return Foretold(
+    return StepPrediction(
         {name: each.seconds for name, each in exact.items()},
         ranges,
         {name: each.seconds for name, each in formula.items()},
