@@ -9,7 +9,7 @@ NATIVE := $(shell find native -name '*.[ch]pp' -o -name CMakeLists.txt)
 NATIVE_TESTS := $(wildcard tests/native/test_*.cpp)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test test-quick bench validate peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages size install clean always
+.PHONY: help run test test-quick bench validate peers soak sanitize sanitize-ranks fuzz coverage mutants lint format docs pages wheel size install clean always
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -150,6 +150,17 @@ format: install ## rewrite in the one format
 docs: install .venv/.site ## the site, from docs/, README and results, into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "docs: open build/site/index.html"
+
+# With an empty environment: no compiler on the path, no torch, and not in the folder of the sources.
+wheel: install ## a wheel in build/wheel, tried by weft predict and weft analyze in an environment of its own
+	@rm -rf build/wheel build/scratch
+	$(PIP) wheel --no-deps --no-build-isolation --config-settings=build-dir=build/core --wheel-dir build/wheel .
+	@$(BIN)/python -m venv build/scratch
+	build/scratch/bin/pip --quiet --disable-pip-version-check install --constraint constraints.txt build/wheel/*.whl
+	@$(BIN)/python -c "from benchmarks.made_trace import *; write_events(Path('build/scratch/trace.json.gz'), 2000)"
+	@cd build/scratch && for question in '--version' 'predict gpt2 --on a100-8 --set batch=64' 'analyze trace.json.gz'; do \
+	  env -i PATH=$$PWD/bin weft $$question > answer.txt || exit 1; head -1 answer.txt; done
+	@! build/scratch/bin/python -c 'import torch' 2> /dev/null || { echo "torch came with the wheel"; exit 1; }
 
 pages: install ## the pages made from results: docs/accuracy.md (fits are made again where WEFT_DATA is), docs/performance.md
 	$(BIN)/python -m validation -o docs/accuracy.md > /dev/null
