@@ -11,7 +11,7 @@ from weft.units import format_percent, format_size, format_time
 
 if TYPE_CHECKING:
     from weft.hardware import Platform
-    from weft.planner.layout_search import LayoutChoice
+    from weft.planner.layout_search import LayoutChoice, LayoutSearch
 
 _PARTS = ("compute", "exposed", "waiting", "host", "idle")
 _OTHER_NAMES = {"interleave": "vp", "micro_batch": "micro"}
@@ -56,7 +56,9 @@ def search_layouts(
         more = {"layouts": search.num_layouts, "fitting": search.num_fitting}
         print_json("plan", machine.name, rows, **more)
     else:
-        print_layouts(job.name, machine, search.num_layouts, search.num_fitting, found, rows)
+        words = [workloads[0], *(f"--set {k}={v}" for k, v in given.items() if k != "stack")]
+        words += [f"--stack {given['stack']}"] if "stack" in given else []
+        print_layouts(job.name, machine, search, found, rows, " ".join(words))
     print_written(note, quiet=json)
 
 
@@ -73,19 +75,19 @@ def _without_layout(given: dict[str, str]) -> dict[str, str]:
 def print_layouts(
     name: str,
     machine: "Platform",
-    num_layouts: int,
-    num_fitting: int,
+    search: "LayoutSearch",
     found: "Sequence[LayoutChoice]",
     rows: Sequence[dict[str, Any]],
+    asked: str,
 ) -> None:
-    """Print the answer, the table, and what to do next."""
+    """Print the answer, the table, and what to do next; ``asked`` are the words of the user."""
     best = rows[0]
     print(
         f"{name} on {machine.num_ranks} ranks of {machine.name}: {_words(best['settings'])} takes "
         f"{format_time(best['seconds'])} a step, predicted ({format_time(best['low'])} to "
         f"{format_time(best['high'])})"
     )
-    print(f"{num_layouts} layouts divide, {num_fitting} of them fit; the best, predicted:")
+    print(f"{search.num_layouts} layouts divide, {search.num_fitting} fit; the best, predicted:")
     columns = [
         Column("layout", "layout", right=False, style="bold"),
         Column("seconds", "step", format_time),
@@ -98,9 +100,11 @@ def print_layouts(
     if len(found) > 1:
         print(_why(found[0], found[1]))
     given = " ".join(
-        f"--set {key}={value}" for key, value in best["settings"].items() if key != "dp"
+        f"--set {key}={value}"
+        for key, value in best["settings"].items()
+        if key != "dp" and f"--set {key}=" not in asked
     )
-    print(f"next: weft plan {name} --on {machine.name} {given}")
+    print(f"next: weft plan {asked} --on {machine.name} {given}")
 
 
 def _why(first: "LayoutChoice", second: "LayoutChoice") -> str:

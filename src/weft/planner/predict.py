@@ -187,12 +187,20 @@ def predict(
 
 
 def step_range(engine: StepEngine, prices: Prices) -> tuple[float, float]:
-    """Return the ends of the range of a step: all prices at theirs, no units held and the most."""
+    """Return the ends of the range of a step: all prices at theirs, no units held and the most.
+
+    Units that are held slow kernels down, and with them what kernels ask of memory: a step that
+    its communication bounds may be shorter for it. So both are run at both ends.
+    """
     low, high = (
         engine.repriced(_Edge(prices, side), factor)
         for side, factor in zip(("low", "high"), MEASURED_RANGE, strict=True)
     )
-    return low.run(pressure=_BEST).seconds, high.run(pressure=_WORST).seconds
+    held = (_BEST, _WORST)
+    return (
+        min(low.run(pressure=each).seconds for each in held),
+        max(high.run(pressure=each).seconds for each in held),
+    )
 
 
 def predict_seconds(
