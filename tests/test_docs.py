@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
+from weft.cli import main
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -74,6 +77,22 @@ def test_the_python_of_a_page_runs(name, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+GUIDE = (DOCS / "predict.md").read_text(encoding="utf-8")
+# A command, and the first line that the page shows of its output.
+SHOWN = re.findall(r"```\nweft (.+)\n```\n\n[^`]*```text\n(.+)\n", GUIDE)
+
+
+@pytest.mark.parametrize(("command", "line"), SHOWN)
+def test_a_command_prints_what_its_guide_shows(command, line, capfd):
+    main(shlex.split(command))
+    out, err = capfd.readouterr()
+    assert (out or err).splitlines()[0] == line
+
+
+def test_guides_show_output():
+    assert len(SHOWN) == 3
 
 
 @pytest.mark.parametrize("name", BLOCKS)

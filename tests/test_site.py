@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import weft
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -22,3 +24,16 @@ def test_the_site_lists_every_page_once():
 def test_links_lead_somewhere(path):
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_reference_lists_every_public_name():
+    listed = re.findall(r"^::: weft\..*?(\w+)$", (DOCS / "reference.md").read_text(), re.MULTILINE)
+    assert [name for name in weft.__all__ if name not in listed] == []
+
+
+def test_the_files_that_contributors_are_told_to_touch_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w.-]+/[\w./-]*)`", text)) - {"cli/NAME_verb.py"}
+    folders = (ROOT, ROOT / "src/weft", ROOT / "src/weft/hardware")
+    assert len(named) > 50
+    assert [each for each in named if not any((at / each).exists() for at in folders)] == []
