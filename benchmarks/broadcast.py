@@ -142,11 +142,11 @@ def _row(
     figures["wire_bytes"] = max(outcome.received[name][1:])
     figures["line_rates"] = median(times) * rate / nbytes
     figures["piece_bytes"] = outcome.answers[name][-HOSTS].get("piece", 0)
-    beside = outcome.peers(peers, name)
+    compared = outcome.peers(peers, name)
     hops = kind._replace(algorithm=f"p2p+{kind.codec}", keep_root=False)
     if hops != kind and str(hops) in outcome.times:
-        beside["p2p"] = outcome.compare(str(hops), name)
-    return Row("broadcast", case, times, beside, figures)
+        compared["p2p"] = outcome.compare(str(hops), name)
+    return Row("broadcast", case, times, compared, figures)
 
 
 def _predicted(kind: Kind, outcome: ContestOutcome, nbytes: int, rate: float) -> dict[str, Any]:

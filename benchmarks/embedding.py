@@ -1,7 +1,7 @@
 """Lookups in embedding tables: what the calibration of some seconds says, and what they take.
 
 Cases are drawn at random, unseen by the calibration, and measured in fresh processes, so that the
-floor beside an error is how far such processes lie from each other.
+floor of an error is how far such processes lie from each other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def drawn_cases(seed: int) -> list["LookupCase"]:
 def compared(
     kind: str, given: Sequence["LookupCase"], times: Any, found: Mapping[str, "Lookups"]
 ) -> Iterator[Row]:
-    """Yield a row a case, beside what its price would be if rows were asked for evenly."""
+    """Yield a row a case, with what its price would be if rows were asked for evenly."""
     from weft.calibration.torch_lookup_rates import ITEM, columns_of
 
     columns, backward = columns_of(list(given)), kind.endswith("_backward")

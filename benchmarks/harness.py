@@ -35,8 +35,8 @@ def measure(
         for name, work in contestants.items():
             times[name].append(timed(work))
     mine = times.pop("weft")
-    beside = {name: PeerTiming.of(theirs, mine) for name, theirs in times.items()}
-    return Row(bench, dict(case), tuple(mine), beside, dict(more))
+    compared = {name: PeerTiming.of(theirs, mine) for name, theirs in times.items()}
+    return Row(bench, dict(case), tuple(mine), compared, dict(more))
 
 
 def timed(work: Contestant) -> float:

@@ -81,9 +81,9 @@ def rank_words(home: Path, module: str = "benchmarks.mpi_rank") -> list[str]:
     It finds weft there, and torch where a peer needs it.
     """
     torch = find_spec("torch")
-    beside = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
+    paths = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
     added = ":".join(
-        [module, *map(str, (Path(__file__).parents[1], Path(weft.__file__).parents[1])), *beside]
+        [module, *map(str, (Path(__file__).parents[1], Path(weft.__file__).parents[1])), *paths]
     )
     return [str(home / "bin" / "python"), "-c", _RANK, added]
 

@@ -33,10 +33,10 @@ def run(options: Options) -> Iterator[Row]:
                 held = outcome.answers[name][-HOSTS:]
                 case = {"model": "transformer", "codec": name, "ranks": HOSTS, "steps": steps}
                 case["rate"] = f"{8 * rate / 1e9:g}gbit"
-                beside: dict[str, PeerTiming] = {"none": outcome.compare("none", name)}
+                compared: dict[str, PeerTiming] = {"none": outcome.compare("none", name)}
                 figures = {**_compared(held, plain), "foreign": outcome.foreign}
                 figures["share"] = _share(held, outcome.times[name])
-                yield Row("zero", case, outcome.times[name], beside, figures)
+                yield Row("zero", case, outcome.times[name], compared, figures)
 
 
 def _compared(held: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -54,11 +54,11 @@ def test_a_number_makes_its_kernels_as_much_longer(step, number, families):
     made = Stack("slow", **slow).applied(step)
     assert kernels(step, *families)
     for before, after in zip(step.ops(), made.ops(), strict=True):
-        mine = before.cost is not None and before.cost.family in families
-        if before.cost is None or number == "passes":
+        if before.cost is None or after.cost is None:
             continue
-        assert after.cost is not None
-        assert after.cost.scale == (3.0 if mine else 1.0)
+        mine = before.cost.family in families
+        others = number == "passes"  # scales every kernel that is no product or attention
+        assert after.cost.scale == 3.0 if mine else others or after.cost.scale == 1.0
     seconds = [predict_seconds(each, H100, host=NO_HOST) for each in (step, made)]
     assert seconds[1] > seconds[0]
 
@@ -76,7 +76,8 @@ def test_gathered_weights_are_copied_out_once_and_gradients_in(step):
         if op.name == "copy out":
             (gathered,) = op.after
             assert ops[gathered].collective.kind == "all_gather"
-    assert [op for op in made.ops() if op.name not in ("copy in", "copy out")] != []
+    others = [op.name for op in made.ops() if op.name not in ("copy in", "copy out")]
+    assert others == [op.name for op in step.ops()]
 
 
 def test_graphs_cost_the_host_nothing(step):

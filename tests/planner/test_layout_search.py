@@ -41,6 +41,11 @@ def test_settings_that_were_given_are_kept():
     assert {each.job.model.recompute for each in found} == {"full"}
 
 
+def test_a_job_that_asks_for_fsdp_gets_it():
+    found = search({"fsdp": "true"}, ("zero",)).best(3, 3)
+    assert {each.job.model.zero for each in found} == {3}
+
+
 def test_the_best_is_no_slower_than_the_layout_of_the_user():
     best = search().best(1, 8)[0]
     mine = predict_job(job_of("llama-8b", 8, SMALL | {"tp": "8", "sp": "true"}), MACHINE)

@@ -210,3 +210,15 @@ def test_a_step_that_needs_more_than_a_plan_may_use_is_refused():
 
 def test_no_error_and_no_engines_are_limits():
     assert _room(step_of(), MACHINE, Limits(error=0.0, engines=0)) > 0
+
+
+def test_a_single_bucket_is_split_where_that_hides_it():
+    # Kernels fill one large bucket: its first half could be reduced while the second is computed.
+    what = Collective("all_reduce", 1024 * MIB, "fp32")
+    kernels = [kernel(f"gradient {n}", 2e-3, phase="backward") for n in range(8)]
+    step = step_of(*kernels, moves(None, 7, what=what, phase="backward"), ranks=8)
+    found = plan(step, SLOW, limits=Limits(engines=0), host=NO_HOST)
+    (made,) = found.choices
+    assert made.settings["bucket"] in (512 * MIB, 256 * MIB)
+    assert made.ops == (8,)
+    assert found.planned < found.baseline

@@ -38,15 +38,13 @@ def search_layouts(
         raise UsageError(
             f"-o: layouts are written as .csv (got {path.name!r})", "Use -o layouts.csv."
         )
-    job = find_job(workloads[0], machine.num_ranks, _without_layout(given))
+    job = find_job(workloads[0], machine.num_ranks, given)
     if job is None or len(workloads) > 1:
         raise UsageError(
             f"--search layout: {workloads[0]!r} is no model or configuration",
             "Use a name of weft models, or a configuration file.",
         )
-    asked = find_job(workloads[0], machine.num_ranks, given) if given else job
-    assert asked is not None
-    search = LayoutSearch(asked, machine, frozenset(_settled(given)))
+    search = LayoutSearch(job, machine, frozenset(_settled(given)))
     found = search.best()
     math = getattr(job.model, "math", "") or job.model.dtype
     peak = rated_flops(machine.require_device(), recipe_of(math).math)
@@ -66,10 +64,6 @@ def _settled(given: dict[str, str]) -> list[str]:
     """Return the searched settings that were given, by their names in a model."""
     names = {"vp": "interleave", "fsdp": "zero"}
     return [names.get(key, key) for key in given]
-
-
-def _without_layout(given: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in given.items() if key in ("stack", "model")}
 
 
 def print_layouts(

@@ -25,6 +25,15 @@ class Explainer:
         self._search, self._evaluator, self._chosen = search, evaluator, chosen
         self._base, self._planned = search.run(search.base), search.run(chosen)
 
+    def choices(self, whole: float) -> list[Choice]:
+        """Write down all choices: the gain of each is what the planned step loses without it."""
+        search, planned = self._search, self._search.seconds(self._chosen)
+        found = []
+        for number, options in enumerate(search.options):
+            saved = search.changed(self._chosen, number, options.base) - planned
+            found.append(self.choice(number, max(0.0, saved / whole) if whole else 0.0))
+        return found
+
     def choice(self, number: int, gain: float) -> Choice:
         """Write down what was chosen for a group."""
         candidate, group = self._chosen[number], self._search.options[number].group

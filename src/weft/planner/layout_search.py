@@ -139,7 +139,7 @@ class LayoutSearch:
         experts = _powers(min(model.experts, 64)) if model.experts else [1]
         for interleave in self._values("interleave", chunks):
             for ep in self._values("ep", experts):
-                for zero in self._values("zero", [3, 1] if model.pp == 1 else [1]):
+                for zero in self._stages_of_zero(model):
                     for micro in self._values("micro_batch", list(_MICRO)):
                         for recompute in self._values("recompute", list(_RECOMPUTE)):
                             yield replace(
@@ -154,6 +154,13 @@ class LayoutSearch:
 
     def _values(self, key: str, tried: list[Any]) -> list[Any]:
         return [getattr(self.job.model, key)] if key in self.given else tried
+
+    def _stages_of_zero(self, model: Transformer) -> list[int]:
+        """Return what ZeRO shares out; a job that asks for FSDP asks for stage 3."""
+        asked = self.job.model
+        if "zero" in self.given and isinstance(asked, Transformer):
+            return [asked.zero_stage]
+        return [3, 1] if model.pp == 1 else [1]
 
     # The estimate
 

@@ -75,10 +75,7 @@ def plan_step(
 
     base = drafted(priced)
     best, tried = _with_best_buckets(base, drafted)
-    chosen = best.search.greedy()
-    if mode == "search":
-        chosen = best.search.improved(chosen)
-    chosen = best.search.reverted(chosen)
+    chosen = best.search.chosen(mode)
     choices = _choices(base, best, chosen, tried)
     made = _plan(workload, base, best, chosen, choices, limits, mode)
     if room < 0:
@@ -134,7 +131,7 @@ def _with_best_buckets(
     for times in TIMES:
         found = with_buckets(base.evaluator.workload, times)
         if found is None or (drafts and _same(drafts[-1], found)):
-            break
+            continue
         drafts.append(replace(drafted(found.workload), buckets=found))
         if drafts[-1].seconds < _WORTH * best.seconds:
             best = drafts[-1]
@@ -156,28 +153,31 @@ def _choices(
 ) -> list[Choice]:
     """Write down the choices: the gain of each is what the planned step loses without it."""
     search, whole = best.search, base.seconds
-    explainer, planned = Explainer(search, best.evaluator, chosen), search.seconds(chosen)
+    explainer = Explainer(search, best.evaluator, chosen)
     found = []
-    for number, options in enumerate(search.options):
-        saved = search.changed(chosen, number, options.base) - planned
-        choice = explainer.choice(number, max(0.0, saved / whole) if whole else 0.0)
+    for choice, options in zip(explainer.choices(whole), search.options, strict=True):
         others = [
             Alternative("concurrent", {"bucket": buckets.nbytes}, None, why)
             for buckets, why in tried
             if buckets.has(options.group)
         ]
-        choice = replace(choice, alternatives=(*choice.alternatives, *others))
+        told = replace(choice, alternatives=(*choice.alternatives, *others))
         if best.buckets is not None and best.buckets.has(options.group):
-            choice = _in_buckets(choice, best.buckets, 1 - best.seconds / whole)
-        found.append(choice)
+            told = _in_buckets(told, best.buckets, 1 - best.seconds / whole)
+        found.append(told)
     return found
 
 
 def _in_buckets(choice: Choice, buckets: Bucketed, gain: float) -> Choice:
-    ops = tuple(old for op in choice.ops for old in buckets.origin[choice.step, op])
+    ops = _origin(choice.ops, choice.step, buckets)
     why = f"buckets of {format_size(buckets.nbytes)} save {100 * gain:.1f} %; {choice.why}"
     settings = {**choice.settings, "bucket": buckets.nbytes}
     return replace(choice, settings=settings, why=why, gain=choice.gain + gain, ops=ops)
+
+
+def _origin(ops: tuple[int, ...], step: int, buckets: Bucketed) -> tuple[int, ...]:
+    """Return the ops that buckets were before, each once: pieces of one were the same op."""
+    return tuple(dict.fromkeys(old for op in ops for old in buckets.origin[step, op]))
 
 
 def _plan(
@@ -218,7 +218,7 @@ def _numbered(choice: Choice, best: DraftPlan, priced: Workload, workload: Workl
     place = dict(zip(here, there, strict=True))
     ops = choice.ops
     if best.buckets is not None and "bucket" not in choice.settings:
-        ops = tuple(old for op in ops for old in best.buckets.origin[choice.step, op])
+        ops = _origin(ops, choice.step, best.buckets)
     ops = tuple(place[number] for number in ops)
     return replace(choice, op=ops[0], ops=ops)
 

@@ -74,6 +74,11 @@ class Search:
                 there += 1
         return chosen, there
 
+    def chosen(self, mode: str) -> list[Candidate]:
+        """Choose among all candidates: each by itself, and in ``search`` mode all together."""
+        found = self.greedy()
+        return self.reverted(self.improved(found) if mode == "search" else found)
+
     def greedy(self) -> list[Candidate]:
         """Choose for each group what makes the step shortest with all others as they are."""
         return [self._ranked(number)[0] for number in range(len(self.options))]

@@ -155,16 +155,26 @@ class ReplayModel:
         return self.links.seconds(what.kind, what.nbytes, count, what.dtype)
 
     def draft(self, limits: Limits) -> DraftPlan:
-        """List the candidates of every group of equal collectives."""
-        return drafted_step(self.engine, self.prices, limits, _ROOM)
+        """List the candidates of every group of equal collectives, once for equal limits."""
+        if limits not in self._drafts:
+            self._drafts[limits] = drafted_step(self.engine, self.prices, limits, _ROOM)
+        return self._drafts[limits]
+
+    @cached_property
+    def _drafts(self) -> dict[Limits, DraftPlan]:
+        return {}
 
     def run_moved(self, draft: DraftPlan, chosen: Sequence[Candidate]) -> StepRun | None:
         """Run chosen candidates as if no collective had waited; None where none did."""
         if self.if_all_moved is None:
             return None
-        evaluator = StepEvaluator(self.engine_of(self.if_all_moved), self.prices)
         groups = (each.group for each in draft.search.options)
-        return evaluator.run(list(zip(groups, chosen, strict=True)))
+        return self._moved_evaluator.run(list(zip(groups, chosen, strict=True)))
+
+    @cached_property
+    def _moved_evaluator(self) -> StepEvaluator:
+        assert self.if_all_moved is not None
+        return StepEvaluator(self.engine_of(self.if_all_moved), self.prices)
 
 
 def _mapped(workload: Workload, edit: Callable[[Place, Op], Op]) -> Workload:

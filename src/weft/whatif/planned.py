@@ -59,22 +59,14 @@ def plan_recorded(
         model = retargeted(model, on)
     draft = model.draft(limits)
     search = draft.search
-    chosen = search.greedy()
-    if mode == "search":
-        chosen = search.improved(chosen)
-    chosen = search.reverted(chosen)
-    explainer, planned = Explainer(search, draft.evaluator, chosen), search.seconds(chosen)
-    choices = []
-    for number, options in enumerate(search.options):
-        saved = search.changed(chosen, number, options.base) - planned
-        choice = explainer.choice(number, max(0.0, saved / search.base_seconds))
-        choices.append(_once(choice, model))
+    chosen = search.chosen(mode)
+    planned, explainer = search.seconds(chosen), Explainer(search, draft.evaluator, chosen)
     spread = max(abs(each.error) for each in model.replays)
     made = Plan(
         workload=model.name,
         platform=model.machine.name,
         num_ranks=model.workload.num_ranks,
-        choices=tuple(choices),
+        choices=tuple(_once(each, model) for each in explainer.choices(search.base_seconds)),
         baseline=search.base_seconds,
         planned=planned,
         low=planned * (1 - spread),
